@@ -1,0 +1,271 @@
+"""The `prep` command: parses, calls, prints; no logic."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.core.errors import PrepError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown",
+    help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
+)
+_PLAIN_WIDTH = 160
+_out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+
+ConfigArgument = Annotated[
+    str, typer.Argument(help="a YAML file, or a shipped config such as quickstart")
+]
+DirectoryArgument = Annotated[Path, typer.Argument(help="a run directory")]
+OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="worker processes; 0 runs in this one [default: by input size]"),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change a config value, repeatable"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+@app.command(epilog="Examples:\n\n`prep run quickstart`\n\n`prep run pile.yaml --out /data/run --workers 8 "
+             "--set pack.max_sequence_length=1024`")
+def run(
+    config: ConfigArgument, out: OutOption = None, workers: WorkersOption = None, set_: SetOption = None,
+    verify_inputs: Annotated[bool, typer.Option(help="hash raw shards again")] = False,
+    dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Prepare data; finished work is reused, an interrupted run goes on where it was."""
+    if dry_run:
+        return plan(config, out, set_, as_json)
+    from pipeline.config import load_config
+    from pipeline.preparation import run as run_config
+    from pipeline.progress import Progress
+
+    loaded = load_config(config, tuple(set_ or ()))
+    manifest = run_config(loaded, out, workers, verify_inputs=verify_inputs, progress=Progress())
+    ledger = json.loads((manifest.directory / "ledger.json").read_bytes())
+    if as_json:
+        summary = {
+            "directory": str(manifest.directory),
+            "reused": list(manifest.reused),
+            "ledger": ledger,
+        }
+        return _out.print_json(json.dumps(summary))
+    _print_ledger(ledger)
+    fresh = len(manifest.stages) - len(manifest.reused)
+    if fresh == 0:
+        _out.print(f"everything was up to date: all {len(manifest.stages)} stages reused")
+    _out.print(
+        f"outputs: {manifest.directory}/  (report.html, manifest.json, hdf5/train, hdf5/validation)"
+    )
+    return None
+
+
+@app.command(epilog="Example: `prep plan pile.yaml`")
+def plan(
+    config: ConfigArgument,
+    out: OutOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a config and show what would run, without writing anything to the run directory."""
+    from pipeline.config import load_config
+    from pipeline.forecast import forecast
+    from pipeline.preparation import prepare
+
+    prepared = prepare(load_config(config, tuple(set_ or ())), out)
+    stages = forecast(prepared)
+    if as_json:
+        return _out.print_json(json.dumps([vars(stage) for stage in stages]))
+    files, size = len(prepared.plan.files), prepared.plan.bytes
+    _out.print(
+        f"{files} raw shards, {_bytes(size)}, {len(prepared.plan.tasks)} tasks; output
+        {prepared.out}/"
+    )
+    table = Table("stage", "state", "CPU time", "disk", "memory per worker")
+    for s in stages:
+        table.add_row(
+            s.stage,
+            s.state,
+            f"{s.cpu_seconds:,.0f} s",
+            _bytes(s.disk_bytes),
+            _bytes(s.memory_bytes),
+        )
+    _out.print(table)
+    return None
+
+
+@app.command(epilog="Example: `prep status runs/quickstart`")
+def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+    """Show which stages of a run are committed."""
+    from pipeline.upkeep import status as read_status
+
+    finished, stages = read_status(directory)
+    if as_json:
+        value = {"finished": finished, "stages": [vars(s) for s in stages]}
+        return _out.print_json(json.dumps(value))
+    table = Table("stage", "state", "tasks", "size")
+    for s in stages:
+        table.add_row(s.stage, s.state, str(s.tasks), _bytes(s.bytes))
+    _out.print(table)
+    _out.print("finished" if finished else "not finished; `prep run` with the same config goes on")
+    return None
+
+
+@app.command(epilog="Example: `prep verify runs/quickstart`")
+def verify(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+    """Prove a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage."""
+    from pipeline.verify import verify as verify_run
+
+    checks = verify_run(directory)
+    if as_json:
+        return _out.print_json(json.dumps([vars(check) for check in checks]))
+    for check in checks:
+        _out.print(f"ok  {check.name}: {check.detail}", markup=False)
+    return None
+
+
+@app.command(epilog="Examples:\n\n`prep trace runs/quickstart --train out --step 57`\n\n"
+             "`prep trace runs/quickstart --file hdf5/train/examples_000000.h5 --row 3`")
+def trace(
+    directory: DirectoryArgument,
+    train: Annotated[Path | None, typer.Option(help="model_dir of a training run")] = None,
+    step: Annotated[int | None, typer.Option(help="1-based training step")] = None,
+    file: Annotated[Path | None, typer.Option(help="an HDF5 shard of the run")] = None,
+    row: Annotated[int | None, typer.Option(help="0-based row of that shard")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the documents behind a training step or an HDF5 row."""
+    from pipeline.provenance.trace import trace_row, trace_step
+
+    if train is not None and step is not None:
+        spans = trace_step(directory, train, step)
+    elif file is not None and row is not None:
+        spans = trace_row(directory, file, row)
+    else:
+        raise typer.BadParameter("give --train and --step, or --file and --row")
+    if as_json:
+        return _out.print_json(json.dumps([vars(span) for span in spans]))
+    table = Table("row", "tokens", "document", "source", "file:line", "licence", "decision")
+    for s in spans:
+        where, decision = f"{s.path}:{s.line}", f"{s.decision} {s.rule}".strip()
+        tokens = f"{s.token_start}-{s.token_end}"
+        table.add_row(
+            f"{s.file}[{s.row}]".replace("[", r"\["),
+            tokens,
+            s.document,
+            s.source,
+            where,
+            s.licence or "-",
+            decision,
+        )
+    _out.print(table)
+    return None
+
+
+@app.command("clean-up", epilog="Example: `prep clean-up runs/quickstart`")
+def clean_up(directory: DirectoryArgument) -> None:
+    """Delete intermediates that nothing needs any more; verify and trace still work."""
+    from pipeline.upkeep import clean_up as remove
+
+    removed, freed = remove(directory)
+    _out.print(f"removed {', '.join(removed) or 'nothing'}: {_bytes(freed)} freed")
+
+
+def _print_ledger(ledger: dict[str, Any]) -> None:
+    table = Table("source", title="documents by source")
+    for name in (
+        "records",
+        "bad",
+        "dropped",
+        "quarantined",
+        "duplicates",
+        "kept",
+        "kept MB",
+        "tokens",
+    ):
+        table.add_column(name, justify="right")
+    totals = [0.0] * 8
+    for name, source in ledger["sources"].items():
+        values = _source_values(source)
+        totals = [a + b for a, b in zip(totals, values, strict=True)]
+        table.add_row(name.replace("[", r"\["), *_cells(values))
+    table.add_section()
+    table.add_row("all", *_cells(totals))
+    _out.print(table)
+    for name, split in ledger["splits"].items():
+        _out.print(
+            f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens, {split['rows']:,} rows "
+            f"of {split['max_sequence_length']}, {split['padding']:,} padding"
+        )
+    _out.print("ledger: balanced")
+
+
+def _source_values(source: dict[str, Any]) -> list[float]:
+    bad = sum(t["documents"] for t in source["bad"].values())
+    dropped = sum(t["documents"] for t in source["dropped"].values())
+    return [
+        source["records"]["documents"], bad, dropped, source["quarantined"]["documents"],
+        source["duplicates"]["documents"], source["kept"]["documents"], source["kept"]["bytes"] / 1e6,
+        source["tokens"],
+    ]
+
+
+def _cells(values: list[float]) -> list[str]:
+    return [f"{v:,.2f}" if i == 6 else f"{int(v):,}" for i, v in enumerate(values)]
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+def main() -> None:
+    """Entry point: every PrepError becomes its message and exit code, never a traceback."""
+    signal.signal(signal.SIGTERM, _terminated)
+    sys.exit(guarded(app, "prep"))
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise KeyboardInterrupt("SIGTERM")
+
+
+def guarded(command: Callable[..., Any], name: str) -> int:
+    """Run a typer app; returns the exit code."""
+    try:
+        command(standalone_mode=False, prog_name=name)
+    except PrepError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"{name}: {error}", markup=False
+        )
+        return error.exit_code
+    except KeyboardInterrupt as stop:
+        hint = "stopped; run the same command again to go on, finished work is kept"
+        Console(stderr=True).print(f"{name}: {hint}")
+        return 143 if stop.args == ("SIGTERM",) else 130
+    except typer.Exit as end:
+        return end.exit_code
+    except Exception as error:  # noqa: BLE001 - shown when click's own, raised again when not
+        return _usage_error(error, name)
+    return 0
+
+
+def _usage_error(error: Exception, name: str) -> int:
+    show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if show is None or code is None:
+        raise error
+    show()
+    return int(code)

@@ -1,0 +1,102 @@
+"""Where tasks run: worker processes of a local Dask cluster, or this process for small inputs.
+
+Both offer one method, `run`, which yields (index, result) as calls finish and raises the first
+failure. The only file besides preparation.py that knows Dask.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from pipeline.core.errors import PrepError, ResourceError
+
+SMALL_INPUT_BYTES = 50 << 20
+DEATHS_ALLOWED = 2
+_QUIET = {
+    "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.worker.daemon": True,
+    "distributed.logging.distributed": "critical",
+    "distributed.admin.tick.limit": "600s",
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.worker.profile.enabled": False,
+}
+
+
+class Executor(Protocol):
+    """Runs pure calls; order of completion is free."""
+
+    workers: int
+
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index of the job, what the call returned) for every job."""
+        ...
+
+
+class InProcess:
+    """Runs everything here, one call after the other."""
+
+    workers = 0
+
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[tuple[int, Any]]:
+        """See Executor."""
+        for index, job in enumerate(jobs):
+            yield index, call(job)
+
+
+class DaskExecutor:
+    """Runs calls on the workers of a Dask cluster; a dead worker is replaced and its call repeated.
+    """
+    def __init__(self, client: Any, workers: int) -> None:
+        self._client = client
+        self.workers = workers
+
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[tuple[int, Any]]:
+        """See Executor. Raises ResourceError naming a call that killed three workers in a row."""
+        from distributed import KilledWorker, as_completed
+
+        futures = self._client.map(call, jobs, pure=False, retries=0)
+        position = {future.key: index for index, future in enumerate(futures)}
+        try:
+            for future in as_completed(futures):
+                index = position[future.key]
+                try:
+                    yield index, future.result()
+                except KilledWorker as error:
+                    raise ResourceError(
+                        f"{names[index]}: killed {DEATHS_ALLOWED + 1} workers one after the other "
+                        "(often memory: lower read.task_bytes or use fewer workers)"
+                    ) from error
+        except PrepError:
+            self._client.cancel(futures)
+            raise
+
+
+@contextlib.contextmanager
+def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
+    """An executor for `workers` processes; 0 means this process, None decides by the input's size.
+    """
+        workers = 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
+    if workers == 0:
+        yield InProcess()
+        return
+    import dask
+    from distributed import Client, LocalCluster
+
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    with (
+        dask.config.set(_QUIET),
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1",
+            dashboard_address=None, silence_logs=50, memory_limit="auto",
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        yield DaskExecutor(client, workers)

@@ -1,0 +1,55 @@
+"""The tree of errors a user can meet, each with the exit code of its family.
+
+PrepError
+ +-- ConfigError     2   a config or option is wrong
+ +-- InputError      3   the input data is wrong or missing
+ +-- IntegrityError  4   published bytes or counts do not agree with what was recorded
+ +-- ResourceError   5   disk, memory, lock or worker trouble
+"""
+
+
+class PrepError(Exception):
+    """Base class: its message is one clear line for the user, its `exit_code` what the command
+    returns.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(PrepError):
+    """A config file or command option is wrong; nothing was written."""
+
+    exit_code = 2
+
+
+class InputError(PrepError):
+    """Input data is missing, damaged or of the wrong layout."""
+
+    exit_code = 3
+
+
+class IntegrityError(PrepError):
+    """Published bytes, hashes or counts disagree."""
+
+    exit_code = 4
+
+
+class NondeterminismError(IntegrityError):
+    """Two attempts at one task with the same fingerprint produced different bytes."""
+
+
+class ResourceError(PrepError):
+    """The machine could not do it: disk full, lock held, workers dying."""
+
+    exit_code = 5
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Return `text` safe to print in a message: control characters escaped, cut at `limit`
+    characters.
+
+    >>> printable("a" + chr(27) + "b")
+    'a\\\\x1bb'
+    """
+    shown = text if len(text) <= limit else text[:limit] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)

@@ -1,0 +1,143 @@
+"""The balancing ledger: every record, document, byte and token has exactly one end.
+
+Per source, in documents and bytes:
+    records    = documents + bad records(reason)                (blank lines apart)
+    documents  = dropped(reason) + quarantined + duplicates + kept
+Per split, in tokens, with T the tokens of the kept documents (one EOS each), S packed streams:
+    rows       = ceil((T - S) / MSL)
+    sum(mask)  = T - S
+    padding    = rows * MSL - sum(mask)
+A ledger that does not balance stops the run with exit code 4.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pipeline.core.errors import IntegrityError
+
+
+@dataclass
+class Tally:
+    """A number of documents and their bytes."""
+
+    documents: int = 0
+    bytes: int = 0
+
+    def add(self, documents: int, size: int) -> None:
+        """Count more."""
+        self.documents += documents
+        self.bytes += size
+
+
+@dataclass
+class SourceLedger:
+    """One source's account. `records` and `bad` count raw record bytes, the rest cleaned text
+    bytes.
+    """
+
+    records: Tally = field(default_factory=Tally)
+    bad: dict[str, Tally] = field(default_factory=dict)
+    document_record_bytes: int = 0
+    documents: Tally = field(default_factory=Tally)
+    dropped: dict[str, Tally] = field(default_factory=dict)
+    quarantined: Tally = field(default_factory=Tally)
+    duplicates: Tally = field(default_factory=Tally)
+    kept: Tally = field(default_factory=Tally)
+    tokens: int = 0
+
+    def problems(self) -> list[str]:
+        """Equations that do not hold, as text."""
+        ends = [*self.dropped.values(), self.quarantined, self.duplicates, self.kept]
+        bad = list(self.bad.values())
+        checks = [
+            (
+                "records",
+                self.records.documents,
+                self.documents.documents + sum(t.documents for t in bad),
+            ),
+            (
+                "record bytes",
+                self.records.bytes,
+                self.document_record_bytes + sum(t.bytes for t in bad),
+            ),
+            ("documents", self.documents.documents, sum(t.documents for t in ends)),
+            ("document bytes", self.documents.bytes, sum(t.bytes for t in ends)),
+        ]
+        return [
+            f"{name}: {left:,} in, {right:,} accounted for"
+            for name, left, right in checks
+            if left != right
+        ]
+
+
+@dataclass
+class SplitLedger:
+    """One split's account of tokens and rows."""
+
+    documents: int
+    tokens: int
+    streams: int
+    rows: int
+    mask_sum: int
+    padding: int
+    max_sequence_length: int
+
+    def problems(self) -> list[str]:
+        """Equations that do not hold, as text."""
+        labels = self.tokens - self.streams
+        checks = [
+            ("rows", self.rows, -(-labels // self.max_sequence_length)),
+            ("loss mask", self.mask_sum, labels),
+            ("padding", self.padding, self.rows * self.max_sequence_length - self.mask_sum),
+        ]
+        return [
+            f"{name}: {left:,}, expected {right:,}" for name, left, right in checks if left != right
+        ]
+
+
+@dataclass
+class Ledger:
+    """The account of a whole run, per source and per split."""
+
+    sources: dict[str, SourceLedger] = field(default_factory=dict)
+    splits: dict[str, SplitLedger] = field(default_factory=dict)
+    skipped_shards: int = 0
+
+    def source(self, name: str) -> SourceLedger:
+        """The account of a source, opened when new."""
+        return self.sources.setdefault(name, SourceLedger())
+
+    def check(self) -> None:
+        """Raise IntegrityError naming every equation that does not hold."""
+        problems = [f"source {n!r}: {p}" for n, s in self.sources.items() for p in s.problems()]
+        problems += [f"split {n!r}: {p}" for n, s in self.splits.items() for p in s.problems()]
+        kept = sum(s.kept.documents for s in self.sources.values())
+        tokens = sum(s.tokens for s in self.sources.values())
+        if kept != sum(s.documents for s in self.splits.values()):
+            problems.append("kept documents differ from the documents of the splits")
+        if tokens != sum(s.tokens for s in self.splits.values()):
+            problems.append("tokens of the sources differ from the tokens of the splits")
+        if problems:
+            raise IntegrityError("the ledger does not balance: " + "; ".join(problems))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for ledger.json."""
+        return asdict(self)
+
+
+def ledger_from_dict(value: Mapping[str, Any]) -> Ledger:
+    """Rebuild a ledger from ledger.json."""
+    ledger = Ledger(skipped_shards=value["skipped_shards"])
+    for name, fields in value["sources"].items():
+        source = SourceLedger()
+        for key, content in fields.items():
+            if key in ("bad", "dropped"):
+                setattr(source, key, {reason: Tally(**tally) for reason, tally in content.items()})
+            elif isinstance(content, Mapping):
+                setattr(source, key, Tally(**content))
+            else:
+                setattr(source, key, content)
+        ledger.sources[name] = source
+    ledger.splits = {name: SplitLedger(**fields) for name, fields in value["splits"].items()}
+    return ledger

@@ -1,0 +1,136 @@
+"""Stage manifests and task records: what was published, from what, and the hashes to prove it.
+
+A task commits by its record, a stage by its manifest; readers trust manifests only. A record lives
+in the journal until the manifest takes over its content. Every document here carries a `seal`, the
+hash of the rest of it, so a damaged manifest is known as such.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.errors import IntegrityError
+from pipeline.core.storage import canonical_json, hash_bytes, write_json
+
+Counters = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One published file: path relative to the run directory, size in bytes, and both hashes."""
+
+    path: str
+    size: int
+    hash: str
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What one task published: its shards and counters, under the task's fingerprint."""
+
+    fingerprint: str
+    shards: tuple[Shard, ...]
+    counters: Counters = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageManifest:
+    """The commit of a stage: its fingerprint, the fields behind it, and every task's record."""
+
+    stage: str
+    fingerprint: str
+    fields: Mapping[str, Any]
+    tasks: tuple[TaskRecord, ...]
+
+    @property
+    def shards(self) -> list[Shard]:
+        """All shards, in task order."""
+        return [shard for task in self.tasks for shard in task.shards]
+
+    @property
+    def content_hash(self) -> str:
+        """Hash over the content of all shards: what downstream fingerprints chain on."""
+        return fingerprint_of({"shards": [(s.path, s.content_hash) for s in self.shards]})
+
+    def find(self, path: str) -> Shard:
+        """The shard with this path. Raises KeyError."""
+        return next(s for s in self.shards if s.path == path)
+
+
+def fingerprint_of(fields: Mapping[str, Any]) -> str:
+    """Hash of a mapping of plain data; 32 hex digits."""
+    return hash_bytes(canonical_json(dict(fields)))
+
+
+def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of the fields that differ.
+
+    >>> changed_fields({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2})
+    ['a.b']
+    """
+    names = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            names += changed_fields(before, after, f"{prefix}{key}.")
+        elif json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
+            names.append(prefix + key)
+    return names
+
+
+def seal(value: dict[str, Any]) -> dict[str, Any]:
+    """Add the `seal`: the hash of the canonical JSON of everything else."""
+    return {**value, "seal": hash_bytes(canonical_json(value))}
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Publish a sealed JSON document."""
+    write_json(path, seal(value))
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read a sealed JSON document. Raises IntegrityError when missing, unreadable or damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+        stored = value.pop("seal")
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise IntegrityError(f"{path}: missing or damaged ({type(error).__name__})") from error
+    actual = hash_bytes(canonical_json(value))
+    if actual != stored:
+        raise IntegrityError(f"{path}: damaged: expected seal {stored}, found {actual}")
+    return dict(value)
+
+
+def write_record(path: Path, record: TaskRecord) -> None:
+    """Commit one task."""
+    write_sealed(path, asdict(record))
+
+
+def read_record(path: Path) -> TaskRecord | None:
+    """The record at `path`, or None when it is missing or damaged (the task then runs again)."""
+    try:
+        return _record(read_sealed(path))
+    except IntegrityError:
+        return None
+
+
+def _record(value: Mapping[str, Any]) -> TaskRecord:
+    shards = tuple(Shard(**shard) for shard in value["shards"])
+    return TaskRecord(value["fingerprint"], shards, value["counters"])
+
+
+def write_manifest(path: Path, manifest: StageManifest) -> None:
+    """Commit a stage."""
+    write_sealed(path, asdict(manifest))
+
+
+def read_manifest(path: Path) -> StageManifest | None:
+    """The manifest at `path`; None when it is missing. Raises IntegrityError when damaged."""
+    if not path.exists():
+        return None
+    value = read_sealed(path)
+    tasks = tuple(_record(task) for task in value["tasks"])
+    return StageManifest(value["stage"], value["fingerprint"], value["fields"], tasks)

@@ -1,0 +1,55 @@
+"""The training order (design section 6): a pure function imported by the trainer and by `prep
+trace`.
+
+With s samples consumed and R rows in the data set: epoch e = floor(s / R) and
+row = pi(seed, e, s mod R) where pi is the keyed bijection of `permutation`. Epoch 0 of a data set
+whose rows were already shuffled globally reads file order. The batch size is not in the key, so
+another batch size, num_csx or worker count reads the same samples in the same order.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.core.permutation import permute
+from pipeline.core.rng import key
+
+Schedule = tuple[tuple[int, int], ...]
+
+
+def batch_size_at(step: int, schedule: Schedule) -> int:
+    """Global batch size of 1-based `step`; schedule is ((from_step, batch_size), ...) ascending
+    from 1.
+
+    >>> batch_size_at(5, ((1, 8), (5, 16)))
+    16
+    """
+    return next(size for first, size in reversed(schedule) if first <= step)
+
+
+def samples_before_step(step: int, schedule: Schedule) -> int:
+    """Samples consumed before 1-based `step`.
+
+    >>> samples_before_step(7, ((1, 8), (5, 16)))
+    64
+    """
+    total = 0
+    for index, (first, size) in enumerate(schedule):
+        following = schedule[index + 1][0] if index + 1 < len(schedule) else step
+        total += max(0, min(step, following) - first) * size
+    return total
+
+
+def rows_of_samples(
+    first: int, count: int, *, rows: int, seed: int, file_order_first_epoch: bool
+) -> npt.NDArray[np.int64]:
+    """Rows read by samples [first, first + count), (count,) int64, each in [0, rows)."""
+    samples = np.arange(first, first + count, dtype=np.int64)
+    epochs, within = np.divmod(samples, rows)
+    out = within.copy()
+    for epoch in np.unique(epochs):
+        if epoch == 0 and file_order_first_epoch:
+            continue
+        here = epochs == epoch
+        epoch_key = key(seed, "training-order", int(epoch))
+        out[here] = permute(within[here], rows, epoch_key).astype(np.int64)
+    return out

@@ -1,0 +1,221 @@
+"""The story of a preparation: config -> plan -> stages -> manifest -> report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import layout
+from pipeline.cluster import executor
+from pipeline.config import Config, LoadedConfig, load_config
+from pipeline.core import lock, storage
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.journal import Journal
+from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
+from pipeline.inputs_cache import InputHashes
+from pipeline.progress import Progress
+from pipeline.provenance.policy import Rules, load_rules
+from pipeline.runner import RemovedInputError, Runner, manifest_path
+from pipeline.shipped import default_rules
+from pipeline.sources import quickstart
+from pipeline.stages.account import account_stage
+from pipeline.stages.clean import clean_stage
+from pipeline.stages.dedup import band_stage, signature_stage
+from pipeline.stages.keep import keep_stage
+from pipeline.stages.pack import pack_stage, params_stage
+from pipeline.stages.plan import Plan, make_plan, plan_stage
+from pipeline.stages.report import report_stage
+from pipeline.stages.screen import evidence_stage, screen_stage
+from pipeline.stages.shuffle import gather_stage, scatter_stage
+from pipeline.stages.tables import documents_stage, sources_stage
+from pipeline.stages.tokenize import tokenize_stage
+
+BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished run: its directory, every stage's manifest, and the stages that were reused."""
+
+    directory: Path
+    stages: dict[str, StageManifest]
+    reused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked config with everything it names found, before anything is written."""
+
+    config: Config
+    rules: Rules
+    plan: Plan
+    out: Path
+
+
+def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
+    """Check the whole config and find the inputs. Raises ConfigError or InputError; writes nothing
+    but, on first use, the quickstart corpus in the user's cache."""
+    config = loaded.config
+    rules = load_rules(
+        default_rules()
+        if config.screen.rules == "builtin:default"
+        else loaded.base / config.screen.rules
+    )
+    builtin = {}
+    if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
+        builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
+    plan = make_plan(config, loaded.base, builtin)
+    return Prepared(config, rules, plan, out or Path("runs") / config.name)
+
+
+def run(
+    config: str | Path | Config | LoadedConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    *,
+    overrides: tuple[str, ...] = (),
+    verify_inputs: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
+
+    `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size. The
+    same config and input give byte-identical outputs for any number of workers and after any number
+    of kills; finished work is reused. Raises the errors of `pipeline.core.errors`.
+    """
+    if isinstance(config, Config):
+        loaded = LoadedConfig(config=config, base=Path.cwd())
+    elif isinstance(config, LoadedConfig):
+        loaded = config
+    else:
+        loaded = load_config(config, overrides)
+    prepared = prepare(loaded, Path(out) if out is not None else None)
+    progress = progress or Progress(quiet=True)
+    with lock.hold(prepared.out):
+        storage.sweep_temps(prepared.out)
+        removed = removed_directories(prepared.out)
+        while True:
+            try:
+                return _run_stages(prepared, workers, verify_inputs, progress, removed)
+            except RemovedInputError as needed:
+                progress.note(f"{needed}; rebuilding")
+                removed -= needed.directories
+
+
+def removed_directories(out: Path) -> frozenset[str]:
+    """What `prep clean-up` deleted from a finished run."""
+    try:
+        return frozenset(read_sealed(out / layout.MANIFEST)["removed"])
+    except IntegrityError:
+        return frozenset()
+
+
+def _run_stages(
+    prepared: Prepared,
+    workers: int | None,
+    verify_inputs: bool,
+    progress: Progress,
+    removed: frozenset[str],
+) -> Manifest:
+    config, plan, out = prepared.config, prepared.plan, prepared.out
+    journal = Journal(out)
+    hashes = InputHashes(out, plan.files, verify_inputs)
+    if plan.passed_over:
+        progress.note(f"{plan.passed_over} files passed over: not a format this reads")
+    with executor(workers, plan.bytes) as where:
+        journal.event("run", config=config.name, workers=where.workers)
+        runner = Runner(out, where, journal, progress, removed)
+        runner.run(plan_stage(plan))
+        clean = runner.run(clean_stage(config, plan, hashes.unchanged))
+        hashes.remember([(i, p, h) for t in clean.tasks for i, p, _, h in t.counters["inputs"]])
+        _check_read(config, clean)
+        bands = None
+        if config.dedup.recipe == "slimpajama":
+            bands = runner.run(band_stage(runner.run(signature_stage(clean))))
+        screen = runner.run(screen_stage(clean, prepared.rules))
+        runner.run(evidence_stage(screen))
+        keep = runner.run(keep_stage(config, clean, bands, screen))
+        _check_survivors(keep)
+        tokens = runner.run(tokenize_stage(clean, keep))
+        gather = runner.run(gather_stage(config, runner.run(scatter_stage(config, tokens))))
+        pack = runner.run(pack_stage(config, clean, gather))
+        runner.run(params_stage(config, gather, pack))
+        runner.run(sources_stage(plan, clean))
+        documents = runner.run(documents_stage(clean, screen, keep, tokens))
+        runner.run(account_stage(clean, documents, gather, pack, config.pack.max_sequence_length))
+        notes = _notes(config)
+        runner.run(report_stage(config.name, {m.stage: m for m in runner.manifests}, notes))
+        stages = {m.stage: m for m in runner.manifests}
+        _commit(out, config, stages, runner.removed)
+        journal.event("done", reused=runner.reused, timings=progress.timings)
+        return Manifest(out, stages, tuple(runner.reused))
+
+
+def _check_read(config: Config, clean: StageManifest) -> None:
+    records = sum(t.counters["records"] for t in clean.tasks)
+    bad = sum(t.counters["bad"] for t in clean.tasks)
+    if bad > config.read.max_bad_share * records:
+        raise InputError(
+            f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
+            f"read.max_bad_share allows ({100 * config.read.max_bad_share:g} %); they stand "
+            "with file and line in drops/; mend the input or raise the limit"
+        )
+
+
+def _check_survivors(keep: StageManifest) -> None:
+    counters = keep.tasks[0].counters
+    if not counters["kept"]:
+        raise InputError(
+            f"no document is left of {counters['documents']:,} that reached the keep-list "
+            f"({counters['duplicate']:,} duplicates, {counters['quarantined']:,} quarantined, "
+            f"{counters['dropped']:,} dropped); see drops/ and decisions.parquet"
+        )
+
+
+def _notes(config: Config) -> tuple[str, ...]:
+    notes = [
+        "Short documents leave before dedup; those under 13 normalised characters never cluster."
+    ]
+    if config.dedup.recipe == "slimpajama":
+        notes.append("Candidate pairs of the slimpajama recipe are not verified by exact Jaccard.")
+    else:
+        notes.append("Near-duplicates were not removed (dedup.recipe: none).")
+    return tuple(notes)
+
+
+def _commit(
+    out: Path, config: Config, stages: dict[str, StageManifest], removed: frozenset[str]
+) -> None:
+    """Delete what no manifest names, then publish manifest.json: the commit of the run."""
+    manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
+    shards = {shard.path: shard for stage in stages.values() for shard in stage.shards}
+    sweep_strays(out, {*shards, *manifests})
+    files = [
+        {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
+        for path in manifests
+    ]
+    files += [
+        {"path": s.path, "size": s.size, "hash": s.hash}
+        for s in shards.values()
+        if s.path.partition("/")[0] not in removed
+    ]
+    value = {
+        "format": 1,
+        "config": config.name,
+        "removed": sorted(removed),
+        "stages": [
+            {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
+            for s in stages.values()
+        ],
+        "files": sorted(files, key=lambda f: str(f["path"])),
+    }
+    write_sealed(out / layout.MANIFEST, value)
+
+
+def sweep_strays(out: Path, named: set[str]) -> int:
+    """Delete files in directories the toolkit owns that no manifest names; returns how many."""
+    swept = 0
+    for path in list(storage.files_below(out)):
+        owned = path.parts[0] in layout.OWNED_DIRECTORIES or path.as_posix() in layout.OWNED_FILES
+        if owned and path.as_posix() not in named and path.as_posix() != layout.MANIFEST:
+            storage.remove(out / path)
+            swept += 1
+    return swept

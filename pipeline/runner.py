@@ -1,0 +1,247 @@
+"""Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.cluster import Executor
+from pipeline.core import failpoint, storage
+from pipeline.core.errors import InputError, IntegrityError, NondeterminismError
+from pipeline.core.journal import DIRECTORY as JOURNAL
+from pipeline.core.journal import Journal
+from pipeline.core.manifest import (
+    Shard,
+    StageManifest,
+    TaskRecord,
+    changed_fields,
+    fingerprint_of,
+    read_manifest,
+    read_record,
+    write_manifest,
+    write_record,
+)
+from pipeline.progress import Progress
+from pipeline.stage import Inputs, Stage, Task, TaskFunction
+
+TOP_MANIFEST = "manifest.json"
+STAGE_MANIFESTS = "manifests"
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What travels to a worker: paths and plain data, never tables."""
+
+    root: Path
+    function: TaskFunction
+    task: Task
+    fingerprint: str
+    record_path: Path
+
+
+@dataclass(frozen=True)
+class _Done:
+    record: TaskRecord | None
+    problem: str | None = None
+
+
+def _perform(call: _Call) -> _Done:
+    """Run a task on a worker and publish: outputs first, then the record that commits them."""
+    failpoint.hit(f"task.start.{call.record_path.parent.name}")
+    try:
+        inputs = Inputs(call.root)
+        for shard in call.task.inputs:
+            inputs.path(shard)
+        result = call.function(call.task.job, inputs)
+    except InputError as error:
+        return _Done(None, str(error))
+    earlier = read_record(call.record_path)
+    shards = tuple(
+        Shard(o.path, len(o.data), storage.hash_bytes(o.data), o.content_hash)
+        for o in result.outputs
+    )
+    record = TaskRecord(call.fingerprint, shards, dict(result.counters))
+    if earlier and earlier.fingerprint == call.fingerprint and earlier.shards != shards:
+        raise NondeterminismError(
+            f"{call.task.label}: two attempts gave different bytes; please report this defect"
+        )
+    for output in result.outputs:
+        storage.publish(call.root / output.path, output.data)
+    write_record(call.record_path, record)
+    return _Done(record)
+
+
+class RemovedInputError(Exception):
+    """A task needs shards that clean-up removed; the stages that made them must run again first."""
+
+    def __init__(self, directories: frozenset[str]) -> None:
+        super().__init__(f"removed by clean-up: {', '.join(sorted(directories))}")
+        self.directories = directories
+
+
+class Runner:
+    """Runs stages of one run directory, one after the other.
+
+    Shards in `removed` directories were deleted by clean-up; their stages count as done until
+    another stage needs them.
+    """
+
+    def __init__(
+        self, root: Path, executor: Executor, journal: Journal, progress: Progress,
+        removed: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        self.root = root
+        self.removed = removed
+        self.manifests: list[StageManifest] = []
+        self.reused: list[str] = []
+        self._executor = executor
+        self._journal = journal
+        self._progress = progress
+
+    def run(self, stage: Stage) -> StageManifest:
+        """Bring a stage up to date and return its manifest.
+
+        Raises InputError naming every damaged input, ResourceError, or IntegrityError.
+        """
+        path = manifest_path(self.root, stage.name)
+        fields = stage_fields(stage)
+        fingerprint = fingerprint_of(fields)
+        old = self._old_manifest(path)
+        if old and old.fingerprint == fingerprint and self._intact(stage, old):
+            self._progress.reused(stage.name, len(stage.tasks))
+            self.reused.append(stage.name)
+            self.manifests.append(old)
+            return old
+        self._announce(stage, old, fields)
+        storage.remove(self.root / TOP_MANIFEST)
+        records = self._run_tasks(stage, old)
+        manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
+        write_manifest(path, manifest)
+        shutil.rmtree(record_directory(self.root, stage.name), ignore_errors=True)
+        self.manifests.append(manifest)
+        return manifest
+
+    def _old_manifest(self, path: Path) -> StageManifest | None:
+        try:
+            return read_manifest(path)
+        except IntegrityError as error:
+            self._progress.note(f"{error}; rebuilding")
+            return None
+
+    def _intact(self, stage: Stage, manifest: StageManifest) -> bool:
+        return all(self._valid(stage, record) for record in manifest.tasks)
+
+    def _valid(self, stage: Stage, record: TaskRecord) -> bool:
+        if stage.still_valid is not None and not stage.still_valid(record.counters):
+            return False
+        for shard in record.shards:
+            if self._is_removed(shard):
+                continue
+            try:
+                storage.verify_file(self.root / shard.path, shard.hash)
+            except IntegrityError as error:
+                self._progress.rebuilding(stage.name, str(error))
+                self._journal.event("rebuild", stage=stage.name, problem=str(error))
+                return False
+        return True
+
+    def _is_removed(self, shard: Shard) -> bool:
+        return _directory(shard) in self.removed
+
+    def _announce(self, stage: Stage, old: StageManifest | None, fields: Mapping[str, Any]) -> None:
+        changed = changed_fields(old.fields, fields) if old else []
+        if changed:
+            self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
+        self._journal.event(
+            "stage", name=stage.name, workers=self._executor.workers, changed=changed
+        )
+
+    def _run_tasks(self, stage: Stage, old: StageManifest | None) -> list[TaskRecord]:
+        directory = record_directory(self.root, stage.name)
+        fingerprints = [task_fingerprint(stage, task) for task in stage.tasks]
+        known = {record.fingerprint: record for record in (old.tasks if old else ())}
+        known |= {
+            r.fingerprint: r for p in sorted(directory.glob("*.json")) if (r := read_record(p))
+        }
+        records: dict[int, TaskRecord] = {}
+        calls: list[tuple[int, _Call]] = []
+        for index, (task, fingerprint) in enumerate(zip(stage.tasks, fingerprints, strict=True)):
+            record = known.get(fingerprint)
+            if record is not None and self._valid(stage, record):
+                records[index] = record
+            else:
+                gone = {_directory(shard) for shard in task.inputs if self._is_removed(shard)}
+                if gone:
+                    raise RemovedInputError(frozenset(gone))
+                place = directory / f"{index:06d}.json"
+                calls.append((index, _Call(self.root, stage.function, task, fingerprint, place)))
+        problems = []
+        with self._progress.stage(
+            stage.name, [call.task.work for _, call in calls], len(records)
+        ) as bar:
+            jobs, names = [call for _, call in calls], [call.task.label for _, call in calls]
+            for position, done in self._executor.run(_perform, jobs, names):
+                bar.done(position, done.record.counters if done.record else {})
+                if done.record is None:
+                    problems.append(done.problem)
+                else:
+                    records[calls[position][0]] = done.record
+        if problems:
+            raise InputError("\n".join(sorted(str(problem) for problem in problems)))
+        return [records[index] for index in range(len(stage.tasks))]
+
+
+def _directory(shard: Shard) -> str:
+    return shard.path.partition("/")[0]
+
+
+def manifest_path(root: Path, stage: str) -> Path:
+    """Where a stage's manifest stands."""
+    return root / STAGE_MANIFESTS / f"{stage}.json"
+
+
+def record_directory(root: Path, stage: str) -> Path:
+    """Where a stage's task records stand until its manifest is committed."""
+    return root / JOURNAL / "records" / stage
+
+
+def stage_fields(stage: Stage) -> dict[str, Any]:
+    """What a stage's fingerprint is made of: settings, versions, and the content of its inputs."""
+    return {
+        **_shared_fields(stage),
+        "inputs": fingerprint_of({"tasks": [_task_fields(task) for task in stage.tasks]}),
+    }
+
+
+def _task_fields(task: Task) -> dict[str, Any]:
+    return {"job": plain(task.job), "inputs": [(s.path, s.content_hash) for s in task.inputs]}
+
+
+def task_fingerprint(stage: Stage, task: Task) -> str:
+    """What one task's output depends on; other tasks of the stage do not count."""
+    return fingerprint_of({**_shared_fields(stage), **_task_fields(task)})
+
+
+def _shared_fields(stage: Stage) -> dict[str, Any]:
+    return {
+        "stage": stage.name,
+        "version": stage.version,
+        "settings": dict(stage.settings),
+        "software": dict(stage.software),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A job as plain data for hashing; fields named `location` say where, not what, and are left
+    out.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items() if k != "location"}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return value

@@ -1,0 +1,1 @@
+"""Readers: raw shards in, one stream of records out."""

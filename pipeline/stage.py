@@ -1,0 +1,124 @@
+"""The stage contract, on one page.
+
+A stage is a list of independent tasks. A task is a pure function of its input shards (named by
+hash) and its job (a frozen dataclass of plain data): the same inputs and job give the same bytes,
+in any process, at any time. It returns the bytes of its output shards and counters; it never
+writes, never schedules and knows nothing of other tasks. The runner verifies inputs, publishes
+outputs, keeps the records and skips what is already there.
+
+To add a stage: write `pipeline/stages/NAME.py` with a job dataclass, a task function and a function
+that builds the `Stage`; call it from `pipeline/preparation.py`; raise `version` whenever its output
+changes.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.core.content import table_hash
+from pipeline.core.errors import IntegrityError
+from pipeline.core.manifest import Shard
+from pipeline.core.storage import hash_bytes, verify_file
+
+
+@dataclass(frozen=True)
+class Output:
+    """Bytes to publish under a path relative to the run directory."""
+
+    path: str
+    data: bytes
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task hands to the runner."""
+
+    outputs: tuple[Output, ...]
+    counters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Verified access to published shards; every file is hashed once per process before its use."""
+
+    root: Path
+
+    def path(self, shard: Shard) -> Path:
+        """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
+        path = self.root / shard.path
+        _verified(path, shard.hash, _stamp(path))
+        return path
+
+    def table(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
+        """An Arrow IPC shard, memory-mapped (so unread columns cost nothing)."""
+        table = pa.ipc.open_file(pa.memory_map(str(self.path(shard)))).read_all()
+        return table.select(columns) if columns is not None else table
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise IntegrityError(f"{path}: missing; run `prep run` again to rebuild it") from error
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=4096)
+def _verified(path: Path, expected: str, stamp: tuple[int, int, int]) -> None:
+    verify_file(path, expected)
+
+
+TaskFunction = Callable[[Any, Inputs], Result]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work: `work` bytes are what progress and time estimates count."""
+
+    label: str
+    job: Any
+    inputs: tuple[Shard, ...] = ()
+    work: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named, versioned list of tasks; its output depends on `settings` and `software`."""
+
+    name: str
+    version: int
+    function: TaskFunction
+    tasks: tuple[Task, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+    still_valid: Callable[[Mapping[str, Any]], bool] | None = None
+    """For tasks that read raw files: whether the inputs noted in a record's counters are unchanged.
+    """
+
+
+def arrow_output(path: str, table: pa.Table) -> Output:
+    """An Arrow IPC file (uncompressed, memory-mappable)."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return Output(path, sink.getvalue().to_pybytes(), table_hash(table))
+
+
+def parquet_output(path: str, table: pa.Table) -> Output:
+    """A parquet file (zstd) for people and query engines."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", store_schema=True)
+    return Output(path, sink.getvalue().to_pybytes(), table_hash(table))
+
+
+def bytes_output(path: str, data: bytes) -> Output:
+    """Bytes that are their own content (JSON, HTML)."""
+    return Output(path, data, hash_bytes(data))

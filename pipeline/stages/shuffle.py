@@ -1,0 +1,120 @@
+"""The global shuffle, two rounds: scatter (each shard sorted by rank), gather (one bucket of
+ranks).
+
+A document's rank is hash(seed, doc_key), so another document never moves it. A scatter shard is
+sorted by (split, rank), so a bucket is one contiguous slice of each; the gather merges the slices.
+The stream of a split is its buckets one after the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.config import Config
+from pipeline.core import ids, rng
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+
+
+@dataclass(frozen=True)
+class ScatterJob:
+    """One tokens shard."""
+
+    index: int
+    tokens: Shard
+    seed: int
+
+
+def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
+    table = inputs.table(job.tokens)
+    rank = rng.rank(ids.keys_as_u64(table["doc_key"]), job.seed, "shuffle")
+    split = table["split"].to_numpy()
+    keys = ids.keys_as_u64(table["doc_key"]).byteswap()
+    order = np.lexsort((keys[:, 1], keys[:, 0], rank, split))
+    table = table.append_column("rank", pa.array(rank)).take(pa.array(order))
+    lengths = np.diff(_offsets(table["tokens"]))
+    counters = {
+        "documents": len(table),
+        "tokens": {s: int(lengths[split[order] == i].sum()) for i, s in enumerate(layout.SPLITS)},
+    }
+    output = arrow_output(layout.shard("shuffle", job.index, "arrow"), table.combine_chunks())
+    return Result((output,), counters)
+
+
+def _offsets(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    lengths = [np.diff(c.offsets.to_numpy()) for c in column.chunks]
+    return np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))])
+
+
+def scatter_stage(config: Config, tokens: StageManifest) -> Stage:
+    """The round that reads document order and writes rank order."""
+    tasks = tuple(
+        Task(f"scatter of {s.path}", ScatterJob(i, s, config.seed), (s,), s.size)
+        for i, s in enumerate(tokens.shards)
+    )
+    return Stage("scatter", 1, _scatter, tasks, {"seed": config.seed})
+
+
+@dataclass(frozen=True)
+class GatherJob:
+    """Bucket `bucket` of `buckets` equal ranges of rank, in one split."""
+
+    split: int
+    bucket: int
+    buckets: int
+    shards: tuple[Shard, ...]
+
+    def bounds(self) -> tuple[int, int]:
+        """Ranks [low, high) of the bucket."""
+        return (
+            self.bucket * (1 << 64) // self.buckets,
+            (self.bucket + 1) * (1 << 64) // self.buckets,
+        )
+
+
+def _gather(job: GatherJob, inputs: Inputs) -> Result:
+    """Columns doc_id, doc_key, tokens, in stream order."""
+    low, high = job.bounds()
+    parts = []
+    for shard in job.shards:
+        table = inputs.table(shard)
+        first, last = np.searchsorted(table["split"].to_numpy(), [job.split, job.split + 1])
+        rank = table["rank"].to_numpy()[first:last]
+        start = int(np.searchsorted(rank, np.uint64(low)))
+        end = len(rank) if high >> 64 else int(np.searchsorted(rank, np.uint64(high)))
+        parts.append(table.slice(first + start, end - start))
+    table = pa.concat_tables(parts)
+    keys = ids.keys_as_u64(table["doc_key"]).byteswap()
+    order = np.lexsort((keys[:, 1], keys[:, 0], table["rank"].to_numpy()))
+    table = table.take(pa.array(order)).select(["doc_id", "doc_key", "tokens"]).combine_chunks()
+    counters = {"documents": len(table), "tokens": int(_offsets(table["tokens"])[-1])}
+    path = f"stream/{layout.SPLITS[job.split]}-{job.bucket:06d}.arrow"
+    return Result((arrow_output(path, table),), counters)
+
+
+def gather_stage(config: Config, scatter: StageManifest) -> Stage:
+    """The round that writes each split's stream, bucket by bucket."""
+    shards = tuple(scatter.shards)
+    tasks = []
+    for split, name in enumerate(layout.SPLITS):
+        tokens = sum(_tokens(task.counters, name) for task in scatter.tasks)
+        if not tokens:
+            continue
+        buckets = -(-tokens // config.pack.bucket_tokens)
+        tasks += [
+            Task(
+                f"gather of {name} bucket {b}",
+                GatherJob(split, b, buckets, shards),
+                shards,
+                2 * tokens // buckets,
+            )
+            for b in range(buckets)
+        ]
+    return Stage("gather", 1, _gather, tuple(tasks), {"bucket_tokens": config.pack.bucket_tokens})
+
+
+def _tokens(counters: Mapping[str, Mapping[str, int]], split: str) -> int:
+    return counters["tokens"][split]

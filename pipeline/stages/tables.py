@@ -1,0 +1,172 @@
+"""The tables at the top of a run directory: documents.parquet and sources.parquet.
+
+documents.parquet has one row per record ever read, bad ones included, in doc_id order; the row
+number is the dense index that lineage refers to. `state` is the record's one end, `reason` says
+why.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
+from pipeline.stages.keep import STATES
+from pipeline.stages.plan import Plan
+
+PLACE = [
+    "doc_id",
+    "doc_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "byte_length",
+    "licence",
+    "text_bytes",
+]
+COLUMNS = [
+    "doc_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "byte_length",
+    "licence",
+    "text_bytes",
+    "state",
+    "reason",
+    "decision",
+    "rule",
+    "split",
+    "representative",
+    "tokens",
+]
+
+
+@dataclass(frozen=True)
+class DocumentsJob:
+    """All shards that say something of a document, per clean task."""
+
+    documents: tuple[Shard, ...]
+    drops: tuple[Shard, ...]
+    keep: tuple[Shard, ...]
+    decisions: tuple[Shard, ...]
+    tokens: tuple[Shard, ...]
+
+
+def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
+    groups = zip(job.documents, job.drops, job.keep, job.decisions, job.tokens, strict=True)
+    tables = [_one_task(inputs, *group) for group in groups]
+    return Result((parquet_output(layout.DOCUMENTS, pa.concat_tables(tables)),))
+
+
+def _one_task(
+    inputs: Inputs, documents: Shard, drops: Shard, keep: Shard, decisions: Shard, tokens: Shard
+) -> pa.Table:
+    live = _with_decisions(inputs.table(documents, PLACE), inputs.table(decisions))
+    kept = inputs.table(keep)
+    live = live.append_column("state", pc.take(pa.array(STATES), kept["state"]))
+    reason = pc.case_when(
+        pc.make_struct(pc.equal(live["state"], "kept"), pc.equal(live["state"], "duplicate")),
+        pa.scalar(""),
+        pa.scalar("near_duplicate"),
+        live["rule"],
+    )
+    live = live.append_column("reason", reason)
+    live = live.append_column("split", pc.take(pa.array(layout.SPLITS), kept["split"]))
+    live = live.append_column("representative", kept["representative"])
+    live = live.append_column(
+        "tokens", _token_counts(live, inputs.table(tokens, ["doc_id", "tokens"]))
+    )
+    gone = pq.read_table(inputs.path(drops))
+    rows = len(gone)
+    state = pc.if_else(gone["bad_record"], "bad_record", "dropped")
+    blank = pa.array([""] * rows, pa.string())
+    extra = {
+        "state": state,
+        "reason": gone["reason"],
+        "decision": blank,
+        "rule": blank,
+        "split": blank,
+        "representative": pa.nulls(rows, pa.binary(16)),
+        "tokens": pa.array(np.zeros(rows, np.uint32)),
+    }
+    dropped = gone.select(PLACE)
+    for name, values in extra.items():
+        dropped = dropped.append_column(name, values)
+    both = pa.concat_tables(
+        [live.select(["doc_id", *COLUMNS]), dropped.select(["doc_id", *COLUMNS])]
+    )
+    return both.sort_by("doc_id").drop_columns(["doc_id"]).combine_chunks()
+
+
+def _with_decisions(live: pa.Table, decisions: pa.Table) -> pa.Table:
+    """Append decision and rule; documents without a decision row are allowed."""
+    decision = np.full(len(live), "allow", object)
+    rule = np.full(len(live), "", object)
+    rows = np.searchsorted(live["doc_id"].to_numpy(), decisions["doc_id"].to_numpy())
+    decision[rows] = decisions["decision"].to_pylist()
+    rule[rows] = decisions["rule"].to_pylist()
+    live = live.append_column("decision", pa.array(decision, pa.string()))
+    return live.append_column("rule", pa.array(rule, pa.string()))
+
+
+def _token_counts(live: pa.Table, tokens: pa.Table) -> pa.Array:
+    counts = np.zeros(len(live), np.uint32)
+    rows = np.searchsorted(live["doc_id"].to_numpy(), tokens["doc_id"].to_numpy())
+    counts[rows] = pc.list_value_length(tokens["tokens"]).to_numpy()
+    return pa.array(counts)
+
+
+def documents_stage(
+    clean: StageManifest, screen: StageManifest, keep: StageManifest, tokens: StageManifest
+) -> Stage:
+    """The stage that joins every document's facts into one table."""
+    job = DocumentsJob(
+        tuple(s for s in clean.shards if s.path.startswith("documents/")),
+        tuple(s for s in clean.shards if s.path.startswith("drops/")),
+        tuple(s for s in keep.shards if s.path.startswith("keep/")),
+        tuple(s for s in screen.shards if s.path.endswith(".decisions.arrow")),
+        tuple(tokens.shards),
+    )
+    inputs = (*job.documents, *job.drops, *job.keep, *job.decisions, *job.tokens)
+    return Stage("documents", 1, _documents, (Task("table of documents", job, inputs),))
+
+
+@dataclass(frozen=True)
+class SourcesJob:
+    """(input, path, size, hash, task, skipped) of every raw shard, in path_id order."""
+
+    rows: tuple[tuple[str, str, int, str, int, str], ...]
+
+
+def _sources(job: SourcesJob, inputs: Inputs) -> Result:
+    names, paths, sizes, hashes, tasks, skipped = zip(*job.rows, strict=True)
+    table = pa.table(
+        {
+            "path_id": pa.array(range(len(paths)), pa.uint32()),
+            "input": pa.array(names, pa.string()),
+            "path": pa.array(paths, pa.string()),
+            "size": pa.array(sizes, pa.uint64()),
+            "hash": pa.array(hashes, pa.string()),
+            "task": pa.array(tasks, pa.uint32()),
+            "skipped": pa.array(skipped, pa.string()),
+        }
+    )
+    return Result((parquet_output(layout.SOURCES, table),))
+
+
+def sources_stage(plan: Plan, clean: StageManifest) -> Stage:
+    """The stage that publishes what every raw shard was, with its content hash."""
+    noted = {(i, p): h for t in clean.tasks for i, p, _, h in t.counters["inputs"]}
+    skipped = {(i, p): why for t in clean.tasks for i, p, why in t.counters["skipped_shards"]}
+    rows = tuple(
+        (f.input, f.path, f.size, noted[f.input, f.path], task, skipped.get((f.input, f.path), ""))
+        for f, task in zip(plan.files, plan.task_of_file, strict=True)
+    )
+    return Stage("sources", 1, _sources, (Task("table of sources", SourcesJob(rows)),))

@@ -1,0 +1,70 @@
+"""Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/."""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.stages.keep import STATES
+from pipeline.tokenizers import gpt2_bpe
+
+U16 = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class TokenizeJob:
+    """One documents shard and its keep-list."""
+
+    index: int
+    documents: Shard
+    keep: Shard
+
+
+def token_lists(tokens: U16, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
+    """A flat stream and document lengths as one list per document."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens))
+
+
+def flat_tokens(column: pa.ChunkedArray) -> U16:
+    """All tokens of a list column, in order, (tokens,) uint16."""
+    parts = [chunk.flatten().to_numpy() for chunk in column.chunks]
+    return np.concatenate([np.zeros(0, np.uint16), *parts])
+
+
+def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
+    """Columns doc_id, doc_key, split, tokens (list of uint16, EOS included)."""
+    keep = inputs.table(job.keep)
+    kept = np.flatnonzero(keep["state"].to_numpy() == STATES.index("kept"))
+    rows = pa.array(kept, pa.int64())
+    documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
+    texts = (documents["text"][row].as_py() for row in kept.tolist())
+    ended = [np.append(ids, np.uint16(gpt2_bpe.EOS_ID)) for ids in gpt2_bpe.encode(texts)]
+    lengths = np.array([len(ids) for ids in ended], np.int64)
+    table = pa.table(
+        {
+            "doc_id": documents["doc_id"].take(rows),
+            "doc_key": documents["doc_key"].take(rows),
+            "split": keep["split"].take(rows),
+            "tokens": token_lists(np.concatenate([np.zeros(0, np.uint16), *ended]), lengths),
+        }
+    ).combine_chunks()
+    counters = {"documents": len(kept), "tokens": int(lengths.sum())}
+    return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
+
+
+def tokenize_stage(clean: StageManifest, keep: StageManifest) -> Stage:
+    """The stage that turns text into ids."""
+    documents = [s for s in clean.shards if s.path.startswith("documents/")]
+    keeps = [s for s in keep.shards if s.path.startswith("keep/")]
+    tasks = tuple(
+        Task(f"tokens of {d.path}", TokenizeJob(i, d, k), (d, k), d.size)
+        for i, (d, k) in enumerate(zip(documents, keeps, strict=True))
+    )
+    settings = {"tokenizer": "gpt2", "vocabulary": gpt2_bpe.content_hash()}
+    return Stage("tokenize", 1, _tokenize, tasks, settings, {"tokenizers": version("tokenizers")})

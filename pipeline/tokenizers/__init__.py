@@ -1,0 +1,1 @@
+"""Tokenizers: exact ids, and the vocabulary that is shipped."""

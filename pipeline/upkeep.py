@@ -1,0 +1,75 @@
+"""`prep status` and `prep clean-up`: what a run directory holds, and deleting the rest."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import layout
+from pipeline.core import lock, storage
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
+from pipeline.runner import STAGE_MANIFESTS, manifest_path, record_directory
+
+STAGES = ("plan", "clean", "signatures", "bands", "screen", "evidence", "keep", "tokenize",
+"scatter",
+          "gather", "pack", "params", "sources", "documents", "account", "report")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """One stage: `done`, `partial` (tasks committed, stage not) or `not started`."""
+
+    stage: str
+    state: str
+    tasks: int
+    bytes: int
+
+
+def status(directory: Path) -> tuple[bool, list[StageStatus]]:
+    """Whether the run is finished, and the state of every stage, from the files alone."""
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such run directory")
+    found = []
+    for stage in STAGES:
+        try:
+            manifest = read_manifest(manifest_path(directory, stage))
+        except IntegrityError:
+            found.append(StageStatus(stage, "damaged", 0, 0))
+            continue
+        if manifest is not None:
+            size = sum(shard.size for shard in manifest.shards)
+            found.append(StageStatus(stage, "done", len(manifest.tasks), size))
+            continue
+        records = [
+            r for p in record_directory(directory, stage).glob("*.json") if (r := read_record(p))
+        ]
+        size = sum(shard.size for record in records for shard in record.shards)
+        found.append(
+            StageStatus(stage, "partial" if records else "not started", len(records), size)
+        )
+    return (directory / layout.MANIFEST).exists(), found
+
+
+def clean_up(directory: Path) -> tuple[list[str], int]:
+    """Delete intermediates of a finished run; returns the directories removed and the bytes freed.
+
+    What is left still verifies and traces; a later `prep run` of a changed config rebuilds them.
+    """
+    with lock.hold(directory):
+        path = directory / layout.MANIFEST
+        if not path.exists():
+            raise InputError(f"{directory}: not a finished run; clean-up would lose work")
+        manifest = read_sealed(path)
+        removed, freed = [], 0
+        for name in layout.INTERMEDIATE_DIRECTORIES:
+            if (directory / name).is_dir():
+                freed += sum(p.stat().st_size for p in (directory / name).rglob("*") if p.is_file())
+                removed.append(name)
+        gone = {*manifest.get("removed", []), *removed}
+        files = [f for f in manifest["files"] if f["path"].partition("/")[0] not in gone]
+        write_sealed(path, {**manifest, "files": files, "removed": sorted(gone)})
+        for name in removed:
+            storage.remove_tree(directory / name)
+        return removed, freed
+
+
+__all__ = ["STAGES", "STAGE_MANIFESTS", "StageStatus", "clean_up", "status"]

@@ -1,0 +1,146 @@
+"""`prep verify`: prove a finished run from its files alone."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core import storage
+from pipeline.core.errors import IntegrityError
+from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
+from pipeline.core.manifest import read_sealed
+from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
+from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.hdf5.verify import check_split
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was verified, in words."""
+
+    name: str
+    detail: str
+
+
+def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[Check]:
+    """Check hashes, ledger, HDF5 contract, count(EOS) and lineage coverage of a run directory.
+
+    Calls `on_file` for every file hashed. Raises IntegrityError naming everything found wrong.
+    """
+    if not (directory / layout.MANIFEST).exists():
+        raise IntegrityError(
+            f"{directory}: no {layout.MANIFEST}: not a finished run; `prep run` finishes it"
+        )
+    manifest = read_sealed(directory / layout.MANIFEST)
+    checks = [_hashes(directory, manifest, on_file)]
+    ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
+    ledger.check()
+    documents = pq.read_table(
+        directory / layout.DOCUMENTS, columns=["state", "split", "tokens", "text_bytes"]
+    )
+    checks.append(_recount(ledger, documents))
+    for name, split in ledger.splits.items():
+        dataset = open_dataset(directory / "hdf5" / name)
+        checks += _split(dataset, name, split, documents)
+    return checks
+
+
+def _hashes(directory: Path, manifest: dict[str, object], on_file: Callable[[], None]) -> Check:
+    problems = []
+    files = manifest["files"]
+    assert isinstance(files, list)
+    for file in files:
+        try:
+            storage.verify_file(directory / file["path"], file["hash"])
+        except IntegrityError as error:
+            problems.append(str(error))
+        on_file()
+    named = {file["path"] for file in files} | {layout.MANIFEST}
+    problems += [f"{directory / p}: not in the manifest" for p in storage.files_below(directory)
+                 if p.as_posix() not in named]  # fmt: skip
+    if problems:
+        raise IntegrityError("\n".join(problems))
+    removed = manifest.get("removed") or []
+    assert isinstance(removed, list)
+    gone = f"; removed by clean-up: {', '.join(removed)}" if removed else ""
+    return Check("hashes", f"{len(files)} files{gone}")
+
+
+def _recount(ledger: Ledger, documents: pa.Table) -> Check:
+    kept = documents.filter(pc.equal(documents["state"], "kept"))
+    records = sum(s.records.documents for s in ledger.sources.values())
+    tokens = sum(s.tokens for s in ledger.sources.values())
+    recount = (len(documents), pc.sum(kept["tokens"]).as_py() or 0)
+    if recount != (records, tokens):
+        raise IntegrityError(
+            f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
+        )
+    return Check("ledger", f"{records:,} records, {len(kept):,} kept, {tokens:,} tokens: balanced")
+
+
+def _split(
+    dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table
+) -> Iterator[Check]:
+    facts = check_split(dataset)
+    if (facts.rows, facts.mask_sum) != (split.rows, split.mask_sum):
+        raise IntegrityError(
+            f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels; the ledger differs"
+        )
+    eos = facts.eos_labels + _first_token_is_eos(dataset)
+    if eos != split.documents:
+        raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {split.documents:,} documents")
+    yield Check(f"hdf5/{name}", f"{facts.rows:,} rows, {facts.mask_sum:,} labels, {eos:,} EOS")
+    spans = sum(_lineage(dataset, index, name, documents) for index in range(len(dataset.shards)))
+    yield Check(f"lineage/{name}", f"{spans:,} spans cover every token that is not padding")
+
+
+def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
+    """The lineage of shard `index`, beside the shard."""
+    name = dataset.shards[index].name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX
+    return pq.read_table(dataset.directory / name)
+
+
+def _first_token_is_eos(dataset: SampleDataset) -> int:
+    """The one token that is never a label is the stream's first; 1 when it is an EOS."""
+    for index in range(len(dataset.shards)):
+        table = read_lineage(dataset, index)
+        rows = np.flatnonzero(table["stream_row"].to_numpy() == 0)
+        if len(rows):
+            row = int(dataset.starts[index]) + table["row"][int(rows[0])].as_py()
+            return int(dataset.read(np.array([row]))[0, 0, 0] == dataset.eos_id)
+    raise IntegrityError(f"{dataset.directory}: no lineage for the first row of the stream")
+
+
+def _lineage(dataset: SampleDataset, index: int, split: str, documents: pa.Table) -> int:
+    """Spans of each row must tile its tokens, and name kept documents of this split."""
+    table = read_lineage(dataset, index)
+    shard = dataset.shards[index]
+    row, start, end = (table[c].to_numpy() for c in ("row", "token_start", "token_end"))
+    rows = np.arange(dataset.starts[index], dataset.starts[index] + shard.rows)
+    first = np.r_[True, row[1:] != row[:-1]]
+    tiled = np.where(first, start == 0, start == np.r_[0, end[:-1]]) & (end > start)
+    last = np.r_[first[1:], True]
+    lengths = np.zeros(shard.rows, np.int64)
+    lengths[row[last]] = end[last]
+    labels = np.concatenate(
+        [
+            dataset.read(part)[:, 1].sum(axis=1)
+            for part in np.array_split(rows, -(-len(rows) // 1024))
+        ]
+    )
+    named = documents.take(table["doc"])
+    right = pc.all(
+        pc.and_(pc.equal(named["state"], "kept"), pc.equal(named["split"], split))
+    ).as_py()
+    inside = (table["doc_token_start"].to_numpy() + end - start <= named["tokens"].to_numpy()).all()
+    if not (tiled.all() and (lengths == labels).all() and right and inside):
+        raise IntegrityError(
+            f"{dataset.directory / shard.name}: lineage does not cover its tokens exactly"
+        )
+    return len(table)
