@@ -39,6 +39,7 @@ def new_minhash() -> MinHash:
 
 def signature(text: str) -> U32 | None:
     """The signature, (128,) uint32; None for a document without a shingle, which never clusters."""
+    found = shingles(text)
     if not found:
         return None
     minhash = new_minhash()

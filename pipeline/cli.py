@@ -14,7 +14,10 @@ from rich.table import Table
 from pipeline.core.errors import PrepError
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
 )
 _PLAIN_WIDTH = 160
@@ -36,10 +39,15 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
-@app.command(epilog="Examples:\n\n`prep run quickstart`\n\n`prep run pile.yaml --out /data/run --workers 8 "
-             "--set pack.max_sequence_length=1024`")
+@app.command(
+    epilog="Examples:\n\n`prep run quickstart`\n\n`prep run pile.yaml --out /data/run --workers 8 "
+    "--set pack.max_sequence_length=1024`"
+)
 def run(
-    config: ConfigArgument, out: OutOption = None, workers: WorkersOption = None, set_: SetOption = None,
+    config: ConfigArgument,
+    out: OutOption = None,
+    workers: WorkersOption = None,
+    set_: SetOption = None,
     verify_inputs: Annotated[bool, typer.Option(help="hash raw shards again")] = False,
     dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
     as_json: JsonOption = False,
@@ -89,8 +97,8 @@ def plan(
         return _out.print_json(json.dumps([vars(stage) for stage in stages]))
     files, size = len(prepared.plan.files), prepared.plan.bytes
     _out.print(
-        f"{files} raw shards, {_bytes(size)}, {len(prepared.plan.tasks)} tasks; output
-        {prepared.out}/"
+        f"{files} raw shards, {_bytes(size)}, {len(prepared.plan.tasks)} tasks; "
+        f"output {prepared.out}/"
     )
     table = Table("stage", "state", "CPU time", "disk", "memory per worker")
     for s in stages:
@@ -135,8 +143,10 @@ def verify(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     return None
 
 
-@app.command(epilog="Examples:\n\n`prep trace runs/quickstart --train out --step 57`\n\n"
-             "`prep trace runs/quickstart --file hdf5/train/examples_000000.h5 --row 3`")
+@app.command(
+    epilog="Examples:\n\n`prep trace runs/quickstart --train out --step 57`\n\n"
+    "`prep trace runs/quickstart --file hdf5/train/examples_000000.h5 --row 3`"
+)
 def trace(
     directory: DirectoryArgument,
     train: Annotated[Path | None, typer.Option(help="model_dir of a training run")] = None,
@@ -205,8 +215,8 @@ def _print_ledger(ledger: dict[str, Any]) -> None:
     _out.print(table)
     for name, split in ledger["splits"].items():
         _out.print(
-            f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens, {split['rows']:,} rows "
-            f"of {split['max_sequence_length']}, {split['padding']:,} padding"
+            f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens, "
+            f"{split['rows']:,} rows of {split['max_sequence_length']}, {split['padding']:,} padding"
         )
     _out.print("ledger: balanced")
 
@@ -215,8 +225,13 @@ def _source_values(source: dict[str, Any]) -> list[float]:
     bad = sum(t["documents"] for t in source["bad"].values())
     dropped = sum(t["documents"] for t in source["dropped"].values())
     return [
-        source["records"]["documents"], bad, dropped, source["quarantined"]["documents"],
-        source["duplicates"]["documents"], source["kept"]["documents"], source["kept"]["bytes"] / 1e6,
+        source["records"]["documents"],
+        bad,
+        dropped,
+        source["quarantined"]["documents"],
+        source["duplicates"]["documents"],
+        source["kept"]["documents"],
+        source["kept"]["bytes"] / 1e6,
         source["tokens"],
     ]
 

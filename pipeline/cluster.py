@@ -50,8 +50,8 @@ class InProcess:
 
 
 class DaskExecutor:
-    """Runs calls on the workers of a Dask cluster; a dead worker is replaced and its call repeated.
-    """
+    """Runs calls on the workers of a Dask cluster; a dead worker is replaced, its call repeated."""
+
     def __init__(self, client: Any, workers: int) -> None:
         self._client = client
         self.workers = workers
@@ -81,8 +81,8 @@ class DaskExecutor:
 
 @contextlib.contextmanager
 def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
-    """An executor for `workers` processes; 0 means this process, None decides by the input's size.
-    """
+    """An executor for `workers` processes; 0 means this process, None decides by the input size."""
+    if workers is None:
         workers = 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
     if workers == 0:
         yield InProcess()

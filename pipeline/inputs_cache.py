@@ -24,8 +24,8 @@ class InputHashes:
         return all(self._hash(i, p) == digest for i, p, _, digest in counters["inputs"])
 
     def remember(self, noted: list[tuple[str, str, str]]) -> None:
-        """Keep (input, path, hash) for the next run, for files that did not change since the start.
-        """
+        """Keep (input, path, hash) for the next run, for files unchanged since the start."""
+        for name, path, digest in noted:
             location = self._locations[name, path]
             stamp = self._stamp(location)
             if stamp is not None and stamp == self._stamps[location]:

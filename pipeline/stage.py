@@ -98,8 +98,7 @@ class Stage:
     settings: Mapping[str, Any] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
     still_valid: Callable[[Mapping[str, Any]], bool] | None = None
-    """For tasks that read raw files: whether the inputs noted in a record's counters are unchanged.
-    """
+    """For tasks that read raw files: whether the inputs noted in its counters are unchanged."""
 
 
 def arrow_output(path: str, table: pa.Table) -> Output:

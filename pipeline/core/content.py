@@ -20,6 +20,7 @@ def array_hash(array: npt.NDArray[np.generic]) -> str:
 
 def table_hash(table: pa.Table) -> str:
     """xxh3-128 over column names, types and values; dictionaries count as their values; hex."""
+    digest = xxhash.xxh3_128()
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(f"{name}:{_plain(column.type)}:{len(column)};".encode())
         for chunk in column.chunks:

@@ -44,8 +44,8 @@ _log = os.environ.get("WAFERMILL_FAILPOINT_LOG", "")
 
 
 def hit(name: str) -> float | None:
-    """Mark that execution reached `name`; returns the share of bytes to write for a `torn` action.
-    """
+    """Mark that execution reached `name`; returns the share of bytes to write when `torn`."""
+    if _plan is None and not _log:
         return None
     _hits[name] += 1
     _hits["*"] += 1

@@ -18,6 +18,7 @@ KEY_BYTES = 16
 
 def doc_key(input_name: str, path: str, ordinal: int) -> bytes:
     """The identity of the record with 0-based `ordinal` (blank lines apart) in an input's file."""
+    return key_of_prefix(path_prefix(input_name, path), ordinal)
 
 
 def path_prefix(input_name: str, path: str) -> bytes:

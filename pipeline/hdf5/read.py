@@ -101,8 +101,8 @@ def open_dataset(directory: Path) -> SampleDataset:
         return SampleDataset(directory, params)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot read ({error.strerror}); expected a directory of .h5 shards made by
-            `prep run`"
+            f"{path}: cannot read ({error.strerror}); expected a directory of .h5 shards "
+            "made by `prep run`"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a data_params.json of this toolkit: {error!r}") from error

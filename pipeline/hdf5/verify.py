@@ -71,8 +71,8 @@ def count_rows(
             data = _dataset(path, file)
             if max_sequence_length is not None and data.shape[2] != max_sequence_length:
                 raise InputError(
-                    f"{path}: sequence length {data.shape[2]}, its siblings have
-                    {max_sequence_length}"
+                    f"{path}: sequence length {data.shape[2]}, "
+                    f"its siblings have {max_sequence_length}"
                 )
             step = max(1, _BLOCK_BYTES // (data.shape[1] * data.shape[2] * 4))
             bad = sum(

@@ -1,5 +1,5 @@
-"""Read parquet: one row a record, text from one column, meta from a `meta` column if there is one.
-"""
+"""Read parquet: one row a record, text from one column, meta from a `meta` column if present."""
+
 import io
 import json
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ _ROWS = 256
 
 
 def read(path: Path, file: io.BufferedReader, rules: RecordRules) -> Iterator[Record | BadRecord]:
-    """Every row as a record, good or bad. Raises InputError for a file that is not sound parquet.
-    """
+    """Every row as a record, good or bad. Raises InputError when it is not sound parquet."""
+    try:
         parquet = pq.ParquetFile(file)
         names = parquet.schema_arrow.names
         if names.count(rules.text_key) > 1:
@@ -75,8 +75,8 @@ def _text(cell: pa.Scalar) -> str:
 
 
 def _meta(cell: pa.Scalar | None) -> tuple[str, dict[str, Any]]:
-    """(JSON text, parsed): a string column holds JSON already, a struct column is written as JSON.
-    """
+    """(JSON text, parsed): a string column holds JSON already, a struct is written as JSON."""
+    value = cell.as_py() if cell is not None and cell.is_valid else None
     if value is None:
         return "{}", {}
     try:

@@ -100,6 +100,7 @@ def _select(job: KeepJob, inputs: Inputs, documents: _Documents) -> tuple[I64, I
 
 def _splits(text_key_N2: rng.U64, state: U8, job: KeepJob) -> U8:
     """Split by hash(seed, text key of the representative), (N,) indices into SPLITS."""
+    drawn = rng.rank(text_key_N2, job.seed, "split")
     validation = rng.unit_interval(drawn) < job.validation_share
     kept = np.flatnonzero(state == STATES.index("kept"))
     if job.validation_share > 0 and len(kept) > 1 and not validation[kept].any():
@@ -130,6 +131,7 @@ def _shards(
 
 def _clusters(documents: _Documents, state: U8, representative: I64, shared: I64) -> Output:
     """One row per document that another stands for: its key, the kept key, bands shared."""
+    members = np.flatnonzero(representative != KEPT)
     kept = representative[members]
     kept_keys = documents.key_N2[kept]
     own, other = documents.key_N2[members].byteswap(), kept_keys.byteswap()
