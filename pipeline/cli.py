@@ -216,7 +216,8 @@ def _print_ledger(ledger: dict[str, Any]) -> None:
     for name, split in ledger["splits"].items():
         _out.print(
             f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens, "
-            f"{split['rows']:,} rows of {split['max_sequence_length']}, {split['padding']:,} padding"
+            f"{split['rows']:,} rows of {split['max_sequence_length']}, "
+            f"{split['padding']:,} padding"
         )
     _out.print("ledger: balanced")
 

@@ -35,7 +35,7 @@ class ReadConfig(FrozenModel):
         64 << 20, ge=1, description="largest record in bytes, as read"
     )
     on_bad_record: Literal["drop", "fail"] = Field(
-        "drop", description="drop and count bad records, or stop at the first shard that holds one"
+        "drop", description="drop and count bad records, or treat a shard that holds one as damaged"
     )
     on_bad_shard: Literal["fail", "skip"] = Field(
         "fail", description="stop after naming all damaged shards, or leave them out and count them"

@@ -92,7 +92,8 @@ def _split(
         raise IntegrityError(
             f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels; the ledger differs"
         )
-    eos = facts.eos_labels + _first_token_is_eos(dataset)
+    first = _first_token_is_eos(dataset) if dataset.rows else split.tokens
+    eos = facts.eos_labels + first
     if eos != split.documents:
         raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {split.documents:,} documents")
     yield Check(f"hdf5/{name}", f"{facts.rows:,} rows, {facts.mask_sum:,} labels, {eos:,} EOS")

@@ -157,14 +157,15 @@ class _Task:
 
 def _clean(job: CleanJob, inputs: Inputs) -> Result:
     task = _Task(job)
-    noted, skipped = [], []
+    noted: list[list[str | int]] = []
+    skipped: list[list[str]] = []
+    problems: list[str] = []
     for file, path_id, rules in zip(job.files, job.path_ids, job.rules, strict=True):
         reader = files.HashingReader(file.location)
         try:
             found = _read_whole(file, reader, rules, job.on_bad_record)
         except InputError as error:
-            if job.on_bad_shard == "fail":
-                raise
+            problems.append(str(error))
             skipped.append(
                 [file.input, file.path, printable(str(error).replace(file.location, file.path))]
             )
@@ -176,6 +177,8 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
         prefix = path_prefix(file.input, file.path)
         for item in found:
             task.take(item, file, path_id, prefix)
+    if problems and job.on_bad_shard == "fail":
+        raise InputError("\n".join(problems))
     counters = {
         "documents": sum(a.documents.documents for a in task.accounts.values()),
         "records": task.records,

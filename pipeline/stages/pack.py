@@ -135,7 +135,7 @@ def split_streams(gather: StageManifest) -> list[SplitStream]:
         tasks = [t for t in gather.tasks if t.shards[0].path.startswith(f"stream/{name}-")]
         shards = tuple(t.shards[0] for t in tasks)
         streams.append(SplitStream(name, shards, tuple(t.counters["tokens"] for t in tasks)))
-    return [stream for stream in streams if stream.tokens > 1]
+    return [stream for stream in streams if stream.tokens]
 
 
 def records_before_task(clean: StageManifest) -> tuple[int, ...]:
