@@ -13,10 +13,12 @@ from pipeline.runner import manifest_path
 from pipeline.upkeep import STAGES
 
 _MB_PER_SECOND = {"clean": 6.0, "signatures": 0.6, "screen": 70.0, "tokenize": 2.0, "scatter": 60.0,
-                  "gather": 60.0, "pack": 40.0}  # fmt: skip
+                  "gather": 60.0,
+    "rows": 100.0, "pack": 40.0}  # fmt: skip
 _DISK_PER_TEXT_BYTE = {"clean": 1.1, "signatures": 0.02, "bands": 0.01, "tokenize": 0.7, "scatter":
 0.7,
-                       "gather": 0.7, "pack": 0.5}  # fmt: skip
+                       "gather": 0.7,
+    "rows": 0.7, "pack": 0.5}  # fmt: skip
 _BASE_MEMORY = 350 << 20
 
 

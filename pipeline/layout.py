@@ -2,9 +2,10 @@
 
 OWNED_DIRECTORIES = (
     "documents", "drops", "signatures", "bands", "screen", "keep", "tokens", "shuffle", "stream",
+    "rows",
     "hdf5", "manifests",
 )  # fmt: skip
-INTERMEDIATE_DIRECTORIES = ("signatures", "bands", "screen", "keep", "shuffle", "stream")
+INTERMEDIATE_DIRECTORIES = ("signatures", "bands", "screen", "keep", "shuffle", "stream", "rows")
 """Deleted by `prep clean-up`: nothing but a rebuild of later stages reads them."""
 
 INPUTS = "inputs.parquet"

@@ -23,6 +23,7 @@ from pipeline.stages.keep import keep_stage
 from pipeline.stages.pack import pack_stage, params_stage
 from pipeline.stages.plan import Plan, make_plan, plan_stage
 from pipeline.stages.report import report_stage
+from pipeline.stages.rows import rows_stage
 from pipeline.stages.screen import evidence_stage, screen_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import documents_stage, sources_stage
@@ -136,7 +137,8 @@ def _run_stages(
         _check_survivors(keep)
         tokens = runner.run(tokenize_stage(clean, keep))
         gather = runner.run(gather_stage(config, runner.run(scatter_stage(config, tokens))))
-        pack = runner.run(pack_stage(config, clean, gather))
+        rows = runner.run(rows_stage(config, clean, gather))
+        pack = runner.run(pack_stage(config, gather, rows))
         runner.run(params_stage(config, gather, pack))
         runner.run(sources_stage(plan, clean))
         documents = runner.run(documents_stage(clean, screen, keep, tokens))

@@ -11,7 +11,8 @@ from pipeline.runner import STAGE_MANIFESTS, manifest_path, record_directory
 
 STAGES = ("plan", "clean", "signatures", "bands", "screen", "evidence", "keep", "tokenize",
 "scatter",
-          "gather", "pack", "params", "sources", "documents", "account", "report")  # fmt: skip
+          "gather",
+    "rows", "pack", "params", "sources", "documents", "account", "report")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,13 @@ SCHEMA = pa.schema([
 
 @dataclass(frozen=True)
 class StreamDocuments:
-    """Documents of one split's stream: dense index (N,), first stream token (N,), total tokens."""
+    """Documents of part of a split's stream, in order: dense index, first stream token and the one
+    behind the last, each (N,); and T, the tokens of the whole stream.
+    """
 
     doc: npt.NDArray[np.uint32]
     start: I64
+    end: I64
     tokens: int
 
 
@@ -40,9 +43,8 @@ def spans(documents: StreamDocuments, stream_rows_R: I64, max_sequence_length: i
     row = np.repeat(np.arange(len(stream_rows_R)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     index = first[row] + within
-    document_end = np.append(documents.start[1:], documents.tokens)[index]
     begin = np.maximum(documents.start[index], first_token[row])
-    end = np.minimum(document_end, end_token[row])
+    end = np.minimum(documents.end[index], end_token[row])
     columns = [
         row.astype(np.int32), (begin - first_token[row]).astype(np.int32),
         (end - first_token[row]).astype(np.int32), documents.doc[index],

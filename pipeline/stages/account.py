@@ -10,7 +10,7 @@ from pipeline.core.ledger import Ledger, SplitLedger, Tally
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.core.storage import canonical_json
 from pipeline.stage import Inputs, Result, Stage, Task, bytes_output
-from pipeline.stages.pack import split_streams
+from pipeline.stages.rows import split_streams
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,8 @@ def account_stage(
     for stream in split_streams(gather):
         records = [t.counters for t in pack.tasks if t.counters["split"] == stream.name]
         rows, mask = sum(c["rows"] for c in records), sum(c["mask_sum"] for c in records)
-        kept = [t.counters["documents"] for t in gather.tasks
-                if t.shards[0].path.startswith(f"stream/{stream.name}-")]  # fmt: skip
         splits[stream.name] = {
-            "documents": sum(kept), "tokens": stream.tokens, "streams": 1, "rows": rows,
+            "documents": stream.documents, "tokens": stream.tokens, "streams": 1, "rows": rows,
             "mask_sum": mask, "padding": rows * max_sequence_length - mask,
             "max_sequence_length": max_sequence_length,
         }  # fmt: skip

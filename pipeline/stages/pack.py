@@ -1,170 +1,108 @@
-"""Pack: rows of MSL tokens cut from a split's stream, permuted globally -> hdf5/ with lineage.
+"""Pack: windows gathered by position into HDF5 shards, each with its lineage -> hdf5/.
 
-Stream row k is stream[k * MSL : k * MSL + MSL + 1]; position p of the data set holds stream row
-pi(p), pi a keyed bijection, so a task knows its rows without reading anything else. Exactly one row
-per split may be padded.
+Position p of the data set is row p - first of its shard; exactly one row per split may be padded.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from pipeline import layout
 from pipeline.config import Config
-from pipeline.core import rng
 from pipeline.core.content import array_hash
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.core.permutation import permute
 from pipeline.core.storage import canonical_json
 from pipeline.hdf5 import format as layout_h5
 from pipeline.hdf5.write import sample_shard
-from pipeline.provenance.lineage import StreamDocuments, spans
+from pipeline.provenance.lineage import SCHEMA as LINEAGE_SCHEMA
 from pipeline.stage import Inputs, Output, Result, Stage, Task, bytes_output, parquet_output
+from pipeline.stages.rows import split_streams
+from pipeline.stages.tokenize import flat_tokens
 from pipeline.tokenizers import gpt2_bpe
-
-I64 = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class SplitStream:
-    """A split's stream: its bucket shards and their token counts, in order."""
-
-    name: str
-    buckets: tuple[Shard, ...]
-    bucket_tokens: tuple[int, ...]
-
-    @property
-    def tokens(self) -> int:
-        """T: all tokens, one EOS per document included."""
-        return sum(self.bucket_tokens)
-
-    def rows(self, max_sequence_length: int) -> int:
-        """ceil((T - 1) / MSL), the number of packed sequences."""
-        return -(-max(0, self.tokens - 1) // max_sequence_length)
 
 
 @dataclass(frozen=True)
 class PackJob:
     """Positions [first, first + count) of one split's data set."""
 
+    split: str
     index: int
-    stream: SplitStream
+    windows: tuple[Shard, ...]
+    spans: tuple[Shard, ...]
     first: int
     count: int
-    rows: int
     max_sequence_length: int
-    seed: int
-    records_before_task: tuple[int, ...]
-
-
-class _Stream:
-    """Random access to a split's tokens through memory-mapped buckets."""
-
-    def __init__(
-        self, stream: SplitStream, inputs: Inputs, records_before_task: Sequence[int]
-    ) -> None:
-        self._starts = np.cumsum([0, *stream.bucket_tokens])
-        self._tokens, lengths, doc_ids = [], [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
-        for shard in stream.buckets:
-            table = inputs.table(shard, ["doc_id", "tokens"])
-            for chunk in table["tokens"].chunks:
-                lengths.append(np.diff(chunk.offsets.to_numpy()))
-            flat = [c.flatten().to_numpy() for c in table["tokens"].chunks]
-            self._tokens.append(
-                flat[0] if len(flat) == 1 else np.concatenate([np.zeros(0, np.uint16), *flat])
-            )
-            doc_ids.append(table["doc_id"].to_numpy())
-        ends = np.cumsum(np.concatenate(lengths))
-        doc_id = np.concatenate(doc_ids)
-        before = np.array(records_before_task, np.uint64)[
-            (doc_id >> np.uint64(32)).astype(np.int64)
-        ]
-        dense = (before + (doc_id & np.uint64(0xFFFFFFFF))).astype(np.uint32)
-        total = int(ends[-1]) if len(ends) else 0
-        self.documents = StreamDocuments(
-            dense, np.concatenate([[0], ends[:-1]]).astype(np.int64), total
-        )
-
-    def read(self, first: int, last: int) -> npt.NDArray[np.uint16]:
-        """Tokens [first, last), cut at the end of the stream."""
-        bucket = int(np.searchsorted(self._starts, first, side="right")) - 1
-        parts = []
-        while first < last and bucket < len(self._tokens):
-            start = int(self._starts[bucket])
-            parts.append(self._tokens[bucket][first - start : last - start])
-            first = int(self._starts[bucket + 1])
-            bucket += 1
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _pack(job: PackJob, inputs: Inputs) -> Result:
-    length = job.max_sequence_length
-    stream = _Stream(job.stream, inputs, job.records_before_task)
-    row_key = rng.key(job.seed, "rows", job.stream.name)
-    positions = np.arange(job.first, job.first + job.count)
-    stream_rows = permute(positions, job.rows, row_key).astype(np.int64)
-    rows = np.empty((job.count, layout_h5.CHANNELS, length), np.int32)
-    for index, stream_row in enumerate(stream_rows.tolist()):
-        fill_row(rows[index], stream.read(stream_row * length, stream_row * length + length + 1))
-    lineage = spans(stream.documents, stream_rows, length)
-    directory = f"hdf5/{job.stream.name}"
+    table = _slices(job, job.windows, inputs)
+    table = table.take(pa.array(np.argsort(table["position"].to_numpy())))
+    rows = sample_rows(
+        flat_tokens(table["tokens"]).reshape(job.count, job.max_sequence_length + 1),
+        table["window"].to_numpy(),
+    )
+    lineage = _slices(job, job.spans, inputs)
+    position, start = lineage["position"].to_numpy(), lineage["token_start"].to_numpy()
+    lineage = lineage.take(pa.array(np.lexsort((start, position))))
+    row = (lineage["position"].to_numpy() - job.first).astype(np.int32)
+    lineage = lineage.append_column("row", pa.array(row)).select(LINEAGE_SCHEMA.names)
     name = layout_h5.shard_name(job.index)
-    shard = Output(f"{directory}/{name}", sample_shard(rows), array_hash(rows))
     sidecar = name.removesuffix(layout_h5.SHARD_SUFFIX) + layout_h5.LINEAGE_SUFFIX
-    counters = {"rows": job.count, "mask_sum": int(rows[:, 1].sum()), "split": job.stream.name}
-    return Result((shard, parquet_output(f"{directory}/{sidecar}", lineage)), counters)
+    outputs = (
+        Output(f"hdf5/{job.split}/{name}", sample_shard(rows), array_hash(rows)),
+        parquet_output(f"hdf5/{job.split}/{sidecar}", lineage.combine_chunks()),
+    )
+    counters = {"rows": job.count, "mask_sum": int(rows[:, 1].sum()), "split": job.split}
+    return Result(outputs, counters)
 
 
-def fill_row(row_3S: npt.NDArray[np.int32], window: npt.NDArray[np.uint16]) -> None:
-    """Write one window of up to MSL + 1 tokens as [input_ids, mask, labels], padded with EOS and
-    mask 0.
+def _slices(job: PackJob, shards: tuple[Shard, ...], inputs: Inputs) -> pa.Table:
+    """The job's positions out of every shard; each is sorted, so each slice is contiguous."""
+    parts = []
+    for shard in shards:
+        table = inputs.table(shard)
+        bounds = [job.first, job.first + job.count]
+        first, last = np.searchsorted(table["position"].to_numpy(), bounds)
+        parts.append(table.slice(first, last - first))
+    return pa.concat_tables(parts)
+
+
+def sample_rows(
+    windows_RW: npt.NDArray[np.uint16], window_R: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int32]:
+    """Windows of MSL + 1 tokens, EOS behind the first `window` -> (R, 3, MSL) int32 rows.
+
+    [input_ids, loss mask, labels]: a window of n tokens has n - 1 labels. The last token of a
+    stream is an EOS, so a padded row's ids and labels are EOS from its last label on.
     """
-    labels = len(window) - 1
-    row_3S[0, :labels], row_3S[0, labels:] = window[:-1], gpt2_bpe.EOS_ID
-    row_3S[1, :labels], row_3S[1, labels:] = 1, 0
-    row_3S[2, :labels], row_3S[2, labels:] = window[1:], gpt2_bpe.EOS_ID
+    width = windows_RW.shape[1] - 1
+    rows = np.empty((len(windows_RW), layout_h5.CHANNELS, width), np.int32)
+    rows[:, 0] = windows_RW[:, :-1]
+    rows[:, 1] = np.arange(width) < (window_R - 1)[:, None]
+    rows[:, 2] = windows_RW[:, 1:]
+    return rows
 
 
-def split_streams(gather: StageManifest) -> list[SplitStream]:
-    """The streams that the gather left, in split order."""
-    streams = []
-    for name in layout.SPLITS:
-        tasks = [t for t in gather.tasks if t.shards[0].path.startswith(f"stream/{name}-")]
-        shards = tuple(t.shards[0] for t in tasks)
-        streams.append(SplitStream(name, shards, tuple(t.counters["tokens"] for t in tasks)))
-    return [stream for stream in streams if stream.tokens]
-
-
-def records_before_task(clean: StageManifest) -> tuple[int, ...]:
-    """Rows of documents.parquet before each clean task's first record."""
-    counts = [task.counters["records"] for task in clean.tasks]
-    return tuple(int(n) for n in np.cumsum([0, *counts[:-1]]))
-
-
-def pack_stage(config: Config, clean: StageManifest, gather: StageManifest) -> Stage:
+def pack_stage(config: Config, gather: StageManifest, rows: StageManifest) -> Stage:
     """One task per HDF5 shard."""
     length = config.pack.max_sequence_length
     per_shard = max(1, config.hdf5.shard_bytes // (layout_h5.CHANNELS * length * 4))
-    before = records_before_task(clean)
     tasks = []
     for stream in split_streams(gather):
-        rows = stream.rows(length)
-        for index, first in enumerate(range(0, rows, per_shard)):
-            count = min(per_shard, rows - first)
-            job = PackJob(index, stream, first, count, rows, length, config.seed, before)
-            work = count * length * 2
-            tasks.append(Task(f"{stream.name} shard {index}", job, stream.buckets, work))
-    settings = {
-        "max_sequence_length": length,
-        "shard_bytes": config.hdf5.shard_bytes,
-        "seed": config.seed,
-    }
-    return Stage(
-        "pack", 1, _pack, tuple(tasks), settings, {"h5py": version("h5py"), "isal": version("isal")}
-    )
+        mine = [s for s in rows.shards if s.path.startswith(f"rows/{stream.name}-")]
+        windows = tuple(s for s in mine if s.path.endswith(".windows.arrow"))
+        spans = tuple(s for s in mine if s.path.endswith(".spans.arrow"))
+        total = stream.rows(length)
+        for index, first in enumerate(range(0, total, per_shard)):
+            count = min(per_shard, total - first)
+            job = PackJob(stream.name, index, windows, spans, first, count, length)
+            label = f"{stream.name} shard {index}"
+            tasks.append(Task(label, job, (*windows, *spans), count * length * 2))
+    settings = {"shard_bytes": config.hdf5.shard_bytes}
+    software = {"h5py": version("h5py"), "isal": version("isal")}
+    return Stage("pack", 1, _pack, tuple(tasks), settings, software)
 
 
 @dataclass(frozen=True)
@@ -220,13 +158,9 @@ def params_stage(config: Config, gather: StageManifest, pack: StageManifest) -> 
     for stream in split_streams(gather):
         records = [t for t in pack.tasks if t.counters["split"] == stream.name]
         shards = tuple(t.shards[0] for t in records)
-        documents = sum(
-            t.counters["documents"] for t in gather.tasks
-            if t.shards[0].path.startswith(f"stream/{stream.name}-")
-        )  # fmt: skip
         job = ParamsJob(
             stream.name, shards, tuple(t.counters["rows"] for t in records),
-            config.pack.max_sequence_length, config.seed, documents, stream.tokens,
+            config.pack.max_sequence_length, config.seed, stream.documents, stream.tokens,
             sum(t.counters["mask_sum"] for t in records),
         )  # fmt: skip
         tasks.append(Task(f"parameters of {stream.name}", job, shards))

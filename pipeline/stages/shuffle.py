@@ -17,6 +17,7 @@ from pipeline.config import Config
 from pipeline.core import ids, rng
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.stages.tokenize import list_lengths
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,13 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
     keys = ids.keys_as_u64(table["doc_key"]).byteswap()
     order = np.lexsort((keys[:, 1], keys[:, 0], rank, split))
     table = table.append_column("rank", pa.array(rank)).take(pa.array(order))
-    lengths = np.diff(_offsets(table["tokens"]))
+    lengths = list_lengths(table["tokens"])
     counters = {
         "documents": len(table),
         "tokens": {s: int(lengths[split[order] == i].sum()) for i, s in enumerate(layout.SPLITS)},
     }
     output = arrow_output(layout.shard("shuffle", job.index, "arrow"), table.combine_chunks())
     return Result((output,), counters)
-
-
-def _offsets(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    lengths = [np.diff(c.offsets.to_numpy()) for c in column.chunks]
-    return np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))])
 
 
 def scatter_stage(config: Config, tokens: StageManifest) -> Stage:
@@ -90,7 +86,7 @@ def _gather(job: GatherJob, inputs: Inputs) -> Result:
     keys = ids.keys_as_u64(table["doc_key"]).byteswap()
     order = np.lexsort((keys[:, 1], keys[:, 0], table["rank"].to_numpy()))
     table = table.take(pa.array(order)).select(["doc_id", "doc_key", "tokens"]).combine_chunks()
-    counters = {"documents": len(table), "tokens": int(_offsets(table["tokens"])[-1])}
+    counters = {"documents": len(table), "tokens": int(list_lengths(table["tokens"]).sum())}
     path = f"stream/{layout.SPLITS[job.split]}-{job.bucket:06d}.arrow"
     return Result((arrow_output(path, table),), counters)
 

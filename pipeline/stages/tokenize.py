@@ -37,6 +37,12 @@ def flat_tokens(column: pa.ChunkedArray) -> U16:
     return np.concatenate([np.zeros(0, np.uint16), *parts])
 
 
+def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """The length of every list in a column, (N,) int64."""
+    parts = [np.diff(chunk.offsets.to_numpy()) for chunk in column.chunks]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, split, tokens (list of uint16, EOS included)."""
     keep = inputs.table(job.keep)
