@@ -6,6 +6,8 @@ failure. The only file besides preparation.py that knows Dask.
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from pipeline.core.errors import PrepError, ResourceError
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
+LONELY_SECONDS = 60
 _QUIET = {
     "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
     "distributed.scheduler.worker-saturation": 1.0,
@@ -61,22 +64,49 @@ class DaskExecutor:
     ) -> Iterator[tuple[int, Any]]:
         """See Executor. Raises ResourceError naming a call that killed three workers in a row."""
         from distributed import KilledWorker, as_completed
+        from distributed.client import FutureCancelledError
 
         futures = self._client.map(call, jobs, pure=False, retries=0)
         position = {future.key: index for index, future in enumerate(futures)}
         try:
-            for future in as_completed(futures):
-                index = position[future.key]
-                try:
+            with self._watching(futures):
+                for future in as_completed(futures):
+                    index = position[future.key]
                     yield index, future.result()
-                except KilledWorker as error:
-                    raise ResourceError(
-                        f"{names[index]}: killed {DEATHS_ALLOWED + 1} workers one after the other "
-                        "(often memory: lower read.task_bytes or use fewer workers)"
-                    ) from error
+        except KilledWorker as error:
+            raise ResourceError(
+                f"{names[index]}: killed {DEATHS_ALLOWED + 1} workers one after the other "
+                "(often memory: lower read.task_bytes or use fewer workers)"
+            ) from error
+        except FutureCancelledError as error:
+            raise ResourceError(
+                f"no worker was left for {LONELY_SECONDS} seconds; "
+                "run the same command again, finished work is kept"
+            ) from error
         except PrepError:
             self._client.cancel(futures)
             raise
+
+    @contextlib.contextmanager
+    def _watching(self, futures: Sequence[Any]) -> Iterator[None]:
+        """Cancel the futures when no worker has been there for a while, instead of waiting for ever."""
+        over = threading.Event()
+
+        def watch() -> None:
+            seen = time.monotonic()
+            while not over.wait(5):
+                if self._client.scheduler_info(n_workers=1)["workers"]:
+                    seen = time.monotonic()
+                elif time.monotonic() - seen > LONELY_SECONDS:
+                    return self._client.cancel(futures)
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 @contextlib.contextmanager

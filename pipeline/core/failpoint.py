@@ -4,6 +4,8 @@ The environment variable WAFERMILL_FAILPOINT holds `name@k=action`: at the k-th 
 counted in this process) of the point `name` (`*` counts every point) the action happens:
 
     kill          SIGKILL to this process
+    killonce:PATH SIGKILL to this process unless PATH exists; PATH is created first, so that of all
+                  processes with the same environment one dies
     killgroup     SIGKILL to the whole process group (scheduler and workers at once)
     raise:ENOSPC  OSError with that errno
     sleep:2       wait two seconds
@@ -13,6 +15,7 @@ With WAFERMILL_FAILPOINT_LOG set to a path every hit is appended there as one li
 sweep learns the points of an undisturbed run.
 """
 
+import contextlib
 import errno
 import os
 import signal
@@ -68,6 +71,10 @@ def _act(action: str) -> float | None:
     match verb:
         case "kill":
             die()
+        case "killonce":
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(argument, os.O_CREAT | os.O_EXCL))
+                die()
         case "killgroup":
             os.killpg(os.getpgrp(), signal.SIGKILL)
             time.sleep(60)

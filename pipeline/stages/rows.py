@@ -121,7 +121,7 @@ def split_streams(gather: StageManifest) -> list[SplitStream]:
         tokens = tuple(t.counters["tokens"] for t in tasks)
         documents = sum(t.counters["documents"] for t in tasks)
         streams.append(SplitStream(name, shards, tokens, documents))
-    return [stream for stream in streams if stream.tokens > 1]
+    return [stream for stream in streams if stream.tokens]
 
 
 def records_before_task(clean: StageManifest) -> tuple[int, ...]:
