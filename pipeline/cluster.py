@@ -89,7 +89,7 @@ class DaskExecutor:
 
     @contextlib.contextmanager
     def _watching(self, futures: Sequence[Any]) -> Iterator[None]:
-        """Cancel the futures when no worker has been there for a while, instead of waiting for ever."""
+        """Cancel the futures when no worker has been there for a while; never wait for ever."""
         over = threading.Event()
 
         def watch() -> None:
@@ -98,7 +98,8 @@ class DaskExecutor:
                 if self._client.scheduler_info(n_workers=1)["workers"]:
                     seen = time.monotonic()
                 elif time.monotonic() - seen > LONELY_SECONDS:
-                    return self._client.cancel(futures)
+                    self._client.cancel(futures)
+                    return
 
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
