@@ -251,32 +251,38 @@ def _bytes(size: float) -> str:
 
 def main() -> None:
     """Entry point: every PrepError becomes its message and exit code, never a traceback."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
     sys.exit(guarded(app, "prep"))
 
 
-def _terminated(number: int, frame: object) -> None:
-    raise KeyboardInterrupt("SIGTERM")
+class _StopSignal(BaseException):
+    """SIGINT or SIGTERM arrived; no KeyboardInterrupt, which typer turns into a return value."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _StopSignal(number)
 
 
 def guarded(command: Callable[..., Any], name: str) -> int:
     """Run a typer app; returns the exit code."""
     try:
-        command(standalone_mode=False, prog_name=name)
+        code = command(standalone_mode=False, prog_name=name)
     except PrepError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"{name}: {error}", markup=False
         )
         return error.exit_code
-    except KeyboardInterrupt as stop:
+    except _StopSignal as stop:
         hint = "stopped; run the same command again to go on, finished work is kept"
-        Console(stderr=True).print(f"{name}: {hint}")
-        return 143 if stop.args == ("SIGTERM",) else 130
+        Console(stderr=True, soft_wrap=True).print(f"{name}: {hint}")
+        return 128 + int(stop.args[0])
     except typer.Exit as end:
         return end.exit_code
     except Exception as error:  # noqa: BLE001 - shown when click's own, raised again when not
         return _usage_error(error, name)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _usage_error(error: Exception, name: str) -> int:

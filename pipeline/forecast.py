@@ -4,12 +4,16 @@ The rates are medians measured on the pile sample by `benchmarks/end_to_end.py` 
 class of docs/benchmarks.md); a forecast, not a promise.
 """
 
+import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import read_manifest
-from pipeline.preparation import Prepared
-from pipeline.runner import manifest_path
+from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.inputs_cache import InputHashes
+from pipeline.preparation import Prepared, story
+from pipeline.runner import manifest_path, reasons, stage_fields
+from pipeline.stage import Stage
 from pipeline.upkeep import STAGES
 
 _MB_PER_SECOND = {"clean": 6.0, "signatures": 0.6, "screen": 70.0, "tokenize": 2.0, "scatter": 60.0,
@@ -24,7 +28,7 @@ _BASE_MEMORY = 350 << 20
 
 @dataclass(frozen=True)
 class StageForecast:
-    """One stage: `state` is committed or to run; seconds are CPU seconds on one core."""
+    """One stage: `state` says reuse, or run and why; seconds are CPU seconds on one core."""
 
     stage: str
     state: str
@@ -33,28 +37,56 @@ class StageForecast:
     memory_bytes: int
 
 
-def forecast(prepared: Prepared) -> list[StageForecast]:
-    """A line per stage. Whether a committed stage is reused is decided by its fingerprint at run
-    time.
+class _MustRun(Exception):
+    """The stages from here on depend on one that has to run."""
+
+
+def stage_states(prepared: Prepared) -> dict[str, str]:
+    """`reuse`, or `run` with the fields that changed, for every stage the files can tell about.
+
+    Stages behind the first that must run are missing: they are reused if its content stays.
     """
+    states: dict[str, str] = {}
+
+    def look(stage: Stage) -> StageManifest:
+        manifest = _committed(prepared.out, stage.name)
+        fields = stage_fields(stage)
+        if manifest is None or manifest.fingerprint != fingerprint_of(fields):
+            changed = reasons(manifest.fields, fields) if manifest else []
+            states[stage.name] = f"run: changed {', '.join(changed)}" if changed else "run"
+            raise _MustRun
+        if stage.still_valid and not all(stage.still_valid(t.counters) for t in manifest.tasks):
+            states[stage.name] = "run: changed input content"
+            raise _MustRun
+        states[stage.name] = "reuse"
+        return manifest
+
+    with contextlib.suppress(_MustRun):
+        story(prepared, look, InputHashes(prepared.out, prepared.plan.files, False).unchanged)
+    return states
+
+
+def _committed(out: Path, stage: str) -> StageManifest | None:
+    try:
+        return read_manifest(manifest_path(out, stage))
+    except IntegrityError:
+        return None
+
+
+def forecast(prepared: Prepared) -> list[StageForecast]:
+    """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
-    task = max(
-        sum(prepared.plan.files[i].text_estimate for i in group) for group in prepared.plan.tasks
-    )
+    groups = prepared.plan.tasks
+    largest = max(sum(prepared.plan.files[i].text_estimate for i in group) for group in groups)
+    states = stage_states(prepared)
     stages = []
     for stage in STAGES:
         if prepared.config.dedup.recipe == "none" and stage in ("signatures", "bands"):
             continue
-        seconds = text / 1e6 / _MB_PER_SECOND[stage] if stage in _MB_PER_SECOND else 0.0
+        state = states.get(stage, "run if its inputs change" if states else "run")
+        rate = _MB_PER_SECOND.get(stage)
+        seconds = text / 1e6 / rate if rate and state != "reuse" else 0.0
         disk = int(text * _DISK_PER_TEXT_BYTE.get(stage, 0.0))
-        memory = _BASE_MEMORY + (6 * task if stage in _MB_PER_SECOND else 0)
-        stages.append(StageForecast(stage, _state(prepared, stage), seconds, disk, memory))
+        memory = _BASE_MEMORY + (6 * largest if rate else 0)
+        stages.append(StageForecast(stage, state, seconds, disk, memory))
     return stages
-
-
-def _state(prepared: Prepared, stage: str) -> str:
-    try:
-        manifest = read_manifest(manifest_path(prepared.out, stage))
-    except IntegrityError:
-        return "damaged, to run"
-    return "to run" if manifest is None else "committed"

@@ -1,7 +1,9 @@
 """The story of a preparation: config -> plan -> stages -> manifest -> report."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import layout
 from pipeline.cluster import executor
@@ -16,6 +18,7 @@ from pipeline.provenance.policy import Rules, load_rules
 from pipeline.runner import RemovedInputError, Runner, manifest_path
 from pipeline.shipped import default_rules
 from pipeline.sources import quickstart
+from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.dedup import band_stage, signature_stage
@@ -124,31 +127,56 @@ def _run_stages(
     with executor(workers, plan.bytes) as where:
         journal.event("run", config=config.name, workers=where.workers)
         runner = Runner(out, where, journal, progress, removed)
-        runner.run(plan_stage(plan))
-        clean = runner.run(clean_stage(config, plan, hashes.unchanged))
-        hashes.remember([(i, p, h) for t in clean.tasks for i, p, _, h in t.counters["inputs"]])
-        _check_read(config, clean)
-        bands = None
-        if config.dedup.recipe == "slimpajama":
-            bands = runner.run(band_stage(runner.run(signature_stage(clean))))
-        screen = runner.run(screen_stage(clean, prepared.rules))
-        runner.run(evidence_stage(screen))
-        keep = runner.run(keep_stage(config, clean, bands, screen))
-        _check_survivors(keep)
-        tokens = runner.run(tokenize_stage(clean, keep))
-        gather = runner.run(gather_stage(config, runner.run(scatter_stage(config, tokens))))
-        rows = runner.run(rows_stage(config, clean, gather))
-        pack = runner.run(pack_stage(config, gather, rows))
-        runner.run(params_stage(config, gather, pack))
-        runner.run(sources_stage(plan, clean))
-        documents = runner.run(documents_stage(clean, screen, keep, tokens))
-        runner.run(account_stage(clean, documents, gather, pack, config.pack.max_sequence_length))
-        notes = _notes(config)
-        runner.run(report_stage(config.name, {m.stage: m for m in runner.manifests}, notes))
-        stages = {m.stage: m for m in runner.manifests}
+
+        def run_stage(stage: Stage) -> StageManifest:
+            manifest = runner.run(stage)
+            if stage.name == "clean":
+                noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
+                hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            return manifest
+
+        stages = story(prepared, run_stage, hashes.unchanged)
         _commit(out, config, stages, runner.removed)
         journal.event("done", reused=runner.reused, timings=progress.timings)
         return Manifest(out, stages, tuple(runner.reused))
+
+
+def story(
+    prepared: Prepared,
+    run_stage: Callable[[Stage], StageManifest],
+    unchanged: Callable[[Mapping[str, Any]], bool],
+) -> dict[str, StageManifest]:
+    """Every stage in order, each built from the manifests before it; returns them by name.
+
+    `run_stage` brings one stage up to date (or only looks, for `prep plan`); `unchanged` tells
+    whether the raw shards noted in a clean task's counters still have the same content.
+    """
+    config, plan = prepared.config, prepared.plan
+    done: dict[str, StageManifest] = {}
+
+    def run(stage: Stage) -> StageManifest:
+        done[stage.name] = run_stage(stage)
+        return done[stage.name]
+
+    run(plan_stage(plan))
+    clean = run(clean_stage(config, plan, unchanged))
+    _check_read(config, clean)
+    bands = None
+    if config.dedup.recipe == "slimpajama":
+        bands = run(band_stage(run(signature_stage(clean))))
+    screen = run(screen_stage(clean, prepared.rules))
+    run(evidence_stage(screen))
+    keep = run(keep_stage(config, clean, bands, screen))
+    _check_survivors(keep)
+    tokens = run(tokenize_stage(clean, keep))
+    gather = run(gather_stage(config, run(scatter_stage(config, tokens))))
+    pack = run(pack_stage(config, gather, run(rows_stage(config, clean, gather))))
+    run(params_stage(config, gather, pack))
+    run(sources_stage(plan, clean))
+    documents = run(documents_stage(clean, screen, keep, tokens))
+    run(account_stage(clean, documents, gather, pack, config.pack.max_sequence_length))
+    run(report_stage(config.name, done, _notes(config)))
+    return done
 
 
 def _check_read(config: Config, clean: StageManifest) -> None:

@@ -150,7 +150,7 @@ class Runner:
         return _directory(shard) in self.removed
 
     def _announce(self, stage: Stage, old: StageManifest | None, fields: Mapping[str, Any]) -> None:
-        changed = changed_fields(old.fields, fields) if old else []
+        changed = reasons(old.fields, fields) if old else []
         if changed:
             self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
         self._journal.event(
@@ -194,6 +194,12 @@ class Runner:
 
 def _directory(shard: Shard) -> str:
     return shard.path.partition("/")[0]
+
+
+def reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fields that changed; `inputs` only when nothing else tells more."""
+    changed = changed_fields(old, new)
+    return [name for name in changed if name != "inputs"] or changed
 
 
 def manifest_path(root: Path, stage: str) -> Path:
