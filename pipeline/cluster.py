@@ -6,6 +6,7 @@ failure. The only file besides preparation.py that knows Dask.
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -130,4 +131,19 @@ def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
         ) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip
-        yield DaskExecutor(client, workers)
+        try:
+            yield DaskExecutor(client, workers)
+        except Exception:
+            raise
+        except BaseException:
+            _kill_workers(cluster)
+            raise
+
+
+def _kill_workers(cluster: Any) -> None:
+    """Stop at once: a task in the middle of its work would hold up closing for seconds."""
+    for nanny in cluster.workers.values():
+        nanny.auto_restart = False
+        if nanny.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(nanny.pid, signal.SIGKILL)

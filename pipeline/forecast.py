@@ -83,7 +83,8 @@ def forecast(prepared: Prepared) -> list[StageForecast]:
     for stage in STAGES:
         if prepared.config.dedup.recipe == "none" and stage in ("signatures", "bands"):
             continue
-        state = states.get(stage, "run if its inputs change" if states else "run")
+        behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
+        state = states.get(stage, behind)
         rate = _MB_PER_SECOND.get(stage)
         seconds = text / 1e6 / rate if rate and state != "reuse" else 0.0
         disk = int(text * _DISK_PER_TEXT_BYTE.get(stage, 0.0))

@@ -19,12 +19,15 @@ def array_hash(array: npt.NDArray[np.generic]) -> str:
 
 
 def table_hash(table: pa.Table) -> str:
-    """xxh3-128 over column names, types and values; dictionaries count as their values; hex."""
+    """xxh3-128 over column names, types and values; dictionaries count as their values; hex.
+
+    Neither chunks nor slices count. Columns of 32-bit offsets must hold less than 2 GiB.
+    """
     digest = xxhash.xxh3_128()
     for name, column in zip(table.column_names, table.columns, strict=True):
-        digest.update(f"{name}:{_plain(column.type)}:{len(column)};".encode())
-        for chunk in column.chunks:
-            _update(digest, chunk)
+        nulls = f":{column.null_count}" if column.null_count else ""
+        digest.update(f"{name}:{_plain(column.type)}:{len(column)}{nulls};".encode())
+        _update(digest, column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
     return digest.hexdigest()
 
 

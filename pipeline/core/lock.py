@@ -31,8 +31,15 @@ def hold(directory: Path) -> Iterator[None]:
             raise ResourceError(
                 f"{directory}: in use by {holder}; wait for it or stop it"
             ) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        _name_holder(handle, directory)
         yield
     finally:
         os.close(handle)
+
+
+def _name_holder(handle: int, directory: Path) -> None:
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except OSError as error:
+        raise ResourceError(f"{directory}: cannot write: {error.strerror}") from error

@@ -96,7 +96,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
         stored = value.pop("seal")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{path}: missing or damaged ({type(error).__name__})") from error
     actual = hash_bytes(canonical_json(value))
     if actual != stored:
@@ -113,7 +113,7 @@ def read_record(path: Path) -> TaskRecord | None:
     """The record at `path`, or None when it is missing or damaged (the task then runs again)."""
     try:
         return _record(read_sealed(path))
-    except IntegrityError:
+    except (IntegrityError, KeyError, TypeError):
         return None
 
 
@@ -132,5 +132,8 @@ def read_manifest(path: Path) -> StageManifest | None:
     if not path.exists():
         return None
     value = read_sealed(path)
-    tasks = tuple(_record(task) for task in value["tasks"])
-    return StageManifest(value["stage"], value["fingerprint"], value["fields"], tasks)
+    try:
+        tasks = tuple(_record(task) for task in value["tasks"])
+        return StageManifest(value["stage"], value["fingerprint"], value["fields"], tasks)
+    except (KeyError, TypeError) as error:
+        raise IntegrityError(f"{path}: damaged, or of another version ({error!r})") from error

@@ -61,7 +61,7 @@ def publish(path: Path, data: bytes | Sequence[bytes]) -> Published:
     size = sum(len(piece) for piece in pieces)
     temp = path.parent / f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        make_directory(path.parent)
+        _make_directory(path.parent)
         _write_durably(temp, pieces, size)
         failpoint.hit("storage.publish.written")
         os.replace(temp, path)
@@ -105,8 +105,21 @@ def _free_bytes(directory: Path) -> int:
     return shutil.disk_usage(directory).free
 
 
+@contextlib.contextmanager
+def _explained(path: Path, size: int = 0) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _explain(error, path, size) from error
+
+
 def make_directory(directory: Path) -> None:
-    """Create `directory` and its missing parents, durably."""
+    """Create `directory` and its missing parents, durably. Raises ResourceError."""
+    with _explained(directory):
+        _make_directory(directory)
+
+
+def _make_directory(directory: Path) -> None:
     missing = []
     while not directory.exists():
         missing.append(directory)
@@ -127,13 +140,13 @@ def sync_directory(directory: Path) -> None:
 
 def append(path: Path, line: str) -> None:
     """Add one line to an append-only log (metrics, journal); creates the file when needed."""
-    with open(path, "a", encoding="utf-8") as file:
+    with _explained(path, len(line) + 1), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def truncate(path: Path, size: int) -> None:
     """Cut a log back to its first `size` bytes, durably."""
-    with open(path, "r+b") as file:
+    with _explained(path), open(path, "r+b") as file:
         file.truncate(size)
         os.fsync(file.fileno())
 
@@ -168,24 +181,27 @@ def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
 def remove(path: Path) -> None:
     """Delete a file if it is there, durably."""
     if path.exists():
-        failpoint.hit("storage.remove")
-        path.unlink()
-        sync_directory(path.parent)
+        with _explained(path):
+            failpoint.hit("storage.remove")
+            path.unlink()
+            sync_directory(path.parent)
 
 
 def remove_tree(directory: Path) -> None:
     """Delete a directory and all below it, if it is there."""
     if directory.exists():
-        failpoint.hit("storage.remove")
-        shutil.rmtree(directory)
-        sync_directory(directory.parent)
+        with _explained(directory):
+            failpoint.hit("storage.remove")
+            shutil.rmtree(directory)
+            sync_directory(directory.parent)
 
 
 def sweep_temps(directory: Path) -> int:
     """Delete leftovers of interrupted publishing below `directory`; returns how many."""
     swept = 0
     for path in directory.rglob(f"{TEMP_MARK}*"):
-        path.unlink()
+        with _explained(path):
+            path.unlink(missing_ok=True)
         swept += 1
     return swept
 

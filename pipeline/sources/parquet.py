@@ -55,7 +55,8 @@ def _record(
     place: Place, cell: pa.Scalar, meta_cell: pa.Scalar | None, rules: RecordRules
 ) -> Record:
     text = _text(cell)
-    if len(text) > rules.max_document_bytes:
+    limit = rules.max_document_bytes
+    if 4 * len(text) > limit and len(text.encode()) > limit:
         raise Refused("too_large")
     raw, meta = _meta(meta_cell)
     source = source_label(meta, meta_cell is not None, rules.sources)
