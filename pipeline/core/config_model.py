@@ -26,7 +26,7 @@ _BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 
 def _bytes(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", value)
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)", value)
     if not found or found[2] not in _BYTE_UNITS:
         raise ValueError(
             f"expected bytes such as 1048576 or '64 MiB' (units {', '.join(_BYTE_UNITS)})"
@@ -96,7 +96,9 @@ def _child(target: Any, name: str, dotted: str) -> Any:
 def _explain(model: type[BaseModel], loaded: Loaded, error: Any, overridden: list[str]) -> str:
     location = [str(part) for part in error["loc"]]
     dotted = ".".join(location)
-    where = f"--set {dotted}" if dotted in overridden else f"{loaded.where(dotted)}: {dotted}"
+    option = next((o for o in overridden if o == dotted or o.startswith(f"{dotted}.")), None)
+    place = f"--set {option}" if option else f"{loaded.where(dotted)}: {dotted}"
+    where = printable(place, 1000)
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key{_did_you_mean(model, location)}"
     if error["type"] == "missing":

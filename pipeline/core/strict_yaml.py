@@ -18,7 +18,7 @@ from pipeline.core.errors import ConfigError, printable
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
-_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")
+_FLOAT = re.compile(r"[-+]?(([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)\Z")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|nan)\Z", re.IGNORECASE)
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
