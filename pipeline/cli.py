@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from pipeline.core.errors import PrepError
+from pipeline.core.errors import PrepError, printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
 )
-_PLAIN_WIDTH = 160
+_PLAIN_WIDTH = 240
 _out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 ConfigArgument = Annotated[
@@ -168,17 +169,16 @@ def trace(
         return _out.print_json(json.dumps([vars(span) for span in spans]))
     table = Table("row", "tokens", "document", "source", "file:line", "licence", "decision")
     for s in spans:
-        where, decision = f"{s.path}:{s.line}", f"{s.decision} {s.rule}".strip()
-        tokens = f"{s.token_start}-{s.token_end}"
-        table.add_row(
-            f"{s.file}[{s.row}]".replace("[", r"\["),
-            tokens,
+        cells = (
+            f"{s.file}[{s.row}]",
+            f"{s.token_start}-{s.token_end}",
             s.document,
             s.source,
-            where,
+            f"{s.path}:{s.line}",
             s.licence or "-",
-            decision,
+            f"{s.decision} {s.rule}".strip(),
         )
+        table.add_row(*(_shown(cell) for cell in cells))
     _out.print(table)
     return None
 
@@ -209,7 +209,7 @@ def _print_ledger(ledger: dict[str, Any]) -> None:
     for name, source in ledger["sources"].items():
         values = _source_values(source)
         totals = [a + b for a, b in zip(totals, values, strict=True)]
-        table.add_row(name.replace("[", r"\["), *_cells(values))
+        table.add_row(_shown(name), *_cells(values))
     table.add_section()
     table.add_row("all", *_cells(totals))
     _out.print(table)
@@ -239,6 +239,11 @@ def _source_values(source: dict[str, Any]) -> list[float]:
 
 def _cells(values: list[float]) -> list[str]:
     return [f"{v:,.2f}" if i == 6 else f"{int(v):,}" for i, v in enumerate(values)]
+
+
+def _shown(text: str) -> str:
+    """Text from data, safe for a terminal: no control characters, no markup."""
+    return escape(printable(text))
 
 
 def _bytes(size: float) -> str:

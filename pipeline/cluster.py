@@ -127,7 +127,8 @@ def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
         dask.config.set(_QUIET),
         LocalCluster(
             n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1",
-            dashboard_address=None, silence_logs=50, memory_limit="auto",
+            dashboard_address="127.0.0.1:0", silence_logs=50, memory_limit="auto",
+            scheduler_kwargs={"dashboard": False}, worker_dashboard_address=None,
         ) as cluster,
         Client(cluster) as client,
     ):  # fmt: skip

@@ -1,11 +1,12 @@
 """Where everything stands in a run directory, and who owns it."""
 
 OWNED_DIRECTORIES = (
-    "documents", "drops", "signatures", "bands", "screen", "keep", "tokens", "shuffle", "stream",
-    "rows",
-    "hdf5", "manifests",
+    "documents", "drops", "signatures", "bands", "screen", "keep", "splits", "tokens",
+    "shuffle", "stream", "rows", "hdf5", "manifests",
 )  # fmt: skip
-INTERMEDIATE_DIRECTORIES = ("signatures", "bands", "screen", "keep", "shuffle", "stream", "rows")
+INTERMEDIATE_DIRECTORIES = (
+    "signatures", "bands", "screen", "keep", "splits", "shuffle", "stream", "rows",
+)  # fmt: skip
 """Deleted by `prep clean-up`: nothing but a rebuild of later stages reads them."""
 
 INPUTS = "inputs.parquet"

@@ -169,7 +169,7 @@ def story(
     keep = run(keep_stage(config, clean, bands, screen))
     _check_survivors(keep)
     tokens = run(tokenize_stage(clean, keep))
-    gather = run(gather_stage(config, run(scatter_stage(config, tokens))))
+    gather = run(gather_stage(config, run(scatter_stage(config, keep, tokens))))
     pack = run(pack_stage(config, gather, run(rows_stage(config, clean, gather))))
     run(params_stage(config, gather, pack))
     run(sources_stage(plan, clean))
@@ -216,17 +216,18 @@ def _commit(
 ) -> None:
     """Delete what no manifest names, then publish manifest.json: the commit of the run."""
     manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
-    shards = {shard.path: shard for stage in stages.values() for shard in stage.shards}
+    shards = {
+        shard.path: shard
+        for stage in stages.values()
+        for shard in stage.shards
+        if shard.path.partition("/")[0] not in removed
+    }
     sweep_strays(out, {*shards, *manifests})
     files = [
         {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
         for path in manifests
     ]
-    files += [
-        {"path": s.path, "size": s.size, "hash": s.hash}
-        for s in shards.values()
-        if s.path.partition("/")[0] not in removed
-    ]
+    files += [{"path": s.path, "size": s.size, "hash": s.hash} for s in shards.values()]
     value = {
         "format": 1,
         "config": config.name,

@@ -113,6 +113,8 @@ class _Live(StageProgress):
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, advance=self.works[position] + 1, description=self.line())
+        elif self.finished == len(self.works):
+            return
         elif time.monotonic() - self._last > _PLAIN_EVERY_SECONDS:
             self._last = time.monotonic()
             self._console.print(self.line(), markup=False)

@@ -40,6 +40,9 @@ class SampleDataset:
             ShardInfo(f["name"], f["n_examples"], f["hash"], f["content_hash"])
             for f in params["files"]
         )
+        for shard in self.shards:
+            if Path(shard.name).name != shard.name:
+                raise ValueError(f"file name {shard.name!r} leaves the directory")
         self.rows = int(params["n_examples"])
         self.max_sequence_length = int(params["max_sequence_length"])
         self.vocab_size = int(params["vocab_size"])
@@ -81,12 +84,37 @@ class SampleDataset:
             image = read_verified(path, shard.hash)
             file = h5py.File(io.BytesIO(image), "r")
             expected = (shard.rows, CHANNELS, self.max_sequence_length)
-            if DATASET not in file or file[DATASET].shape != expected:
-                raise IntegrityError(f"{path}: expected dataset {DATASET!r} of shape {expected}")
+            found = checked_dataset(path, file).shape
+            if found != expected:
+                raise IntegrityError(f"{path}: {DATASET!r} has shape {found}, expected {expected}")
             if len(self._open) >= 4:
                 self._open.pop(next(iter(self._open))).close()
             self._open[index] = file
         return self._open[index]
+
+
+def checked_dataset(path: Path, file: h5py.File) -> h5py.Dataset:
+    """The `data` set of a shard, before anything is read from it.
+
+    Raises InputError for links to other objects or files, data kept in other files, another dtype
+    or number of dimensions, and rows that were declared but never written.
+    """
+    link = file.get(DATASET, getlink=True)
+    if link is None or not isinstance(link, h5py.HardLink):
+        what = "no dataset" if link is None else f"a {type(link).__name__} instead of a dataset"
+        raise InputError(f"{path}: {what} named {DATASET!r}")
+    data = file[DATASET]
+    if not isinstance(data, h5py.Dataset):
+        raise InputError(f"{path}: {DATASET!r} is a {type(data).__name__}, expected a dataset")
+    if data.external or data.is_virtual:
+        raise InputError(f"{path}: {DATASET!r} keeps its data in other files, which is refused")
+    if data.dtype != np.dtype("<i4") or data.ndim != 3 or data.shape[1] != CHANNELS:
+        raise InputError(
+            f"{path}: {DATASET!r} is {data.dtype} {data.shape}, expected int32 (N, {CHANNELS}, MSL)"
+        )
+    if data.shape[0] and data.id.get_storage_size() == 0:
+        raise InputError(f"{path}: declares {data.shape[0]:,} rows but stores none of them")
+    return data
 
 
 def open_dataset(directory: Path) -> SampleDataset:

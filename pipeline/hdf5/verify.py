@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.hdf5.format import CHANNELS, COUNT_ATTRIBUTE, DATASET
-from pipeline.hdf5.read import Rows, SampleDataset
+from pipeline.hdf5.format import COUNT_ATTRIBUTE
+from pipeline.hdf5.read import Rows, SampleDataset, checked_dataset
 
 _BLOCK_BYTES = 16 << 20
 
@@ -68,7 +68,7 @@ def count_rows(
     """
     try:
         with h5py.File(path, "r") as file:
-            data = _dataset(path, file)
+            data = checked_dataset(path, file)
             if max_sequence_length is not None and data.shape[2] != max_sequence_length:
                 raise InputError(
                     f"{path}: sequence length {data.shape[2]}, "
@@ -82,25 +82,6 @@ def count_rows(
             return data.shape[0] - bad, bad
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise InputError(f"{path}: not a sound HDF5 file: {error}") from error
-
-
-def _dataset(path: Path, file: h5py.File) -> h5py.Dataset:
-    link = file.get(DATASET, getlink=True)
-    if link is None or not isinstance(link, h5py.HardLink):
-        what = "no dataset" if link is None else f"a {type(link).__name__} instead of a dataset"
-        raise InputError(f"{path}: {what} named {DATASET!r}")
-    data = file[DATASET]
-    if not isinstance(data, h5py.Dataset):
-        raise InputError(f"{path}: {DATASET!r} is a {type(data).__name__}, expected a dataset")
-    if data.external or data.is_virtual:
-        raise InputError(f"{path}: {DATASET!r} keeps its data in other files, which is refused")
-    if data.dtype != np.dtype("<i4") or data.ndim != 3 or data.shape[1] != CHANNELS:
-        raise InputError(
-            f"{path}: {DATASET!r} is {data.dtype} {data.shape}, expected int32 (N, {CHANNELS}, MSL)"
-        )
-    if data.shape[0] and data.id.get_storage_size() == 0:
-        raise InputError(f"{path}: declares {data.shape[0]:,} rows but stores none of them")
-    return data
 
 
 def declared_rows(path: Path) -> int | None:

@@ -112,20 +112,24 @@ def _splits(text_key_N2: rng.U64, state: U8, job: KeepJob) -> U8:
 def _shards(
     job: KeepJob, inputs: Inputs, state: U8, split: U8, stands_for: I64, documents: _Documents
 ) -> list[Output]:
-    """One keep shard per documents shard, row-aligned with it."""
+    """Per documents shard: states row-aligned with it, and apart from them the splits, which
+    another seed changes without touching what is tokenized.
+    """
     outputs, first = [], 0
     for index, shard in enumerate(job.documents):
-        count = len(inputs.table(shard, ["doc_id"]))
+        doc_id = inputs.table(shard, ["doc_id"])["doc_id"]
+        count = len(doc_id)
         rows = slice(first, first + count)
         first += count
         table = pa.table(
             {
                 "state": pa.array(state[rows]),
-                "split": pa.array(split[rows]),
                 "representative": ids.keys_from_u64(documents.key_N2[stands_for[rows]]),
             }
         )
+        splits = pa.table({"doc_id": doc_id, "split": pa.array(split[rows])})
         outputs.append(arrow_output(layout.shard("keep", index, "arrow"), table))
+        outputs.append(arrow_output(layout.shard("splits", index, "arrow"), splits))
     return outputs
 
 

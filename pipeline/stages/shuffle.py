@@ -22,20 +22,23 @@ from pipeline.stages.tokenize import list_lengths
 
 @dataclass(frozen=True)
 class ScatterJob:
-    """One tokens shard."""
+    """One tokens shard, and the split of every document of its task."""
 
     index: int
     tokens: Shard
+    splits: Shard
     seed: int
 
 
 def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
-    table = inputs.table(job.tokens)
+    table, splits = inputs.table(job.tokens), inputs.table(job.splits)
+    rows = np.searchsorted(splits["doc_id"].to_numpy(), table["doc_id"].to_numpy())
+    split = splits["split"].to_numpy()[rows]
     rank = rng.rank(ids.keys_as_u64(table["doc_key"]), job.seed, "shuffle")
-    split = table["split"].to_numpy()
     keys = ids.keys_as_u64(table["doc_key"]).byteswap()
     order = np.lexsort((keys[:, 1], keys[:, 0], rank, split))
-    table = table.append_column("rank", pa.array(rank)).take(pa.array(order))
+    table = table.append_column("split", pa.array(split)).append_column("rank", pa.array(rank))
+    table = table.take(pa.array(order))
     lengths = list_lengths(table["tokens"])
     counters = {
         "documents": len(table),
@@ -45,11 +48,12 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
     return Result((output,), counters)
 
 
-def scatter_stage(config: Config, tokens: StageManifest) -> Stage:
+def scatter_stage(config: Config, keep: StageManifest, tokens: StageManifest) -> Stage:
     """The round that reads document order and writes rank order."""
+    splits = [s for s in keep.shards if s.path.startswith("splits/")]
     tasks = tuple(
-        Task(f"scatter of {s.path}", ScatterJob(i, s, config.seed), (s,), s.size)
-        for i, s in enumerate(tokens.shards)
+        Task(f"scatter of {t.path}", ScatterJob(i, t, s, config.seed), (t, s), t.size)
+        for i, (t, s) in enumerate(zip(tokens.shards, splits, strict=True))
     )
     return Stage("scatter", 1, _scatter, tasks, {"seed": config.seed})
 

@@ -49,27 +49,41 @@ COLUMNS = [
 
 
 @dataclass(frozen=True)
-class DocumentsJob:
-    """All shards that say something of a document, per clean task."""
+class TaskShards:
+    """All shards that say something of the documents of one clean task."""
 
-    documents: tuple[Shard, ...]
-    drops: tuple[Shard, ...]
-    keep: tuple[Shard, ...]
-    decisions: tuple[Shard, ...]
-    tokens: tuple[Shard, ...]
+    documents: Shard
+    drops: Shard
+    keep: Shard
+    splits: Shard
+    decisions: Shard
+    tokens: Shard
+
+
+@dataclass(frozen=True)
+class DocumentsJob:
+    """Every clean task's shards, in order."""
+
+    tasks: tuple[TaskShards, ...]
 
 
 def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
-    groups = zip(job.documents, job.drops, job.keep, job.decisions, job.tokens, strict=True)
-    tables = [_one_task(inputs, *group) for group in groups]
+    tables = [_one_task(inputs, shards) for shards in job.tasks]
     return Result((parquet_output(layout.DOCUMENTS, pa.concat_tables(tables)),))
 
 
-def _one_task(
-    inputs: Inputs, documents: Shard, drops: Shard, keep: Shard, decisions: Shard, tokens: Shard
-) -> pa.Table:
-    live = _with_decisions(inputs.table(documents, PLACE), inputs.table(decisions))
-    kept = inputs.table(keep)
+def _one_task(inputs: Inputs, shards: TaskShards) -> pa.Table:
+    live = _with_ends(inputs, shards)
+    dropped = _drops(pq.read_table(inputs.path(shards.drops)))
+    both = pa.concat_tables([live, dropped])
+    return both.sort_by("doc_id").drop_columns(["doc_id"]).combine_chunks()
+
+
+def _with_ends(inputs: Inputs, shards: TaskShards) -> pa.Table:
+    """The documents of a task with what became of each."""
+    decisions = inputs.table(shards.decisions)
+    live = _with_decisions(inputs.table(shards.documents, PLACE), decisions)
+    kept, splits = inputs.table(shards.keep), inputs.table(shards.splits)
     live = live.append_column("state", pc.take(pa.array(STATES), kept["state"]))
     reason = pc.case_when(
         pc.make_struct(pc.equal(live["state"], "kept"), pc.equal(live["state"], "duplicate")),
@@ -78,12 +92,15 @@ def _one_task(
         live["rule"],
     )
     live = live.append_column("reason", reason)
-    live = live.append_column("split", pc.take(pa.array(layout.SPLITS), kept["split"]))
+    live = live.append_column("split", pc.take(pa.array(layout.SPLITS), splits["split"]))
     live = live.append_column("representative", kept["representative"])
-    live = live.append_column(
-        "tokens", _token_counts(live, inputs.table(tokens, ["doc_id", "tokens"]))
-    )
-    gone = pq.read_table(inputs.path(drops))
+    tokens = inputs.table(shards.tokens, ["doc_id", "tokens"])
+    live = live.append_column("tokens", _token_counts(live, tokens))
+    return live.select(["doc_id", *COLUMNS])
+
+
+def _drops(gone: pa.Table) -> pa.Table:
+    """Records that never became documents, in the same columns."""
     rows = len(gone)
     state = pc.if_else(gone["bad_record"], "bad_record", "dropped")
     blank = pa.array([""] * rows, pa.string())
@@ -99,10 +116,7 @@ def _one_task(
     dropped = gone.select(PLACE)
     for name, values in extra.items():
         dropped = dropped.append_column(name, values)
-    both = pa.concat_tables(
-        [live.select(["doc_id", *COLUMNS]), dropped.select(["doc_id", *COLUMNS])]
-    )
-    return both.sort_by("doc_id").drop_columns(["doc_id"]).combine_chunks()
+    return dropped.select(["doc_id", *COLUMNS])
 
 
 def _with_decisions(live: pa.Table, decisions: pa.Table) -> pa.Table:
@@ -127,15 +141,19 @@ def documents_stage(
     clean: StageManifest, screen: StageManifest, keep: StageManifest, tokens: StageManifest
 ) -> Stage:
     """The stage that joins every document's facts into one table."""
-    job = DocumentsJob(
-        tuple(s for s in clean.shards if s.path.startswith("documents/")),
-        tuple(s for s in clean.shards if s.path.startswith("drops/")),
-        tuple(s for s in keep.shards if s.path.startswith("keep/")),
-        tuple(s for s in screen.shards if s.path.endswith(".decisions.arrow")),
-        tuple(tokens.shards),
+    groups = zip(
+        [s for s in clean.shards if s.path.startswith("documents/")],
+        [s for s in clean.shards if s.path.startswith("drops/")],
+        [s for s in keep.shards if s.path.startswith("keep/")],
+        [s for s in keep.shards if s.path.startswith("splits/")],
+        [s for s in screen.shards if s.path.endswith(".decisions.arrow")],
+        tokens.shards,
+        strict=True,
     )
-    inputs = (*job.documents, *job.drops, *job.keep, *job.decisions, *job.tokens)
-    return Stage("documents", 1, _documents, (Task("table of documents", job, inputs),))
+    tasks = tuple(TaskShards(*group) for group in groups)
+    inputs = tuple(shard for task in tasks for shard in vars(task).values())
+    task = Task("table of documents", DocumentsJob(tasks), inputs)
+    return Stage("documents", 1, _documents, (task,))
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, split, tokens (list of uint16, EOS included)."""
+    """Columns doc_id, doc_key, tokens (list of uint16, EOS included)."""
     keep = inputs.table(job.keep)
     kept = np.flatnonzero(keep["state"].to_numpy() == STATES.index("kept"))
     rows = pa.array(kept, pa.int64())
@@ -56,7 +56,6 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
         {
             "doc_id": documents["doc_id"].take(rows),
             "doc_key": documents["doc_key"].take(rows),
-            "split": keep["split"].take(rows),
             "tokens": token_lists(np.concatenate([np.zeros(0, np.uint16), *ended]), lengths),
         }
     ).combine_chunks()

@@ -1,0 +1,245 @@
+"""Writes docs/configuration.md from the config models, so that it cannot drift from the code.
+
+python docs/make_configuration.py          # write the file
+python docs/make_configuration.py --check  # exit 1 when it is out of date
+"""
+
+import enum
+import json
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+
+from pipeline.config import Config
+from pipeline.core import config_model
+from pipeline.provenance.policy import Rules
+from trainer.config import Params
+
+TARGET = Path(__file__).with_name("configuration.md")
+
+UNITS = {
+    "read.task_bytes": "bytes", "read.max_document_bytes": "bytes", "read.max_bad_share": "share",
+    "seed": "", "clean.min_length": "characters", "pack.max_sequence_length": "tokens",
+    "pack.validation_share": "share", "pack.bucket_tokens": "tokens", "hdf5.shard_bytes": "bytes",
+    "batch_size": "sequences", "micro_batch_size": "sequences", "shuffle_seed": "",
+    "model.vocab_size": "entries", "model.max_position_embeddings": "tokens",
+    "model.hidden_size": "units", "model.num_hidden_layers": "layers", "model.num_heads": "heads",
+    "model.filter_size": "units", "model.dropout_rate": "probability",
+    "model.layer_norm_epsilon": "", "model.loss_weight": "", "mean": "", "std": "", "a": "",
+    "b": "", "optimizer.betas": "", "optimizer.eps": "", "optimizer.weight_decay": "",
+    "optimizer.max_gradient_norm": "2-norm", "optimizer.learning_rate": "per step",
+    "initial_learning_rate": "", "end_learning_rate": "", "learning_rate": "",
+    "total_iters": "steps", "runconfig.max_steps": "steps", "runconfig.seed": "",
+    "runconfig.num_csx": "systems", "runconfig.checkpoint_steps": "steps",
+    "runconfig.max_checkpoints": "checkpoints", "runconfig.eval_frequency": "steps",
+    "runconfig.eval_steps": "batches", "runconfig.log_steps": "steps",
+    "runconfig.threads": "threads", "runconfig.wafer_memory": "bytes",
+    "runconfig.min_leaves": "leaves",
+}  # fmt: skip
+"""Unit of every numeric field, by dotted key or by its last part; "" for a plain number."""
+
+NUMBERS = (int, float)
+NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path"}
+Seen = frozenset[type[BaseModel]]
+SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
+
+HEAD = """\
+# Configuration
+
+Every key of the prep config, of a screening rule file and of `params.yaml`. This file is generated
+from the config models; after changing one, run `python docs/make_configuration.py`
+(`tests/docs/test_docs.py` fails while it is out of date).
+
+All three are strict YAML: no tags, anchors, aliases or merge keys, no duplicate or unknown keys,
+one document, at most 1 MiB and 50 levels. Plain scalars follow YAML 1.2, so only `true` and
+`false` are booleans, and `no` or `012` are text. There is no silent conversion: a number in quotes
+is not a number. An error is one line with file, line, dotted key, what was expected and, for a
+misspelt key, a suggestion.
+
+Sizes in bytes are integers or text with a unit, such as `64 MiB` (B, KiB, MiB, GiB, TiB, kB, MB,
+GB, TB). Shares lie between 0 and 1 and may be written in per cent, such as `0.17 %`.
+"""
+
+PREP = """\
+## The prep config
+
+`prep run CONFIG` takes a file or the name of a shipped config: {prep}.
+Any key can be changed on the command line with `--set`, list items by number:
+
+    prep run pile --set inputs.0.path=/data/pile --set pack.max_sequence_length=1024
+
+Relative paths start at the directory of the config file. `name` may be left out: it defaults to
+the file's name. `inputs` needs at least one entry, and their names must differ.
+"""
+
+RULES = """\
+## A screening rule file
+
+What `screen.rules` names; the shipped list is `pipeline/provenance/rules/default.yaml`. Each rule
+has either `origin` or `markers`. Rules are tried in order: the first match with allow, quarantine
+or drop decides, otherwise the first match with review does.
+"""
+
+PARAMS = """\
+## params.yaml
+
+`train --params FILE` takes a file or the name of a shipped one: {train}. Key names are those of
+the Cerebras Model Zoo (R2.2); keys marked "ours" are not. A value Model Zoo knows and `train` does
+not is refused, never ignored. `--seed`, `--num_csx` and `--num_steps` replace `runconfig.seed`,
+`runconfig.num_csx` and `runconfig.max_steps`. Relative paths start at the directory of the file.
+"""
+
+
+def document() -> str:
+    """The whole of docs/configuration.md."""
+    root = TARGET.parents[1] / "configs"
+    shipped = {
+        kind: ", ".join(f"`{path.stem}`" for path in sorted((root / kind).glob("*.yaml")))
+        for kind in ("prep", "train")
+    }
+    parts = [
+        HEAD, PREP.format(**shipped), *sections(Config), RULES, *sections(Rules),
+        PARAMS.format(**shipped), *sections(Params),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def sections(
+    model: type[BaseModel], prefix: str = "", title: str = "Top level", seen: Seen = frozenset()
+) -> Iterator[str]:
+    """A table of the model's own fields, then one for every model inside it, each model once."""
+    fields = model.model_fields.items()
+    plain = [row(f"{prefix}{n}", f) for n, f in fields if prefix or not models_in(f.annotation)]
+    if plain:
+        yield f"### {title}\n\n{' '.join((model.__doc__ or '').split())}\n"
+        yield "| key | type | unit | default | meaning |\n| --- | --- | --- | --- | --- |"
+        yield "\n".join(plain) + "\n"
+    for name, info in fields:
+        inner = models_in(info.annotation)
+        shown = f"{prefix}{name}[]" if is_list(info.annotation) else f"{prefix}{name}"
+        for one in inner:
+            if one not in seen:
+                seen |= {one}
+                words = one.__name__ if prefix else "required" if info.is_required() else "optional"
+                yield from sections(one, f"{shown}.", f"`{shown}` ({words})", seen)
+
+
+def row(dotted: str, info: FieldInfo) -> str:
+    """One line of a table."""
+    only = get_origin(info.annotation) is Literal and len(get_args(info.annotation)) == 1
+    meaning = info.description or ("the only value so far" if only else "see below")
+    cells = [f"`{dotted}`", kind_of(info), unit_of(dotted, info), default_of(info), meaning]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def kind_of(info: FieldInfo) -> str:
+    """The type and its limits in words, such as `integer ≥ 1`."""
+    return words_of(info.annotation, list(info.metadata))
+
+
+def words_of(annotation: Any, metadata: list[Any]) -> str:
+    """An annotation in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return words_of(arguments[0], [*metadata, *arguments[1:]])
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(a).strip(chr(34))}`" for a in arguments)
+    if origin in (Union, types.UnionType):
+        words = [words_of(a, metadata) for a in arguments if a is not type(None)]
+        words += ["`null`"] if type(None) in arguments else []
+        return " or ".join(dict.fromkeys(words))
+    if origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            return f"list of {len(arguments)} {words_of(arguments[0], [])}s"
+        return f"list of {words_of(arguments[0], [])}{limits(metadata)}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel | enum.Enum):
+        return annotation.__name__
+    if any(isinstance(m, BeforeValidator) and m.func is config_model._bytes for m in metadata):
+        return f"size{limits(metadata)}"
+    if any(isinstance(m, BeforeValidator) and m.func is config_model._share for m in metadata):
+        return f"share{limits(metadata)}"
+    return NAMES[annotation] + limits(metadata)
+
+
+def limits(metadata: list[Any]) -> str:
+    """Limits among the field's metadata in words; the tightest of each kind."""
+    flat = [n for m in metadata for n in (m.metadata if isinstance(m, FieldInfo) else [m])]
+    found: dict[str, Any] = {}
+    for limit in flat:
+        for kind, sign in SIGNS.items():
+            if isinstance(limit, kind):
+                value = getattr(limit, kind.__name__.lower())
+                tightest = max if sign in ("≥", ">") else min
+                found[sign] = tightest(found.get(sign, value), value)
+    words = [f" {sign} {number(value)}" for sign, value in found.items()]
+    pattern = next((p for m in flat if (p := getattr(m, "pattern", None))), None)
+    words += [f" matching `{pattern}`"] if pattern else []
+    words += [f", at least {m.min_length}" for m in flat if isinstance(m, MinLen)]
+    return "".join(words)
+
+
+def number(value: float) -> str:
+    """A limit, large powers of two as such."""
+    if value >= 1 << 10 and value & (value - 1) == 0:
+        return f"2^{value.bit_length() - 1}"
+    return f"{value:,}"
+
+
+def unit_of(dotted: str, info: FieldInfo) -> str:
+    """The unit from UNITS; a numeric field without an entry is an error."""
+    if not has_number(info.annotation):
+        return "–"
+    key = dotted.replace("[]", "")
+    return (UNITS[key] if key in UNITS else UNITS[key.rpartition(".")[2]]) or "–"
+
+
+def has_number(annotation: Any) -> bool:
+    """Whether a plain number can stand there."""
+    if get_origin(annotation) is Literal:
+        return False
+    return annotation in NUMBERS or any(has_number(a) for a in get_args(annotation))
+
+
+def default_of(info: FieldInfo) -> str:
+    """The default as it would stand in the file."""
+    if info.is_required():
+        return "required"
+    value = info.default
+    if isinstance(value, BaseModel):
+        return "see below"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
+        for unit, size in (("GB", 10**9), ("MiB", 1 << 20)):
+            if value % size == 0 and any(isinstance(m, BeforeValidator) for m in info.metadata):
+                return f"`{value // size} {unit}`"
+    return f"`{json.dumps(value)}`"
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models an annotation holds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for argument in get_args(annotation) for m in models_in(argument)]
+
+
+def is_list(annotation: Any) -> bool:
+    """Whether the models stand in a list."""
+    return get_origin(annotation) is tuple or any(is_list(a) for a in get_args(annotation))
+
+
+def main() -> int:
+    """Write the file, or compare it."""
+    text = document()
+    if "--check" in sys.argv[1:]:
+        return 0 if TARGET.read_text(encoding="utf-8") == text else 1
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""Poison configs: one clear line, exit code 2, nothing created on disk."""
+# ruff: noqa: E501 - one case, one line
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.cli import app, guarded
+from pipeline.config import Config, load_config
+from pipeline.core import config_model, strict_yaml
+from pipeline.core.errors import ConfigError
+
+GOOD = """\
+name: good
+inputs:
+  - name: web
+    path: raw
+"""
+Outcome = tuple[int, str]
+
+
+@pytest.fixture
+def prep_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[[bytes, tuple[str, ...]], Outcome]:
+    """`prep run` of a config's bytes; asserts that nothing but the config is there afterwards."""
+
+    def run(config: bytes, options: tuple[str, ...] = ()) -> Outcome:
+        path = tmp_path / "c.yaml"
+        path.write_bytes(config)
+        arguments = ["run", str(path), "--out", str(tmp_path / "out"), "--workers", "0", *options]
+        code = guarded(functools.partial(app, args=arguments), "prep")
+        assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return code, captured.err.removeprefix("prep: ").replace(f"{path}", "c.yaml")
+
+    return run
+
+
+POISON = {
+    # keys
+    "unknown key": (GOOD + "zzz: 1\n", "c.yaml:5: zzz: unknown key; expected one of name, seed"),
+    "misspelt section": (GOOD + "dedupe: {}\n", "c.yaml:5: dedupe: unknown key; did you mean 'dedup'"),
+    "misspelt key": (
+        GOOD + "pack:\n  max_sequence_lenght: 8\n",
+        "c.yaml:6: pack.max_sequence_lenght: unknown key; did you mean 'max_sequence_length'?",
+    ),
+    "misspelt in a list": (
+        "inputs:\n  - name: a\n    paht: x\n",
+        "c.yaml:",
+    ),
+    "duplicate key": (GOOD + "seed: 1\nseed: 2\n", "c.yaml:6: duplicate key seed (first on line 5)"),
+    "duplicate deep key": (
+        GOOD + "pack:\n  max_sequence_length: 8\n  max_sequence_length: 9\n",
+        "c.yaml:7: duplicate key pack.max_sequence_length (first on line 6)",
+    ),
+    "missing inputs": ("name: x\n", "c.yaml:1: inputs: missing; expected collections of raw shards"),
+    "missing path": ("inputs:\n  - name: a\n", "c.yaml:2: inputs.0.path: missing; expected a file"),
+    "empty inputs": ("inputs: []\n", "c.yaml:1: inputs: "),
+    "equal input names": (
+        "inputs:\n  - {name: a, path: x}\n  - {name: a, path: y}\n",
+        "c.yaml:1: inputs: expected input names that differ from one another",
+    ),
+    # types and ranges
+    "text for a number": (GOOD + "seed: soon\n", 'c.yaml:5: seed: expected a valid integer; got "soon"'),
+    "quoted number": (GOOD + 'seed: "1"\n', 'c.yaml:5: seed: expected a valid integer; got "1"'),
+    "octal": (GOOD + "seed: 012\n", 'c.yaml:5: seed: expected a valid integer; got "012"'),
+    "underscores": (GOOD + "seed: 1_000\n", 'c.yaml:5: seed: expected a valid integer; got "1_000"'),
+    "sexagesimal": (GOOD + "seed: 1:30\n", 'c.yaml:5: seed: expected a valid integer; got "1:30"'),
+    "boolean for a number": (GOOD + "seed: true\n", "c.yaml:5: seed: expected a valid integer; got true"),
+    "float for a number": (GOOD + "seed: 1.5\n", "c.yaml:5: seed: expected a valid integer"),
+    "null": (GOOD + "seed: ~\n", "c.yaml:5: seed: expected a valid integer; got null"),
+    "negative": (GOOD + "seed: -1\n", "c.yaml:5: seed: expected greater than or equal to 0; got -1"),
+    "too small": (
+        GOOD + "pack: {max_sequence_length: 1}\n",
+        "c.yaml:5: pack.max_sequence_length: expected greater than or equal to 2; got 1",
+    ),
+    "too large": (
+        GOOD + "pack: {max_sequence_length: 1000000}\n",
+        "c.yaml:5: pack.max_sequence_length: expected less than or equal to 131072; got 1000000",
+    ),
+    "a number for text": ("inputs:\n  - {name: a, path: 7}\n", "inputs.0.path: expected a valid string; got 7"),
+    "a list for a section": (GOOD + "pack: [1]\n", "c.yaml:5: pack: "),
+    "a mapping for a list": ("inputs: {name: a, path: b}\n", "c.yaml:1: inputs: "),
+    "a word that is not a choice": (
+        GOOD + "dedup: {recipe: slimpyjama}\n",
+        "c.yaml:5: dedup.recipe: expected 'slimpajama' or 'none'; got \"slimpyjama\"",
+    ),
+    "no is a word": (
+        GOOD + "dedup: {recipe: no}\n",
+        'got "no" (write true or false)',
+    ),
+    "name with a slash": ("name: ../x\n" + GOOD[11:], "c.yaml:1: name: "),
+    "name with a dot first": ("name: .x\n" + GOOD[11:], "c.yaml:1: name: "),
+    # units
+    "unknown unit": (
+        GOOD + "read: {task_bytes: 64 MiX}\n",
+        "c.yaml:5: read.task_bytes: expected bytes such as 1048576 or '64 MiB'",
+    ),
+    "negative bytes": (GOOD + "read: {task_bytes: -64 MiB}\n", "c.yaml:5: read.task_bytes: expected bytes"),
+    "a unit where none belongs": (
+        GOOD + "pack: {max_sequence_length: 2 KiB}\n",
+        'c.yaml:5: pack.max_sequence_length: expected a valid integer; got "2 KiB"',
+    ),
+    "too many bytes": (GOOD + "hdf5: {shard_bytes: 1 GiB}\n", "c.yaml:5: hdf5.shard_bytes: expected less"),
+    "a huge number of bytes": (GOOD + f"read: {{task_bytes: {'9' * 400} GiB}}\n", "c.yaml:5: read.task_bytes: "),
+    "share above one": (
+        GOOD + "pack: {validation_share: 2}\n",
+        "c.yaml:5: pack.validation_share: expected less than or equal to 1; got 2",
+    ),
+    "per cent above a hundred": (GOOD + "pack: {validation_share: 170 %}\n", "pack.validation_share: expected"),
+    "share in words": (
+        GOOD + "pack: {validation_share: half}\n",
+        "c.yaml:5: pack.validation_share: expected a share such as 0.01 or '1 %'",
+    ),
+    "not a number": (GOOD + "pack: {validation_share: .nan}\n", "c.yaml:5: .nan is not a finite number"),
+    "infinite": (GOOD + "pack: {validation_share: -.inf}\n", "c.yaml:5: -.inf is not a finite number"),
+    "overflowing": (GOOD + "pack: {validation_share: 1e400}\n", "c.yaml:5: 1e400 is not a finite number"),
+    "a number of 5000 digits": (GOOD + "seed: " + "9" * 5000 + "\n", "c.yaml:5: the number 999"),
+    # YAML
+    "tag": (GOOD + "seed: !!python/object/apply:os.system ['true']\n", "c.yaml:5: tags (tag:yaml.org,2002:python"),
+    "harmless tag": (GOOD + "seed: !!int 3\n", "c.yaml:5: tags (tag:yaml.org,2002:int) are not allowed"),
+    "anchor": (GOOD + "seed: &a 3\n", "c.yaml:5: anchors (&a) are not allowed"),
+    "alias": (GOOD + "seed: *a\n", "c.yaml:5: aliases (*a) are not allowed"),
+    "alias bomb": (
+        "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n",
+        "c.yaml:1: anchors (&a) are not allowed",
+    ),
+    "merge key": (GOOD + "pack:\n  <<: {seed: 1}\n", "c.yaml:6: merge keys (<<) are not allowed"),
+    "two documents": (GOOD + "---\nseed: 1\n", "c.yaml:5: expected one YAML document, found a second"),
+    "list at the top": ("- a\n", "c.yaml:1: expected a mapping of keys to values at the top level"),
+    "empty file": ("", "c.yaml:1: expected a mapping"),
+    "list as a key": ("? [a]\n: 1\n", "c.yaml:1: a key must be a plain word"),
+    "tab": (GOOD + "pack:\n\tseed: 1\n", "c.yaml:6: not valid YAML"),
+    "unclosed": (GOOD + "pack: {seed: 1\n", "c.yaml:6: not valid YAML"),
+    "too deep": (GOOD + "x: " + "[" * 5000, "c.yaml:5: more than 50 nested levels"),
+    "too large a file": (GOOD + "#" + "x" * (1 << 20), "c.yaml:1: 1,048,"),
+    "control characters in a value": (
+        GOOD + 'dedup: {recipe: "a\\e[31mred"}\n',
+        "a\\u001b[31mred",
+    ),
+    "control characters in a key": (GOOD + '"z\\e[31m": 1\n', "c.yaml:5: z\\x1b[31m: unknown key"),
+    "newline in a duplicate key": (GOOD + '"a\\nb": 1\n"a\\nb": 2\n', "c.yaml:6: duplicate key a\\nb"),
+    "control character as itself": (GOOD + "seed: \x07\n", "c.yaml:"),
+    "control characters in a tag": (GOOD + "seed: !<a%1B[31m> 3\n", "c.yaml:5: tags ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "message"), POISON.values(), ids=POISON)
+def test_a_poison_config_is_one_line_and_code_2(
+    prep_run: Callable[..., Outcome], config: str, message: str
+) -> None:
+    code, err = prep_run(config.encode())
+    assert code == 2, err
+    assert message in err
+    assert err.count("\n") == 1, err
+    assert len(err) < 1000
+    assert all(c.isprintable() for c in err[:-1]), repr(err)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (b"name: \xff\n", "c.yaml:1: not UTF-8 text (byte 6)"),
+        (b"\x00", "c.yaml:1: not valid YAML"),
+        (GOOD.encode("utf-16"), "c.yaml:1: not"),
+    ],
+)
+def test_bytes_that_are_no_text(
+    prep_run: Callable[..., Outcome], config: bytes, message: str
+) -> None:
+    code, err = prep_run(config)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("pack.max_sequence_lenght=8", "--set pack.max_sequence_lenght: unknown key; did you mean"),
+        ("seed", "--set seed: expected dotted.key=value"),
+        ("=1", "--set =1: expected dotted.key=value"),
+        ("seed.deeper=1", "--set seed.deeper: "),
+        ("inputs.7.path=x", "--set inputs.7.path: 7 is not a section"),
+        ("inputs.7=x", "--set inputs.7: there is no item 7"),
+        ("seed=soon", "--set seed: expected a valid integer"),
+        ("seed=[1", "--set:1: not valid YAML"),
+        ("seed=*a", "--set:1: aliases"),
+        ("\x1b[31m", "--set \\x1b[31m: expected"),
+        ("z\x1b[31m=1", "--set z\\x1b[31m: unknown key"),
+        ("seed.\x1b[31m=1", "--set seed.\\x1b[31m: "),
+    ],
+)
+def test_poison_overrides(prep_run: Callable[..., Outcome], option: str, message: str) -> None:
+    code, err = prep_run(GOOD.encode(), ("--set", option))
+    assert code == 2, err
+    assert message in err
+    assert err.count("\n") == 1
+    assert all(c.isprintable() for c in err[:-1]), repr(err)
+
+
+def test_a_config_that_is_not_there(prep_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    arguments = ["run", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")]
+    assert guarded(functools.partial(app, args=arguments), "prep") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(GOOD)
+    arguments = ["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "out")]
+    assert guarded(functools.partial(app, args=arguments), "prep") == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
+
+
+def test_units_and_overrides_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD + "read: {task_bytes: 1.5 MiB, max_bad_share: 2 %}\n")
+    overrides = ("pack.max_sequence_length=64", "inputs.0.path=/data", "hdf5.shard_bytes=8 MB")
+    config = load_config(path, overrides).config
+    assert config.read.task_bytes == 3 << 19
+    assert config.read.max_bad_share == 0.02
+    assert config.pack.max_sequence_length == 64
+    assert config.inputs[0].path == "/data"
+    assert config.hdf5.shard_bytes == 8_000_000
+
+
+def test_configs_are_frozen(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD)
+    with pytest.raises(ValueError, match="frozen"):
+        load_config(path).config.seed = 2  # type: ignore[misc]
+
+
+def test_every_field_is_described() -> None:
+    def walk(model: type[config_model.FrozenModel], prefix: str) -> list[str]:
+        missing = []
+        for name, info in model.model_fields.items():
+            inner = config_model._model_in(info.annotation)
+            if inner is not None:
+                missing += walk(inner, f"{prefix}{name}.")
+            elif not info.description:
+                missing.append(prefix + name)
+        return missing
+
+    assert walk(Config, "") == []
+
+
+@given(st.binary(max_size=60) | st.text(alphabet="ab:-[]{}&*!|>'\"#%@\n \t?,~0.1e", max_size=60))
+@example(b"? \n")
+@example("a: !\n")
+@example("%YAML 9.9\n---\n")
+@example("&\n")
+def test_any_bytes_give_a_value_or_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes | str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    problem = ""
+    try:
+        config_model.parse(Config, strict_yaml.load(path))
+    except ConfigError as error:
+        problem = str(error)
+    assert problem.startswith(str(path))
+    assert "\n" not in problem
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=8)
+        | st.floats(allow_nan=False),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(sorted(Config.model_fields)), inner, max_size=3)
+        ),
+        max_leaves=10,
+    )
+)
+def test_any_value_gives_a_config_or_one_line(value: object) -> None:
+    loaded = strict_yaml.Loaded(Path("c.yaml"), {"name": "x", "inputs": value}, {})
+    problem = ""
+    try:
+        config_model.parse(Config, loaded)
+    except ConfigError as error:
+        problem = str(error)
+    assert "\n" not in problem

@@ -1,0 +1,264 @@
+"""Shared means of the reliability tests: a tiny collection, the sweep program, `prep` in process.
+
+Everything chosen at random comes from CHAOS_SEED (default: today's date), which a failure prints.
+"""
+
+import contextlib
+import datetime
+import functools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli import app, guarded
+from pipeline.core import failpoint, storage
+from pipeline.preparation import run
+from pipeline.sources.streams import zstd
+
+SWEEP = Path(__file__).with_name("crash_sweep.py")
+PREP = Path(sys.executable).with_name("prep")
+VOCABULARY = (
+    "river stone ledger morning kettle window garden copper notebook winter market bridge lantern "
+    "harbour orchard thread sailor candle barley mirror saddle engine valley chimney island ribbon"
+)
+WORDS = VOCABULARY.split()
+CONFIG = """\
+name: tiny
+inputs:
+  - {name: tiny, path: raw}
+read: {task_bytes: 1 KiB, max_bad_share: 5 %}
+pack: {max_sequence_length: 64, bucket_tokens: 2048, validation_share: 10 %}
+hdf5: {shard_bytes: 24 KiB}
+"""
+
+
+def _texts(rng: random.Random) -> list[str]:
+    """90 texts of some 400 characters, near-duplicates and a few short ones among them."""
+    texts: list[str] = []
+    for index in range(90):
+        words = [rng.choice(WORDS) for _ in range(60)]
+        if index % 8 == 3:
+            words = rng.choice(texts[:3]).split()
+            words[rng.randrange(len(words))] = "changed"
+        texts.append("too short" if index % 13 == 5 else " ".join(words))
+    return texts
+
+
+def _lines(texts: list[str], rng: random.Random) -> bytes:
+    lines = []
+    for index, text in enumerate(texts):
+        source = "Books3" if index == 7 else rng.choice(("Wikipedia (en)", "Pile-CC"))
+        lines.append(json.dumps({"text": text, "meta": {"pile_set_name": source}}))
+    lines[11] = '{"text": cut'
+    return ("\n".join(lines) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The raw shards (two .jsonl.zst, one plain .jsonl, 35 kB of text) and their config."""
+
+    directory: Path
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "tiny.yaml"
+
+    @property
+    def plain_shard(self) -> Path:
+        return self.directory / "raw/02.jsonl"
+
+    def copy(self, directory: Path) -> "Collection":
+        shutil.copytree(self.directory, directory)
+        return Collection(directory)
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    directory = tmp_path_factory.mktemp("collection")
+    rng = random.Random(5)
+    texts = _texts(rng)
+    raw = directory / "raw"
+    raw.mkdir()
+    for shard in range(3):
+        data = _lines(texts[shard * 30 : shard * 30 + 30], rng)
+        if shard < 2:
+            (raw / f"{shard:02d}.jsonl.zst").write_bytes(zstd.compress(data))
+        else:
+            (raw / f"{shard:02d}.jsonl").write_bytes(data)
+    (directory / "tiny.yaml").write_text(CONFIG)
+    return Collection(directory)
+
+
+@pytest.fixture(scope="session")
+def chaos_seed() -> int:
+    return int(os.environ.get("CHAOS_SEED", datetime.date.today().toordinal()))
+
+
+@pytest.fixture
+def rng(chaos_seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Random choices of one test; the seed stands in the output of a failure."""
+    print(f"replay: CHAOS_SEED={chaos_seed} pytest -k {request.node.name!r} {request.node.path}")
+    return random.Random(f"{chaos_seed} {request.node.name}")
+
+
+# --- undisturbed runs ---
+
+
+@dataclass(frozen=True)
+class Clean:
+    """An undisturbed run: its directory (never change it) and tree hash."""
+
+    directory: Path
+    tree_hash: str
+
+    def copy(self, directory: Path) -> Path:
+        shutil.copytree(self.directory, directory)
+        return directory
+
+
+@pytest.fixture(scope="session")
+def clean(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    directory = tmp_path_factory.mktemp("clean") / "run"
+    run(collection.config, directory, 0)
+    return Clean(directory, storage.tree_hash(directory))
+
+
+# --- `prep` in this process and in others ---
+
+
+@dataclass
+class Outcome:
+    """What a command did: exit code, what it printed, and how often it reached each fault point."""
+
+    code: int
+    out: str
+    err: str
+    hits: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def tasks(self) -> Counter[str]:
+        """How many tasks of each stage were started."""
+        start = "task.start."
+        return Counter(
+            {name.removeprefix(start): n for name, n in self.hits.items() if name.startswith(start)}
+        )
+
+
+@pytest.fixture
+def prep(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Run a `prep` command in this process, with an optional fault plan."""
+
+    def call(*arguments: object, fault: str = "") -> Outcome:
+        monkeypatch.setenv("WAFERMILL_FAILPOINT", fault)
+        monkeypatch.setattr(failpoint, "_plan", failpoint._read_plan())
+        monkeypatch.setattr(failpoint, "_log", os.devnull)
+        failpoint._hits.clear()
+        command = functools.partial(app, args=[str(a) for a in arguments])
+        capsys.readouterr()
+        code = guarded(command, "prep")
+        hits = Counter({name: n for name, n in failpoint._hits.items() if name != "*"})
+        monkeypatch.setattr(failpoint, "_plan", None)
+        monkeypatch.setattr(failpoint, "_log", "")
+        return Outcome(code, *capsys.readouterr(), hits)
+
+    return call
+
+
+@dataclass
+class Started:
+    """`prep run` as a process group of its own."""
+
+    process: subprocess.Popen[str]
+    out: Path
+
+    def wait_for(self, relative: str, seconds: float = 60) -> None:
+        """Until a file is there, or the process is over."""
+        deadline = time.monotonic() + seconds
+        while not (self.out / relative).exists() and self.process.poll() is None:
+            assert time.monotonic() < deadline, f"no {relative} after {seconds} s"
+            time.sleep(0.02)
+
+    def kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.finish()
+
+    def finish(self, seconds: float = 120) -> Outcome:
+        out, err = self.process.communicate(timeout=seconds)
+        return Outcome(self.process.returncode, out, err)
+
+
+@pytest.fixture
+def start(collection: Collection) -> Iterator[Callable[..., Started]]:
+    """Start `prep run` on the tiny collection; whatever is still alive at the end is killed."""
+    running: list[Started] = []
+
+    def call(out: Path, workers: int, fault: str = "", before: str = "") -> Started:
+        command = [PREP, "run", collection.config, "--out", out, "--workers", workers]
+        shell = before + 'exec "$@"'
+        process = subprocess.Popen(
+            ["bash", "-c", shell, "bash", *map(str, command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "WAFERMILL_FAILPOINT": fault},
+        )
+        running.append(Started(process, out))
+        return running[-1]
+
+    yield call
+    for started in running:
+        if started.process.poll() is None:
+            started.kill_group()
+
+
+@pytest.fixture
+def undamaged(clean: Clean) -> Callable[[Path], None]:
+    """Assert that a directory equals the undisturbed run and holds no leftovers."""
+
+    def check(directory: Path) -> None:
+        assert storage.tree_hash(directory) == clean.tree_hash
+        assert not list(directory.rglob(f"{storage.TEMP_MARK}*"))
+        assert not list((directory / "journal").glob("records/*/*"))
+
+    return check
+
+
+# --- the sweep program ---
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, chaos_seed: int) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run crash_sweep.py; in memory where possible, as only the death of processes matters."""
+    memory = Path("/dev/shm")
+    work = tmp_path / "work"
+    if os.access(memory, os.W_OK):
+        work = memory / f"wafermill-sweep-{os.getpid()}"
+
+    def call(*arguments: object) -> dict[str, Any]:
+        command = [sys.executable, SWEEP, *arguments, "--seed", chaos_seed, "--work", work]
+        done = subprocess.run([str(a) for a in command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        print(f"CHAOS_SEED={chaos_seed} replays this:", *command)
+        print(done.stderr[-2000:])
+        result: dict[str, Any] = json.loads(done.stdout)
+        print({**result, "bad": result["bad"][:10], "names": "…"})
+        return result
+
+    yield call
+    shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,106 @@
+"""Real processes: the whole group killed at random times, single workers killed in each stage."""
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipeline.upkeep import STAGES
+
+pytestmark = pytest.mark.crash
+NORMALLY = "clean"
+
+
+def kill_at_random(start: Any, out: Path, rng: random.Random, spent: list[float]) -> bool:
+    """Kill the group some time after the run began; returns whether it was still running."""
+    run = start(out, 2)
+    run.wait_for("journal/events.jsonl")
+    delay = rng.uniform(0, 2.5)
+    spent.append(delay)
+    time.sleep(delay)
+    alive = run.process.poll() is None
+    run.kill_group()
+    assert not [p for p in psutil.process_iter() if _in_group(p, run.process.pid)]
+    return alive
+
+
+def _in_group(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+def killed_then_resumed(start: Any, out: Path, rng: random.Random, kills: int) -> int:
+    delays: list[float] = []
+    killed = sum(kill_at_random(start, out, rng, delays) for _ in range(kills))
+    print(f"{out.name}: killed after {delays} s")
+    resumed = start(out, 2).finish()
+    assert resumed.code == 0, resumed.err
+    return killed
+
+
+def test_the_group_is_killed_and_its_recovery_too(
+    tmp_path: Path, start: Any, rng: random.Random, undamaged: Any
+) -> None:
+    killed_then_resumed(start, tmp_path / "run", rng, 2)
+    undamaged(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_random_kills_of_the_group(
+    tmp_path: Path, start: Any, rng: random.Random, undamaged: Any
+) -> None:
+    killed = runs = 0
+    while killed < 20:
+        out = tmp_path / f"run{runs}"
+        killed += killed_then_resumed(start, out, rng, rng.choice((1, 1, 2, 3)))
+        undamaged(out)
+        runs += 1
+    print(f"{killed} kills of running groups, {runs} runs")
+
+
+@pytest.mark.parametrize(
+    "stage", [s if s == NORMALLY else pytest.param(s, marks=pytest.mark.slow) for s in STAGES]
+)
+def test_a_killed_worker_is_survived(
+    tmp_path: Path, start: Any, stage: str, undamaged: Any
+) -> None:
+    killed = tmp_path / "killed"
+    outcome = start(tmp_path / "run", 2, f"task.start.{stage}@1=killonce:{killed}").finish()
+    assert killed.exists()
+    assert outcome.code == 0, outcome.err
+    undamaged(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["storage.publish.fsync@2", "storage.publish.renamed@3"])
+def test_a_worker_killed_while_publishing_is_survived(
+    tmp_path: Path, start: Any, point: str, undamaged: Any
+) -> None:
+    killed = tmp_path / "killed"
+    outcome = start(tmp_path / "run", 2, f"{point}=killonce:{killed}").finish()
+    if outcome.code == -9:
+        outcome = start(tmp_path / "run", 2).finish()
+    assert outcome.code == 0, outcome.err
+    undamaged(tmp_path / "run")
+
+
+def test_a_task_that_kills_three_workers_fails_by_name(
+    collection: Any, tmp_path: Path, start: Any, prep: Any, undamaged: Any
+) -> None:
+    out, began = tmp_path / "run", time.monotonic()
+    outcome = start(out, 2, "task.start.tokenize@1=kill").finish()
+    assert outcome.code == 5, outcome.err
+    assert time.monotonic() - began < 60
+    message = outcome.err.splitlines()[-1]
+    assert message.startswith("prep: tokens of documents/")
+    assert "killed 3 workers" in message
+    assert "Traceback" not in outcome.err
+    assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
+    undamaged(out)

@@ -1,0 +1,58 @@
+"""The kernel alone: a toy of three stages killed at every fault point, and its mutants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.crash
+Sweep = Callable[..., dict[str, Any]]
+
+
+def test_a_kill_at_every_fault_point_is_recovered(sweep: Sweep) -> None:
+    result = sweep("toy", "--every", 1)
+    assert result["bad"] == []
+    assert result["kills"] == result["points"] > 100
+
+
+def test_torn_writes_and_kills_during_recovery(sweep: Sweep) -> None:
+    result = sweep("toy", "--torn", 2, "--compound", 20)
+    assert result["bad"] == []
+    assert result["kills"] > 60
+
+
+def test_power_loss_keeps_what_is_committed(sweep: Sweep) -> None:
+    result = sweep("toy", "--every", 2, "--power-loss", "--compound", 10)
+    assert result["bad"] == []
+
+
+@pytest.mark.slow
+def test_power_loss_at_every_fault_point(sweep: Sweep) -> None:
+    result = sweep("toy", "--every", 1, "--torn", 1, "--compound", 200, "--power-loss")
+    assert result["bad"] == []
+
+
+WRONG_RESULT = "tree hash differs"
+BROKEN_PROMISE = " promises "
+REDONE = "were committed"
+
+
+@pytest.mark.parametrize(
+    ("mutant", "caught_by", "options"),
+    [
+        ("in_place_without_records", WRONG_RESULT, ()),
+        ("marker_before_data", BROKEN_PROMISE, ()),
+        ("marker_before_data_trusted", WRONG_RESULT, ()),
+        ("existence_check_without_fsync", BROKEN_PROMISE, ("--power-loss",)),
+        ("no_fsync", BROKEN_PROMISE, ("--power-loss",)),
+        ("no_directory_fsync", BROKEN_PROMISE, ("--power-loss",)),
+        ("temps_left", WRONG_RESULT, ()),
+        ("records_ignored", REDONE, ()),
+    ],
+)
+def test_the_sweep_catches_a_defect(
+    sweep: Sweep, mutant: str, caught_by: str, options: tuple[str, ...]
+) -> None:
+    result = sweep("toy", "--every", 3, "--mutant", mutant, *options)
+    caught = [bad for bad in result["bad"] if caught_by in bad["problem"]]
+    assert caught, f"{mutant} went unnoticed in {result['kills']} kills"

@@ -1,0 +1,158 @@
+"""Full disks, failing fsync, unwritable directories, two runs at once, few descriptors."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core import storage
+
+Prep = Callable[..., Any]
+PUBLISHES = ("start", "fsync", "written")
+
+
+def test_no_room_at_any_publish_ends_with_code_5_and_resumes(
+    collection: Any, tmp_path: Path, prep: Prep, rng: random.Random, undamaged: Any
+) -> None:
+    """Runs into one full disk after the other, each a little later, in the same directory."""
+    out = tmp_path / "run"
+    for _ in range(8):
+        point, k = rng.choice(PUBLISHES), rng.randint(1, 25)
+        fault = f"storage.publish.{point}@{k}=raise:ENOSPC"
+        stopped = prep("run", collection.config, "--out", out, "--workers", 0, fault=fault)
+        if stopped.code == 0:
+            break
+        assert stopped.code == 5, stopped.err
+        message = stopped.err.splitlines()[-1]
+        assert message.startswith(f"prep: {out}/")
+        assert "no room to write" in message
+        assert "bytes free" in message
+        assert "Traceback" not in stopped.err
+        assert not list(out.rglob(f"{storage.TEMP_MARK}*"))
+        assert prep("verify", out).code == 4
+    assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
+    undamaged(out)
+
+
+@pytest.mark.parametrize("point", ["fsync", "written", "renamed"])
+def test_an_io_error_abandons_the_attempt_and_is_never_retried(
+    collection: Any, tmp_path: Path, prep: Prep, rng: random.Random, point: str, undamaged: Any
+) -> None:
+    out, k = tmp_path / "run", rng.randint(1, 100)
+    fault = f"storage.publish.{point}@{k}=raise:EIO"
+    stopped = prep("run", collection.config, "--out", out, "--workers", 0, fault=fault)
+    assert stopped.code == 5
+    assert "cannot write: Input/output error" in stopped.err
+    assert stopped.hits[f"storage.publish.{point}"] == k
+    assert not list(out.rglob(f"{storage.TEMP_MARK}*"))
+    assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
+    undamaged(out)
+
+
+FULL_DISK = """
+mount -t tmpfs -o size=$SIZE tmpfs "$DISK"
+"$@" >/dev/null 2>"$ERR"; code=$?
+test -z "$(find "$DISK" -name '.tmp-*')" || code=99
+mount -o remount,size=20m "$DISK"
+"$@" >/dev/null 2>>"$ERR" || code=98
+cp -r "$DISK/run" "$COPY"
+exit $code
+"""
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "20k",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("4k", "8k", "60k", "150k", "200k")),
+    ],
+)
+def test_a_disk_that_is_really_full(
+    collection: Any, tmp_path: Path, prep: Prep, size: str, undamaged: Any
+) -> None:
+    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+        pytest.skip("needs user and mount namespaces")
+    disk, errors, copy = tmp_path / "disk", tmp_path / "errors", tmp_path / "copy"
+    disk.mkdir()
+    command = [Path(sys.executable).with_name("prep"), "run", collection.config]
+    command += ["--out", disk / "run", "--workers", "0"]
+    settings = {"SIZE": size, "DISK": disk, "ERR": errors, "COPY": copy}
+    done = subprocess.run(
+        ["unshare", "-Urm", "bash", "-c", FULL_DISK, "bash", *map(str, command)],
+        env={**os.environ, **{k: str(v) for k, v in settings.items()}},
+    )
+    message = errors.read_text()
+    assert done.returncode == 5, message
+    assert f"{disk}/run/" in message
+    assert "no room to write" in message
+    assert "Traceback" not in message
+    undamaged(copy)
+
+
+def test_a_directory_that_cannot_be_made(collection: Any, tmp_path: Path, prep: Prep) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a directory")
+    for out in (file, file / "run"):
+        stopped = prep("run", collection.config, "--out", out, "--workers", 0)
+        assert (stopped.code, stopped.out) == (5, "")
+        assert f"prep: {file}" in stopped.err
+        assert "cannot write" in stopped.err
+        assert len(stopped.err.splitlines()) == 1
+    assert file.read_text() == "not a directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_directory(collection: Any, tmp_path: Path, prep: Prep) -> None:
+    out = tmp_path / "run"
+    out.mkdir(mode=0o555)
+    stopped = prep("run", collection.config, "--out", out, "--workers", 0)
+    assert stopped.code == 5
+    assert str(out) in stopped.err
+    assert not list(out.iterdir())
+
+
+@pytest.mark.crash
+def test_a_second_run_is_refused_and_a_dead_holder_is_not_waited_for(
+    collection: Any, tmp_path: Path, prep: Prep, start: Any, undamaged: Any
+) -> None:
+    out = tmp_path / "run"
+    first = start(out, 0, "task.start.tokenize@1=sleep:60")
+    first.wait_for("manifests/keep.json")
+    before = storage.tree_hash(out)
+    for command in (("run", collection.config, "--out", out, "--workers", 0), ("clean-up", out)):
+        second = prep(*command)
+        assert second.code == 5
+        assert f"in use by pid {first.process.pid} on {socket.gethostname()}" in second.err
+    assert storage.tree_hash(out) == before
+    first.process.send_signal(signal.SIGKILL)
+    first.finish()
+    assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
+    undamaged(out)
+
+
+@pytest.mark.crash
+def test_few_file_descriptors(tmp_path: Path, start: Any, undamaged: Any) -> None:
+    outcome = start(tmp_path / "run", 0, before="ulimit -n 64; ").finish()
+    assert outcome.code == 0, outcome.err
+    undamaged(tmp_path / "run")
+
+
+def test_no_descriptor_is_leaked(collection: Any, tmp_path: Path, prep: Prep) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    command = ("run", collection.config, "--out", tmp_path / "run", "--workers", 0)
+    prep(*command)
+    before = descriptors()
+    shutil.rmtree(tmp_path / "run")
+    prep(*command)
+    prep("verify", tmp_path / "run")
+    assert descriptors() == before

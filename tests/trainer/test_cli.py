@@ -1,0 +1,82 @@
+"""The `train` command as a user types it."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from trainer.cli import app
+
+RUNNER = CliRunner()
+
+
+def arguments(trainer, *more: str) -> list[str]:
+    return [
+        "CSX", "--params", str(trainer.params), "--num_csx", "2", "--num_steps", "2",
+        "--model_dir", str(trainer.root / "out"), "--mode", "train", "--data", str(trainer.data),
+        *more,
+    ]  # fmt: skip
+
+
+def test_help_has_examples():
+    result = RUNNER.invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for text in (
+        "--num_csx",
+        "--model_dir",
+        "--checkpoint_path",
+        "Examples:",
+        "train CSX --params",
+    ):
+        assert text in result.output
+
+
+def test_a_run_and_an_evaluation(trainer):
+    result = RUNNER.invoke(app, arguments(trainer, "--seed", "9"))
+    assert result.exit_code == 0, result.output
+    assert "| Train Device=CSX, Step=2, Loss=" in result.output
+    result = RUNNER.invoke(
+        app, [*arguments(trainer), "--mode", "eval"]
+    )  # another seed is no matter
+    assert result.exit_code == 0, result.output
+    assert "| Eval Device=CSX, GlobalStep=2, Loss=" in result.output
+    assert (trainer.root / "out" / "eval.jsonl").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "text"),
+    [
+        (("--num_csx", "9"), 2, "num_csx = 9"),
+        (("--data", "nowhere"), 2, "nowhere"),
+        (("--params", "absent.yaml"), 2, "absent.yaml"),
+    ],
+)
+def test_an_error_is_one_line_with_its_exit_code(trainer, more, code, text):
+    result = RUNNER.invoke(app, [*arguments(trainer), *more])
+    assert result.exit_code == code
+    assert result.stderr.startswith("error: ")
+    assert text in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_locked_directory_names_its_holder(trainer):
+    from pipeline.core.lock import hold
+
+    with hold(trainer.root / "out"):
+        result = RUNNER.invoke(app, arguments(trainer))
+    assert result.exit_code == 5
+    assert "in use by pid" in result.stderr
+
+
+def test_the_module_runs_from_another_directory(trainer, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    code = "import sys; from trainer.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments(trainer)],
+        cwd=elsewhere, capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": ":".join(p for p in sys.path if p), "PATH": ""},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert list(elsewhere.iterdir()) == []

@@ -1,0 +1,197 @@
+"""Checkpoints: D/checkpoints/step_XXXXXXX/ with safetensors, state.json and, last, manifest.json.
+
+Weights and optimizer state are cut into files by size in parameter order, so bytes depend on the
+state alone, never on num_csx or transport. The directory is a checkpoint once manifest.json is
+there; it lists every file's size and hash, and its own.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, IntegrityError
+from wafer_backend.memoryx import MemoryX
+
+FORMAT = 1
+MAX_FILE_BYTES = 1 << 30
+_DIRECTORY = re.compile(r"step_(\d{7,})\Z")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint: its directory, its step and what state.json says."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+
+
+def directory(model_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step stands.
+
+    >>> directory(Path("out"), 50).as_posix()
+    'out/checkpoints/step_0000050'
+    """
+    return model_dir / "checkpoints" / f"step_{step:07d}"
+
+
+def save(
+    model_dir: Path,
+    step: int,
+    memoryx: MemoryX,
+    state: Mapping[str, Any],
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Path:
+    """Write and commit the checkpoint of `step`; returns its directory. Raises ResourceError.
+
+    `state` (JSON values) says what else must agree on resume: micro-batch, threads, samples
+    consumed, data sets, seed, schedules.
+    """
+    target = directory(model_dir, step)
+    weights = {name: p.detach() for name, p in memoryx.parameters.items()}
+    optimizer = {
+        f"{name}.{field}": tensor
+        for name, fields in memoryx.optimizer_state().items()
+        for field, tensor in fields.items()
+    }
+    files: dict[str, dict[str, Any]] = {}
+    for kind, tensors in (("weights", weights), ("optimizer", optimizer)):
+        for index, group in enumerate(_by_size(tensors, max_file_bytes)):
+            name = f"{kind}-{index:05d}.safetensors"
+            files[name] = _entry(storage.publish(target / name, _encode(group)))
+    record = {"format": FORMAT, "step": step, **state}
+    files["state.json"] = _entry(storage.write_json(target / "state.json", record))
+    manifest = {"format": FORMAT, "step": step, "files": files}
+    storage.write_json(target / "manifest.json", {**manifest, "hash": _self_hash(manifest)})
+    return target
+
+
+def newest(model_dir: Path) -> Path | None:
+    """The committed checkpoint with the highest step, if any."""
+    return next((path for _, path in reversed(_committed(model_dir))), None)
+
+
+def prune(model_dir: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints; a manifest goes before its files."""
+    for _, path in _committed(model_dir)[:-keep]:
+        storage.remove(path / "manifest.json")
+        storage.remove_tree(path)
+
+
+def sweep(model_dir: Path) -> None:
+    """Delete checkpoint directories that were never committed, and temporary files."""
+    root = model_dir / "checkpoints"
+    if not root.is_dir():
+        return
+    committed = {path for _, path in _committed(model_dir)}
+    for path in sorted(root.iterdir()):
+        if _DIRECTORY.match(path.name) and path not in committed:
+            storage.remove_tree(path)
+    storage.sweep_temps(root)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read the manifest and state of a checkpoint directory.
+
+    Raises ConfigError when `path` is none, IntegrityError when it is damaged.
+    """
+    manifest_path = path / "manifest.json"
+    if not manifest_path.is_file():
+        raise ConfigError(f"{path}: not a checkpoint: it has no manifest.json")
+    manifest = _parse(manifest_path, manifest_path.read_bytes())
+    recorded = manifest.pop("hash", None)
+    actual = _self_hash(manifest)
+    if recorded != actual:
+        raise _damaged(manifest_path, str(recorded), actual)
+    state_path = path / "state.json"
+    state = _parse(state_path, _read(state_path, manifest["files"]["state.json"]["hash"]))
+    return Checkpoint(path, int(manifest["step"]), state, manifest["files"])
+
+
+def load_into(checkpoint: Checkpoint, memoryx: MemoryX) -> None:
+    """Put weights and optimizer state into MemoryX; all files are verified first."""
+    weights = dict(_tensors(checkpoint, "weights"))
+    optimizer: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in _tensors(checkpoint, "optimizer"):
+        name, _, field = key.rpartition(".")
+        optimizer.setdefault(name, {})[field] = tensor
+    memoryx.load(weights, optimizer)
+
+
+def _committed(model_dir: Path) -> list[tuple[int, Path]]:
+    root = model_dir / "checkpoints"
+    found = []
+    for path in root.iterdir() if root.is_dir() else ():
+        match = _DIRECTORY.match(path.name)
+        if match and (path / "manifest.json").is_file():
+            found.append((int(match[1]), path))
+    return sorted(found)
+
+
+def _by_size(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Cut into groups of at most `limit` bytes, whole tensors, in order."""
+    group: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        amount = tensor.numel() * tensor.element_size()
+        if group and size + amount > limit:
+            yield group
+            group, size = {}, 0
+        group[name] = tensor
+        size += amount
+    if group:
+        yield group
+
+
+def _encode(group: Mapping[str, torch.Tensor]) -> bytes:
+    return safetensors.torch.save({name: t.contiguous().cpu() for name, t in group.items()})
+
+
+def _tensors(checkpoint: Checkpoint, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+    for name in sorted(name for name in checkpoint.files if name.startswith(f"{kind}-")):
+        data = _read(checkpoint.path / name, checkpoint.files[name]["hash"])
+        yield from safetensors.torch.load(data).items()
+
+
+def _entry(published: storage.Published) -> dict[str, Any]:
+    return {"size": published.size, "hash": published.hash}
+
+
+def _self_hash(manifest: Mapping[str, Any]) -> str:
+    return storage.hash_bytes(storage.canonical_json(dict(manifest)))
+
+
+def _read(path: Path, expected: str) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{path}: missing or unreadable; expected hash {expected}") from error
+    actual = storage.hash_bytes(data)
+    if actual != expected:
+        raise _damaged(path, expected, actual)
+    return data
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise IntegrityError(f"{path}: expected a JSON object of format {FORMAT}")
+    return value
+
+
+def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path}: damaged: expected hash {expected}, found {actual}; "
+        f"delete {path.parent} to resume from the checkpoint before it"
+    )

@@ -1,0 +1,5 @@
+"""Models: a module that takes a batch and returns (loss_sum, n_counted)."""
+
+from trainer.model.gpt import GPT
+
+__all__ = ["GPT"]

@@ -1,0 +1,98 @@
+"""D/run.json: what a model directory belongs to; written before step 1, checked on every start.
+
+It holds all that `prep trace --train D --step N` needs to find the rows of a step, and every
+setting that changes bits. Another value of any of them is refused by name.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, IntegrityError
+from pipeline.core.order import Schedule
+from pipeline.hdf5.read import SampleDataset
+from trainer.config import Params
+
+FORMAT = 1
+NAME = "run.json"
+
+
+def order_seed(params: Params) -> int:
+    """Seed of the data order."""
+    shuffle_seed = params.train_input.shuffle_seed
+    return params.runconfig.seed if shuffle_seed is None else shuffle_seed
+
+
+def batch_size_schedule(params: Params) -> Schedule:
+    """((from_step, batch_size), ...) with from_step 1-based."""
+    return ((1, params.train_input.batch_size),)
+
+
+def describe(params: Params, dataset: SampleDataset, micro_batch_size: int) -> dict[str, Any]:
+    """The record of a run that is about to start, as JSON values."""
+    return {
+        "format": FORMAT,
+        "seed": order_seed(params),
+        "weights_seed": params.runconfig.seed,
+        "batch_size_schedule": [list(entry) for entry in batch_size_schedule(params)],
+        "micro_batch_size": micro_batch_size,
+        "threads": params.runconfig.threads,
+        "max_sequence_length": dataset.max_sequence_length,
+        "datasets": [
+            {
+                "from_step": 1,
+                "dataset_hash": dataset.dataset_hash,
+                "rows": dataset.rows,
+                "rows_globally_shuffled": dataset.rows_globally_shuffled,
+            }
+        ],
+        "model": params.model.model_dump(mode="json"),
+        "optimizer": params.optimizer.model_dump(mode="json"),
+    }
+
+
+def check(model_dir: Path, record: dict[str, Any]) -> bool:
+    """Whether `model_dir` already holds this run.
+
+    Raises ConfigError naming the first field in which it holds another one.
+    """
+    path = model_dir / NAME
+    if not path.exists():
+        return False
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
+    refuse_difference(model_dir, known, record)
+    return True
+
+
+def refuse_difference(place: Path, known: dict[str, Any], record: dict[str, Any]) -> None:
+    """Raise ConfigError naming the first field where `record` differs from `known`, of `place`."""
+    before, now = _flat(known), _flat(record)
+    for field in [*now, *before]:
+        if before.get(field) != now.get(field):
+            raise ConfigError(
+                f"{place} belongs to another run: {field} was {before.get(field)!r}, "
+                f"now {now.get(field)!r}; use another --model_dir or the earlier value"
+            )
+
+
+def write(model_dir: Path, record: dict[str, Any]) -> None:
+    """Publish the record of a new run."""
+    storage.write_json(model_dir / NAME, record)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts and lists as dotted.key -> scalar."""
+    if isinstance(value, dict):
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat.update(_flat(item, f"{prefix}.{key}" if prefix else key))
+    return flat

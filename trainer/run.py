@@ -1,0 +1,240 @@
+"""The story of a training run: config -> data -> model on the backend -> resume -> loop."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.core.errors import ConfigError, InputError, PrepError
+from pipeline.core.lock import hold
+from pipeline.hdf5.read import SampleDataset
+from trainer import checkpoint, leaves, metrics, optimizer, record
+from trainer.config import Params, load_params, override
+from trainer.data import TrainingData, open_checked
+from trainer.evaluate import Evaluator
+from trainer.loop import Say, Training
+from trainer.model import GPT
+from trainer.prepare import DataDirectories, data_directories
+from trainer.stop import Stopped, StopRequest, listening
+from wafer_backend import BackendConfig, BackendConfigError, CompiledModule, LossRule, StepError
+from wafer_backend import compile as compile_module
+from wafer_backend.backend import Target, device_of
+from wafer_backend.tree import leaf_count, spans
+
+Mode = Literal["train", "eval", "train_and_eval"]
+
+
+class TrainingError(PrepError):
+    """A step failed (loss or gradient not finite, nothing to learn from); checkpoints are kept."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for."""
+
+    target: Target
+    params: Path
+    model_dir: Path
+    mode: Mode
+    num_csx: int | None = None
+    num_steps: int | None = None
+    seed: int | None = None
+    data: Path | None = None
+    checkpoint_path: Path | None = None
+
+
+def run(request: Request, say: Say) -> int:
+    """Carry out a request; returns the exit code (0, or 128 + signal). Raises PrepError."""
+    with _as_prep_errors():
+        params = override(
+            load_params(request.params),
+            seed=request.seed,
+            num_csx=request.num_csx,
+            num_steps=request.num_steps,
+        )
+        check_cluster(params, request)
+        directories = data_directories(params, request.data)
+        work = _evaluate if request.mode == "eval" else _train
+        return work(params, request, directories, say)
+
+
+def check_cluster(params: Params, request: Request) -> None:
+    """Refuse what cannot work, before data is prepared or a file is written."""
+    device_of(request.target)
+    batch_size = params.train_input.batch_size
+    spans(params.runconfig.num_csx, leaf_count(batch_size, train_micro_batch(params)))
+    if request.mode != "eval" and params.runconfig.max_steps is None:
+        raise ConfigError("no length: give --num_steps, or runconfig.max_steps in the params file")
+    if request.mode != "train" and params.eval_input is None:
+        raise ConfigError(f"--mode {request.mode} needs a section eval_input in {request.params}")
+
+
+def train_micro_batch(params: Params) -> int:
+    """Sequences per leaf in training."""
+    return leaves.micro_batch_size(params, params.train_input)
+
+
+def _train(params: Params, request: Request, directories: DataDirectories, say: Say) -> int:
+    dataset = open_checked(directories.train, params.model)
+    validation = None
+    if request.mode == "train_and_eval":
+        validation = open_validation(directories, params)
+    with hold(request.model_dir), listening() as stop:
+        training = build(params, request, dataset, stop, say)
+        if validation is not None:
+            training.validation = evaluator(
+                training.compiled, params, request, validation, stop, say
+            )
+        try:
+            return train_to_the_end(training)
+        except Stopped as stopped:
+            say(f"Stopped by {stopped} after step {training.step}; run the same command to resume")
+            return stopped.exit_code
+
+
+def _evaluate(params: Params, request: Request, directories: DataDirectories, say: Say) -> int:
+    dataset = open_validation(directories, params)
+    path = request.checkpoint_path or checkpoint.newest(request.model_dir)
+    if path is None:
+        raise InputError(f"{request.model_dir}: no checkpoint to evaluate; give --checkpoint_path")
+    found = checkpoint.open_checkpoint(path)
+    known = {"model": found.state["model"]}
+    record.refuse_difference(path, known, {"model": params.model.model_dump(mode="json")})
+    with hold(request.model_dir), listening() as stop:
+        compiled = compile_model(params, request.target, train_micro_batch(params))
+        checkpoint.load_into(found, compiled.memoryx)
+        say(f"Loaded checkpoint {path} (step {found.step})")
+        try:
+            evaluator(compiled, params, request, dataset, stop, say).run(found.step)
+        except Stopped as stopped:
+            return stopped.exit_code
+    return 0
+
+
+def open_validation(directories: DataDirectories, params: Params) -> SampleDataset:
+    """The validation data set, checked. Raises InputError when there is none."""
+    if directories.validation is None:
+        raise InputError("there is no validation data set: give --data or eval_input.data_dir")
+    return open_checked(directories.validation, params.model)
+
+
+def build(
+    params: Params, request: Request, dataset: SampleDataset, stop: StopRequest, say: Say
+) -> Training:
+    """Model on the backend, optimizer, data; brought to the state it must start from."""
+    micro_batch = train_micro_batch(params)
+    known = record.describe(params, dataset, micro_batch)
+    started = record.check(request.model_dir, known)
+    training = Training(
+        params=params,
+        model_dir=request.model_dir,
+        compiled=compile_model(params, request.target, micro_batch),
+        data=TrainingData(
+            dataset, seed=record.order_seed(params), schedule=record.batch_size_schedule(params)
+        ),
+        record=known,
+        stop=stop,
+        say=say,
+    )
+    resume(training, request.checkpoint_path)
+    if not started:
+        record.write(request.model_dir, known)
+    return training
+
+
+def evaluator(
+    compiled: CompiledModule,
+    params: Params,
+    request: Request,
+    dataset: SampleDataset,
+    stop: StopRequest,
+    say: Say,
+) -> Evaluator:
+    """What measures the validation loss of `compiled`."""
+    section = params.eval_input
+    assert section is not None, "check_cluster refuses this"
+    return Evaluator(
+        compiled=compiled,
+        dataset=dataset,
+        model_dir=request.model_dir,
+        batch_size=section.batch_size,
+        micro_batch_size=leaves.micro_batch_size(params, section),
+        max_batches=params.runconfig.eval_steps,
+        between_leaves=stop.check,
+        say=say,
+    )
+
+
+def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledModule:
+    """The initial model, taken over by the backend, with its optimizer in MemoryX."""
+    config = BackendConfig(
+        target=target,
+        micro_batch_size=micro_batch,
+        num_csx=params.runconfig.num_csx,
+        seed=params.runconfig.seed,
+        threads=params.runconfig.threads,
+        loss=LossRule(params.model.loss_scaling, params.model.loss_weight),
+    )
+    compiled = compile_module(GPT(params.model, params.runconfig.seed), config)
+    compiled.memoryx.optimizer = optimizer.build(compiled.memoryx.parameters, params.optimizer)
+    return compiled
+
+
+def resume(training: Training, asked: Path | None) -> None:
+    """Load the asked or newest checkpoint, if any, and cut logs back to it.
+
+    Raises ConfigError when the checkpoint belongs to another run, IntegrityError when it is
+    damaged; nothing is changed then.
+    """
+    newest = checkpoint.newest(training.model_dir)
+    path = asked or newest
+    if path is not None:
+        found = checkpoint.open_checkpoint(path)
+        _check_resumable(training, found, newest)
+        checkpoint.load_into(found, training.compiled.memoryx)
+        training.step = found.step
+        training.say(f"Loaded checkpoint {path} (step {found.step})")
+    checkpoint.sweep(training.model_dir)
+    for name in (metrics.TRAINING, metrics.EVALUATION):
+        metrics.cut_back(training.model_dir / name, training.step)
+
+
+def _check_resumable(training: Training, found: checkpoint.Checkpoint, newest: Path | None) -> None:
+    state = {key: value for key, value in found.state.items() if key in training.record}
+    record.refuse_difference(found.path, state, training.record)
+    if newest is not None and checkpoint.open_checkpoint(newest).step > found.step:
+        raise ConfigError(
+            f"{training.model_dir} holds {newest.name}, newer than {found.path}; "
+            "use another --model_dir to start again from there"
+        )
+
+
+def train_to_the_end(training: Training) -> int:
+    """Run the loop to the last step, with Model Zoo's closing lines."""
+    last_step = training.params.runconfig.max_steps
+    assert last_step is not None, "check_cluster refuses this"
+    if training.step >= last_step:
+        training.say(
+            f"Nothing to do: {training.model_dir} has already reached step {training.step}"
+        )
+    started, first = time.monotonic(), training.step
+    training.run(last_step)
+    samples = (training.step - first) * training.params.train_input.batch_size
+    training.say("Training completed successfully!")
+    training.say(
+        f"Processed {samples} training sample(s) in {time.monotonic() - started:.2f} seconds."
+    )
+    return 0
+
+
+@contextlib.contextmanager
+def _as_prep_errors() -> Iterator[None]:
+    """The backend has errors of its own; a user meets one family with exit codes."""
+    try:
+        yield
+    except BackendConfigError as error:
+        raise ConfigError(str(error)) from error
+    except StepError as error:
+        raise TrainingError(str(error)) from error

@@ -1,0 +1,45 @@
+"""SIGTERM and SIGINT: finish the leaf, then stop in an orderly way."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stopped(Exception):
+    """A signal arrived; `exit_code` is 128 + its number (143 SIGTERM, 130 SIGINT)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class StopRequest:
+    """Remembers a signal until somebody is ready for it."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def check(self) -> None:
+        """Raise Stopped if a signal arrived."""
+        if self._number is not None:
+            raise Stopped(self._number)
+
+    def remember(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler; a second signal of the same kind acts at once."""
+        self._number = number
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[StopRequest]:
+    """Catch the signals inside the block; the previous handlers come back after it."""
+    request = StopRequest()
+    previous = {number: signal.signal(number, request.remember) for number in _SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
