@@ -22,7 +22,7 @@ $(DEV): $(BASE)
 demo: $(BASE) ## prepare real text from your own Python environment, then train a small GPT on it
 	$(BIN)/prep run quickstart --out runs/quickstart
 	$(BIN)/prep verify runs/quickstart
-	$(BIN)/train CSX --params tiny --data runs/quickstart --num_csx 2 --num_steps 200 --model_dir runs/tiny --mode train
+	$(BIN)/train CSX --params tiny --data runs/quickstart --num_csx 2 --num_steps 200 --model_dir runs/tiny --mode train_and_eval
 	$(BIN)/prep trace runs/quickstart --train runs/tiny --step 57 | head -20
 
 test: $(DEV) ## the whole test suite but soak tests

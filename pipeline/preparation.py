@@ -15,7 +15,7 @@ from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
 from pipeline.inputs_cache import InputHashes
 from pipeline.progress import Progress
 from pipeline.provenance.policy import Rules, load_rules
-from pipeline.runner import RemovedInputError, Runner, manifest_path
+from pipeline.runner import RemovedInputError, Runner, manifest_path, removed_note
 from pipeline.shipped import default_rules
 from pipeline.sources import quickstart
 from pipeline.stage import Stage
@@ -105,11 +105,15 @@ def run(
 
 
 def removed_directories(out: Path) -> frozenset[str]:
-    """What `prep clean-up` deleted from a finished run."""
-    try:
-        return frozenset(read_sealed(out / layout.MANIFEST)["removed"])
-    except IntegrityError:
-        return frozenset()
+    """What `prep clean-up` deleted: from the manifest, or, while a rebuild has withdrawn that, from
+    the journal.
+    """
+    for path in (out / layout.MANIFEST, removed_note(out)):
+        try:
+            return frozenset(read_sealed(path)["removed"])
+        except IntegrityError:
+            continue
+    return frozenset()
 
 
 def _run_stages(
@@ -238,6 +242,7 @@ def _commit(
         ],
         "files": sorted(files, key=lambda f: str(f["path"])),
     }
+    write_sealed(removed_note(out), {"removed": sorted(removed)})
     write_sealed(out / layout.MANIFEST, value)
 
 

@@ -207,6 +207,11 @@ def manifest_path(root: Path, stage: str) -> Path:
     return root / STAGE_MANIFESTS / f"{stage}.json"
 
 
+def removed_note(root: Path) -> Path:
+    """Where the journal keeps which directories `prep clean-up` removed."""
+    return root / JOURNAL / "removed.json"
+
+
 def record_directory(root: Path, stage: str) -> Path:
     """Where a stage's task records stand until its manifest is committed."""
     return root / JOURNAL / "records" / stage

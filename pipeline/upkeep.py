@@ -7,7 +7,7 @@ from pipeline import layout
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
-from pipeline.runner import STAGE_MANIFESTS, manifest_path, record_directory
+from pipeline.runner import STAGE_MANIFESTS, manifest_path, record_directory, removed_note
 
 STAGES = ("plan", "clean", "signatures", "bands", "screen", "evidence", "keep", "tokenize",
 "scatter",
@@ -67,6 +67,7 @@ def clean_up(directory: Path) -> tuple[list[str], int]:
                 removed.append(name)
         gone = {*manifest.get("removed", []), *removed}
         files = [f for f in manifest["files"] if f["path"].partition("/")[0] not in gone]
+        write_sealed(removed_note(directory), {"removed": sorted(gone)})
         write_sealed(path, {**manifest, "files": files, "removed": sorted(gone)})
         for name in removed:
             storage.remove_tree(directory / name)

@@ -26,7 +26,7 @@ from pipeline.core.permutation import permute
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.verify import check_split, count_rows
 from pipeline.hdf5.write import fletcher32, sample_shard
-from pipeline.stage import Inputs, Stage, arrow_output
+from pipeline.stage import Inputs, Output, Stage, arrow_output
 from pipeline.stages.pack import pack_stage, params_stage
 from pipeline.stages.rows import rows_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
@@ -41,36 +41,44 @@ def run_stage(stage: Stage, root: Path) -> StageManifest:
     records = []
     for task in stage.tasks:
         result = stage.function(task.job, Inputs(root))
-        shards = []
-        for output in result.outputs:
-            done = storage.publish(root / output.path, output.data)
-            shards.append(Shard(output.path, done.size, done.hash, output.content_hash))
-        records.append(TaskRecord("", tuple(shards), dict(result.counters)))
+        shards = tuple(publish(output, root) for output in result.outputs)
+        records.append(TaskRecord("", shards, dict(result.counters)))
     return StageManifest(stage.name, "", {}, tuple(records))
 
 
-def tokens_manifest(lengths: list[list[int]], root: Path) -> tuple[StageManifest, StageManifest]:
-    """A clean manifest (records per task) and tokens shards: lengths of the documents per task."""
-    clean, tokens, number = [], [], 0
+def publish(output: Output, root: Path) -> Shard:
+    done = storage.publish(root / output.path, output.data)
+    return Shard(output.path, done.size, done.hash, output.content_hash)
+
+
+def tokens_manifest(
+    lengths: list[list[int]], root: Path
+) -> tuple[StageManifest, StageManifest, StageManifest]:
+    """Manifests of clean (records per task), keep (splits) and tokens, by lengths of documents."""
+    clean, keep, tokens, number = [], [], [], 0
     for task, counts in enumerate(lengths):
         ids = [np.arange(n - 1, dtype=np.uint16) + 100 * (number + i) for i, n in enumerate(counts)]
         flat = [np.append(i % 50_000, EOS).astype(np.uint16) for i in ids]
         keys = [rng.key(SEED, "doc", number + i).to_bytes(16, "little") for i in range(len(counts))]
         number += len(counts)
+        doc_id = pa.array([task << 32 | i for i in range(len(counts))], pa.uint64())
+        split = pa.array(np.zeros(len(counts), np.uint8))
+        splits = pa.table({"doc_id": doc_id, "split": split})
         table = pa.table({
-            "doc_id": pa.array([task << 32 | i for i in range(len(counts))], pa.uint64()),
+            "doc_id": doc_id,
             "doc_key": pa.array(keys, pa.binary(16)),
-            "split": pa.array(np.zeros(len(counts), np.uint8)),
             "tokens": token_lists(np.concatenate([np.zeros(0, np.uint16), *flat]),
                                   np.array(counts, np.int64)),
         })  # fmt: skip
-        output = arrow_output(f"tokens/{task:06d}.arrow", table)
-        done = storage.publish(root / output.path, output.data)
-        shard = Shard(output.path, done.size, done.hash, output.content_hash)
+        shard = publish(arrow_output(f"tokens/{task:06d}.arrow", table), root)
         tokens.append(TaskRecord("", (shard,), {}))
+        shard = publish(arrow_output(f"splits/{task:06d}.arrow", splits), root)
+        keep.append(TaskRecord("", (shard,), {}))
         clean.append(TaskRecord("", (), {"records": len(counts)}))
-    return StageManifest("clean", "", {}, tuple(clean)), StageManifest(
-        "tokens", "", {}, tuple(tokens)
+    return (
+        StageManifest("clean", "", {}, tuple(clean)),
+        StageManifest("keep", "", {}, tuple(keep)),
+        StageManifest("tokens", "", {}, tuple(tokens)),
     )
 
 
@@ -85,8 +93,9 @@ def config_of(length: int, bucket_tokens: int, rows_per_shard: int) -> Config:
 
 
 def pack(lengths: list[list[int]], config: Config, root: Path) -> None:
-    clean, tokens = tokens_manifest(lengths, root)
-    gather = run_stage(gather_stage(config, run_stage(scatter_stage(config, tokens), root)), root)
+    clean, keep, tokens = tokens_manifest(lengths, root)
+    scatter = run_stage(scatter_stage(config, keep, tokens), root)
+    gather = run_stage(gather_stage(config, scatter), root)
     rows = run_stage(rows_stage(config, clean, gather), root)
     run_stage(params_stage(config, gather, run_stage(pack_stage(config, gather, rows), root)), root)
 

@@ -152,3 +152,21 @@ def test_an_interrupted_clean_up_is_finished_by_either_command(
         assert prep(*command, directory).code == 0
         assert prep("verify", directory).code == 0
         assert storage.tree_hash(directory) == storage.tree_hash(lean)
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_a_stopped_rebuild_of_a_cleaned_up_run_ends_as_an_undisturbed_one(
+    collection: Any, clean: Any, tmp_path: Path, prep: Any, k: int
+) -> None:
+    command = ("run", collection.config, "--workers", 0, "--set", "pack.max_sequence_length=48")
+    trees = []
+    for name in ("undisturbed", "stopped"):
+        directory = clean.copy(tmp_path / name)
+        assert prep("clean-up", directory).code == 0
+        if name == "stopped":
+            fault = f"storage.publish.start@{k}=raise:EIO"
+            assert prep(*command, "--out", directory, fault=fault).code == 5
+        assert prep(*command, "--out", directory).code == 0
+        assert prep("verify", directory).code == 0
+        trees.append(storage.tree_hash(directory))
+    assert trees[0] == trees[1]
