@@ -5,7 +5,6 @@
 ['schön']
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,8 +31,15 @@ def run(
     return run_config(config, out, workers, **options)
 
 
-def clean_texts(texts: Sequence[str]) -> list[str]:
-    """`ftfy.fix_text(text, normalization="NFC")` of every text."""
+def clean_texts(texts: Any) -> Any:
+    """`ftfy.fix_text(text, normalization="NFC")` of every text, in the same order.
+
+    A sequence of `str` gives a list; an Arrow string array gives an Arrow array of the same type.
+    """
     from pipeline.stages.clean import clean_text
 
+    if hasattr(texts, "to_pylist"):
+        import pyarrow as pa
+
+        return pa.array([clean_text(text) for text in texts.to_pylist()], texts.type)
     return [clean_text(text) for text in texts]

@@ -29,23 +29,7 @@ PLACE = [
     "licence",
     "text_bytes",
 ]
-COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "byte_length",
-    "licence",
-    "text_bytes",
-    "state",
-    "reason",
-    "decision",
-    "rule",
-    "split",
-    "representative",
-    "tokens",
-]
+COLUMNS = [*PLACE[1:], "state", "reason", "decision", "rule", "split", "representative", "tokens"]
 
 
 @dataclass(frozen=True)
