@@ -24,8 +24,16 @@ def kill_at_random(start: Any, out: Path, rng: random.Random, spent: list[float]
     time.sleep(delay)
     alive = run.process.poll() is None
     run.kill_group()
-    assert not [p for p in psutil.process_iter() if _in_group(p, run.process.pid)]
+    wait_until_gone(run.process.pid)
     return alive
+
+
+def wait_until_gone(group: int, seconds: float = 20) -> None:
+    """A killed process may take a moment to leave; none may go on working beside the next run."""
+    deadline = time.monotonic() + seconds
+    while alive := [p for p in psutil.process_iter() if _in_group(p, group)]:
+        assert time.monotonic() < deadline, f"still there after SIGKILL: {alive}"
+        time.sleep(0.02)
 
 
 def _in_group(process: psutil.Process, group: int) -> bool:
