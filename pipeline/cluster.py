@@ -1,7 +1,7 @@
 """Where tasks run: worker processes of a local Dask cluster, or this process for small inputs.
 
 Both offer one method, `run`, which yields (index, result) as calls finish and raises the first
-failure. The only file besides preparation.py that knows Dask.
+failure. The only file that knows Dask.
 """
 
 import contextlib

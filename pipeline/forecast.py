@@ -1,7 +1,7 @@
 """`prep plan`: what would be reused, what would run, and a forecast of time, disk and memory.
 
-The rates are medians measured on the pile sample by `benchmarks/end_to_end.py` (2-core machine
-class of docs/benchmarks.md); a forecast, not a promise.
+The rates are those of one run in docs/benchmarks.md, halved because it had two workers, and the
+disk shares are rounded up from the same run; a forecast, not a promise.
 """
 
 import contextlib
@@ -16,13 +16,14 @@ from pipeline.runner import manifest_path, reasons, stage_fields
 from pipeline.stage import Stage
 from pipeline.upkeep import STAGES
 
-_MB_PER_SECOND = {"clean": 6.0, "signatures": 0.6, "screen": 70.0, "tokenize": 2.0, "scatter": 60.0,
-                  "gather": 60.0,
-    "rows": 100.0, "pack": 40.0}  # fmt: skip
-_DISK_PER_TEXT_BYTE = {"clean": 1.1, "signatures": 0.02, "bands": 0.01, "tokenize": 0.7, "scatter":
-0.7,
-                       "gather": 0.7,
-    "rows": 0.7, "pack": 0.5}  # fmt: skip
+_MB_PER_SECOND = {
+    "clean": 3.2, "signatures": 0.32, "screen": 64.0, "tokenize": 2.8, "scatter": 59.0,
+    "gather": 29.0, "rows": 75.0, "pack": 46.0,
+}  # fmt: skip
+_DISK_PER_TEXT_BYTE = {
+    "clean": 1.1, "signatures": 0.02, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
+    "gather": 0.7, "rows": 0.7, "pack": 0.5,
+}  # fmt: skip
 _BASE_MEMORY = 350 << 20
 
 

@@ -1,4 +1,4 @@
-"""`prep status` and `prep clean-up`: what a run directory holds, and deleting the rest."""
+"""`prep status` and `prep clean-up`: what a run directory holds; deleting what is unneeded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +7,12 @@ from pipeline import layout
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
-from pipeline.runner import STAGE_MANIFESTS, manifest_path, record_directory, removed_note
+from pipeline.runner import manifest_path, record_directory, removed_note
 
-STAGES = ("plan", "clean", "signatures", "bands", "screen", "evidence", "keep", "tokenize",
-"scatter",
-          "gather",
-    "rows", "pack", "params", "sources", "documents", "account", "report")  # fmt: skip
+STAGES = (
+    "plan", "clean", "signatures", "bands", "screen", "evidence", "keep", "tokenize", "scatter",
+    "gather", "rows", "pack", "params", "sources", "documents", "account", "report",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,3 @@ def clean_up(directory: Path) -> tuple[list[str], int]:
         for name in removed:
             storage.remove_tree(directory / name)
         return removed, freed
-
-
-__all__ = ["STAGES", "STAGE_MANIFESTS", "StageStatus", "clean_up", "status"]

@@ -54,7 +54,9 @@ def keys_from_u64(keys_N2: U64) -> pa.FixedSizeBinaryArray:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys_N2), [None, buffer])
 
 
-def sort_order(keys_N2: U64) -> npt.NDArray[np.int64]:
-    """Indices that sort keys in byte order (the order of their hex strings), (N,) int64."""
+def sort_order(keys_N2: U64, *before: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    """Indices that sort by the columns `before` (each (N,), the last counting most), then by key in
+    byte order (the order of hex strings); (N,) int64, stable.
+    """
     big_endian = keys_N2.byteswap()
-    return np.lexsort((big_endian[:, 1], big_endian[:, 0]))
+    return np.lexsort((big_endian[:, 1], big_endian[:, 0], *before))

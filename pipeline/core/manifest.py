@@ -56,8 +56,12 @@ class StageManifest:
         return fingerprint_of({"shards": [(s.path, s.content_hash) for s in self.shards]})
 
     def find(self, path: str) -> Shard:
-        """The shard with this path. Raises KeyError."""
+        """The shard with this path, which the stage is known to publish."""
         return next(s for s in self.shards if s.path == path)
+
+    def below(self, directory: str) -> tuple[Shard, ...]:
+        """The shards that stand in a directory, in task order."""
+        return tuple(s for s in self.shards if s.path.startswith(f"{directory}/"))
 
 
 def fingerprint_of(fields: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.hdf5.format import COUNT_ATTRIBUTE
 from pipeline.hdf5.read import Rows, SampleDataset, checked_dataset
 
 _BLOCK_BYTES = 16 << 20
@@ -82,13 +81,6 @@ def count_rows(
             return data.shape[0] - bad, bad
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise InputError(f"{path}: not a sound HDF5 file: {error}") from error
-
-
-def declared_rows(path: Path) -> int | None:
-    """The `n_examples` attribute, or None."""
-    with h5py.File(path, "r") as file:
-        value = file.attrs.get(COUNT_ATTRIBUTE)
-        return None if value is None else int(value)
 
 
 def _bad_rows(block: Rows, vocab_size: int) -> int:

@@ -40,7 +40,7 @@ def _signatures(job: SignatureJob, inputs: Inputs) -> Result:
 
 def signature_stage(clean: StageManifest) -> Stage:
     """The stage that reads each document once and leaves 8 bytes per band."""
-    shards = [s for s in clean.shards if s.path.startswith("documents/")]
+    shards = clean.below("documents")
     tasks = tuple(
         Task(f"signatures of {s.path}", SignatureJob(i, s), (s,), s.size)
         for i, s in enumerate(shards)

@@ -84,8 +84,7 @@ def _load(job: KeepJob, inputs: Inputs) -> _Documents:
 
 def _select(job: KeepJob, inputs: Inputs, documents: _Documents) -> tuple[I64, I64]:
     """Representatives by ascending (decision, source priority, doc_key)."""
-    keys = documents.key_N2.byteswap()
-    order = np.lexsort((keys[:, 1], keys[:, 0], documents.priority, documents.decision))
+    order = ids.sort_order(documents.key_N2, documents.priority, documents.decision)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     members, numbers, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
@@ -137,9 +136,8 @@ def _clusters(documents: _Documents, state: U8, representative: I64, shared: I64
     """One row per document that another stands for: its key, the kept key, bands shared."""
     members = np.flatnonzero(representative != KEPT)
     kept = representative[members]
-    kept_keys = documents.key_N2[kept]
-    own, other = documents.key_N2[members].byteswap(), kept_keys.byteswap()
-    order = np.lexsort((own[:, 1], own[:, 0], other[:, 1], other[:, 0]))
+    order = ids.sort_order(documents.key_N2[members])
+    order = order[ids.sort_order(documents.key_N2[kept[order]])]
     members, kept = members[order], kept[order]
     table = pa.table(
         {
@@ -156,7 +154,7 @@ def keep_stage(
     config: Config, clean: StageManifest, bands: StageManifest | None, screen: StageManifest
 ) -> Stage:
     """One fan-in task over small columns."""
-    documents = tuple(s for s in clean.shards if s.path.startswith("documents/"))
+    documents = clean.below("documents")
     decisions = tuple(s for s in screen.shards if s.path.endswith(".decisions.arrow"))
     joined = tuple(bands.shards) if bands else ()
     job = KeepJob(

@@ -174,7 +174,7 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         manifests["account"].find(layout.LEDGER), manifests["documents"].find(layout.DOCUMENTS),
         manifests["keep"].find(layout.CLUSTERS), evidence.find(layout.DECISIONS),
         manifests["sources"].find(layout.SOURCES),
-        tuple(s for s in clean.shards if s.path.startswith("documents/")),
-        tuple(s for s in clean.shards if s.path.startswith("drops/")), notes,
+        clean.below("documents"),
+        clean.below("drops"), notes,
     )  # fmt: skip
     return Stage("report", 1, _report, (Task("report", job),))

@@ -113,7 +113,7 @@ def _table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
 def screen_stage(clean: StageManifest, rules: Rules) -> Stage:
     """The stage that looks at every document."""
     text = rules.model_dump_json()
-    shards = [s for s in clean.shards if s.path.startswith("documents/")]
+    shards = clean.below("documents")
     tasks = tuple(
         Task(f"screening of {s.path}", ScreenJob(i, s, text), (s,), s.size)
         for i, s in enumerate(shards)

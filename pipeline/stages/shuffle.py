@@ -35,8 +35,7 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
     rows = np.searchsorted(splits["doc_id"].to_numpy(), table["doc_id"].to_numpy())
     split = splits["split"].to_numpy()[rows]
     rank = rng.rank(ids.keys_as_u64(table["doc_key"]), job.seed, "shuffle")
-    keys = ids.keys_as_u64(table["doc_key"]).byteswap()
-    order = np.lexsort((keys[:, 1], keys[:, 0], rank, split))
+    order = ids.sort_order(ids.keys_as_u64(table["doc_key"]), rank, split)
     table = table.append_column("split", pa.array(split)).append_column("rank", pa.array(rank))
     table = table.take(pa.array(order))
     lengths = list_lengths(table["tokens"])
@@ -50,7 +49,7 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
 
 def scatter_stage(config: Config, keep: StageManifest, tokens: StageManifest) -> Stage:
     """The round that reads document order and writes rank order."""
-    splits = [s for s in keep.shards if s.path.startswith("splits/")]
+    splits = keep.below("splits")
     tasks = tuple(
         Task(f"scatter of {t.path}", ScatterJob(i, t, s, config.seed), (t, s), t.size)
         for i, (t, s) in enumerate(zip(tokens.shards, splits, strict=True))
@@ -87,8 +86,7 @@ def _gather(job: GatherJob, inputs: Inputs) -> Result:
         end = len(rank) if high >> 64 else int(np.searchsorted(rank, np.uint64(high)))
         parts.append(table.slice(first + start, end - start))
     table = pa.concat_tables(parts)
-    keys = ids.keys_as_u64(table["doc_key"]).byteswap()
-    order = np.lexsort((keys[:, 1], keys[:, 0], table["rank"].to_numpy()))
+    order = ids.sort_order(ids.keys_as_u64(table["doc_key"]), table["rank"].to_numpy())
     table = table.take(pa.array(order)).select(["doc_id", "doc_key", "tokens"]).combine_chunks()
     counters = {"documents": len(table), "tokens": int(list_lengths(table["tokens"]).sum())}
     path = f"stream/{layout.SPLITS[job.split]}-{job.bucket:06d}.arrow"

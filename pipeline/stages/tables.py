@@ -126,10 +126,10 @@ def documents_stage(
 ) -> Stage:
     """The stage that joins every document's facts into one table."""
     groups = zip(
-        [s for s in clean.shards if s.path.startswith("documents/")],
-        [s for s in clean.shards if s.path.startswith("drops/")],
-        [s for s in keep.shards if s.path.startswith("keep/")],
-        [s for s in keep.shards if s.path.startswith("splits/")],
+        clean.below("documents"),
+        clean.below("drops"),
+        keep.below("keep"),
+        keep.below("splits"),
         [s for s in screen.shards if s.path.endswith(".decisions.arrow")],
         tokens.shards,
         strict=True,

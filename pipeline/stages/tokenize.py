@@ -65,8 +65,8 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
 
 def tokenize_stage(clean: StageManifest, keep: StageManifest) -> Stage:
     """The stage that turns text into ids."""
-    documents = [s for s in clean.shards if s.path.startswith("documents/")]
-    keeps = [s for s in keep.shards if s.path.startswith("keep/")]
+    documents = clean.below("documents")
+    keeps = keep.below("keep")
     tasks = tuple(
         Task(f"tokens of {d.path}", TokenizeJob(i, d, k), (d, k), d.size)
         for i, (d, k) in enumerate(zip(documents, keeps, strict=True))
