@@ -5,6 +5,7 @@ failure. The only file that knows Dask.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -123,6 +124,8 @@ def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
     from distributed import Client, LocalCluster
 
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    # For good, not while the cluster lives: closing one whose workers were killed logs tracebacks.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with (
         dask.config.set(_QUIET),
         LocalCluster(
