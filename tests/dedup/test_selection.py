@@ -1,127 +1,170 @@
-"""Candidates and the selection against a brute-force reference, on random bucket memberships."""
+"""The selection against a brute-force reference, on random bucket memberships and similarities."""
 
-import time
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.candidates import buckets
-from dedup.clusters import KEPT, select
+from dedup import clusters
+from dedup.clusters import COMPARED, KEPT, Memberships, Rules, collapse, grouped, select
 
-I64 = npt.NDArray[np.int64]
-Membership = list[list[int]]
-
-
-def brute_force_buckets(digests: list[int]) -> set[frozenset[int]]:
-    groups: dict[int, set[int]] = {}
-    for index, digest in enumerate(digests):
-        groups.setdefault(digest, set()).add(index)
-    return {frozenset(group) for group in groups.values() if len(group) > 1}
+CELLS = 16
 
 
-@given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**64 - 1)), max_size=40))
-def test_buckets(digests: list[int]) -> None:
-    members, numbers = buckets(np.array(digests, np.uint64))
-    groups: dict[int, list[int]] = {}
-    for member, number in zip(members.tolist(), numbers.tolist(), strict=True):
-        groups.setdefault(number, []).append(member)
-    assert {frozenset(g) for g in groups.values()} == brute_force_buckets(digests)
-    assert sorted(groups) == list(range(len(groups)))
-    assert all(group == sorted(group) for group in groups.values())
+@dataclass
+class Case:
+    """Documents by rank, the members of each bucket with its channel, and what is alike."""
+
+    count: int
+    buckets: list[tuple[int, list[int]]]
+    signatures: np.ndarray
+    exact: np.ndarray
+    origin: np.ndarray
+    rules: Rules
+
+    def memberships(self, random: np.random.Generator | None = None) -> Memberships:
+        """Flat; with `random`, in another order and with other bucket numbers."""
+        entries = [(m, b, c) for b, (c, members) in enumerate(self.buckets) for m in members]
+        member, bucket, channel = np.array(entries, np.int64).reshape(-1, 3).T
+        if random is not None and entries:
+            order = random.permutation(len(entries))
+            bucket = random.permutation(len(self.buckets))[bucket]
+            member, bucket, channel = member[order], bucket[order], channel[order]
+        return grouped(
+            member.astype(np.uint32), bucket.astype(np.int64), channel.astype(np.uint8), self.count
+        )
+
+    def run(self, random: np.random.Generator | None = None) -> clusters.Selection:
+        return select(
+            self.memberships(random), self.signatures, self.rules,
+            lambda a, b: float(self.exact[a, b]), self.origin,
+        )  # fmt: skip
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[int, Membership, list[int]]:
-    """(documents, members of each bucket, rank of each document)."""
-    count = draw(st.integers(1, 14))
-    member = st.lists(st.integers(0, count - 1), unique=True, min_size=1, max_size=6)
-    return count, draw(st.lists(member, max_size=12)), draw(st.permutations(range(count)))
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(1, 24))
+    member = st.lists(st.integers(0, count - 1), unique=True, min_size=1, max_size=20)
+    buckets = draw(st.lists(st.tuples(st.integers(0, 4), member), max_size=12))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    exact = random.random((count, count))
+    exact = np.triu(exact, 1) + np.triu(exact, 1).T
+    signatures = random.integers(0, 2, (count, CELLS)).astype(np.uint32)
+    signatures[:, : draw(st.integers(0, CELLS))] = 0
+    origins = st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=count, max_size=count)
+    rules = Rules(
+        draw(st.sampled_from(["estimate", "exact"])), draw(st.sampled_from([0.3, 0.6, 0.9])), CELLS,
+        sure=draw(st.sampled_from([0, 1 << 4])), same=draw(st.sampled_from([0, 1 << 3])),
+    )  # fmt: skip
+    return Case(count, buckets, signatures, exact, np.array(draw(origins), np.uint8), rules)
 
 
-def brute_force_select(
-    count: int, membership: Membership, rank: list[int]
-) -> tuple[list[int], list[int]]:
-    """Pairs and all: visit by rank, drop when an already kept one shares a bucket."""
-    shares = [
-        [sum(a in b and c in b for b in membership) for a in range(count)] for c in range(count)
-    ]
+def brute_force(case: Case) -> tuple[list[int], list[int]]:
+    """Pairs and all: visit by rank, drop when a kept one shares a bucket and is alike enough."""
     kept: list[int] = []
-    representative, shared = [KEPT] * count, [0] * count
-    for document in sorted(range(count), key=rank.__getitem__):
-        edges = [k for k in kept if shares[document][k]]
-        if edges:
-            best = min(edges, key=rank.__getitem__)
-            representative[document], shared[document] = best, shares[document][best]
-        else:
-            kept.append(document)
-    return representative, shared
-
-
-def flat(membership: Membership) -> tuple[I64, I64]:
-    members = [m for bucket in membership for m in bucket]
-    numbers = [n for n, bucket in enumerate(membership) for _ in bucket]
-    return np.array(members, np.int64), np.array(numbers, np.int64)
-
-
-@given(cases())
-def test_select_equals_brute_force(case: tuple[int, Membership, list[int]]) -> None:
-    count, membership, rank = case
-    representative, shared = select(*flat(membership), np.array(rank, np.int64))
-    expected = brute_force_select(count, membership, rank)
-    assert (representative.tolist(), shared.tolist()) == expected
-
-
-@given(cases(), st.randoms(use_true_random=False))
-def test_select_ignores_edge_order(case: tuple[int, Membership, list[int]], random: object) -> None:
-    _, membership, rank = case
-    members, numbers = flat(membership)
-    order = np.arange(len(members))
-    random.shuffle(order)  # type: ignore[attr-defined]
-    renamed = np.arange(len(membership))
-    random.shuffle(renamed)  # type: ignore[attr-defined]
-    first = select(members, numbers, np.array(rank, np.int64))
-    names = renamed[numbers[order]] if len(numbers) else numbers
-    second = select(members[order], names, np.array(rank, np.int64))
-    assert [a.tolist() for a in first] == [a.tolist() for a in second]
-
-
-@given(cases())
-def test_dropped_ones_touch_a_kept_one(case: tuple[int, Membership, list[int]]) -> None:
-    """No transitive wipe-out: the representative is kept, better ranked, and shares a bucket."""
-    _, membership, rank = case
-    representative, shared = select(*flat(membership), np.array(rank, np.int64))
-    for document, stands_for in enumerate(representative.tolist()):
-        together = [b for b in membership if document in b and stands_for in b]
-        if stands_for == KEPT:
-            assert shared[document] == 0
+    representative, channels = [KEPT] * case.count, [0] * case.count
+    for d in range(case.count):
+        if case.origin[d] == 2:
             continue
-        assert representative[stands_for] == KEPT
-        assert rank[stands_for] < rank[document]
-        assert shared[document] == len(together) > 0
+        doubtful = 0
+        for k in kept if case.origin[d] == 0 else []:
+            bits = 0
+            for channel, members in case.buckets:
+                bits |= (1 << channel) * (d in members and k in members)
+            estimate = float((case.signatures[d] == case.signatures[k]).mean())
+            sure = bits & case.rules.sure or (bits & case.rules.same and estimate == 1)
+            if bits and not sure and case.rules.reject_below <= estimate < case.rules.threshold:
+                doubtful += 1
+            if doubtful > clusters.DOUBTFUL_READS and not sure and estimate < case.rules.threshold:
+                continue
+            if bits and accepted(case, bits, estimate, float(case.exact[d, k])):
+                representative[d], channels[d] = k, bits
+                break
+        else:
+            kept.append(d)
+    return representative, channels
 
 
-def test_no_edges() -> None:
+def accepted(case: Case, bits: int, estimate: float, exact: float) -> bool:
+    rules = case.rules
+    if bits & rules.sure or (bits & rules.same and estimate == 1):
+        return True
+    if rules.verify == "estimate":
+        return estimate >= rules.threshold
+    return estimate >= rules.reject_below and exact >= rules.threshold
+
+
+@given(cases())
+def test_select_equals_brute_force(case: Case) -> None:
+    found = case.run()
+    assert (found.representative.tolist(), found.channels.tolist()) == brute_force(case)
+
+
+@given(cases(), st.integers(0, 99))
+def test_select_ignores_edge_order(case: Case, seed: int) -> None:
+    first, second = case.run(), case.run(np.random.default_rng(seed))
+    assert first.representative.tolist() == second.representative.tolist()
+    assert first.channels.tolist() == second.channels.tolist()
+    np.testing.assert_array_equal(first.exact, second.exact)
+
+
+@given(cases())
+def test_dropped_ones_are_like_a_kept_one(case: Case) -> None:
+    """No transitive wipe-out, and what is reported is what was measured."""
+    found = case.run()
+    for d, k in enumerate(found.representative.tolist()):
+        if k == KEPT:
+            assert np.isnan(found.exact[d])
+            continue
+        assert k < d
+        assert found.representative[k] == KEPT
+        assert case.origin[d] == 0
+        assert case.origin[k] != 2
+        assert found.estimate[d] == (case.signatures[d] == case.signatures[k]).mean()
+        if not np.isnan(found.exact[d]) and found.exact[d] != 1:
+            assert found.exact[d] == case.exact[d, k] >= case.rules.threshold
+
+
+@given(cases())
+def test_collapse_keeps_the_smallest_of_every_component(case: Case) -> None:
+    label = list(range(case.count))
+    for _, members in case.buckets:
+        joined = {label[m] for m in members}
+        label = [min(joined) if x in joined else x for x in label]
+    found = collapse(case.memberships(), np.array(label), case.origin)
+    for d in range(case.count):
+        standing = [k for k in range(case.count) if label[k] == label[d] and case.origin[k] != 2]
+        if case.origin[d] == 0 and standing[0] != d:
+            k = standing[0]
+            together = {c for c, members in case.buckets if d in members and k in members}
+            assert found.representative[d] == k
+            assert found.channels[d] == sum(1 << c for c in together)
+        else:
+            assert found.representative[d] == KEPT
+
+
+def test_nothing_at_all() -> None:
     nothing = np.zeros(0, np.int64)
-    representative, shared = select(nothing, nothing, np.arange(3))
-    assert representative.tolist() == [KEPT] * 3 and shared.tolist() == [0] * 3
+    memberships = grouped(nothing.astype(np.uint32), nothing, nothing.astype(np.uint8), 0)
+    found = select(
+        memberships, np.zeros((0, 4), np.uint32), Rules("exact", 0.8, 4), lambda a, b: 1.0
+    )
+    assert found.representative.tolist() == []
 
 
-def seconds(documents: int) -> float:
-    """One bucket that holds every document, nine times: n^2 pairs if pairs were ever made."""
-    digests = np.zeros(documents, np.uint64)
-    start = time.process_time()
-    members, numbers = buckets(digests)
-    nine = np.concatenate([numbers + band for band in range(9)])
-    representative, _ = select(np.tile(members, 9), nine, np.arange(documents))
-    assert (representative[1:] == 0).all()
-    return time.process_time() - start
+def boilerplate(documents: int) -> clusters.Selection:
+    """One bucket that holds every document, none of them alike: n^2 pairs if all were compared."""
+    random = np.random.default_rng(1)
+    signatures = random.integers(0, 1 << 32, (documents, 64)).astype(np.uint32)
+    member = np.arange(documents, dtype=np.uint32)
+    zeros = np.zeros(documents, np.int64)
+    memberships = grouped(member, zeros, zeros.astype(np.uint8), documents)
+    return select(memberships, signatures, Rules("exact", 0.8, 64), lambda a, b: 1.0)
 
 
-def test_linear_in_the_size_of_a_bucket() -> None:
-    """Four times the documents cost far less than sixteen times the time."""
-    seconds(1000)
-    small = min(seconds(5_000) for _ in range(3))
-    large = min(seconds(20_000) for _ in range(3))
-    assert large < 9 * small + 0.05
+def test_work_is_linear_in_the_size_of_a_bucket() -> None:
+    found = boilerplate(3 * COMPARED)
+    assert (found.representative == KEPT).all()
+    assert found.counts["compared"] == COMPARED * (COMPARED - 1) // 2 + 2 * COMPARED * COMPARED
+    assert found.counts["cut_short"] == 2 * COMPARED - 1

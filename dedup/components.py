@@ -1,0 +1,173 @@
+"""Components of documents that buckets connect: union-find in one array of 4 bytes a document.
+
+The smaller index becomes the parent, so the label of a component is its smallest document, and
+labels do not depend on the order in which buckets come.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.compiled import kernel
+from dedup.join import keep_shared
+from dedup.lsh import band_digests
+from dedup.runs import DIGIT, RADIX, scatter, sort_entries
+
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+MAX_DOCUMENTS = 2**32 - 2
+_NONE = np.uint32(2**32 - 1)
+
+
+def new_parents(count: int) -> U32:
+    """Every document its own component: (count,) uint32. ValueError above 2^32 - 2 documents."""
+    if not 0 <= count <= MAX_DOCUMENTS:
+        raise ValueError(f"{count} documents; one join takes at most {MAX_DOCUMENTS}")
+    return np.arange(count, dtype=np.uint32)
+
+
+def unite(parents: U32, members_M: U32, bucket_M: U32) -> None:
+    """Join the members of each bucket, in place: neighbours of the same bucket number.
+
+    parents (N,) of `new_parents`; members_M (M,) uint32 below N and bucket_M (M,) uint32, as
+    `dedup.join.buckets` gives them. Call it once for each pair of arrays, in any order. ValueError
+    when lengths differ or a member is no document.
+    """
+    if members_M.shape != bucket_M.shape:
+        raise ValueError(f"{len(members_M)} members with {len(bucket_M)} bucket numbers")
+    if {parents.dtype, members_M.dtype, bucket_M.dtype} != {np.dtype(np.uint32)}:
+        raise ValueError(
+            f"parents, members and buckets are {parents.dtype}, {members_M.dtype}, "
+            f"{bucket_M.dtype}; give uint32"
+        )
+    if len(members_M) and members_M.max() >= len(parents):
+        raise ValueError(f"member {members_M.max()} of {len(parents)} documents")
+    _unite_neighbours(bucket_M, members_M, parents)
+
+
+def finish(parents: U32) -> U32:
+    """Turn parents into labels, in place: the smallest document of each one's component."""
+    _finish(parents)
+    return parents
+
+
+def components(labels_N: U32) -> tuple[U32, I64]:
+    """Members of the components of two and more documents.
+
+    labels_N (N,) uint32 of `finish`. Returns (members (M,) uint32 in ascending order of (component,
+    document); starts (C + 1,) int64: component c is members[starts[c]:starts[c + 1]]). Scratch is 4
+    bytes a document. ValueError when these are no labels.
+    """
+    places = np.zeros(len(labels_N), np.uint32)
+    sizes = _component_sizes(labels_N, places)
+    if sizes is None:
+        raise ValueError("these are no labels: call finish(parents) before components")
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    members = np.empty(starts[-1], np.uint32)
+    _place_members(labels_N, places, members)
+    return members, starts
+
+
+def connected(signatures_NP: U32 | U64, bands: int, rows: int, skip_N: Mask | None = None) -> U32:
+    """Labels (N,) uint32 of the components of candidates, in memory.
+
+    signatures_NP (N, P) uint32 or uint64; skip_N (N,) bool marks documents that meet nobody, such
+    as those without shingles. The label is the smallest document of the component. Needs
+    8 * bands + 32 bytes a document, 8 more with a mask. ValueError as `band_digests` and
+    `new_parents` raise it, and for a mask of another length.
+    """
+    parents = new_parents(len(signatures_NP))
+    if skip_N is not None and skip_N.shape != parents.shape:
+        raise ValueError(f"a mask of {len(skip_N)} for {len(parents)} documents")
+    digests_BN = band_digests(signatures_NP, bands, rows)
+    documents = parents.copy() if skip_N is None else np.flatnonzero(~skip_N).astype(np.uint32)
+    scratch = np.empty((2, len(documents)), np.uint64)
+    owners = np.empty((2, len(documents)), np.uint32)
+    for digests in digests_BN:
+        entries = digests if skip_N is None else digests[documents]
+        _connect(entries, documents, parents, scratch, owners)
+    return finish(parents)
+
+
+@kernel
+def _connect(digests: U64, documents: U32, parents: U32, scratch: U64, owners: U32) -> None:
+    """One band: dealt out to windows that fit the cache, then as `dedup.join.buckets`.
+
+    scratch and owners are (2, len(digests)).
+    """
+    places = np.empty(RADIX, np.int64)
+    starts = np.array([0, len(digests)])
+    zero, last, shift = np.uint64(0), np.uint64(2**64 - 1), 64 - DIGIT
+    a, b, c, d = scratch[0], scratch[1], owners[0], owners[1]
+    scatter(digests, documents, zero, np.uint64(shift), places, a, c)
+    found = keep_shared(a, c, starts, zero, last, shift, 0, b, d)
+    ordered, members = sort_entries(
+        b[:found], d[:found], a[:found], c[:found], b[:found], d[:found]
+    )
+    _unite_neighbours(ordered, members, parents)
+
+
+@kernel
+def _root(parents: U32, document: np.uint32) -> np.uint32:
+    """The root, halving the path to it."""
+    while parents[document] != document:
+        parents[document] = parents[parents[document]]
+        document = parents[document]
+    return document
+
+
+@kernel
+def _unite_neighbours(keys: U32 | U64, members: U32, parents: U32) -> None:
+    for i in range(1, len(keys)):
+        if keys[i] != keys[i - 1]:
+            continue
+        one, other = _root(parents, members[i - 1]), _root(parents, members[i])
+        if one < other:
+            parents[other] = one
+        else:
+            parents[one] = other
+
+
+@kernel
+def _finish(parents: U32) -> None:
+    """A parent is smaller than its child, so its own label is final already."""
+    for document in range(len(parents)):
+        parents[document] = parents[parents[document]]
+
+
+@kernel
+def _component_sizes(labels: U32, places: U32) -> I64 | None:
+    """Sizes of components of two and more; places (zeros) gets the start of each at its label, and
+    _NONE elsewhere. None when a label is above its document or is not its own label."""
+    for document in range(len(labels)):
+        label = labels[document]
+        if label > document or labels[label] != label:
+            return None
+        places[label] += np.uint32(1)
+    count = 0
+    for document in range(len(labels)):
+        count += 1 if places[document] > 1 else 0
+    sizes = np.empty(count, np.int64)
+    component, start = 0, 0
+    for document in range(len(labels)):
+        size = places[document]
+        places[document] = _NONE
+        if size > 1:
+            places[document] = start
+            sizes[component] = size
+            start += size
+            component += 1
+    return sizes
+
+
+@kernel
+def _place_members(labels: U32, places: U32, members: U32) -> None:
+    """Counting sort by label; stable, so that documents ascend."""
+    for document in range(len(labels)):
+        place = places[labels[document]]
+        if place != _NONE:
+            members[place] = document
+            places[labels[document]] = place + np.uint32(1)

@@ -1,0 +1,100 @@
+"""Find duplicates in memory: the whole library in one call, for sets that fit."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dedup.clusters import KEPT, Memberships, Rules, Selection, collapse, grouped, select
+from dedup.components import finish, new_parents, unite
+from dedup.similarity import PairJaccard
+from dedup.join import buckets
+from dedup.lsh import band_digests
+from dedup.minhash import Sketches, sketch_documents
+from dedup.presets import Preset, Verify, check_choice, resolve
+from dedup.runs import sorted_run
+from dedup.text import Texts, joined
+
+SCHEMA = pa.schema([("row", pa.int64()), ("representative", pa.int64()), ("jaccard", pa.float64())])
+
+
+def find_duplicates(
+    texts: pa.Array | pa.ChunkedArray | Sequence[str],
+    *,
+    preset: str | Preset = "slimpajama",
+    verify: Verify = "exact",
+    threshold: float = 0.8,
+) -> pa.Table:
+    """One line per row to drop: `row`, the `representative` that stays (int64 row indices), and
+    `jaccard`: the exact similarity, the estimate, or null.
+
+    Rows are visited in order; one is dropped if and only if an earlier row that stays is a verified
+    duplicate of it, and the earliest such stands for it. With verify "none" whole components of
+    candidates collapse onto their first row, as in SlimPajama. Rows without a shingle always stay.
+    Raises ValueError for an unknown preset or verification, or a threshold outside (0, 1].
+
+    >>> text = "a sentence that is long enough to be shingled"
+    >>> find_duplicates([text, "something quite different here", text + "!"]).to_pylist()
+    [{'row': 2, 'representative': 0, 'jaccard': 1.0}]
+    """
+    recipe = resolve(preset)
+    check_choice("verify", verify, ("none", "estimate", "exact"))
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold is {threshold}; it must be above 0 and at most 1")
+    documents = joined(texts)
+    sketches = sketch_documents(documents, recipe)
+    member, bucket, channel = _memberships(sketches, recipe, verify)
+    count = len(sketches.shingles)
+    memberships = grouped(member, bucket, channel, count)
+    if verify == "none":
+        found = collapse(memberships, _components(member, bucket, count))
+        similarity = np.full(count, np.nan)
+    else:
+        found = _select(documents, sketches, memberships, recipe, verify, threshold)
+        similarity = found.exact if verify == "exact" else found.estimate
+    rows = np.flatnonzero(found.representative != KEPT)
+    columns = (rows, found.representative[rows], pa.array(similarity[rows], from_pandas=True))
+    return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
+
+
+def _memberships(
+    sketches: Sketches, recipe: Preset, verify: Verify
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Buckets of every band, and behind them those of documents with the same normalised text."""
+    rows = np.flatnonzero(sketches.shingles > 0).astype(np.uint32)
+    digests = list(band_digests(sketches.signatures[rows], recipe.bands, recipe.rows))
+    if verify != "none":
+        digests.append(sketches.text_digest[rows])
+    members, numbers, channels, first = [], [], [], 0
+    for channel, column in enumerate(digests):
+        ordered, owners = sorted_run(column, rows)
+        member, bucket = buckets([ordered], [owners])
+        members.append(member)
+        numbers.append(bucket.astype(np.int64) + first)
+        channels.append(np.full(len(member), channel, np.uint8))
+        first += int(bucket.max()) + 1 if len(bucket) else 0
+    return np.concatenate(members), np.concatenate(numbers), np.concatenate(channels)
+
+
+def _components(
+    member: npt.NDArray[np.uint32], bucket: npt.NDArray[np.int64], count: int
+) -> npt.NDArray[np.int64]:
+    parents = new_parents(count)
+    unite(parents, member, bucket.astype(np.uint32))
+    finish(parents)
+    return parents.astype(np.int64)
+
+
+def _select(
+    documents: Texts, sketches: Sketches, memberships: Memberships, recipe: Preset,
+    verify: Verify, threshold: float,
+) -> Selection:  # fmt: skip
+    pair = PairJaccard(recipe)
+    data, offsets = documents.data, documents.offsets
+
+    def exact(a: int, b: int) -> float:
+        return pair.of(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1])
+
+    rules = Rules(verify, threshold, recipe.num_perm, same=1 << recipe.bands)
+    return select(memberships, sketches.signatures, rules, exact)

@@ -1,0 +1,76 @@
+"""Compiled kernels: loaded from the cache, made anew when any source changes, never at import."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dedup.compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+USE = """
+from dedup.compiled import directory, first_use
+before = first_use()
+import numpy as np
+from dedup.polynomial import fmix64
+fmix64(np.uint64(1))
+print(before, first_use(), sum(fmix64.stats.cache_hits.values()), directory())
+"""
+
+
+def python(code: str, cache: Path) -> str:
+    environment = os.environ | {"WAFERMILL_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_second_process_compiles_nothing(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = python(USE, cache).removeprefix("True False 0 ")
+    assert Path(first).parent == cache / "kernels"
+    files = {p: p.stat().st_mtime_ns for p in cache.rglob("*.nbc")}
+    assert python(USE, cache) == f"False False 1 {first}"
+    assert files and files == {p: p.stat().st_mtime_ns for p in cache.rglob("*.nbc")}
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    """Every process compiles for itself; nothing fails."""
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    assert python(USE, blocked).startswith("True True 0 ")
+
+
+def test_any_source_names_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change in one file is a new cache for all: kernels call kernels of other files."""
+    for name in ("compiled.py", "text.py"):
+        (tmp_path / name).write_bytes((ROOT / "dedup" / name).read_bytes())
+    monkeypatch.setattr(dedup.compiled, "__file__", str(tmp_path / "compiled.py"))
+    names = []
+    for extra in (b"", b"# changed\n", b""):
+        source = (ROOT / "dedup/text.py").read_bytes() + extra
+        (tmp_path / "text.py").write_bytes(source)
+        names.append(dedup.compiled.directory.__wrapped__().name)
+    assert names[0] == names[2] != names[1]
+
+
+def test_import_is_light(tmp_path: Path) -> None:
+    code = "import sys, dedup, dedup.presets; print(sorted(set(sys.modules) & {'numba', 'numpy',"
+    assert python(code + " 'datasketch', 'pyarrow'}), dir(dedup)[:1])", tmp_path).startswith("[]")
+
+
+@pytest.mark.slow
+def test_warm_up_runs_every_kernel(tmp_path: Path) -> None:
+    """In one process on an empty cache, where kernels that only kernels call are compiled too."""
+    code = """
+import importlib, pkgutil
+import dedup.warm_up
+from numba.core.dispatcher import Dispatcher
+dedup.warm_up.warm_up()
+modules = [importlib.import_module(f"dedup.{m.name}") for m in pkgutil.iter_modules(dedup.__path__)]
+kernels = [k for m in modules for k in vars(m).values() if isinstance(k, Dispatcher)]
+print(len(kernels) > 40, [k.py_func.__qualname__ for k in kernels if not k.signatures])
+"""
+    assert python(code, tmp_path) == "True []"
