@@ -26,6 +26,12 @@ TARGET = Path(__file__).with_name("configuration.md")
 UNITS = {
     "read.task_bytes": "bytes", "read.max_document_bytes": "bytes", "read.max_bad_share": "share",
     "seed": "", "clean.min_length": "characters", "pack.max_sequence_length": "tokens",
+    "dedup.size": "shingle units", "dedup.bands": "", "dedup.rows": "",
+    "dedup.permutations": "", "dedup.threshold": "Jaccard similarity",
+    "dedup.max_source_share": "share", "dedup.memory": "bytes",
+    "lines.min_characters": "characters", "lines.min_documents": "documents",
+    "decontaminate.n": "words", "decontaminate.min_words": "words",
+    "decontaminate.min_overlap": "share",
     "pack.validation_share": "share", "pack.bucket_tokens": "tokens", "hdf5.shard_bytes": "bytes",
     "batch_size": "sequences", "micro_batch_size": "sequences", "shuffle_seed": "",
     "model.vocab_size": "entries", "model.max_position_embeddings": "tokens",

@@ -9,10 +9,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from pipeline.core.errors import PrepError, printable
+from pipeline.cli_clusters import register as register_clusters
+from pipeline.cli_dedup import register as register_dedup
+from pipeline.core.errors import PrepError
+from pipeline.options import JsonOption, WorkersOption
+from pipeline.terminal import readable_bytes as _bytes
+from pipeline.terminal import shown as _shown
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,15 +33,10 @@ ConfigArgument = Annotated[
 ]
 DirectoryArgument = Annotated[Path, typer.Argument(help="a run directory")]
 OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(min=0, help="worker processes; 0 runs in this one [default: by input size]"),
-]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change a config value, repeatable"),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
 @app.command(
@@ -89,29 +88,10 @@ def plan(
 ) -> None:
     """Check a config and show what would run, without writing anything to the run directory."""
     from pipeline.config import load_config
-    from pipeline.forecast import forecast
     from pipeline.preparation import prepare
+    from pipeline.show_plan import show_plan
 
-    prepared = prepare(load_config(config, tuple(set_ or ())), out)
-    stages = forecast(prepared)
-    if as_json:
-        return _out.print_json(json.dumps([vars(stage) for stage in stages]))
-    files, size = len(prepared.plan.files), prepared.plan.bytes
-    _out.print(
-        f"{files} raw shards, {_bytes(size)}, {len(prepared.plan.tasks)} tasks; "
-        f"output {prepared.out}/"
-    )
-    table = Table("stage", "state", "CPU time", "disk", "memory per worker")
-    for s in stages:
-        table.add_row(
-            s.stage,
-            s.state,
-            f"{s.cpu_seconds:,.0f} s",
-            _bytes(s.disk_bytes),
-            _bytes(s.memory_bytes),
-        )
-    _out.print(table)
-    return None
+    show_plan(prepare(load_config(config, tuple(set_ or ())), out), as_json)
 
 
 @app.command(epilog="Example: `prep status runs/quickstart`")
@@ -127,7 +107,7 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     for s in stages:
         table.add_row(s.stage, s.state, str(s.tasks), _bytes(s.bytes))
     _out.print(table)
-    _out.print("finished" if finished else "not finished; `prep run` with the same config goes on")
+    _out.print("finished" if finished else "not finished; the command that began it goes on")
     return None
 
 
@@ -192,6 +172,10 @@ def clean_up(directory: DirectoryArgument) -> None:
     _out.print(f"removed {', '.join(removed) or 'nothing'}: {_bytes(freed)} freed")
 
 
+register_dedup(app)
+register_clusters(app)
+
+
 def _print_ledger(ledger: dict[str, Any]) -> None:
     table = Table("source", title="documents by source")
     for name in (
@@ -239,19 +223,6 @@ def _source_values(source: dict[str, Any]) -> list[float]:
 
 def _cells(values: list[float]) -> list[str]:
     return [f"{v:,.2f}" if i == 6 else f"{int(v):,}" for i, v in enumerate(values)]
-
-
-def _shown(text: str) -> str:
-    """Text from data, safe for a terminal: no control characters, no markup."""
-    return escape(printable(text))
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
 
 
 def main() -> None:

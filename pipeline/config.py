@@ -1,9 +1,9 @@
 """The config of `prep`: every field typed, documented with its unit, and frozen."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.core.config_model import Bytes, FrozenModel, Share, parse
 from pipeline.core.strict_yaml import load
@@ -12,12 +12,21 @@ from pipeline.shipped import find_config
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
+def _paths(value: Any) -> Any:
+    """A list becomes a tuple; anything that names no path is refused."""
+    several = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not several or not all(isinstance(path, str) for path in several):
+        raise ValueError("expected a path or a list of paths")
+    return value if isinstance(value, str) else several
+
+
 class InputConfig(FrozenModel):
     """One collection of raw shards."""
 
     name: Name = Field(description="identity of the collection; part of every document's key")
-    path: str = Field(
-        description="a file, a directory or a glob, relative to this config; or builtin:quickstart"
+    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths)] = Field(
+        description="a file, a directory or a glob, relative to this config, or a list of them; or "
+        "builtin:quickstart"
     )
     text_key: str = Field("text", description="name of the field or column that holds the text")
     sources: tuple[str, ...] | None = Field(
@@ -52,17 +61,107 @@ class CleanConfig(FrozenModel):
         200, ge=0, description="characters left after lower-casing, dropping ASCII punctuation and "
         "collapsing white space; shorter documents are dropped"
     )  # fmt: skip
+    fix_text: bool = Field(
+        True, description="repair mojibake and the like with ftfy; false leaves the text as it is"
+    )
 
 
 class DedupConfig(FrozenModel):
-    """Near-duplicate removal."""
+    """Duplicate removal. A preset fixes shingles, bands and signature scheme; `custom` takes the
+    keys from `unit` to `permutations`, which other presets refuse."""
 
-    recipe: Literal["slimpajama", "none"] = Field(
+    preset: Literal[
+        "slimpajama", "slimpajama_exact", "fineweb", "strict", "custom", "exact", "none"
+    ] = Field(
         "slimpajama",
-        description="13-character shingles, 128 permutations, 9 bands of 13 rows; or none",
+        description="near-duplicates by MinHash LSH; exact: only documents whose normalised text "
+        "is the same; none: no removal",
+    )
+    unit: Literal["char", "word"] | None = Field(None, description="custom: shingle unit")
+    size: int | None = Field(None, ge=1, le=64, description="custom: units in one shingle")
+    bands: int | None = Field(None, ge=1, le=60, description="custom: bands")
+    rows: int | None = Field(None, ge=1, le=128, description="custom: rows in one band")
+    permutations: int | None = Field(
+        None, ge=1, le=1024, description="custom: permutations in one signature"
+    )
+    scheme: Literal["affine32", "affine64", "legacy", "fss"] | None = Field(
+        None, description="signature scheme [default: the preset's]; fss is the fastest"
+    )
+    hash: Literal["poly64", "sha1"] | None = Field(
+        None, description="base hash of shingles [default: the preset's]"
+    )
+    verify: Literal["exact", "estimate", "none"] | None = Field(
+        None,
+        description="what makes a candidate pair a duplicate: exact Jaccard similarity, the "
+        "signatures' estimate, or nothing more [default: exact; slimpajama_exact: none]",
+    )
+    threshold: float = Field(
+        0.8, gt=0, le=1, description="Jaccard similarity from which a pair is a duplicate"
+    )
+    key: str | None = Field(
+        None,
+        description="a field of `meta` such as url (dots go deeper): documents with the same value "
+        "are duplicates too",
+    )
+    indexes: tuple[str, ...] = Field(
+        (),
+        description="earlier run directories or indexes, relative to this config: documents that "
+        "resemble one kept there are duplicates",
     )
     source_priority: tuple[str, ...] = Field(
         (), description="source labels preferred as representatives, best first"
+    )
+    max_source_share: Share = Field(
+        0.75,
+        description="alarm: stop when a larger share of the documents of one source (of 100 and "
+        "more) would go as duplicates",
+    )
+    memory: Bytes = Field(
+        1 << 30, ge=16 << 20, description="working memory of one join or verification task"
+    )
+
+
+class DecontaminateConfig(FrozenModel):
+    """Documents that hold text of evaluation sets, by runs of words they share."""
+
+    sets: tuple[str, ...] = Field(
+        (), description="jsonl files of evaluation items, relative to this config; none: off"
+    )
+    n: int = Field(13, ge=1, le=64, description="words in a run that a document and an item share")
+    min_words: int = Field(
+        8, ge=1, le=64, description="shortest run; items with fewer words are listed as not checked"
+    )
+    min_overlap: Share = Field(
+        0.4, description="share of an item's words that a document must hold to count"
+    )
+    action: Literal["drop", "quarantine", "review", "report"] = Field(
+        "drop", description="what follows for such a document; report: evidence only"
+    )
+    fields: tuple[str, ...] | None = Field(
+        None, description="fields that hold an item's text, dotted [default: every string]"
+    )
+
+    @model_validator(mode="after")
+    def _shortest_fits(self) -> "DecontaminateConfig":
+        if self.min_words > self.n:
+            raise ValueError(f"expected min_words of at most n ({self.n})")
+        return self
+
+
+class LinesConfig(FrozenModel):
+    """Repeated lines or paragraphs: all but the first occurrence are cut before tokenizing."""
+
+    unit: Literal["none", "line", "paragraph"] = Field(
+        "none", description="what is compared; paragraphs end at blank lines; none: off"
+    )
+    min_characters: int = Field(
+        40, ge=1, description="normalised characters below which a unit is left alone"
+    )
+    min_documents: int = Field(
+        6, ge=2, description="documents a unit must occur in before it is cut from all but one"
+    )
+    sources: tuple[str, ...] | None = Field(
+        None, description="source labels that are looked at [default: all]; leave code out"
     )
 
 
@@ -109,7 +208,9 @@ class Config(FrozenModel):
     read: ReadConfig = ReadConfig()
     clean: CleanConfig = CleanConfig()
     dedup: DedupConfig = DedupConfig()
+    lines: LinesConfig = LinesConfig()
     screen: ScreenConfig = ScreenConfig()
+    decontaminate: DecontaminateConfig = DecontaminateConfig()
     tokenize: TokenizeConfig = TokenizeConfig()
     pack: PackConfig = PackConfig()
     hdf5: Hdf5Config = Hdf5Config()

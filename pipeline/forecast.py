@@ -8,13 +8,14 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config import Config
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
 from pipeline.inputs_cache import InputHashes
-from pipeline.preparation import Prepared, story
+from pipeline.preparation import PREPARATION, Prepared, Story
 from pipeline.runner import manifest_path, reasons, stage_fields
 from pipeline.stage import Stage
-from pipeline.upkeep import STAGES
+from pipeline.upkeep import DEDUP_STAGES, LINE_STAGES, OVERLAP_STAGES, STORIES
 
 _MB_PER_SECOND = {
     "clean": 3.2, "signatures": 0.32, "screen": 64.0, "tokenize": 2.8, "scatter": 59.0,
@@ -42,7 +43,7 @@ class _MustRun(Exception):
     """The stages from here on depend on one that has to run."""
 
 
-def stage_states(prepared: Prepared) -> dict[str, str]:
+def stage_states(prepared: Prepared, story: Story) -> dict[str, str]:
     """`reuse`, or `run` with the fields that changed, for every stage the files can tell about.
 
     Stages behind the first that must run are missing: they are reused if its content stays.
@@ -63,7 +64,8 @@ def stage_states(prepared: Prepared) -> dict[str, str]:
         return manifest
 
     with contextlib.suppress(_MustRun):
-        story(prepared, look, InputHashes(prepared.out, prepared.plan.files, False).unchanged)
+        unchanged = InputHashes(prepared.out, prepared.plan.files, False).unchanged
+        story.tell(prepared, look, unchanged)
     return states
 
 
@@ -74,15 +76,25 @@ def _committed(out: Path, stage: str) -> StageManifest | None:
         return None
 
 
-def forecast(prepared: Prepared) -> list[StageForecast]:
+def _left_out(config: Config) -> tuple[str, ...]:
+    """Stages that this config does not call for."""
+    return (
+        *(DEDUP_STAGES if config.dedup.preset == "none" else ()),
+        *(() if config.decontaminate.sets else OVERLAP_STAGES),
+        *(LINE_STAGES if config.lines.unit == "none" else ()),
+    )
+
+
+def forecast(prepared: Prepared, story: Story = PREPARATION) -> list[StageForecast]:
     """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
     groups = prepared.plan.tasks
     largest = max(sum(prepared.plan.files[i].text_estimate for i in group) for group in groups)
-    states = stage_states(prepared)
+    states = stage_states(prepared, story)
+    left_out = _left_out(prepared.config)
     stages = []
-    for stage in STAGES:
-        if prepared.config.dedup.recipe == "none" and stage in ("signatures", "bands"):
+    for stage in STORIES[story.name]:
+        if stage in left_out:
             continue
         behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
         state = states.get(stage, behind)

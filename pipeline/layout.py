@@ -1,24 +1,35 @@
 """Where everything stands in a run directory, and who owns it."""
 
 OWNED_DIRECTORIES = (
-    "documents", "drops", "signatures", "bands", "screen", "keep", "splits", "tokens",
-    "shuffle", "stream", "rows", "hdf5", "manifests",
+    "documents", "drops", "signatures", "runs", "bands", "components", "routes", "clusters",
+    "screen", "overlap", "decisions", "keep", "splits", "lines", "repeats", "cuts", "tokens",
+    "shuffle", "stream", "rows", "hdf5", "records", "manifests",
 )  # fmt: skip
 INTERMEDIATE_DIRECTORIES = (
-    "signatures", "bands", "screen", "keep", "splits", "shuffle", "stream", "rows",
+    "signatures", "runs", "bands", "components", "routes", "clusters", "screen", "overlap",
+    "decisions", "keep", "splits", "lines", "repeats", "cuts", "shuffle", "stream", "rows",
 )  # fmt: skip
 """Deleted by `prep clean-up`: nothing but a rebuild of later stages reads them."""
+
+RECORDS = "records"
+"""The kept records of every raw shard (`prep dedup`)."""
 
 INPUTS = "inputs.parquet"
 SOURCES = "sources.parquet"
 DOCUMENTS = "documents.parquet"
 CLUSTERS = "clusters.parquet"
+CUTS = "lines.parquet"
+EVAL_ITEMS = "eval_items.parquet"
 EVIDENCE = "evidence.parquet"
 DECISIONS = "decisions.parquet"
 LEDGER = "ledger.json"
 REPORT = "report.html"
+CLUSTER_REPORT = "clusters.html"
 MANIFEST = "manifest.json"
-OWNED_FILES = (INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, LEDGER, REPORT, MANIFEST)
+OWNED_FILES = (
+    INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, LEDGER, REPORT, CLUSTER_REPORT,
+    MANIFEST, CUTS, EVAL_ITEMS,
+)  # fmt: skip
 
 SPLITS = ("train", "validation")
 """Split s of a document is an index into this tuple."""

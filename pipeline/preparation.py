@@ -7,22 +7,38 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.cluster import executor
-from pipeline.config import Config, LoadedConfig, load_config
+from pipeline.config import Config, DedupConfig, LoadedConfig, load_config
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
+from pipeline.deduplication import deduplicate, preset_of, verification_of
+from pipeline.indexes import load_earlier
 from pipeline.inputs_cache import InputHashes
 from pipeline.progress import Progress
 from pipeline.provenance.policy import Rules, load_rules
+from pipeline.provenance.recipe import Recipe
 from pipeline.runner import RemovedInputError, Runner, manifest_path, removed_note
 from pipeline.shipped import default_rules
 from pipeline.sources import quickstart
+from pipeline.sources.eval_sets import EvalSet, find_eval_sets
 from pipeline.stage import Stage
-from pipeline.stages.account import account_stage
+from pipeline.stages.account import account_stage, split_accounts
+from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
-from pipeline.stages.dedup import band_stage, signature_stage
-from pipeline.stages.keep import keep_stage
+from pipeline.stages.decontaminate import (
+    OverlapRules,
+    decisions_stage,
+    eval_index_stage,
+    overlap_stage,
+)
+from pipeline.stages.lines import (
+    LineRules,
+    cut_table_stage,
+    cuts_stage,
+    repeats_stage,
+    units_stage,
+)
 from pipeline.stages.pack import pack_stage, params_stage
 from pipeline.stages.plan import Plan, make_plan, plan_stage
 from pipeline.stages.report import report_stage
@@ -33,6 +49,10 @@ from pipeline.stages.tables import documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
+
+
+RunStage = Callable[[Stage], StageManifest]
+Unchanged = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,23 @@ class Prepared:
     config: Config
     rules: Rules
     plan: Plan
+    earlier: tuple[Batch, ...]
+    eval_sets: tuple[EvalSet, ...]
     out: Path
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a run does: its name and the function that tells every stage in order, each built from
+    the manifests before it, and returns them by name.
+
+    The function is given what was prepared; what brings one stage up to date (or only looks, for
+    `prep plan`); and what tells whether the raw shards noted in a clean task's counters still have
+    the same content.
+    """
+
+    name: str
+    tell: Callable[[Prepared, RunStage, Unchanged], dict[str, StageManifest]]
 
 
 def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
@@ -66,8 +102,87 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
     builtin = {}
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
-    plan = make_plan(config, loaded.base, builtin)
-    return Prepared(config, rules, plan, out or Path("runs") / config.name)
+    out = out or Path("runs") / config.name
+    plan = make_plan(config, loaded.base, builtin, out)
+    earlier = load_earlier(config.dedup, loaded.base)
+    sets = config.decontaminate.sets
+    eval_sets = find_eval_sets(sets, loaded.base) if sets else ()
+    return Prepared(config, rules, plan, earlier, eval_sets, out)
+
+
+def _preparation(
+    prepared: Prepared, run_stage: RunStage, unchanged: Unchanged
+) -> dict[str, StageManifest]:
+    """The whole way from raw shards to HDF5."""
+    config = prepared.config
+    done: dict[str, StageManifest] = {}
+
+    def run(stage: Stage) -> StageManifest:
+        done[stage.name] = run_stage(stage)
+        return done[stage.name]
+
+    index = _eval_index(prepared, run)
+    clean = read_inputs(prepared, run, unchanged)
+    decided: list[StageManifest] = []
+
+    def screen() -> StageManifest:
+        found = run(screen_stage(clean, prepared.rules))
+        if index is not None:
+            overlap = run(overlap_stage(clean, index, _overlap_rules(config)))
+            found = run(decisions_stage(found, overlap))
+        run(evidence_stage(found))
+        decided.append(found)
+        return found
+
+    keep = deduplicate(config, prepared.earlier, clean, screen, run)
+    check_survivors(keep)
+    tokens = run(tokenize_stage(clean, keep, _cuts(config, clean, keep, run)))
+    gather = run(gather_stage(config, run(scatter_stage(config, keep, tokens))))
+    pack = run(pack_stage(config, gather, run(rows_stage(config, clean, gather))))
+    run(params_stage(config, gather, pack))
+    run(sources_stage(prepared.plan, clean))
+    documents = run(documents_stage(clean, keep, decided[0], tokens))
+    packed = split_accounts(gather, pack, config.pack.max_sequence_length)
+    run(account_stage(clean, documents, packed))
+    run(report_stage(config.name, done, _notes(config)))
+    return done
+
+
+PREPARATION = Story("prepare", _preparation)
+
+
+def _overlap_rules(config: Config) -> OverlapRules:
+    d = config.decontaminate
+    return OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action)
+
+
+def _eval_index(prepared: Prepared, run: RunStage) -> StageManifest | None:
+    """What evaluation items are looked for; first of all, so that bad sets fail early."""
+    if not prepared.eval_sets:
+        return None
+    return run(eval_index_stage(prepared.eval_sets, _overlap_rules(prepared.config)))
+
+
+def _cuts(
+    config: Config, clean: StageManifest, keep: StageManifest, run: RunStage
+) -> StageManifest | None:
+    """The repeated lines or paragraphs that are cut from the text before it is tokenized."""
+    lines = config.lines
+    if lines.unit == "none":
+        return None
+    rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
+    units = run(units_stage(clean, keep, rules))
+    cuts = run(cuts_stage(units, run(repeats_stage(units, rules, config.dedup.memory))))
+    run(cut_table_stage(cuts))
+    return cuts
+
+
+def read_inputs(prepared: Prepared, run: RunStage, unchanged: Unchanged) -> StageManifest:
+    """What every story begins with: the plan, and every raw shard read and checked."""
+    run(plan_stage(prepared.plan))
+    clean = run(clean_stage(prepared.config, prepared.plan, unchanged))
+    _check_read(prepared.config, clean)
+    return clean
 
 
 def run(
@@ -78,6 +193,7 @@ def run(
     overrides: tuple[str, ...] = (),
     verify_inputs: bool = False,
     progress: Progress | None = None,
+    story: Story = PREPARATION,
 ) -> Manifest:
     """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
 
@@ -96,12 +212,27 @@ def run(
     with lock.hold(prepared.out):
         storage.sweep_temps(prepared.out)
         removed = removed_directories(prepared.out)
+        compile_kernels(prepared.config, progress)
         while True:
             try:
-                return _run_stages(prepared, workers, verify_inputs, progress, removed)
+                return _run_stages(prepared, story, workers, verify_inputs, progress, removed)
             except RemovedInputError as needed:
                 progress.note(f"{needed}; rebuilding")
                 removed -= needed.directories
+
+
+def compile_kernels(config: Config, progress: Progress) -> None:
+    """On the first use on a machine compile in one process, before workers would all do so."""
+    compiling = config.decontaminate.sets or config.lines.unit != "none"
+    if preset_of(config.dedup) is None and not compiling:
+        return
+    from dedup import compiled
+
+    if compiled.first_use():
+        from dedup.warm_up import warm_up
+
+        progress.note("compiling the dedup kernels for this machine, once")
+        warm_up()
 
 
 def removed_directories(out: Path) -> frozenset[str]:
@@ -118,6 +249,7 @@ def removed_directories(out: Path) -> frozenset[str]:
 
 def _run_stages(
     prepared: Prepared,
+    story: Story,
     workers: int | None,
     verify_inputs: bool,
     progress: Progress,
@@ -129,7 +261,7 @@ def _run_stages(
     if plan.passed_over:
         progress.note(f"{plan.passed_over} files passed over: not a format this reads")
     with executor(workers, plan.bytes) as where:
-        journal.event("run", config=config.name, workers=where.workers)
+        journal.event("run", config=config.name, story=story.name, workers=where.workers)
         runner = Runner(out, where, journal, progress, removed)
 
         def run_stage(stage: Stage) -> StageManifest:
@@ -139,48 +271,10 @@ def _run_stages(
                 hashes.remember([(name, path, digest) for name, path, _, digest in noted])
             return manifest
 
-        stages = story(prepared, run_stage, hashes.unchanged)
-        _commit(out, config, stages, runner.removed)
+        stages = story.tell(prepared, run_stage, hashes.unchanged)
+        _commit(out, config, story, stages, runner.removed)
         journal.event("done", reused=runner.reused, timings=progress.timings)
         return Manifest(out, stages, tuple(runner.reused))
-
-
-def story(
-    prepared: Prepared,
-    run_stage: Callable[[Stage], StageManifest],
-    unchanged: Callable[[Mapping[str, Any]], bool],
-) -> dict[str, StageManifest]:
-    """Every stage in order, each built from the manifests before it; returns them by name.
-
-    `run_stage` brings one stage up to date (or only looks, for `prep plan`); `unchanged` tells
-    whether the raw shards noted in a clean task's counters still have the same content.
-    """
-    config, plan = prepared.config, prepared.plan
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
-    run(plan_stage(plan))
-    clean = run(clean_stage(config, plan, unchanged))
-    _check_read(config, clean)
-    bands = None
-    if config.dedup.recipe == "slimpajama":
-        bands = run(band_stage(run(signature_stage(clean))))
-    screen = run(screen_stage(clean, prepared.rules))
-    run(evidence_stage(screen))
-    keep = run(keep_stage(config, clean, bands, screen))
-    _check_survivors(keep)
-    tokens = run(tokenize_stage(clean, keep))
-    gather = run(gather_stage(config, run(scatter_stage(config, keep, tokens))))
-    pack = run(pack_stage(config, gather, run(rows_stage(config, clean, gather))))
-    run(params_stage(config, gather, pack))
-    run(sources_stage(plan, clean))
-    documents = run(documents_stage(clean, screen, keep, tokens))
-    run(account_stage(clean, documents, gather, pack, config.pack.max_sequence_length))
-    run(report_stage(config.name, done, _notes(config)))
-    return done
 
 
 def _check_read(config: Config, clean: StageManifest) -> None:
@@ -194,30 +288,47 @@ def _check_read(config: Config, clean: StageManifest) -> None:
         )
 
 
-def _check_survivors(keep: StageManifest) -> None:
+def check_survivors(keep: StageManifest) -> None:
+    """Raises InputError when nothing is left."""
     counters = keep.tasks[0].counters
     if not counters["kept"]:
         raise InputError(
             f"no document is left of {counters['documents']:,} that reached the keep-list "
             f"({counters['duplicate']:,} duplicates, {counters['quarantined']:,} quarantined, "
-            f"{counters['dropped']:,} dropped); see drops/ and decisions.parquet"
+            f"{counters['dropped']:,} dropped); see drops/, clusters.parquet and decisions.parquet"
         )
+
+
+def describe_dedup(config: DedupConfig) -> str:
+    """One line: what counts as a duplicate, and how probably one of a given similarity is found."""
+    preset = preset_of(config)
+    if preset is None:
+        return "dedup: none"
+    recipe = Recipe(preset, config.key or "", verification_of(config), config.threshold)
+    return f"dedup {recipe.words}"
 
 
 def _notes(config: Config) -> tuple[str, ...]:
     notes = [
         "Short documents leave before dedup; those under 13 normalised characters never cluster."
     ]
-    if config.dedup.recipe == "slimpajama":
-        notes.append("Candidate pairs of the slimpajama recipe are not verified by exact Jaccard.")
+    dedup = config.dedup
+    if dedup.preset == "none":
+        notes.append("Near-duplicates were not removed (dedup.preset: none).")
+    elif verification_of(dedup) == "none":
+        notes.append("Candidate pairs were not verified; a cluster can hold chains (dedup.verify).")
     else:
-        notes.append("Near-duplicates were not removed (dedup.recipe: none).")
+        notes.append(
+            f"Duplicates by preset {dedup.preset}, verified by {verification_of(dedup)} Jaccard "
+            f"similarity of at least {dedup.threshold:g} to the document that is kept."
+        )
     return tuple(notes)
 
 
 def _commit(
-    out: Path, config: Config, stages: dict[str, StageManifest], removed: frozenset[str]
-) -> None:
+    out: Path, config: Config, story: Story, stages: dict[str, StageManifest],
+    removed: frozenset[str],
+) -> None:  # fmt: skip
     """Delete what no manifest names, then publish manifest.json: the commit of the run."""
     manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
     shards = {
@@ -235,6 +346,7 @@ def _commit(
     value = {
         "format": 1,
         "config": config.name,
+        "story": story.name,
         "removed": sorted(removed),
         "stages": [
             {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}

@@ -6,13 +6,34 @@ from pathlib import Path
 from pipeline import layout
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.journal import read_events
 from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
 from pipeline.runner import manifest_path, record_directory, removed_note
 
-STAGES = (
-    "plan", "clean", "signatures", "bands", "screen", "evidence", "keep", "tokenize", "scatter",
-    "gather", "rows", "pack", "params", "sources", "documents", "account", "report",
+OVERLAP_STAGES = ("eval_index", "overlap", "decisions")
+LINE_STAGES = ("lines", "repeats", "cuts", "cut_table")
+"""Stages that are off by default."""
+
+DEDUP_STAGES = ("signatures", "bands", "components", "route", "clusters")
+"""Stages that `dedup.preset: none` leaves out."""
+
+_PREPARE = (
+    "eval_index", "plan", "clean", "signatures", "bands", "screen", "overlap", "decisions",
+    "evidence", "components", "route", "clusters", "keep", "lines", "repeats", "cuts", "cut_table",
+    "tokenize", "scatter", "gather", "rows", "pack", "params", "sources", "documents", "account",
+    "report",
 )  # fmt: skip
+STAGES = tuple(stage for stage in _PREPARE if stage not in (*OVERLAP_STAGES, *LINE_STAGES))
+"""Stages of `prep run` with a default config, in order."""
+
+_DEDUP_ALONE = (
+    "plan", "clean", "signatures", "bands", "components", "route", "clusters", "keep", "sources",
+    "documents", "account",
+)  # fmt: skip
+STORIES = {
+    "prepare": _PREPARE, "dedup": (*_DEDUP_ALONE, "records", "cluster_report"), "index": _DEDUP_ALONE,
+}  # fmt: skip
+"""Stages of every story of `prep`, in order."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +50,9 @@ def status(directory: Path) -> tuple[bool, list[StageStatus]]:
     """Whether the run is finished, and the state of every stage, from the files alone."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
+    finished = (directory / layout.MANIFEST).exists()
     found = []
-    for stage in STAGES:
+    for stage in STORIES[_story_of(directory)]:
         try:
             manifest = read_manifest(manifest_path(directory, stage))
         except IntegrityError:
@@ -43,11 +65,22 @@ def status(directory: Path) -> tuple[bool, list[StageStatus]]:
         records = [
             r for p in record_directory(directory, stage).glob("*.json") if (r := read_record(p))
         ]
+        if not records and (finished or stage in (*OVERLAP_STAGES, *LINE_STAGES)):
+            continue
         size = sum(shard.size for record in records for shard in record.shards)
         found.append(
             StageStatus(stage, "partial" if records else "not started", len(records), size)
         )
-    return (directory / layout.MANIFEST).exists(), found
+    return finished, found
+
+
+def _story_of(directory: Path) -> str:
+    """The story of a run: from its manifest, or, while it is not finished, from the journal."""
+    try:
+        return str(read_sealed(directory / layout.MANIFEST).get("story", "prepare"))
+    except IntegrityError:
+        told = [event["story"] for event in read_events(directory) if "story" in event]
+        return str(told[-1]) if told else "prepare"
 
 
 def clean_up(directory: Path) -> tuple[list[str], int]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ from pipeline.core.manifest import read_sealed
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import check_split
+from pipeline.split_check import straddling
+from pipeline.stages.records import count_records
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,15 @@ class Check:
 
 
 def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[Check]:
-    """Check hashes, ledger, HDF5 contract, count(EOS) and lineage coverage of a run directory.
+    """Check hashes, ledger, copied records, HDF5 contract, count(EOS) and lineage coverage of a run
+    directory, whatever of these its story makes.
 
     Calls `on_file` for every file hashed. Raises IntegrityError naming everything found wrong.
     """
     if not (directory / layout.MANIFEST).exists():
         raise IntegrityError(
-            f"{directory}: no {layout.MANIFEST}: not a finished run; `prep run` finishes it"
+            f"{directory}: no {layout.MANIFEST}: not a finished run; "
+            "the command that began it finishes it"
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     checks = [_hashes(directory, manifest, on_file)]
@@ -45,16 +50,19 @@ def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[
         directory / layout.DOCUMENTS, columns=["state", "split", "tokens", "text_bytes"]
     )
     checks.append(_recount(ledger, documents))
+    if manifest.get("story") == "dedup":
+        checks.append(_records(directory, manifest, ledger))
+    if ledger.splits:
+        checks.append(_straddling(directory))
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
         checks += _split(dataset, name, split, documents)
     return checks
 
 
-def _hashes(directory: Path, manifest: dict[str, object], on_file: Callable[[], None]) -> Check:
+def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], None]) -> Check:
     problems = []
     files = manifest["files"]
-    assert isinstance(files, list)
     for file in files:
         try:
             storage.verify_file(directory / file["path"], file["hash"])
@@ -67,9 +75,18 @@ def _hashes(directory: Path, manifest: dict[str, object], on_file: Callable[[], 
     if problems:
         raise IntegrityError("\n".join(problems))
     removed = manifest.get("removed") or []
-    assert isinstance(removed, list)
     gone = f"; removed by clean-up: {', '.join(removed)}" if removed else ""
     return Check("hashes", f"{len(files)} files{gone}")
+
+
+def _straddling(directory: Path) -> Check:
+    found = straddling(directory)
+    if found is None:
+        return Check("splits", "not compared: no near-duplicate removal, or removed by clean-up")
+    detail = f"{found.pairs:,} candidate pairs across splits"
+    if found.pairs:
+        detail += f", highest Jaccard {found.highest:.3f}"
+    return Check("splits", f"{detail}, {found.duplicates:,} of {found.threshold:g} and more")
 
 
 def _recount(ledger: Ledger, documents: pa.Table) -> Check:
@@ -82,6 +99,16 @@ def _recount(ledger: Ledger, documents: pa.Table) -> Check:
             f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
         )
     return Check("ledger", f"{records:,} records, {len(kept):,} kept, {tokens:,} tokens: balanced")
+
+
+def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check:
+    """As many records were copied as documents were kept."""
+    files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
+    found = sum(count_records(directory / path) for path in files)
+    kept = sum(s.kept.documents for s in ledger.sources.values())
+    if found != kept:
+        raise IntegrityError(f"{directory / layout.RECORDS}: {found:,} records, {kept:,} were kept")
+    return Check("records", f"{found:,} records in {len(files)} files, all that were kept")
 
 
 def _split(

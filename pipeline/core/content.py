@@ -45,6 +45,8 @@ def _update(digest: xxhash.xxh3_128, array: pa.Array) -> None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         digest.update(pc.list_value_length(array).cast(pa.int64()).to_numpy().tobytes())
         return _update(digest, array.flatten())
+    if pa.types.is_fixed_size_list(kind):
+        return _update(digest, array.flatten())
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
         return _update_strings(digest, array)
     if pa.types.is_fixed_size_binary(kind):
@@ -55,7 +57,10 @@ def _update(digest: xxhash.xxh3_128, array: pa.Array) -> None:
         return None
     if pa.types.is_boolean(kind):
         array = array.cast(pa.uint8())
-    digest.update(array.to_numpy(zero_copy_only=False).tobytes())
+    values = array.to_numpy(zero_copy_only=False)
+    if values.dtype.hasobject and len(values):
+        raise TypeError(f"no content hash for values of type {kind}")
+    digest.update(values.tobytes())
     return None
 
 

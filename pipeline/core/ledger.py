@@ -3,7 +3,8 @@
 Per source, in documents and bytes:
     records    = documents + bad records(reason)                (blank lines apart)
     documents  = dropped(reason) + quarantined + duplicates + kept
-Per split, in tokens, with T the tokens of the kept documents (one EOS each), S packed streams:
+Per split (there are none when nothing is packed), in tokens, with T the tokens of the kept documents
+(one EOS each), S packed streams:
     rows       = ceil((T - S) / MSL)
     sum(mask)  = T - S
     padding    = rows * MSL - sum(mask)
@@ -114,7 +115,7 @@ class Ledger:
         problems += [f"split {n!r}: {p}" for n, s in self.splits.items() for p in s.problems()]
         kept = sum(s.kept.documents for s in self.sources.values())
         tokens = sum(s.tokens for s in self.sources.values())
-        if kept != sum(s.documents for s in self.splits.values()):
+        if self.splits and kept != sum(s.documents for s in self.splits.values()):
             problems.append("kept documents differ from the documents of the splits")
         if tokens != sum(s.tokens for s in self.splits.values()):
             problems.append("tokens of the sources differ from the tokens of the splits")

@@ -174,7 +174,7 @@ def read_verified(path: Path, expected: str) -> bytes:
 def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
     return IntegrityError(
         f"{path}: damaged: expected hash {expected}, found {actual}; "
-        "run `prep run` again with the same config to rebuild it"
+        "run the command that made it again to rebuild it"
     )
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.provenance.cluster_summary import Summary
+
 __all__ = [
     "Bin",
-    "Cluster",
-    "ClusterSize",
     "Decision",
     "DropReason",
     "Ledger",
@@ -112,22 +112,6 @@ class DropReason:
 
 
 @dataclass(frozen=True)
-class ClusterSize:
-    """How many duplicate clusters hold `size` documents."""
-
-    size: int
-    clusters: int
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """One large duplicate cluster, by its representative."""
-
-    size: int
-    representative: Sample
-
-
-@dataclass(frozen=True)
 class Decision:
     """What one policy rule decided."""
 
@@ -169,8 +153,7 @@ class Report:
     software: tuple[tuple[str, str], ...] = ()  # (name, version)
     ledger: Ledger = field(default_factory=Ledger)
     reasons: tuple[DropReason, ...] = ()
-    cluster_sizes: tuple[ClusterSize, ...] = ()
-    largest_clusters: tuple[Cluster, ...] = ()
+    clusters: Summary = field(default_factory=Summary)
     decisions: tuple[Decision, ...] = ()
     document_bytes: tuple[Bin, ...] = ()
     document_tokens: tuple[Bin, ...] = ()

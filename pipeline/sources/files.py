@@ -1,7 +1,8 @@
 """Which files an input names, and how to open each one."""
 
 import glob
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,32 +42,41 @@ class InputFile:
         return int(self.size * FORMATS[self.suffix][2])
 
 
-def find(name: str, pattern: str, base: Path) -> tuple[list[InputFile], int]:
+def find(name: str, path: str | Sequence[str], base: Path) -> tuple[list[InputFile], int]:
     """The files of one input in path order, and how many others were passed over for their suffix.
 
-    `pattern` is a file, a directory (searched recursively) or a glob, relative to `base`.
-    Raises InputError when nothing readable is there.
+    `path` is a file, a directory (searched recursively) or a glob, relative to `base`, or several
+    of them; the paths of files start at the directory that all of them share. Raises InputError
+    when one names nothing, or all of them no file that can be read.
     """
-    path = base / pattern
-    if path.is_dir():
-        root, found = path, [p for p in path.rglob("*") if p.is_file() and not _hidden(p, path)]
-    elif path.is_file():
-        root, found = path.parent, [path]
-    else:
-        root = _glob_root(path)
-        found = [Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file()]
+    patterns = (path,) if isinstance(path, str) else tuple(path)
+    named = [_named(base / pattern) for pattern in patterns]
+    shared = os.path.commonpath([os.path.abspath(root) for root, _ in named])
+    found = {os.path.abspath(file): file for _, there in named for file in there}
     files = [
-        InputFile(name, p.relative_to(root).as_posix(), p.stat().st_size, str(p.resolve()))
-        for p in found
-        if p.name.endswith(tuple(FORMATS))
+        InputFile(name, os.path.relpath(absolute, shared), file.stat().st_size, str(file.resolve()))
+        for absolute, file in found.items()
+        if file.name.endswith(tuple(FORMATS))
     ]
-    if not files:
-        what = f"{len(found)} files but none" if found else "nothing"
+    empty = [p for p, (_, there) in zip(patterns, named, strict=True) if not there]
+    if empty or not files:
+        what = "nothing" if empty else f"{len(found)} files but none"
+        where = base / (empty or patterns)[0]
         raise InputError(
-            f"input {name!r}: {path}: found {what} that ends in {', '.join(FORMATS)}; "
+            f"input {name!r}: {where}: found {what} that ends in {', '.join(FORMATS)}; "
             "give a file, a directory or a glob"
         )
     return sorted(files), len(found) - len(files)
+
+
+def _named(path: Path) -> tuple[Path, list[Path]]:
+    """The directory a pattern starts from, and the files it names."""
+    if path.is_dir():
+        return path, [p for p in path.rglob("*") if p.is_file() and not _hidden(p, path)]
+    if path.is_file():
+        return path.parent, [path]
+    found = [Path(p) for p in glob.glob(str(path), recursive=True)]
+    return _glob_root(path), [p for p in found if p.is_file()]
 
 
 def _hidden(path: Path, root: Path) -> bool:

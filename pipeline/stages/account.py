@@ -70,10 +70,22 @@ def _add_ends(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def account_stage(
-    clean: StageManifest, documents: StageManifest, gather: StageManifest, pack: StageManifest,
-    max_sequence_length: int,
-) -> Stage:  # fmt: skip
-    """The stage that balances the books; raises IntegrityError when they do not balance."""
+    clean: StageManifest, documents: StageManifest, splits: dict[str, dict[str, int]]
+) -> Stage:
+    """The stage that balances the books; raises IntegrityError when they do not balance.
+
+    `splits` are the counts of `split_accounts`; empty when nothing was packed.
+    """
+    skipped = sum(len(task.counters["skipped_shards"]) for task in clean.tasks)
+    shard = documents.shards[0]
+    job = AccountJob(shard, tuple(t.counters["sources"] for t in clean.tasks), splits, skipped)
+    return Stage("account", 1, _account, (Task("ledger", job, (shard,)),))
+
+
+def split_accounts(
+    gather: StageManifest, pack: StageManifest, max_sequence_length: int
+) -> dict[str, dict[str, int]]:
+    """What was packed, per split, as fields of a SplitLedger."""
     splits = {}
     for stream in split_streams(gather):
         records = [t.counters for t in pack.tasks if t.counters["split"] == stream.name]
@@ -83,7 +95,4 @@ def account_stage(
             "mask_sum": mask, "padding": rows * max_sequence_length - mask,
             "max_sequence_length": max_sequence_length,
         }  # fmt: skip
-    skipped = sum(len(task.counters["skipped_shards"]) for task in clean.tasks)
-    shard = documents.shards[0]
-    job = AccountJob(shard, tuple(t.counters["sources"] for t in clean.tasks), splits, skipped)
-    return Stage("account", 1, _account, (Task("ledger", job, (shard,)),))
+    return splits

@@ -1,8 +1,9 @@
 """Read and clean: raw shards -> documents/ (the only full copy of the text) and drops/.
 
 Every record gets `doc_id` = task << 32 | its index among all records of the task. Text is fixed by
-ftfy with NFC and all other defaults; documents shorter than `clean.min_length` by SlimPajama's rule
-are dropped. Whatever does not become a document stands in drops/ with its reason.
+ftfy with NFC and all other defaults, unless `clean.fix_text` says no; documents shorter than
+`clean.min_length` by SlimPajama's rule are dropped. Whatever does not become a document stands in
+drops/ with its reason.
 """
 
 import re
@@ -61,6 +62,7 @@ class CleanJob:
     path_ids: tuple[int, ...]
     rules: tuple[RecordRules, ...]
     min_length: int
+    fix_text: bool
     on_bad_record: str
     on_bad_shard: str
 
@@ -140,7 +142,7 @@ class _Task:
             self.document(item, where, account)
 
     def document(self, item: Record, where: tuple[Any, ...], account: _Account) -> None:
-        text = clean_text(item.text)
+        text = clean_text(item.text) if self.job.fix_text else item.text
         encoded = text.encode()
         account.documents.add(1, len(encoded))
         if is_short(text, self.job.min_length):
@@ -230,7 +232,7 @@ def clean_stage(
             for f in chosen
         )
         job = CleanJob(
-            index, chosen, tuple(members), rules, config.clean.min_length,
+            index, chosen, tuple(members), rules, config.clean.min_length, config.clean.fix_text,
             config.read.on_bad_record, config.read.on_bad_shard,
         )  # fmt: skip
         label = f"clean task {index} ({chosen[0].path} … {chosen[-1].path})"
@@ -240,7 +242,7 @@ def clean_stage(
         1,
         _clean,
         tuple(tasks),
-        {"min_length": config.clean.min_length},
+        {"min_length": config.clean.min_length, "fix_text": config.clean.fix_text},
         _software(),
         still_valid,
     )

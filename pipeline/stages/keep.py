@@ -6,95 +6,127 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.clusters import KEPT, select
 from pipeline import layout
 from pipeline.config import Config
 from pipeline.core import ids, rng
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.provenance.policy import DECISIONS
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.stages.clusters import CHOICE
+from pipeline.stages.signatures import KEY, SAME
 
 STATES = ("kept", "duplicate", "quarantined", "dropped")
 """State s of a document is an index into this tuple. Precedence: policy > duplicate > kept."""
 
+KINDS = ("exact", "near", "key", "chain")
+"""Why a document is a duplicate: the same normalised text, a near-duplicate, the same key, or (only
+without verification) a chain of candidates."""
+
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class KeepJob:
-    """Everything that decides a document's end."""
+    """Everything that decides a document's end; `batches` ends with this run's documents."""
 
-    documents: tuple[Shard, ...]
-    bands: tuple[Shard, ...]
-    decisions: tuple[Shard, ...]
-    source_priority: tuple[str, ...]
+    batches: Batches
+    clusters: tuple[Shard, ...]
+    channels: tuple[str, ...]
     seed: int
     validation_share: float
 
 
 @dataclass(frozen=True)
 class _Documents:
-    """Columns over all documents (N): ids, keys as (N, 2) uint64, and their text keys likewise."""
+    """Columns over this run's documents (N): ids, keys as (N, 2) uint64, their text keys likewise,
+    sources as codes of `source_names`."""
 
     doc_id: npt.NDArray[np.uint64]
     key_N2: rng.U64  # noqa: N815 - shape suffix
     text_key_N2: rng.U64  # noqa: N815
-    priority: I64
+    source: I64
+    source_names: tuple[str, ...]
     decision: U8
 
-    def index_of(self, doc_ids: npt.NDArray[np.uint64]) -> I64:
-        """Positions of these ids (sorted ids, so a binary search)."""
-        return np.searchsorted(self.doc_id, doc_ids).astype(np.int64)
+
+@dataclass(frozen=True)
+class _Duplicates:
+    """Columns over duplicates (M): position in this run, dense index, key and text key of the
+    representative, batch that holds it, channels shared, estimated and exact similarity."""
+
+    member: I64
+    representative: I64
+    key_M2: rng.U64  # noqa: N815
+    text_key_M2: rng.U64  # noqa: N815
+    batch: I64
+    channels: U64
+    estimate: npt.NDArray[np.float64]
+    exact: npt.NDArray[np.float64]
 
 
 def _keep(job: KeepJob, inputs: Inputs) -> Result:
-    documents = _load(job, inputs)
-    representative, shared = _select(job, inputs, documents)
+    corpus = Corpus(job.batches, inputs)
+    documents = _load(job.batches.all[-1], inputs)
+    duplicates = _duplicates(job, corpus, inputs)
     state = np.full(len(documents.doc_id), STATES.index("kept"), np.uint8)
-    state[representative != KEPT] = STATES.index("duplicate")
+    state[duplicates.member] = STATES.index("duplicate")
     state[documents.decision == DECISIONS.index("quarantine")] = STATES.index("quarantined")
     state[documents.decision == DECISIONS.index("drop")] = STATES.index("dropped")
-    stands_for = np.where(representative == KEPT, np.arange(len(state)), representative)
-    split = _splits(documents.text_key_N2[stands_for], state, job)
-    outputs = [*_shards(job, inputs, state, split, stands_for, documents)]
-    outputs.append(_clusters(documents, state, representative, shared))
+    key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
+    key[duplicates.member] = duplicates.key_M2
+    text_key[duplicates.member] = duplicates.text_key_M2
+    split = _splits(text_key, state, job)
+    outputs = [*_shards(job.batches.all[-1], documents, state, split, key)]
+    outputs.append(_clusters(job, documents, state, duplicates))
     counts = {name: int((state == i).sum()) for i, name in enumerate(STATES)}
-    return Result(tuple(outputs), {"documents": len(state), **counts})
+    counters = {"documents": len(state), **counts, "sources": _by_source(documents, state)}
+    return Result(tuple(outputs), counters)
 
 
-def _load(job: KeepJob, inputs: Inputs) -> _Documents:
+def _load(batch: Batch, inputs: Inputs) -> _Documents:
     columns = ["doc_id", "doc_key", "text_key", "source"]
-    table = pa.concat_tables([inputs.table(s, columns) for s in job.documents])
+    table = pa.concat_tables([inputs.table(s, columns) for s in batch.documents])
     source = table["source"].combine_chunks().dictionary_encode()
-    names = source.dictionary.to_pylist()
-    order = {name: i for i, name in enumerate(job.source_priority)}
-    by_name = np.array([order.get(name, len(order)) for name in names] or [0], np.int64)
     doc_id = table["doc_id"].to_numpy()
     decision = np.zeros(len(table), np.uint8)
-    for shard in job.decisions:
+    for shard in batch.decisions:
         found = inputs.table(shard)
         ranks = [DECISIONS.index(d) for d in found["decision"].to_pylist()]
         decision[np.searchsorted(doc_id, found["doc_id"].to_numpy())] = ranks
     return _Documents(
         doc_id, ids.keys_as_u64(table["doc_key"]), ids.keys_as_u64(table["text_key"]),
-        by_name[source.indices.to_numpy()] if len(table) else np.zeros(0, np.int64), decision,
+        source.indices.to_numpy().astype(np.int64), tuple(source.dictionary.to_pylist()), decision,
     )  # fmt: skip
 
 
-def _select(job: KeepJob, inputs: Inputs, documents: _Documents) -> tuple[I64, I64]:
-    """Representatives by ascending (decision, source priority, doc_key)."""
-    order = ids.sort_order(documents.key_N2, documents.priority, documents.decision)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    members, numbers, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-    for shard in job.bands:
-        table = inputs.table(shard)
-        members.append(documents.index_of(table["doc_id"].to_numpy()))
-        bucket = table["bucket"].to_numpy()
-        numbers.append(bucket + first)
-        first += int(bucket.max()) + 1 if len(bucket) else 0
-    return select(np.concatenate(members), np.concatenate(numbers), rank)
+def _duplicates(job: KeepJob, corpus: Corpus, inputs: Inputs) -> _Duplicates:
+    """All duplicates by ascending position, with what the keep-list needs of representatives."""
+    table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
+    member = table["member"].to_numpy().astype(np.int64)
+    kept = table["representative"].to_numpy().astype(np.int64)
+    order = np.argsort(member)
+    standing, place = np.unique(kept[order], return_inverse=True)
+    keys = corpus.take("documents", ["doc_key", "text_key"], standing)
+    batch = np.zeros(len(standing), np.int64)
+    for shard, where, _ in corpus.shards_of(standing):
+        batch[where] = corpus.batch_number(shard)
+    return _Duplicates(
+        member[order] - job.batches.first_new, kept[order],
+        ids.keys_as_u64(keys["doc_key"])[place], ids.keys_as_u64(keys["text_key"])[place],
+        batch[place], table["channels"].to_numpy()[order], table["estimate"].to_numpy()[order],
+        table["exact"].to_numpy()[order],
+    )  # fmt: skip
+
+
+def _by_source(documents: _Documents, state: U8) -> dict[str, list[int]]:
+    """source -> [documents, duplicates], what the alarm looks at."""
+    names = documents.source_names
+    total = np.bincount(documents.source, minlength=len(names))
+    gone = np.bincount(documents.source[state == STATES.index("duplicate")], minlength=len(names))
+    return {name: [int(total[i]), int(gone[i])] for i, name in enumerate(names)}
 
 
 def _splits(text_key_N2: rng.U64, state: U8, job: KeepJob) -> U8:
@@ -109,58 +141,81 @@ def _splits(text_key_N2: rng.U64, state: U8, job: KeepJob) -> U8:
 
 
 def _shards(
-    job: KeepJob, inputs: Inputs, state: U8, split: U8, stands_for: I64, documents: _Documents
+    batch: Batch, documents: _Documents, state: U8, split: U8, representative_N2: rng.U64
 ) -> list[Output]:
     """Per documents shard: states row-aligned with it, and apart from them the splits, which
     another seed changes without touching what is tokenized.
     """
     outputs, first = [], 0
-    for index, shard in enumerate(job.documents):
-        doc_id = inputs.table(shard, ["doc_id"])["doc_id"]
-        count = len(doc_id)
+    for index, count in enumerate(batch.counts):
         rows = slice(first, first + count)
         first += count
         table = pa.table(
             {
                 "state": pa.array(state[rows]),
-                "representative": ids.keys_from_u64(documents.key_N2[stands_for[rows]]),
+                "representative": ids.keys_from_u64(representative_N2[rows]),
             }
         )
-        splits = pa.table({"doc_id": doc_id, "split": pa.array(split[rows])})
+        splits = pa.table(
+            {"doc_id": pa.array(documents.doc_id[rows]), "split": pa.array(split[rows])}
+        )
         outputs.append(arrow_output(layout.shard("keep", index, "arrow"), table))
         outputs.append(arrow_output(layout.shard("splits", index, "arrow"), splits))
     return outputs
 
 
-def _clusters(documents: _Documents, state: U8, representative: I64, shared: I64) -> Output:
-    """One row per document that another stands for: its key, the kept key, bands shared."""
-    members = np.flatnonzero(representative != KEPT)
-    kept = representative[members]
-    order = ids.sort_order(documents.key_N2[members])
-    order = order[ids.sort_order(documents.key_N2[kept[order]])]
-    members, kept = members[order], kept[order]
+def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates) -> Output:
+    """One row per document that another stands for, by kept key, then member key: both keys, why,
+    the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
+    the earlier batch that holds the kept document (empty: this run)."""
+    member_key = documents.key_N2[found.member]
+    order = ids.sort_order(member_key)
+    order = order[ids.sort_order(found.key_M2[order])]
+    channels = found.channels[order]
+    kinds = _kinds(channels, found.exact[order], job.channels)
+    names = [*(batch.name for batch in job.batches.all[:-1]), ""]
     table = pa.table(
         {
-            "kept": ids.keys_from_u64(documents.key_N2[kept]),
-            "member": ids.keys_from_u64(documents.key_N2[members]),
-            "bands_shared": pa.array(shared[members].astype(np.uint8)),
-            "member_state": pa.array([STATES[s] for s in state[members]], pa.string()),
+            "kept": ids.keys_from_u64(found.key_M2[order]),
+            "member": ids.keys_from_u64(member_key[order]),
+            "kind": pa.array(KINDS).take(pa.array(kinds)),
+            "bands": _bands(channels, job.channels),
+            "estimate": pa.array(found.estimate[order], from_pandas=True),
+            "jaccard": pa.array(found.exact[order], from_pandas=True),
+            "member_state": pa.array(STATES).take(pa.array(state[found.member[order]])),
+            "index": pa.array(names, pa.string()).take(pa.array(found.batch[order])),
         }
     )
     return parquet_output(layout.CLUSTERS, table)
 
 
+def _kinds(channels: U64, exact: npt.NDArray[np.float64], names: tuple[str, ...]) -> U8:
+    """Indices into KINDS, (M,)."""
+    bands = np.uint64((1 << sum(n not in (SAME, KEY) for n in names)) - 1)
+    same = np.uint64(1 << names.index(SAME)) if SAME in names else np.uint64(0)
+    kind = np.full(len(channels), KINDS.index("chain"), np.uint8)
+    kind[channels != 0] = KINDS.index("key")
+    kind[(channels & bands) != 0] = KINDS.index("near")
+    kind[((channels & same) != 0) & ~(exact < 1)] = KINDS.index("exact")
+    return kind
+
+
+def _bands(channels: U64, names: tuple[str, ...]) -> pa.ListArray:
+    """The bands among the channels, as a list<uint8> per row."""
+    count = sum(name not in (SAME, KEY) for name in names)
+    bits = (channels[:, None] >> np.arange(count, dtype=np.uint64)) & np.uint64(1) == 1
+    rows, bands = np.nonzero(bits)
+    offsets = np.searchsorted(rows, np.arange(len(channels) + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(bands.astype(np.uint8)))
+
+
 def keep_stage(
-    config: Config, clean: StageManifest, bands: StageManifest | None, screen: StageManifest
+    config: Config, batches: Batches, clusters: StageManifest | None, channels: tuple[str, ...]
 ) -> Stage:
     """One fan-in task over small columns."""
-    documents = clean.below("documents")
-    decisions = tuple(s for s in screen.shards if s.path.endswith(".decisions.arrow"))
-    joined = tuple(bands.shards) if bands else ()
-    job = KeepJob(
-        documents, joined, decisions, config.dedup.source_priority, config.seed,
-        config.pack.validation_share,
-    )  # fmt: skip
+    own = batches.all[-1]
+    chosen = tuple(clusters.shards) if clusters else ()
+    job = KeepJob(batches, chosen, channels, config.seed, config.pack.validation_share)
     settings = {"seed": config.seed, "validation_share": config.pack.validation_share}
-    task = Task("keep-list", job, (*documents, *joined, *decisions))
-    return Stage("keep", 1, _keep, (task,), settings)
+    task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))
+    return Stage("keep", 2, _keep, (task,), settings)

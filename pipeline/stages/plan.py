@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.config import Config
+from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
 from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
@@ -38,13 +39,22 @@ class Plan:
         return sum(file.size for file in self.files)
 
 
-def make_plan(config: Config, base: Path, builtin: dict[str, Path]) -> Plan:
-    """Find every input file and assign tasks. Raises InputError when an input names nothing."""
+def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> Plan:
+    """Find every input file and assign tasks; what stands in the output directory is no input.
+
+    Raises InputError when an input names nothing.
+    """
     found: list[InputFile] = []
     passed_over = 0
     for source in sorted(config.inputs, key=lambda i: i.name):
-        pattern = str(builtin[source.path]) if source.path in builtin else source.path
-        some, others = files.find(source.name, pattern, base)
+        paths = (source.path,) if isinstance(source.path, str) else source.path
+        patterns = [str(builtin.get(path, path)) for path in paths]
+        some, others = files.find(source.name, patterns, base)
+        some = [f for f in some if not Path(f.location).is_relative_to(out.resolve())]
+        if not some:
+            raise InputError(
+                f"input {source.name!r}: all of it stands in the output directory {out}"
+            )
         found += some
         passed_over += others
     tasks, task, filled = [], 0, 0

@@ -1,8 +1,8 @@
-"""report.html: a pure function of the published tables."""
+"""report.html and clusters.html: pure functions of the published tables."""
 
+import json
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -11,11 +11,17 @@ from pipeline import layout
 from pipeline.core.ledger import Ledger as RunLedger
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.report import html, model
+from pipeline.provenance.cluster_summary import Summary, summarize
+from pipeline.provenance.recipe import recipe_of
+from pipeline.provenance.records import texts_of
+from pipeline.report import clusters, html, model
 from pipeline.stage import Inputs, Result, Stage, Task, bytes_output
+from pipeline.stages.cluster_page import ClusterTables, load, shown_clusters, source_shares
 
 _SAMPLES = 3
-_LARGEST = 5
+_EXCERPT_BYTES = 1000
+_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state", "reason",
+            "representative", "tokens"]  # fmt: skip
 _STATE_WORDS = {"bad_record": "bad record", "dropped": "dropped", "quarantined": "quarantined",
                 "duplicate": "duplicate"}  # fmt: skip
 
@@ -28,6 +34,8 @@ class ReportJob:
     stages: tuple[tuple[str, str, str], ...]
     software: tuple[tuple[str, str], ...]
     identity: str
+    recipe: str
+    bands: int
     ledger: Shard
     documents: Shard
     clusters: Shard
@@ -44,10 +52,11 @@ class _Tables:
     def __init__(self, job: ReportJob, inputs: Inputs) -> None:
         self._job = job
         self._inputs = inputs
-        self.documents = pq.read_table(inputs.path(job.documents))
-        self.clusters = pq.read_table(inputs.path(job.clusters))
+        self.documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
         self.decisions = pq.read_table(inputs.path(job.decisions))
-        self.paths = pq.read_table(inputs.path(job.sources), columns=["path"])["path"].to_pylist()
+        sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
+        self.paths = [row["path"] for row in sources]
+        self.files = [f"{row['input']}/{row['path']}" for row in sources]
 
     def samples(self, rows: pa.Table) -> tuple[model.Sample, ...]:
         """Samples for rows of the documents table, in their order."""
@@ -63,10 +72,7 @@ class _Tables:
     def _excerpts(self, keys: pa.Array) -> dict[bytes, str]:
         found: dict[bytes, str] = {}
         for shard in self._job.texts:
-            table = self._inputs.table(shard, ["doc_key", "text"])
-            for row in np.flatnonzero(pc.is_in(table["doc_key"], keys).to_numpy()).tolist():
-                text = table["text"][row].as_buffer()[:1000].to_pybytes().decode(errors="ignore")
-                found[table["doc_key"][row].as_py()] = text
+            found |= texts_of(self._inputs.table(shard, ["doc_key", "text"]), keys, _EXCERPT_BYTES)
         for shard in self._job.drops:
             table = pq.read_table(self._inputs.path(shard), columns=["doc_key", "excerpt"])
             table = table.filter(pc.is_in(table["doc_key"], keys))
@@ -77,23 +83,39 @@ class _Tables:
 
 
 def _report(job: ReportJob, inputs: Inputs) -> Result:
-    import json
-
     tables = _Tables(job, inputs)
+    found = load(inputs.path(job.clusters), tables.documents, tables.files)
+    summary = summarize(found.clusters)
+    report = html.render(_report_page(job, tables, summary, inputs))
+    page = clusters.render(_cluster_page(job, tables, found, summary, inputs))
+    outputs = (bytes_output(layout.REPORT, report), bytes_output(layout.CLUSTER_REPORT, page))
+    return Result(outputs)
+
+
+def _cluster_page(
+    job: ReportJob, tables: _Tables, found: ClusterTables, summary: Summary, inputs: Inputs
+) -> clusters.ClusterPage:
+    return clusters.ClusterPage(
+        job.name, job.identity, job.recipe, job.bands, summary,
+        source_shares(tables.documents) if job.recipe else (),
+        shown_clusters(found, job.texts, inputs),
+    )  # fmt: skip
+
+
+def _report_page(job: ReportJob, tables: _Tables, summary: Summary, inputs: Inputs) -> model.Report:
     ledger = ledger_from_dict(json.loads(inputs.path(job.ledger).read_bytes()))
     documents = tables.documents
     live = documents.filter(pc.not_equal(documents["state"], "bad_record"))
     kept = pc.equal(live["state"], "kept").to_numpy()
     survivors = live.filter(pc.equal(live["state"], "kept"))
-    report = model.Report(
+    return model.Report(
         config_name=job.name,
         manifest_hash=job.identity,
         stages=tuple(model.StageIdentity(*stage) for stage in job.stages),
         software=job.software,
         ledger=model.Ledger(tuple(_source_rows(ledger))),
         reasons=tuple(_reasons(tables)),
-        cluster_sizes=tuple(_cluster_sizes(tables)),
-        largest_clusters=tuple(_largest(tables)),
+        clusters=summary,
         decisions=tuple(_decisions(tables)),
         document_bytes=model.log_bins(live["text_bytes"].to_numpy(), kept),
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
@@ -103,7 +125,6 @@ def _report(job: ReportJob, inputs: Inputs) -> Result:
         ),
         notes=job.notes,
     )
-    return Result((bytes_output(layout.REPORT, html.render(report)),))
 
 
 def _source_rows(ledger: RunLedger) -> list[model.SourceRow]:
@@ -139,24 +160,6 @@ def _reasons(tables: _Tables) -> list[model.DropReason]:
     return reasons
 
 
-def _cluster_sizes(tables: _Tables) -> list[model.ClusterSize]:
-    per_kept = tables.clusters.group_by("kept", use_threads=False).aggregate([("member", "count")])
-    sizes, counts = np.unique(per_kept["member_count"].to_numpy() + 1, return_counts=True)
-    return [model.ClusterSize(int(s), int(c)) for s, c in zip(sizes, counts, strict=True)]
-
-
-def _largest(tables: _Tables) -> list[model.Cluster]:
-    per_kept = tables.clusters.group_by("kept", use_threads=False).aggregate([("member", "count")])
-    order = [("member_count", "descending"), ("kept", "ascending")]
-    clusters = []
-    for row in per_kept.sort_by(order).slice(0, _LARGEST).to_pylist():
-        rows = tables.documents.filter(
-            pc.equal(tables.documents["doc_key"], pa.scalar(row["kept"], pa.binary(16)))
-        )
-        clusters.append(model.Cluster(row["member_count"] + 1, tables.samples(rows)[0]))
-    return clusters
-
-
 def _decisions(tables: _Tables) -> list[model.Decision]:
     columns = ["rule", "decision", "reason"]
     counts = tables.decisions.group_by(columns, use_threads=False).aggregate([("doc_key", "count")])
@@ -169,12 +172,14 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
     stages = tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
     software = {k: v for m in manifests.values() for k, v in m.fields["software"].items()}
     evidence, clean = manifests["evidence"], manifests["clean"]
+    recipe = recipe_of(manifests)
     job = ReportJob(
         name, stages, tuple(sorted(software.items())), fingerprint_of({"stages": stages}),
+        recipe.words if recipe else "", recipe.preset.bands if recipe else 0,
         manifests["account"].find(layout.LEDGER), manifests["documents"].find(layout.DOCUMENTS),
         manifests["keep"].find(layout.CLUSTERS), evidence.find(layout.DECISIONS),
         manifests["sources"].find(layout.SOURCES),
         clean.below("documents"),
         clean.below("drops"), notes,
     )  # fmt: skip
-    return Stage("report", 1, _report, (Task("report", job),))
+    return Stage("report", 2, _report, (Task("report", job),))

@@ -29,56 +29,68 @@ PLACE = [
     "licence",
     "text_bytes",
 ]
+DUPLICATE = "duplicate"
 COLUMNS = [*PLACE[1:], "state", "reason", "decision", "rule", "split", "representative", "tokens"]
 
 
 @dataclass(frozen=True)
 class TaskShards:
-    """All shards that say something of the documents of one clean task."""
+    """All shards that say something of the documents of one clean task; those that are None belong
+    to stages that did not run: nothing was screened, or nothing was tokenized and split."""
 
     documents: Shard
     drops: Shard
     keep: Shard
-    splits: Shard
-    decisions: Shard
-    tokens: Shard
+    decisions: Shard | None
+    splits: Shard | None
+    tokens: Shard | None
 
 
 @dataclass(frozen=True)
 class DocumentsJob:
-    """Every clean task's shards, in order."""
+    """Every clean task's shards, in order, and the table of clusters."""
 
     tasks: tuple[TaskShards, ...]
+    clusters: Shard
 
 
 def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
-    tables = [_one_task(inputs, shards) for shards in job.tasks]
-    return Result((parquet_output(layout.DOCUMENTS, pa.concat_tables(tables)),))
+    table = pa.concat_tables([_one_task(inputs, shards) for shards in job.tasks])
+    clusters = pq.read_table(inputs.path(job.clusters), columns=["member", "kind"])
+    table = table.set_column(
+        table.column_names.index("reason"), "reason", _reasons(table, clusters)
+    )
+    return Result((parquet_output(layout.DOCUMENTS, table.combine_chunks()),))
+
+
+def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
+    """The reasons, those of duplicates being the kind and `_duplicate`."""
+    keys = clusters["member"].combine_chunks()
+    kinds = pc.take(clusters["kind"], pc.index_in(table["doc_key"], value_set=keys))
+    named = pc.binary_join_element_wise(kinds, DUPLICATE, "_")
+    return pc.if_else(pc.equal(table["state"], DUPLICATE), named, table["reason"])
 
 
 def _one_task(inputs: Inputs, shards: TaskShards) -> pa.Table:
     live = _with_ends(inputs, shards)
     dropped = _drops(pq.read_table(inputs.path(shards.drops)))
     both = pa.concat_tables([live, dropped])
-    return both.sort_by("doc_id").drop_columns(["doc_id"]).combine_chunks()
+    return both.sort_by("doc_id").drop_columns(["doc_id"])
 
 
 def _with_ends(inputs: Inputs, shards: TaskShards) -> pa.Table:
-    """The documents of a task with what became of each."""
-    decisions = inputs.table(shards.decisions)
-    live = _with_decisions(inputs.table(shards.documents, PLACE), decisions)
-    kept, splits = inputs.table(shards.keep), inputs.table(shards.splits)
+    """The documents of a task with what became of each; duplicates have no reason yet."""
+    live = inputs.table(shards.documents, PLACE)
+    decisions = inputs.table(shards.decisions) if shards.decisions else None
+    live = _with_decisions(live, decisions)
+    kept = inputs.table(shards.keep)
     live = live.append_column("state", pc.take(pa.array(STATES), kept["state"]))
-    reason = pc.case_when(
-        pc.make_struct(pc.equal(live["state"], "kept"), pc.equal(live["state"], "duplicate")),
-        pa.scalar(""),
-        pa.scalar("near_duplicate"),
-        live["rule"],
-    )
-    live = live.append_column("reason", reason)
-    live = live.append_column("split", pc.take(pa.array(layout.SPLITS), splits["split"]))
+    by_rule = pc.is_in(live["state"], value_set=pa.array(["quarantined", "dropped"]))
+    live = live.append_column("reason", pc.if_else(by_rule, live["rule"], ""))
+    splits = inputs.table(shards.splits)["split"] if shards.splits else None
+    live = live.append_column("split", _split_names(splits, len(live)))
     live = live.append_column("representative", kept["representative"])
-    tokens = inputs.table(shards.tokens, ["doc_id", "tokens"])
+    tokens = inputs.table(shards.tokens, ["doc_id", "tokens"]) if shards.tokens else None
     live = live.append_column("tokens", _token_counts(live, tokens))
     return live.select(["doc_id", *COLUMNS])
 
@@ -103,41 +115,53 @@ def _drops(gone: pa.Table) -> pa.Table:
     return dropped.select(["doc_id", *COLUMNS])
 
 
-def _with_decisions(live: pa.Table, decisions: pa.Table) -> pa.Table:
-    """Append decision and rule; documents without a decision row are allowed."""
-    decision = np.full(len(live), "allow", object)
+def _with_decisions(live: pa.Table, decisions: pa.Table | None) -> pa.Table:
+    """Append decision and rule; screened documents without a decision row are allowed."""
+    decision = np.full(len(live), "" if decisions is None else "allow", object)
     rule = np.full(len(live), "", object)
-    rows = np.searchsorted(live["doc_id"].to_numpy(), decisions["doc_id"].to_numpy())
-    decision[rows] = decisions["decision"].to_pylist()
-    rule[rows] = decisions["rule"].to_pylist()
+    if decisions is not None:
+        rows = np.searchsorted(live["doc_id"].to_numpy(), decisions["doc_id"].to_numpy())
+        decision[rows] = decisions["decision"].to_pylist()
+        rule[rows] = decisions["rule"].to_pylist()
     live = live.append_column("decision", pa.array(decision, pa.string()))
     return live.append_column("rule", pa.array(rule, pa.string()))
 
 
-def _token_counts(live: pa.Table, tokens: pa.Table) -> pa.Array:
+def _split_names(splits: pa.ChunkedArray | None, rows: int) -> pa.ChunkedArray | pa.Array:
+    if splits is None:
+        return pa.array([""] * rows, pa.string())
+    return pc.take(pa.array(layout.SPLITS), splits)
+
+
+def _token_counts(live: pa.Table, tokens: pa.Table | None) -> pa.Array:
     counts = np.zeros(len(live), np.uint32)
-    rows = np.searchsorted(live["doc_id"].to_numpy(), tokens["doc_id"].to_numpy())
-    counts[rows] = pc.list_value_length(tokens["tokens"]).to_numpy()
+    if tokens is not None:
+        rows = np.searchsorted(live["doc_id"].to_numpy(), tokens["doc_id"].to_numpy())
+        counts[rows] = pc.list_value_length(tokens["tokens"]).to_numpy()
     return pa.array(counts)
 
 
 def documents_stage(
-    clean: StageManifest, screen: StageManifest, keep: StageManifest, tokens: StageManifest
-) -> Stage:
+    clean: StageManifest, keep: StageManifest,
+    screen: StageManifest | None = None, tokens: StageManifest | None = None,
+) -> Stage:  # fmt: skip
     """The stage that joins every document's facts into one table."""
+    documents = clean.below("documents")
+    nothing = (None,) * len(documents)
     groups = zip(
-        clean.below("documents"),
+        documents,
         clean.below("drops"),
         keep.below("keep"),
-        keep.below("splits"),
-        [s for s in screen.shards if s.path.endswith(".decisions.arrow")],
-        tokens.shards,
+        [s for s in screen.shards if s.path.endswith(".decisions.arrow")] if screen else nothing,
+        keep.below("splits") if tokens else nothing,
+        tokens.shards if tokens else nothing,
         strict=True,
     )
     tasks = tuple(TaskShards(*group) for group in groups)
-    inputs = tuple(shard for task in tasks for shard in vars(task).values())
-    task = Task("table of documents", DocumentsJob(tasks), inputs)
-    return Stage("documents", 1, _documents, (task,))
+    clusters = keep.find(layout.CLUSTERS)
+    inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
+    task = Task("table of documents", DocumentsJob(tasks, clusters), (*inputs, clusters))
+    return Stage("documents", 2, _documents, (task,))
 
 
 @dataclass(frozen=True)

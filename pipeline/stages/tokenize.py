@@ -11,6 +11,7 @@ from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.stages.keep import STATES
+from pipeline.stages.lines import cut_texts
 from pipeline.tokenizers import gpt2_bpe
 
 U16 = npt.NDArray[np.uint16]
@@ -18,11 +19,12 @@ U16 = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class TokenizeJob:
-    """One documents shard and its keep-list."""
+    """One documents shard, its keep-list, and the spans to cut from its texts, if any."""
 
     index: int
     documents: Shard
     keep: Shard
+    cuts: Shard | None
 
 
 def token_lists(tokens: U16, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
@@ -49,7 +51,10 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     kept = np.flatnonzero(keep["state"].to_numpy() == STATES.index("kept"))
     rows = pa.array(kept, pa.int64())
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    texts = (documents["text"][row].as_py() for row in kept.tolist())
+    column = documents["text"]
+    if job.cuts is not None:
+        column = cut_texts(column, inputs.table(job.cuts))
+    texts = (column[row].as_py() for row in kept.tolist())
     ended = [np.append(ids, np.uint16(gpt2_bpe.EOS_ID)) for ids in gpt2_bpe.encode(texts)]
     lengths = np.array([len(ids) for ids in ended], np.int64)
     table = pa.table(
@@ -63,13 +68,17 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
 
 
-def tokenize_stage(clean: StageManifest, keep: StageManifest) -> Stage:
-    """The stage that turns text into ids."""
+def tokenize_stage(clean: StageManifest, keep: StageManifest, cuts: StageManifest | None) -> Stage:
+    """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
     documents = clean.below("documents")
     keeps = keep.below("keep")
-    tasks = tuple(
-        Task(f"tokens of {d.path}", TokenizeJob(i, d, k), (d, k), d.size)
-        for i, (d, k) in enumerate(zip(documents, keeps, strict=True))
-    )
+    spans = cuts.below("cuts") if cuts else (None,) * len(documents)
+    tasks = []
+    for index, (document, kept, cut) in enumerate(zip(documents, keeps, spans, strict=True)):
+        job = TokenizeJob(index, document, kept, cut)
+        inputs = (document, kept) if cut is None else (document, kept, cut)
+        tasks.append(Task(f"tokens of {document.path}", job, inputs, document.size))
     settings = {"tokenizer": "gpt2", "vocabulary": gpt2_bpe.content_hash()}
-    return Stage("tokenize", 1, _tokenize, tasks, settings, {"tokenizers": version("tokenizers")})
+    return Stage(
+        "tokenize", 2, _tokenize, tuple(tasks), settings, {"tokenizers": version("tokenizers")}
+    )

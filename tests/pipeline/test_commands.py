@@ -145,7 +145,7 @@ def test_status(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> None
 def test_verify(small_run: Any, prep: Callable[..., Any]) -> None:
     checks = json.loads(prep("verify", small_run.directory, "--json").out)
     assert [c["name"] for c in checks] == [
-        "hashes", "ledger", "hdf5/train", "lineage/train", "hdf5/validation", "lineage/validation",
+        "hashes", "ledger", "splits", "hdf5/train", "lineage/train", "hdf5/validation", "lineage/validation",
     ]  # fmt: skip
     shown = prep("verify", small_run.directory)
     assert shown.code == 0 and shown.out.count("ok  ") == len(checks)
@@ -210,9 +210,11 @@ def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> No
     outputs = {p: storage.hash_file(own_run / p) for p in storage.files_below(own_run)
                if p.parts[0] not in layout.INTERMEDIATE_DIRECTORIES
                and p.name != "manifest.json"}  # fmt: skip
+    intermediate = [n for n in layout.INTERMEDIATE_DIRECTORIES if (own_run / n).exists()]
     ended = prep("clean-up", own_run)
     assert ended.code == 0 and "freed" in ended.out
-    for name in layout.INTERMEDIATE_DIRECTORIES:
+    assert {"signatures", "runs", "keep"} < set(intermediate)
+    for name in intermediate:
         assert name in ended.out and not (own_run / name).exists()
     assert {p: storage.hash_file(own_run / p) for p in outputs} == outputs
     shown = prep("verify", own_run)

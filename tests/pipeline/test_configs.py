@@ -125,6 +125,7 @@ def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 PLANTED_REASONS = {
     ("kept", ""), ("dropped", "too_short"), ("duplicate", "near_duplicate"),
+    ("duplicate", "exact_duplicate"),
     ("quarantined", "origin-shadow-library"), ("quarantined", "marker-download"),
     ("bad_record", "bad_json"), ("bad_record", "surrogate"),
 }  # fmt: skip

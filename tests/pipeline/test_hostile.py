@@ -135,7 +135,7 @@ def hostile_config(path: Path, **read: Any) -> Config:
         "inputs": [given],
         "read": {"max_bad_share": 1.0, **read},
         "clean": {"min_length": 0},
-        "dedup": {"recipe": "none"},
+        "dedup": {"preset": "none"},
         "pack": {"max_sequence_length": 64},
     }
     return Config.model_validate_json(json.dumps(value))

@@ -57,7 +57,7 @@ def test_labels_cannot_write_markup_or_escapes_to_the_terminal(
     (tmp_path / "raw.jsonl").write_text("\n".join(records) + "\n")
     (tmp_path / "c.yaml").write_text("name: c\ninputs: [{name: raw, path: raw.jsonl}]\n")
     out = tmp_path / "run"
-    options = ("--set", "pack.max_sequence_length=16", "--set", "dedup.recipe=none")
+    options = ("--set", "pack.max_sequence_length=16", "--set", "dedup.preset=none")
     ended = prep("run", tmp_path / "c.yaml", "--out", out, "--workers", 0, *options)
     assert ended.code == 0, ended.err
     traced = prep("trace", out, "--file", "hdf5/train/examples_000000.h5", "--row", 0)

@@ -4,6 +4,7 @@ A program of its own, so that everything is imported once and each kill is a for
 
     python tests/reliability/crash_sweep.py toy --work W --every 1
     python tests/reliability/crash_sweep.py pipeline --work W --config CONFIG --every 7 --offset 3
+    python tests/reliability/crash_sweep.py index --work W --files A.jsonl B.jsonl --every 7
     python tests/reliability/crash_sweep.py toy --work W --every 3 --mutant no_fsync --power-loss
 
 It prints one JSON object: how many fault points there are, how many kills were made and what went
@@ -86,6 +87,46 @@ def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
 
 def _run_pipeline(run: Callable[..., object], config: Path, overrides: Any, root: Path) -> None:
     run(config, root, 0, overrides=overrides)
+
+
+def dedup_subject(files: list[str]) -> Subject:
+    """`prep dedup` of these files."""
+    from pipeline.config import DedupConfig, ReadConfig
+    from pipeline.dedup_alone import DEDUP, config_of
+    from pipeline.preparation import run
+
+    read = ReadConfig(max_bad_share=1.0, task_bytes=1 << 10)
+    loaded = config_of(files, DedupConfig(), read=read)
+    return lambda root: run(loaded, root, 0, story=DEDUP)
+
+
+def index_subject(files: list[str]) -> Subject:
+    """An index of the first file, to which the others are added."""
+    from pipeline import dedup_index
+    from pipeline.config import DedupConfig
+    from pipeline.indexes import settings_of
+
+    settings = settings_of(DedupConfig(), "text")
+    work = dedup_index.Work(workers=0, max_bad_share=1.0)
+
+    def grow(root: Path) -> None:
+        dedup_index.build(root, files[:1], settings, None, work)
+        dedup_index.add(root, files[1:], None, work)
+
+    return grow
+
+
+def runs_of(root: Path) -> list[Path]:
+    """The run directories: the batches of an index, or the one that `root` is."""
+    return sorted(root.glob("batches/*")) or [root]
+
+
+def tree_hash(root: Path) -> str:
+    """One hash over all that is published."""
+    runs = runs_of(root)
+    if runs == [root]:
+        return storage.tree_hash(root)
+    return " ".join([storage.hash_file(root / "index.json"), *map(storage.tree_hash, runs)])
 
 
 # --- what a power cut may leave ---
@@ -285,7 +326,7 @@ class Sweep:
         if code != 0:
             raise SystemExit(f"the undisturbed run ended with {code}")
         self.points = log.read_text().split()
-        self.clean = storage.tree_hash(root)
+        self.clean = tree_hash(root)
         shutil.rmtree(root)
 
     def _fresh(self) -> Path:
@@ -333,15 +374,16 @@ class Sweep:
             self.kills += code == -signal.SIGKILL
             if code not in (0, -signal.SIGKILL):
                 self._wrong(plans, f"the run under {plan} ended with {code}")
-            for problem in broken_promises(root, strict=self.before is None):
-                self._wrong(plans, f"after {plan}: {problem}")
-        committed = committed_tasks(root)
+            for run in runs_of(root):
+                for problem in broken_promises(run, strict=self.before is None):
+                    self._wrong(plans, f"after {plan}: {problem}")
+        committed = sum((committed_tasks(run) for run in runs_of(root)), Counter())
         log = self.work / "resume.log"
         log.write_text("")
         code = self.fork(root, "", log)
         if code != 0:
             self._wrong(plans, f"the resumed run ended with {code}")
-        elif storage.tree_hash(root) != self.clean:
+        elif tree_hash(root) != self.clean:
             self._wrong(plans, "the tree hash differs from the undisturbed run")
         for path in root.rglob(f"{storage.TEMP_MARK}*"):
             self._wrong(plans, f"a temporary file is left: {path.name}")
@@ -415,6 +457,10 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     if options.subject == "pipeline":
         subject = pipeline_subject(Path(options.config), tuple(options.set or ()))
         before = pipeline_subject(Path(options.config)) if options.set else None
+    elif options.subject == "dedup":
+        subject = dedup_subject(options.files)
+    elif options.subject == "index":
+        subject = index_subject(options.files)
     run = Sweep(subject, work, options.mutant, options.power_loss, options.seed, before)
     run.learn()
     count = len(run.points)
@@ -445,9 +491,10 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, sweep, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("subject", choices=("toy", "pipeline"))
+    parser.add_argument("subject", choices=("toy", "pipeline", "dedup", "index"))
     parser.add_argument("--work", required=True, help="an empty directory to work in")
     parser.add_argument("--config", help="the prep config of the pipeline sweep")
+    parser.add_argument("--files", nargs="+", help="raw shards of the dedup and index sweeps")
     parser.add_argument("--set", action="append", help="change a finished run to KEY=VALUE")
     parser.add_argument("--every", type=int, default=0, help="kill at every n-th fault point")
     parser.add_argument("--offset", type=int, default=0, help="fault points to pass over first")

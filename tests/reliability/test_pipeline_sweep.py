@@ -44,7 +44,7 @@ def test_power_loss(sweep: Sweep, collection: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("change", ["pack.max_sequence_length=48", "seed=9", "dedup.recipe=none"])
+@pytest.mark.parametrize("change", ["pack.max_sequence_length=48", "seed=9", "dedup.preset=none"])
 def test_kills_while_a_finished_run_is_rebuilt(sweep: Sweep, collection: Any, change: str) -> None:
     result = sweep("pipeline", "--config", collection.config, "--set", change, "--every", 9)
     assert result["bad"] == []

@@ -48,7 +48,7 @@ def test_the_user_is_told_which_field_changed(
     collection: Any, clean: Any, tmp_path: Path, prep: Any
 ) -> None:
     directory = clean.copy(tmp_path / "run")
-    change = ("--set", "clean.min_length=210", "--set", "dedup.recipe=none")
+    change = ("--set", "clean.min_length=210", "--set", "dedup.preset=none")
     outcome = prep("run", collection.config, "--out", directory, "--workers", 0, *change)
     assert outcome.code == 0
     assert "clean: rebuilding, changed: " in outcome.err

@@ -84,15 +84,15 @@ POISON = {
         GOOD + "pack: {max_sequence_length: 1000000}\n",
         "c.yaml:5: pack.max_sequence_length: expected less than or equal to 131072; got 1000000",
     ),
-    "a number for text": ("inputs:\n  - {name: a, path: 7}\n", "inputs.0.path: expected a valid string; got 7"),
+    "a number for text": ("inputs:\n  - {name: a, path: 7}\n", "inputs.0.path: expected a path or a list of paths; got 7"),
     "a list for a section": (GOOD + "pack: [1]\n", "c.yaml:5: pack: "),
     "a mapping for a list": ("inputs: {name: a, path: b}\n", "c.yaml:1: inputs: "),
     "a word that is not a choice": (
-        GOOD + "dedup: {recipe: slimpyjama}\n",
-        "c.yaml:5: dedup.recipe: expected 'slimpajama' or 'none'; got \"slimpyjama\"",
+        GOOD + "dedup: {verify: exaggt}\n",
+        "c.yaml:5: dedup.verify: expected 'exact', 'estimate' or 'none'; got \"exaggt\"",
     ),
     "no is a word": (
-        GOOD + "dedup: {recipe: no}\n",
+        GOOD + "dedup: {preset: no}\n",
         'got "no" (write true or false)',
     ),
     "name with a slash": ("name: ../x\n" + GOOD[11:], "c.yaml:1: name: "),
@@ -141,7 +141,7 @@ POISON = {
     "too deep": (GOOD + "x: " + "[" * 5000, "c.yaml:5: more than 50 nested levels"),
     "too large a file": (GOOD + "#" + "x" * (1 << 20), "c.yaml:1: 1,048,"),
     "control characters in a value": (
-        GOOD + 'dedup: {recipe: "a\\e[31mred"}\n',
+        GOOD + 'dedup: {preset: "a\\e[31mred"}\n',
         "a\\u001b[31mred",
     ),
     "control characters in a key": (GOOD + '"z\\e[31m": 1\n', "c.yaml:5: z\\x1b[31m: unknown key"),

@@ -22,6 +22,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "key": pa.binary(16),
     "list": pa.list_(pa.uint16()),
     "large_list": pa.large_list(pa.int32()),
+    "pairs": pa.list_(pa.uint32(), 2),
     "strings": pa.list_(pa.string()),
 }
 VALUES: dict[str, list[Any]] = {
@@ -35,6 +36,7 @@ VALUES: dict[str, list[Any]] = {
     "key": [bytes([i]) * 16 for i in range(5)],
     "list": [[1, 2], [], [3], [4, 5, 6], [7]],
     "large_list": [[1, 2], [], [3], [-4, 5, 6], [7]],
+    "pairs": [[1, 2], [2, 1], [0, 0], [4, 5], [7, 7]],
     "strings": [["a", ""], [], ["b"], ["c"], ["longer"]],
 }
 
@@ -79,6 +81,11 @@ def test_borders_between_values_count() -> None:
     assert hashed(pa.array([None, 5], pa.int8())) != hashed(pa.array([64, 5], pa.int8()))
     assert hashed(pa.array(["", None])) != hashed(pa.array([None, ""]))
     assert hashed(pa.array([], pa.int8())) != hashed(pa.array([], pa.int16()))
+
+
+def test_a_type_without_a_hash_is_refused() -> None:
+    with pytest.raises(TypeError, match="struct"):
+        hashed(pa.array([{"a": 1}]))
 
 
 def test_names_types_and_order_of_columns_count() -> None:

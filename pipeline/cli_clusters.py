@@ -1,0 +1,70 @@
+"""`prep explain` and `prep inspect`: parse, call, print."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.options import JsonOption
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
+MinOption = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="J", help="least exact Jaccard similarity")
+]
+MaxOption = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="J", help="largest exact Jaccard similarity")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands to the `prep` app."""
+    app.command(
+        epilog="Examples:\n\n`prep explain runs/quickstart 550f72f4`\n\n"
+        "`prep explain runs/quickstart shard-00.jsonl.zst:191 --all`"
+    )(explain)
+    app.command(
+        epilog="Examples:\n\n`prep inspect runs/quickstart --kind near --max-jaccard 0.85`\n\n"
+        "`prep inspect runs/quickstart --cluster 550f72f4`"
+    )(inspect)
+
+
+def explain(
+    directory: RunArgument,
+    document: Annotated[
+        str, typer.Argument(metavar="DOC", help="its key, 6 or more digits of it, or FILE:LINE")
+    ],
+    lines: Annotated[int, typer.Option(min=1, help="rows of each list to show")] = 40,
+    all_: Annotated[bool, typer.Option("--all", help="show everything, equal lines too")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what became of a document; show a duplicate beside the document that was kept."""
+    from pipeline.provenance.explain import explain as find
+    from pipeline.show_explanation import show
+
+    most = None if all_ else lines
+    show(find(directory, document, most), most, as_json)
+
+
+def inspect(
+    directory: RunArgument,
+    top: Annotated[int, typer.Option(min=0, help="clusters to list, the largest first")] = 10,
+    source: Annotated[str, typer.Option(help="only rows with this source at either end")] = "",
+    cluster: Annotated[str, typer.Option(metavar="DOC", help="list this document's cluster")] = "",
+    kind: Annotated[str, typer.Option(help="only exact, near, key or chain")] = "",
+    min_jaccard: MinOption = None,
+    max_jaccard: MaxOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the clusters of a run: sizes, kinds, similarities, and who duplicates whom."""
+    from pipeline.provenance.inspect import Filters, inspect_cluster
+    from pipeline.provenance.inspect import inspect as inspect_run
+    from pipeline.show_clusters import show_cluster, show_clusters
+    from pipeline.terminal import print_json
+
+    filters = Filters(source, kind, min_jaccard, max_jaccard)
+    if cluster:
+        members = inspect_cluster(directory, cluster, filters)
+        return print_json(asdict(members)) if as_json else show_cluster(members)
+    found = inspect_run(directory, filters, top)
+    return print_json(asdict(found)) if as_json else show_clusters(found)

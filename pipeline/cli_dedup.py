@@ -1,0 +1,280 @@
+"""`prep dedup`: parses, calls, prints; no logic."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from pipeline.core.errors import ConfigError, printable
+from pipeline.options import JsonOption, WorkersOption
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from pipeline.config import DedupConfig, ReadConfig
+    from pipeline.dedup_index import Work
+
+Model = TypeVar("Model", bound="BaseModel")
+PRESETS = ("slimpajama", "slimpajama_exact", "fineweb", "strict", "exact")
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="FILES", help="files, directories or globs: .jsonl, .jsonl.zst, "
+                   ".jsonl.gz or .parquet"),
+]  # fmt: skip
+IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
+PresetOption = Annotated[
+    str, typer.Option(metavar="NAME", help=f"how similar documents are found: {', '.join(PRESETS)}")
+]
+VerifyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="what proves a candidate: exact or estimate (Jaccard similarity), or none "
+        "[default: exact; slimpajama_exact: none]",
+    ),
+]
+ThresholdOption = Annotated[
+    float, typer.Option(metavar="J", help="similarity from which a pair is a duplicate")
+]
+TextKeyOption = Annotated[
+    str, typer.Option(metavar="FIELD", help="field or column that holds the text")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIELD", help="a field of meta such as url: the same value is a duplicate too"
+    ),
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="name of these files: part of every document's key, and the source of those that "
+        "name none",
+    ),
+]
+MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="working memory of one task")]
+SourceShareOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SHARE",
+        help="alarm: stop when a larger share of a source of 100 documents or more goes",
+    ),
+]
+BadShareOption = Annotated[
+    str, typer.Option(metavar="SHARE", help="stop when a larger share of records is bad")
+]
+
+index_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="A set of documents that grows batch by batch, and what new documents repeat of it.",
+    epilog="Examples:\n\n`prep dedup index build IDX 2023/ --preset fineweb`\n\n"
+    "`prep dedup index add IDX 2024/`\n\n`prep dedup index query IDX draft.jsonl --json`",
+)
+
+
+class FilesOrIndex(TyperCommand):
+    """A command that takes files, unless its first word is `index`: then the group of that name."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        """The context of this command, or of the group."""
+        if args[:1] == ["index"]:
+            group = typer.main.get_group(index_app)
+            return group.make_context(f"{info_name} index", args[1:], *rest, **extra)
+        return super().make_context(info_name, args, *rest, **extra)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `dedup` to the `prep` app."""
+    app.command(
+        cls=FilesOrIndex,
+        no_args_is_help=True,
+        epilog="Examples:\n\n`prep dedup corpus/*.jsonl.zst --out kept`\n\n"
+        "`prep dedup new/ --out kept --index IDX --key url`\n\n"
+        "An index that grows (`prep dedup index --help`):\n\n"
+        "`prep dedup index build IDX 2023/`\n\n`prep dedup index add IDX 2024/`\n\n"
+        "`prep dedup index query IDX draft.jsonl`",
+    )(dedup)
+
+
+def dedup(
+    files: FilesArgument,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="run directory; the kept records go to OUT/records")
+    ],
+    preset: PresetOption = "slimpajama",
+    verify: VerifyOption = None,
+    threshold: ThresholdOption = 0.8,
+    text_key: TextKeyOption = "text",
+    key: KeyOption = None,
+    index: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR",
+            help="an index, or the OUT of an earlier run, to compare with; repeatable",
+        ),
+    ] = None,
+    name: NameOption = None,
+    memory: MemoryOption = "1 GiB",
+    max_source_share: SourceShareOption = "75 %",
+    max_bad_share: BadShareOption = "1 %",
+    workers: WorkersOption = None,
+    dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy records without their duplicates, byte for byte, to files of the same names.
+
+    Text is compared as it stands. Finished work is reused; an interrupted run goes on with the same
+    command. `prep dedup index` keeps an index for documents that come later.
+    """
+    from pipeline.dedup_alone import DEDUP, NAME, config_of
+    from pipeline.preparation import describe_dedup, prepare, run
+    from pipeline.progress import Progress
+    from pipeline.show_dedup import show_run
+    from pipeline.show_plan import show_plan
+
+    settings = _dedup_config(
+        preset, memory, max_source_share, verify=verify, threshold=threshold, key=key,
+        indexes=tuple(index or ()),
+    )  # fmt: skip
+    loaded = config_of(
+        files, settings, name=_named(name) or NAME, text_key=text_key, read=_reading(max_bad_share)
+    )
+    if dry_run:
+        return show_plan(prepare(loaded, out), as_json, DEDUP)
+    progress = Progress()
+    progress.note(describe_dedup(settings))
+    return show_run(run(loaded, out, workers, progress=progress, story=DEDUP), as_json)
+
+
+@index_app.command(epilog="Example: `prep dedup index build IDX 2023/ --preset fineweb --key url`")
+def build(
+    index: IndexArgument,
+    files: FilesArgument,
+    preset: PresetOption = "slimpajama",
+    verify: VerifyOption = None,
+    threshold: ThresholdOption = 0.8,
+    text_key: TextKeyOption = "text",
+    key: KeyOption = None,
+    name: NameOption = None,
+    memory: MemoryOption = "1 GiB",
+    max_source_share: SourceShareOption = "75 %",
+    max_bad_share: BadShareOption = "1 %",
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an index whose first batch holds these files; their duplicates count as one."""
+    from pipeline import dedup_index
+    from pipeline.indexes import settings_of
+    from pipeline.preparation import describe_dedup
+    from pipeline.show_dedup import show_added
+
+    checked = _dedup_config(
+        preset, memory, max_source_share, verify=verify, threshold=threshold, key=key
+    )
+    work = _work(workers, memory, max_source_share, max_bad_share)
+    work.progress.note(describe_dedup(checked))
+    settings = settings_of(checked, text_key)
+    show_added(dedup_index.build(index, files, settings, _named(name), work), as_json)
+
+
+@index_app.command(epilog="Example: `prep dedup index add IDX 2024/`")
+def add(
+    index: IndexArgument,
+    files: FilesArgument,
+    name: NameOption = None,
+    memory: MemoryOption = "1 GiB",
+    max_source_share: SourceShareOption = "75 %",
+    max_bad_share: BadShareOption = "1 %",
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add files as the next batch: compared with all before, of which nothing changes."""
+    from pipeline import dedup_index
+    from pipeline.show_dedup import show_added
+
+    work = _work(workers, memory, max_source_share, max_bad_share)
+    show_added(dedup_index.add(index, files, _named(name), work), as_json)
+
+
+@index_app.command(
+    epilog="Examples:\n\n`prep dedup index query IDX draft.jsonl`\n\n"
+    "`prep dedup index query IDX 2025/ --out matches.jsonl`"
+)
+def query(
+    index: IndexArgument,
+    files: FilesArgument,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write the matches there, as jsonl")
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="keep the run there [default: a temporary directory]"),
+    ] = None,
+    memory: MemoryOption = "1 GiB",
+    max_bad_share: BadShareOption = "1 %",
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which documents repeat one of the index, and where that stands; adds nothing."""
+    from pipeline import dedup_index
+    from pipeline.show_dedup import show_answer
+
+    how = _work(workers, memory, "100 %", max_bad_share)
+    answer = dedup_index.query(index, files, how, work)
+    show_answer(answer, out, as_json)
+
+
+def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any) -> "DedupConfig":
+    from dedup.presets import check_choice
+    from pipeline.config import DedupConfig
+    from pipeline.core.strict_yaml import loads_value
+
+    try:
+        check_choice("preset", preset, PRESETS)
+    except ValueError as error:
+        raise ConfigError(f"--preset: {error}") from None
+    return _checked(
+        DedupConfig, preset=preset, memory=loads_value(memory),
+        max_source_share=loads_value(max_source_share), **values,
+    )  # fmt: skip
+
+
+def _reading(max_bad_share: str) -> "ReadConfig":
+    from pipeline.config import ReadConfig
+    from pipeline.core.strict_yaml import loads_value
+
+    return _checked(ReadConfig, max_bad_share=loads_value(max_bad_share))
+
+
+def _named(name: str | None) -> str | None:
+    from pipeline.config import InputConfig
+
+    return None if name is None else str(_checked(InputConfig, name=name, path="").name)
+
+
+def _work(workers: int | None, memory: str, max_source_share: str, max_bad_share: str) -> "Work":
+    from pipeline.dedup_index import Work
+    from pipeline.progress import Progress
+
+    checked = _dedup_config(PRESETS[0], memory, max_source_share)
+    reading = _reading(max_bad_share)
+    shares = (checked.max_source_share, reading.max_bad_share)
+    return Work(workers, checked.memory, *shares, Progress())
+
+
+def _checked(model: type[Model], **values: Any) -> Model:
+    """A section of the config. Raises ConfigError naming the option that is wrong."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        got = printable(str(first["input"]), 60)
+        raise ConfigError(f"--{option}: {message}; got {got}") from None

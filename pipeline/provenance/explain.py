@@ -1,0 +1,176 @@
+"""`prep explain`: what became of one document, why, and how it differs from the one that stands for
+it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core import ids
+from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.provenance.cluster_table import rows_of
+from pipeline.provenance.recipe import Recipe, recipe_of
+from pipeline.provenance.records import Place, Record, RunRecords, readable
+
+_NO_DOCUMENT = ("dropped", "bad_record")
+MOST_COMPUTED = 4_000_000
+"""Characters of both texts up to which a similarity that was not recorded is computed here."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One row of clusters.parquet seen from one end: the other document, and why they belong
+    together. `place` is None when it stands in the index named by `index`."""
+
+    key: str
+    place: Place | None
+    index: str
+    state: str
+    kind: str
+    bands: tuple[int, ...]
+    estimate: float | None
+    jaccard: float | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a detector found in the document."""
+
+    rule: str
+    detector: str
+    target: str
+    byte_offset: int
+    byte_length: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything known of one document.
+
+    `decision_reason` is the sentence of the rule that decided; `excerpt` is filled for a record
+    that never became a document; `kept_by` is what stands for it, `stands_for` the first documents
+    it stands for, of `stands_for_total`; `texts` are those of the kept document and of this one,
+    where both are in this run; `jaccard_now` is the exact similarity where none was recorded.
+    """
+
+    record: Record
+    finished: bool
+    decision_reason: str
+    evidence: tuple[Evidence, ...]
+    excerpt: str
+    kept_by: Link | None
+    stands_for: tuple[Link, ...]
+    stands_for_total: int
+    recipe: Recipe | None
+    texts: tuple[str, str] | None
+    jaccard_now: float | None
+
+
+def explain(directory: Path, wanted: str, most: int | None = None) -> Explanation:
+    """Explain the document `wanted` (see `RunRecords.find`); lists at most `most` documents it
+    stands for. Raises InputError for an unknown or ambiguous one, IntegrityError for damaged files.
+    """
+    records = RunRecords(directory)
+    record = records.find(wanted)
+    key = bytes.fromhex(record.place.key)
+    recipe = recipe_of(_manifests(directory))
+    kept_by, stands_for, total = _links(records, key, most)
+    texts = _texts(records, key, kept_by)
+    missing = kept_by is not None and kept_by.jaccard is None
+    return Explanation(
+        record=record,
+        finished=records.finished,
+        decision_reason=_decision_reason(directory, key),
+        evidence=_evidence(directory, key),
+        excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
+        kept_by=kept_by,
+        stands_for=stands_for,
+        stands_for_total=total,
+        recipe=recipe,
+        texts=texts,
+        jaccard_now=_jaccard(texts, recipe) if missing else None,
+    )
+
+
+def _links(
+    records: RunRecords, key: bytes, most: int | None
+) -> tuple[Link | None, tuple[Link, ...], int]:
+    path = records.directory / layout.CLUSTERS
+    if not path.exists():
+        return None, (), 0
+    above = rows_of(path, "member", [key]).to_pylist()
+    kept = rows_of(path, "kept", [key])
+    below = kept.filter(pc.equal(kept["index"], ""))
+    by_similarity = pc.coalesce(below["jaccard"], below["estimate"])
+    below = below.append_column("similarity", by_similarity).sort_by(
+        [("similarity", "ascending"), ("member", "ascending")]
+    )
+    shown = below.slice(0, most).to_pylist()
+    keys = [row["member"] for row in shown] + [row["kept"] for row in above if not row["index"]]
+    found = records.by_key(keys)
+    kept_by = _link(above[0], above[0]["kept"], found) if above else None
+    return kept_by, tuple(_link(row, row["member"], found) for row in shown), len(below)
+
+
+def _link(row: dict[str, Any], other: bytes, found: dict[bytes, Record]) -> Link:
+    """The row as seen from the end that is not `other`."""
+    record = None if row["index"] else found[other]
+    state = record.state if record else "kept"
+    place = record.place if record else None
+    return Link(
+        other.hex(), place, row["index"], state, row["kind"], tuple(row["bands"]),
+        row["estimate"], row["jaccard"],
+    )  # fmt: skip
+
+
+def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:
+    """Texts of the kept document and of this one."""
+    if kept_by is None or kept_by.place is None:
+        return None
+    kept = bytes.fromhex(kept_by.key)
+    found = records.texts([key, kept])
+    return (found[kept], found[key]) if kept in found and key in found else None
+
+
+def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
+    """Exact similarity of two texts; None where it means nothing or would take long."""
+    if texts is None or recipe is None or recipe.preset.bands == 0:
+        return None
+    if sum(map(len, texts)) > MOST_COMPUTED:
+        return None
+    from dedup.similarity import jaccard
+
+    return jaccard(*texts, recipe.preset)
+
+
+def _evidence(directory: Path, key: bytes) -> tuple[Evidence, ...]:
+    names = ["rule", "detector", "target", "byte_offset", "byte_length"]
+    return tuple(Evidence(**row) for row in _about(directory / layout.EVIDENCE, key, names))
+
+
+def _decision_reason(directory: Path, key: bytes) -> str:
+    rows = _about(directory / layout.DECISIONS, key, ["reason"])
+    return rows[0]["reason"] if rows else ""
+
+
+def _about(path: Path, key: bytes, columns: list[str]) -> list[dict[str, Any]]:
+    """Rows of a table on one document; none while the table is not there."""
+    if not path.exists():
+        return []
+    with readable(path):
+        wanted = pa.scalar(key, pa.binary(ids.KEY_BYTES))
+        rows: list[dict[str, Any]] = pq.read_table(
+            path, columns=columns, filters=pc.field("doc_key") == wanted
+        ).to_pylist()
+    return rows
+
+
+def _manifests(directory: Path) -> dict[str, StageManifest]:
+    """Manifests of the stages that the recipe stands in."""
+    stages = ("signatures", "clusters")
+    found = {stage: read_manifest(directory / "manifests" / f"{stage}.json") for stage in stages}
+    return {stage: manifest for stage, manifest in found.items() if manifest}

@@ -1,0 +1,191 @@
+"""`prep inspect`: the clusters of a run as a whole, the largest ones, or one with its members.
+
+Needs clusters.parquet and documents/ only, so it works on a run that the alarm of dedup stopped.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import layout
+from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.provenance.cluster_summary import Cluster, Summary, largest, of_cluster, summarize
+from pipeline.provenance.cluster_table import (
+    mentioned,
+    read_bands,
+    read_clusters,
+    with_sources,
+)
+from pipeline.provenance.records import PLACE, Place, RunRecords, is_key, keys_start_with
+from pipeline.stages.keep import KINDS
+
+EXCERPT_BYTES = 600
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which rows of clusters.parquet count: a source at either end, a kind, exact Jaccard."""
+
+    source: str = ""
+    kind: str = ""
+    min_jaccard: float | None = None
+    max_jaccard: float | None = None
+
+
+@dataclass(frozen=True)
+class ShownCluster:
+    """A cluster and where its kept document stands; `place` is None for one in an index."""
+
+    cluster: Cluster
+    place: Place | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """`all_rows` before the filters, the summary after them; documents of each source that reached
+    dedup (`compared`)."""
+
+    all_rows: int
+    summary: Summary
+    compared: dict[str, int]
+    largest: tuple[ShownCluster, ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One document of a cluster, as clusters.parquet has it."""
+
+    place: Place
+    kind: str
+    state: str
+    bands: tuple[int, ...]
+    estimate: float | None
+    jaccard: float | None
+    excerpt: str
+
+
+@dataclass(frozen=True)
+class Members:
+    """A cluster with all its members that passed the filters, the least similar first."""
+
+    shown: ShownCluster
+    excerpt: str
+    members: tuple[Member, ...]
+
+
+def inspect(directory: Path, filters: Filters, top: int) -> Inspection:
+    """The summary of what passes the filters, and its `top` largest clusters."""
+    records = RunRecords(directory)
+    clusters, documents = _load(directory, records)
+    compared = records.count_by_source()
+    _check(filters, compared)
+    chosen = _chosen(clusters, filters)
+    found = largest(chosen, top)
+    shown = tuple(ShownCluster(c, _kept_place(records, documents, c)) for c in found)
+    return Inspection(len(clusters), summarize(chosen), compared, shown)
+
+
+def inspect_cluster(directory: Path, wanted: str, filters: Filters) -> Members:
+    """The cluster of a document, kept or not, here or in an index; `wanted` as `prep explain` takes
+    it. Raises InputError when it is in no cluster or the beginning of several keys."""
+    records = RunRecords(directory)
+    clusters, documents = _load(directory, records)
+    _check(filters, records.count_by_source() if filters.source else {})
+    prefix = wanted if is_key(wanted) else records.find(wanted).place.key
+    index, kept = _cluster_of(clusters, prefix)
+    rows = of_cluster(_chosen(clusters, filters), index, kept)
+    if not len(rows):
+        raise InputError(f"{printable(wanted)}: no member of its cluster passes the filters")
+    cluster = largest(rows, 1)[0]
+    keys = rows["member"].to_pylist()
+    texts = records.texts([*keys, *([] if index else [kept])], EXCERPT_BYTES)
+    shown = ShownCluster(cluster, _kept_place(records, documents, cluster))
+    members = _members(rows, texts, records.places(_rows(documents, keys)), directory)
+    return Members(shown, "" if index else texts.get(kept, ""), members)
+
+
+def _members(
+    rows: pa.Table, texts: dict[bytes, str], places: list[Place], directory: Path
+) -> tuple[Member, ...]:
+    by_key = {place.key: place for place in places}
+    bands = read_bands(_path(directory), rows["member"].to_pylist())
+    return tuple(
+        Member(
+            by_key[row["member"].hex()], row["kind"], row["member_state"], bands[row["member"]],
+            row["estimate"], row["jaccard"], texts.get(row["member"], ""),
+        )
+        for row in rows.to_pylist()
+    )  # fmt: skip
+
+
+def _check(filters: Filters, sources: Mapping[str, int]) -> None:
+    """Raises ConfigError or InputError for a filter that nothing can pass."""
+    if filters.kind and filters.kind not in KINDS:
+        raise ConfigError(f"--kind {printable(filters.kind)}: expected one of {', '.join(KINDS)}")
+    low, high = filters.min_jaccard, filters.max_jaccard
+    if low is not None and high is not None and low > high:
+        raise ConfigError(f"--min-jaccard {low:g} is above --max-jaccard {high:g}")
+    if filters.source and filters.source not in sources:
+        close = get_close_matches(filters.source, sources, n=1) or list(sources)[:_NAMED]
+        raise InputError(
+            f"--source {printable(filters.source)}: no document of it reached dedup; "
+            f"known are {', '.join(printable(source) for source in close)}"
+        )
+
+
+def _path(directory: Path) -> Path:
+    path = directory / layout.CLUSTERS
+    if not path.exists():
+        raise InputError(f"{path}: not there yet; `prep run` writes it after dedup")
+    return path
+
+
+def _load(directory: Path, records: RunRecords) -> tuple[pa.Table, pa.Table]:
+    """The table with sources, and the places of all documents it names."""
+    clusters = read_clusters(_path(directory))
+    documents = records.live(mentioned(clusters), PLACE)
+    return with_sources(clusters, documents), documents
+
+
+def _chosen(clusters: pa.Table, filters: Filters) -> pa.Table:
+    if filters.source:
+        both = pc.or_kleene(
+            pc.equal(clusters["source"], filters.source),
+            pc.equal(clusters["kept_source"], filters.source),
+        )
+        clusters = clusters.filter(both)
+    if filters.kind:
+        clusters = clusters.filter(pc.equal(clusters["kind"], filters.kind))
+    if filters.min_jaccard is not None:
+        clusters = clusters.filter(pc.greater_equal(clusters["jaccard"], filters.min_jaccard))
+    if filters.max_jaccard is not None:
+        clusters = clusters.filter(pc.less_equal(clusters["jaccard"], filters.max_jaccard))
+    return clusters
+
+
+def _cluster_of(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
+    """Index and kept key of the one cluster that holds a document whose key starts so."""
+    at = [keys_start_with(clusters[end], prefix) for end in ("kept", "member")]
+    named = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
+    found = named.group_by(["index", "kept"], use_threads=False).aggregate([]).to_pylist()
+    if not found:
+        raise InputError(f"{prefix}: is in no cluster; `prep explain` says what became of it")
+    if len(found) > 1:
+        keys = ", ".join(sorted(row["kept"].hex() for row in found)[:5])
+        raise InputError(f"{prefix}: {len(found)} clusters match: {keys}; give more digits")
+    return found[0]["index"], found[0]["kept"]
+
+
+def _rows(documents: pa.Table, keys: list[bytes]) -> pa.Table:
+    return documents.filter(pc.is_in(documents["doc_key"], pa.array(keys, pa.binary(16))))
+
+
+def _kept_place(records: RunRecords, documents: pa.Table, cluster: Cluster) -> Place | None:
+    if cluster.index:
+        return None
+    return records.places(_rows(documents, [bytes.fromhex(cluster.kept)]))[0]

@@ -1,0 +1,272 @@
+"""Records of a run: by key, by the beginning of a key, or by file and line; and their texts.
+
+A finished run is read from documents.parquet. One that stopped on its way, at the alarm of dedup
+for example, is read from documents/ and keep/, so that `prep inspect` and `prep explain` can show
+why. Tables are read one shard or row group at a time.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core import ids
+from pipeline.core.errors import InputError, IntegrityError, printable
+from pipeline.stages.keep import STATES
+
+LEAST_DIGITS = 6
+PLACE = ["doc_key", "source", "path_id", "line", "byte_offset"]
+_ENDS = ["reason", "decision", "rule", "split", "licence", "tokens", "text_bytes"]
+_SHOWN = 5
+_KEY = re.compile(rf"[0-9a-fA-F]{{{LEAST_DIGITS},32}}")
+_PLACE = re.compile(r"(?s)(.+):([0-9]+)")
+
+I64 = npt.NDArray[np.int64]
+_Part = Callable[[list[str]], pa.Table]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A record's identity and where it was read, as `prep trace` prints it: `file` is input and
+    path, `line` the 1-based line (for parquet the 0-based row)."""
+
+    key: str
+    source: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record with its one end. `state` is empty when the run stopped before the keep-list;
+    `reason` to `tokens` are empty until it is finished."""
+
+    place: Place
+    state: str
+    reason: str
+    decision: str
+    rule: str
+    split: str
+    licence: str
+    tokens: int
+    text_bytes: int
+    representative: str
+
+
+def where(place: Place | None, index: str) -> str:
+    """Source, file and line of a document in words, or the index it stands in."""
+    if index or place is None:
+        return f"in the earlier index {index}"
+    return f"{place.source}  {place.file}:{place.line}"
+
+
+class RunRecords:
+    """The records of one run directory. Raises InputError when it is none."""
+
+    def __init__(self, directory: Path) -> None:
+        if not directory.is_dir():
+            raise InputError(f"{directory}: no such run directory")
+        if not (directory / layout.INPUTS).exists():
+            raise InputError(f"{directory}: no {layout.INPUTS}; not a run directory")
+        self.directory = directory
+        self.finished = (directory / layout.MANIFEST).exists()
+        with readable(directory / layout.INPUTS) as path:
+            inputs = pq.read_table(path, columns=["input", "path"]).to_pylist()
+        self._files = [f"{row['input']}/{row['path']}" for row in inputs]
+
+    def find(self, wanted: str) -> Record:
+        """The record named by a key in hex, six or more digits of its beginning, FILE:LINE or a
+        unique ending of FILE with the line. Raises InputError when none or several match."""
+        place = _PLACE.fullmatch(wanted)
+        if place:
+            found = self._at(place[1], int(place[2]))
+        elif is_key(wanted):
+            found = self._records(lambda table: keys_start_with(table["doc_key"], wanted))
+        else:
+            raise InputError(
+                f"{printable(wanted)}: expected a document key ({LEAST_DIGITS} or more hex digits) "
+                "or FILE:LINE as `prep trace` prints it"
+            )
+        if not found:
+            raise InputError(f"{printable(wanted)}: no such document in {self.directory}")
+        if len(found) > 1:
+            places = [r.place for r in found[:_SHOWN]]
+            shown = ", ".join(f"{p.key} ({printable(p.file)}:{p.line})" for p in places)
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise InputError(
+                f"{printable(wanted)}: {len(found)} documents match: {shown}{more}; give more of it"
+            )
+        return found[0]
+
+    def by_key(self, keys: Sequence[bytes]) -> dict[bytes, Record]:
+        """The records with these keys, 16 bytes each; unknown keys are left out."""
+        value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        found = self._records(lambda table: pc.is_in(table["doc_key"], value_set).to_numpy())
+        return {bytes.fromhex(record.place.key): record for record in found}
+
+    def places(self, table: pa.Table) -> list[Place]:
+        """The rows of a table with the columns `PLACE` as places."""
+        return [self._place(row) for row in table.select(PLACE).to_pylist()]
+
+    def live(self, keys: pa.Array, columns: list[str]) -> pa.Table:
+        """`columns` of the rows of documents/ that have one of these keys, in document order; and,
+        should 64 bits of two keys agree, of rows that have not."""
+        wanted = np.sort(ids.keys_as_u64(keys)[:, 0])
+        parts = []
+        for path in self._shards():
+            table = _arrow(path)
+            rows = _members_of(ids.keys_as_u64(table["doc_key"])[:, 0], wanted)
+            parts.append(table.select(columns).take(pa.array(rows)))
+        return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
+
+    def texts(self, keys: Sequence[bytes], most_bytes: int | None = None) -> dict[bytes, str]:
+        """Cleaned texts by key, cut after `most_bytes`; keys without a text are left out."""
+        value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        found: dict[bytes, str] = {}
+        for path in self._shards():
+            found |= texts_of(_arrow(path), value_set, most_bytes)
+        return found
+
+    def excerpt(self, key: bytes) -> str:
+        """The first characters of a record that did not become a document; else empty."""
+        wanted = pa.scalar(key, pa.binary(ids.KEY_BYTES))
+        for path in sorted((self.directory / "drops").glob("*.parquet")):
+            with readable(path):
+                table = pq.read_table(path, columns=["doc_key", "excerpt"])
+            found = table.filter(pc.equal(table["doc_key"], wanted))["excerpt"]
+            if len(found):
+                return str(found[0].as_py())
+        return ""
+
+    def count_by_source(self) -> dict[str, int]:
+        """How many documents of each source reached dedup."""
+        counts: dict[str, int] = {}
+        for path in self._shards():
+            for entry in _arrow(path)["source"].value_counts().to_pylist():
+                counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+        return dict(sorted(counts.items()))
+
+    def _shards(self) -> list[Path]:
+        return sorted((self.directory / "documents").glob("*.arrow"))
+
+    def _parts(self) -> Iterator[_Part]:
+        if self.finished:
+            with readable(self.directory / layout.DOCUMENTS) as path:
+                file = pq.ParquetFile(path)
+                for group in range(file.num_row_groups):
+                    yield partial(file.read_row_group, group)
+        else:
+            for path in self._shards():
+                yield partial(_unfinished, path, self.directory / "keep" / path.name)
+
+    def _records(self, chosen: Callable[[pa.Table], npt.NDArray[np.bool_]]) -> list[Record]:
+        """Records of the rows that `chosen` picks from a table with the columns `PLACE`."""
+        found = []
+        for part in self._parts():
+            rows = np.flatnonzero(chosen(part(PLACE)))
+            if len(rows):
+                columns = [*PLACE, "state", "representative", *_ENDS]
+                found += [self._record(row) for row in part(columns).take(rows).to_pylist()]
+        return found
+
+    def _at(self, ending: str, line: int) -> list[Record]:
+        exact = [i for i, file in enumerate(self._files) if file == ending]
+        files = exact or [i for i, file in enumerate(self._files) if file.endswith(f"/{ending}")]
+        if not files:
+            raise InputError(f"{printable(ending)}: no such file among the inputs of the run")
+        if len(files) > 1:
+            names = ", ".join(printable(self._files[i]) for i in files[:_SHOWN])
+            raise InputError(f"{printable(ending)}: {len(files)} files end so: {names}; give more")
+        return self._records(partial(_stands_at, path_id=files[0], line=line))
+
+    def _record(self, row: dict[str, Any]) -> Record:
+        ends = {name: row[name] for name in ["state", *_ENDS]}
+        representative = (row["representative"] or b"").hex()
+        return Record(self._place(row), **ends, representative=representative)
+
+    def _place(self, row: dict[str, Any]) -> Place:
+        line = row["line"] or row["byte_offset"]
+        return Place(row["doc_key"].hex(), row["source"], self._files[row["path_id"]], line)
+
+
+def is_key(wanted: str) -> bool:
+    """Whether this is a document key in hex, or enough digits of its beginning.
+
+    >>> is_key("550f72"), is_key("550f"), is_key("a.jsonl:3")
+    (True, False, False)
+    """
+    return _KEY.fullmatch(wanted) is not None
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[Path]:
+    """Turns what goes wrong in reading `path` into an IntegrityError that names it."""
+    try:
+        yield path
+    except (OSError, pa.ArrowException) as error:
+        raise IntegrityError(
+            f"{path}: missing or damaged ({type(error).__name__}); `prep verify` names all that is"
+        ) from error
+
+
+def texts_of(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:
+    """Texts by key from a table with `doc_key` and `text`, cut after `most_bytes`."""
+    found = {}
+    for row in np.flatnonzero(pc.is_in(table["doc_key"], keys).to_numpy()).tolist():
+        text = table["text"][row].as_buffer()[:most_bytes].to_pybytes()
+        found[table["doc_key"][row].as_py()] = text.decode(errors="ignore")
+    return found
+
+
+def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> npt.NDArray[np.bool_]:
+    """Which keys start with these hex digits, (N,) bool."""
+    low, high = (int(prefix.ljust(32, fill), 16) for fill in "0f")
+    keys_N2 = ids.keys_as_u64(keys).byteswap()
+    first, second = keys_N2[:, 0], keys_N2[:, 1]
+    half = (1 << 64) - 1
+    above = (first > low >> 64) | ((first == low >> 64) & (second >= low & half))
+    below = (first < high >> 64) | ((first == high >> 64) & (second <= high & half))
+    return np.asarray(above & below)
+
+
+def _arrow(path: Path) -> pa.Table:
+    with readable(path):
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
+    """What is known of the documents of a shard while the run is not finished."""
+    table = _arrow(documents)
+    rows = len(table)
+    ends = _arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
+    state = pa.array(STATES).take(ends["state"].combine_chunks()).fill_null("")
+    known = {name: table[name] for name in table.column_names} | {"state": state}
+    empty = {"tokens": pa.nulls(rows, pa.uint32()).fill_null(0), "representative": pa.nulls(rows)}
+    if "representative" in ends.column_names:
+        known["representative"] = ends["representative"]
+    blank = pa.nulls(rows, pa.string()).fill_null("")
+    return pa.table({name: known.get(name, empty.get(name, blank)) for name in columns})
+
+
+def _stands_at(table: pa.Table, path_id: int, line: int) -> npt.NDArray[np.bool_]:
+    lines = table["line"].to_numpy()
+    number = np.where(lines > 0, lines, table["byte_offset"].to_numpy())
+    return np.asarray((table["path_id"].to_numpy() == path_id) & (number == line))
+
+
+def _members_of(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> I64:
+    """Positions of the values that occur in `wanted`, which is sorted."""
+    if len(wanted) == 0:
+        return np.zeros(0, np.int64)
+    place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+    return np.flatnonzero(wanted[place] == values)

@@ -1,0 +1,167 @@
+"""What the pages of a report share: the guards that text from data passes, and number formats.
+
+Every value passes two guards on its way into a page: control, format and other invisible characters
+are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped.
+"""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import groupby
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from pipeline.provenance.cluster_summary import SizeBin
+
+__all__ = ["Part", "parts_of", "render_page", "short", "size_label"]
+
+_HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a whole, for a stacked bar and its legend: its share in percent."""
+
+    kind: str
+    label: str
+    count: int
+    percent: str
+
+
+def parts_of(counts: Mapping[str, int], labels: Mapping[str, str] | None = None) -> list[Part]:
+    """Counts by kind as parts of their sum, empty ones left out.
+
+    >>> parts_of({"near": 3, "key": 0, "exact": 1})[1]
+    Part(kind='exact', label='exact', count=1, percent='25.000')
+    """
+    whole = sum(counts.values())
+    return [
+        Part(kind, (labels or {}).get(kind, kind), count, f"{100 * count / whole:.3f}")
+        for kind, count in counts.items()
+        if count
+    ]
+
+
+def render_page(template: str, **values: Any) -> bytes:
+    """The page that a template of this package makes of `values`, in UTF-8."""
+    environment = Environment(
+        autoescape=True,
+        finalize=_visible,
+        loader=FunctionLoader(_template),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "n": number,
+        "short": short,
+        "size": _size,
+        "share": _share,
+        "marked": _marked,
+        "pieces": _pieces,
+    }
+    return environment.get_template(template).render(values).encode()
+
+
+def _template(name: str) -> str:
+    return resources.files("pipeline.report").joinpath(name).read_text("utf-8")
+
+
+def _visible(value: Any) -> Any:
+    """Spell out the invisible characters of a string; other values and markup stay as they are."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(_spelled(c) if _is_hidden(c) else c for c in value)
+
+
+def _marked(text: str) -> Markup:
+    """`text` escaped, with runs of spelled-out characters set apart.
+
+    >>> print(_marked("<b>\\x1b[31m"))
+    &lt;b&gt;<span class="ctl">\\x1b</span>[31m
+    """
+    pieces = []
+    for hidden, characters in groupby(text, key=_is_hidden):
+        if hidden:
+            spelled = "".join(map(_spelled, characters))
+            kind = "ctl space" if spelled.strip("\\nrt") == "" else "ctl"
+            pieces.append(Markup('<span class="{}">{}</span>').format(kind, spelled))
+        else:
+            pieces.append(escape("".join(characters)))
+    return Markup("").join(pieces)
+
+
+def _pieces(pieces: Sequence[tuple[str, bool]]) -> Markup:
+    """Stretches of text, those that differ set apart.
+
+    >>> print(_pieces([("one ", False), ("<two>", True)]))
+    one <em class="differs">&lt;two&gt;</em>
+    """
+    marked = (
+        Markup('<em class="differs">{}</em>').format(_marked(text)) if differs else _marked(text)
+        for text, differs in pieces
+    )
+    return Markup("").join(marked)
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in _HIDDEN
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def number(value: int) -> str:
+    return f"{value:,}"
+
+
+def short(value: int) -> str:
+    """A count for a headline: exact below a million.
+
+    >>> short(999_999), short(4_778_364), short(1_210_000_000_000)
+    ('999,999', '4.78 M', '1.21 T')
+    """
+    for power, unit in ((12, "T"), (9, "G"), (6, "M")):
+        if value >= 10**power:
+            return f"{value / 10**power:.2f} {unit}"
+    return number(value)
+
+
+def size_label(size: SizeBin) -> str:
+    """Documents in a cluster.
+
+    >>> size_label(SizeBin(5, 8, 1)), size_label(SizeBin(2, 2, 1))
+    ('5 to 8', '2')
+    """
+    return f"{size.low:,}" if size.low == size.high else f"{size.low:,} to {size.high:,}"
+
+
+def _size(count: int) -> str:
+    """Bytes in decimal units.
+
+    >>> _size(999), _size(16_013_598)
+    ('999 B', '16.0 MB')
+    """
+    value, unit = float(count), 0
+    while value >= 999.95 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count:,} B"
+
+
+def _share(part: int, whole: int) -> str:
+    """`part` of `whole` in percent.
+
+    >>> _share(1, 3), _share(1, 100_000), _share(0, 0)
+    ('33.3 %', '< 0.1 %', '-')
+    """
+    if whole == 0:
+        return "-"
+    if 0 < part * 1000 < whole:
+        return "< 0.1 %"
+    return f"{100 * part / whole:.1f} %"

@@ -1,0 +1,128 @@
+"""`prep inspect` on the terminal: totals, bars, the matrix of sources, clusters, members."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from pipeline.core.errors import printable
+from pipeline.provenance.cluster_summary import Cluster, Matrix, Summary
+from pipeline.provenance.inspect import Inspection, Member, Members, ShownCluster
+from pipeline.provenance.records import where
+from pipeline.terminal import out, print_line, shown, similarity
+
+__all__ = ["show_cluster", "show_clusters"]
+
+_BAR = 40
+_NAMED = 3
+
+
+def show_clusters(found: Inspection) -> None:
+    """Print the summary and the largest clusters."""
+    summary = found.summary
+    kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
+    details = f": {kinds} ({states})" if summary.documents else ""
+    print_line(f"{summary.clusters:,} clusters; another document stands for "
+               f"{summary.documents:,}{details}")  # fmt: skip
+    if summary.documents < found.all_rows:
+        print_line(f"{summary.documents:,} of {found.all_rows:,} rows pass the filters")
+    if not summary.documents:
+        return
+    _print_histograms(summary)
+    if summary.matrix.total:
+        _print_matrix(summary.matrix, found.compared)
+    columns = ("kept", "source", "file:line", "documents", "kinds", "their sources", "lowest J")
+    table = Table(*columns, title="largest clusters", title_justify="left")
+    for cluster in found.largest:
+        table.add_row(*map(shown, _cluster_cells(cluster)))
+    if found.largest:
+        out.print(table)
+
+
+def show_cluster(found: Members) -> None:
+    """Print one cluster with all its members."""
+    cluster = found.shown.cluster
+    print_line(f"{cluster.size:,} documents: {_counted(cluster.kinds)}")
+    print_line(f"kept  {cluster.kept}  {where(found.shown.place, cluster.index)}")
+    if found.excerpt:
+        print_line(f"      {printable(found.excerpt, 120)}")
+    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J",
+               "excerpt")  # fmt: skip
+    table = Table(*columns)
+    for member in found.members:
+        table.add_row(*map(shown, _member_cells(member)))
+    out.print(table)
+
+
+def _print_histograms(summary: Summary) -> None:
+    print_line("")
+    print_line("clusters by number of documents")
+    sizes = [
+        (f"{b.low:,}" if b.low == b.high else f"{b.low:,}-{b.high:,}", b) for b in summary.sizes
+    ]
+    _print_bars([(label, b.clusters) for label, b in sizes])
+    print_line("")
+    print_line("documents by Jaccard similarity to the kept one (estimated where not computed)")
+    bars = [
+        ("1" if b.low == b.high else f"{b.low:.2f}-{b.high:.2f}", b.exact + b.estimated)
+        for b in summary.similarities
+    ]
+    _print_bars(bars + [("not known", summary.not_computed)] * bool(summary.not_computed))
+    print_line("")
+
+
+def _print_bars(bars: Sequence[tuple[str, int]]) -> None:
+    """Bars for the counts that are not zero."""
+    most = max(count for _, count in bars)
+    for label, count in bars:
+        if count:
+            print_line(f"  {label:>12} {'█' * -(-count * _BAR // most)} {count:,}")
+
+
+def _print_matrix(matrix: Matrix, compared: Mapping[str, int]) -> None:
+    """Rows are sources of duplicates, columns where the kept documents stand."""
+    names = [f"index {c.index}" if c.index else c.source for c in matrix.columns]
+    if matrix.rest_columns:
+        names[-1] = f"{matrix.rest_columns} smaller"
+    table = Table("duplicates from", title="whose documents are kept instead", title_justify="left")
+    for name in ("compared", "duplicates", "share", *map(shown, names)):
+        table.add_column(name, justify="right")
+    for place, (source, counts) in enumerate(zip(matrix.rows, matrix.counts, strict=True)):
+        gone, cells = sum(counts), [f"{count:,}" if count else "" for count in counts]
+        if matrix.rest_rows and place == len(matrix.rows) - 1:
+            table.add_row(f"{matrix.rest_rows} smaller", "", f"{gone:,}", "", *cells)
+        else:
+            share = f"{100 * gone / compared[source]:.1f} %"
+            table.add_row(shown(source), f"{compared[source]:,}", f"{gone:,}", share, *cells)
+    out.print(table)
+
+
+def _cluster_cells(found: ShownCluster) -> tuple[str, ...]:
+    c, place = found.cluster, found.place
+    at = (place.source, f"{place.file}:{place.line}") if place else (f"index {c.index}", "")
+    return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), _lowest(c))
+
+
+def _member_cells(member: Member) -> tuple[str, ...]:
+    place = member.place
+    return (
+        place.key, place.source, f"{place.file}:{place.line}", member.state, member.kind,
+        " ".join(map(str, member.bands)), similarity(member.estimate), similarity(member.jaccard),
+        printable(member.excerpt, 60),
+    )  # fmt: skip
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """The largest of these counts in words.
+
+    >>> _counted({"near": 1200, "exact": 3})
+    '1,200 near, 3 exact'
+    """
+    named = [f"{count:,} {name}" for name, count in list(counts.items())[:_NAMED]]
+    rest = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
+    return ", ".join(named + rest)
+
+
+def _lowest(cluster: Cluster) -> str:
+    """The lowest similarity, an estimate as such."""
+    value, estimated = cluster.lowest
+    return "~" * estimated + similarity(value)

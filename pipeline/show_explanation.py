@@ -1,0 +1,140 @@
+"""`prep explain` on the terminal: facts in lines, links in a table, texts side by side."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.core.errors import printable
+from pipeline.provenance.explain import Evidence, Explanation, Link
+from pipeline.provenance.records import where
+from pipeline.provenance.side_by_side import Piece, Row, compare, shortened
+from pipeline.terminal import out, print_facts, print_json, print_line, shown, similarity
+
+__all__ = ["show"]
+
+_REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
+"""Style of a stretch that differs, and its marks where there are no colours."""
+
+
+def show(found: Explanation, lines: int | None, as_json: bool) -> None:
+    """Print an explanation; of the texts `lines` rows around differences (None: all rows)."""
+    rows = []
+    if found.texts:
+        rows = compare(*found.texts) if lines else compare(*found.texts, context=None)
+    if as_json:
+        return print_json(_as_json(found, rows[:lines], len(rows)))
+    print_facts(_about_document(found))
+    if found.kept_by:
+        print_facts(_about_link(found, found.kept_by))
+    if found.stands_for:
+        _print_members(found)
+    if found.kept_by and lines and rows and not any(row.differs for row in rows):
+        print_facts([("texts", "equal; --all shows them")])
+    elif found.kept_by and rows:
+        _print_texts(found.kept_by.key, found.record.place.key, rows[:lines], lines is None)
+        if lines and len(rows) > lines:
+            print_line(f"{len(rows) - lines:,} more rows; --lines or --all shows them")
+    return None
+
+
+def _as_json(found: Explanation, rows: Sequence[Row], total: int) -> dict[str, Any]:
+    value = asdict(found)
+    del value["texts"]
+    recipe = {"words": found.recipe.words, **value["recipe"]} if found.recipe else None
+    return {**value, "recipe": recipe, "rows": [asdict(row) for row in rows], "rows_total": total}
+
+
+def _about_document(found: Explanation) -> list[tuple[str, str]]:
+    r = found.record
+    state = r.state or "not decided: the run stopped before its keep-list"
+    screening = " by ".join(word for word in (r.decision, r.rule) if word)
+    return [
+        ("document", f"{r.place.key}  {where(r.place, '')}"),
+        ("licence", r.licence),
+        ("state", f"{state} ({r.reason})" if r.reason else state),
+        ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
+        *(("evidence", _evidence(evidence)) for evidence in found.evidence),
+        ("split", r.split if r.state == "kept" else ""),
+        ("text", f"{r.text_bytes:,} bytes" if r.text_bytes else ""),
+        ("tokens", f"{r.tokens:,}" if r.tokens else ""),
+        ("excerpt", found.excerpt),
+        ("run", "" if found.finished else "not finished: there are no tokens and no rows yet"),
+    ]
+
+
+def _evidence(found: Evidence) -> str:
+    at = f" at byte {found.byte_offset:,}" if found.byte_length else ""
+    return f"{found.rule}: {found.detector} {found.target!r}{at}"
+
+
+def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
+    known = (
+        ("estimated", link.estimate),
+        ("exact", link.jaccard),
+        ("computed now", found.jaccard_now),
+    )
+    values = ", ".join(f"{name} {similarity(value)}" for name, value in known if value is not None)
+    whole = found.recipe.preset.bands if found.recipe else 0
+    bands = f" ({' '.join(map(str, link.bands))})" if link.bands else ""
+    shared = f": {len(link.bands)} of {whole} bands shared{bands}" if whole else ""
+    state = "" if link.state == "kept" else f", {link.state} itself"
+    return [
+        ("kept", f"{link.key}  {where(link.place, link.index)}{state}"),
+        ("kind", link.kind + shared),
+        ("similarity", values or "not computed"),
+        ("recipe", found.recipe.words if found.recipe else ""),
+        ("texts", "" if found.texts else "the kept one is not in this run: nothing to compare"),
+    ]
+
+
+def _print_members(found: Explanation) -> None:
+    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
+    total = found.stands_for_total
+    table = Table(*columns, title=f"stands for {total:,}", title_justify="left")
+    for link in found.stands_for:
+        place = link.place
+        cells = (
+            link.key,
+            place.source if place else "",
+            f"{place.file}:{place.line}" if place else "",
+            link.state,
+            link.kind,
+            str(len(link.bands)),
+            similarity(link.estimate),
+            similarity(link.jaccard),
+        )
+        table.add_row(*map(shown, cells))
+    out.print(table)
+    if total > len(found.stands_for):
+        print_line(f"{total - len(found.stands_for):,} more; --all lists them")
+
+
+def _print_texts(kept: str, own: str, rows: Iterable[Row], whole: bool) -> None:
+    table = Table(box=None, padding=(0, 1), expand=True)
+    for title in (f"kept {kept}", f"this {own}"):
+        table.add_column("line", justify="right", style="dim")
+        table.add_column(title, ratio=1, overflow="fold")
+    for row in rows:
+        if row.skipped:
+            table.add_row("", Text(f"… {row.skipped:,} equal lines …", style="dim"), "", "")
+            continue
+        cut = row if whole else shortened(row)
+        left, right = _marked(cut.left, *_REMOVED), _marked(cut.right, *_ADDED)
+        table.add_row(str(row.left_line or ""), left, str(row.right_line or ""), right)
+    out.print(table)
+
+
+def _marked(pieces: Sequence[Piece], style: str, marks: str) -> Text:
+    """Pieces without control characters, the different ones set apart."""
+    text = Text()
+    for piece, differs in pieces:
+        # A tab that is the difference shows as \t, any other as blanks.
+        readable = piece if differs else piece.replace("\t", "    ")
+        readable = printable(readable, len(readable))
+        if differs and not out.is_terminal:
+            readable = marks.format(readable)
+        text.append(readable, style=style if differs else None)
+    return text

@@ -1,0 +1,132 @@
+"""The documents that dedup compares: those of earlier batches first, then this run's.
+
+Every document has a dense index: its position when all documents shards of all batches are put one
+after the other. Indices travel as uint32, so one run compares at most 2^32 - 2 documents.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.core.errors import InputError
+from pipeline.core.manifest import Shard
+from pipeline.stage import Inputs
+
+MOST_DOCUMENTS = (1 << 32) - 2
+_OPEN_TABLES = 256
+"""Memory-mapped tables at a time; each holds a file open."""
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Kind = Literal["documents", "signatures", "keep", "decisions"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One run's shards, parallel to its documents shards. `location` is the directory of an earlier
+    run (empty for this one) and no part of any fingerprint; `name` tells batches apart."""
+
+    name: str
+    location: str
+    counts: tuple[int, ...]
+    documents: tuple[Shard, ...]
+    signatures: tuple[Shard, ...]
+    runs: tuple[Shard, ...]
+    keep: tuple[Shard, ...] = ()
+    decisions: tuple[Shard, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Documents in this batch."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Earlier batches in the order given, then this run's."""
+
+    all: tuple[Batch, ...]
+
+    @property
+    def first_new(self) -> int:
+        """Dense index of this run's first document."""
+        return sum(batch.total for batch in self.all[:-1])
+
+    @property
+    def total(self) -> int:
+        """Documents over all batches."""
+        return sum(batch.total for batch in self.all)
+
+    def check_size(self) -> None:
+        """Raises InputError when there are more documents than dense indices."""
+        if self.total > MOST_DOCUMENTS:
+            raise InputError(
+                f"{self.total:,} documents to compare; one run compares at most "
+                f"{MOST_DOCUMENTS:,}: split the inputs and name the first part in dedup.indexes"
+            )
+
+
+@dataclass
+class Corpus:
+    """Verified access to columns of any documents of all batches by dense index."""
+
+    batches: Batches
+    inputs: Inputs
+    _tables: dict[tuple[Kind, int], pa.Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counts = [count for batch in self.batches.all for count in batch.counts]
+        self._bases = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._owner = [(n, i) for n, b in enumerate(self.batches.all) for i in range(len(b.counts))]
+
+    def batch_number(self, shard: int) -> int:
+        """Which batch a documents shard belongs to."""
+        return self._owner[shard][0]
+
+    def is_old(self, shard: int) -> bool:
+        """Whether a documents shard belongs to an earlier batch."""
+        return self.batch_number(shard) < len(self.batches.all) - 1
+
+    def table(self, kind: Kind, shard: int) -> pa.Table:
+        """The table of one kind behind the `shard`-th documents shard over all batches."""
+        key = (kind, shard)
+        if key not in self._tables:
+            if len(self._tables) == _OPEN_TABLES:
+                self._tables.pop(next(iter(self._tables)))
+            number, position = self._owner[shard]
+            batch = self.batches.all[number]
+            inputs = Inputs(Path(batch.location)) if batch.location else self.inputs
+            self._tables[key] = inputs.table(getattr(batch, kind)[position])
+        return self._tables[key]
+
+    def shards_of(self, indices: I64) -> list[tuple[int, slice, I64]]:
+        """Ascending dense indices cut by shard: (shard, their places, rows in the shard)."""
+        if not len(indices):
+            return []
+        shard = np.searchsorted(self._bases, indices, side="right") - 1
+        cuts = np.flatnonzero(np.diff(shard, prepend=-1))
+        ends = np.append(cuts[1:], len(indices))
+        return [
+            (int(shard[a]), slice(int(a), int(b)), indices[a:b] - self._bases[shard[a]])
+            for a, b in zip(cuts, ends, strict=True)
+        ]
+
+    def take(self, kind: Kind, columns: list[str], indices: I64) -> pa.Table:
+        """Rows of ascending dense indices, in that order."""
+        parts = [
+            self.table(kind, shard).select(columns).take(pa.array(rows))
+            for shard, _, rows in self.shards_of(indices)
+        ]
+        if not parts:
+            return self.table(kind, 0).select(columns).slice(0, 0)
+        return pa.concat_tables(parts)
+
+    def text(self, index: int) -> U8:
+        """The UTF-8 bytes of one document's text, uint8, without a copy."""
+        shard = int(np.searchsorted(self._bases, index, side="right")) - 1
+        row = index - int(self._bases[shard])
+        return np.frombuffer(self.table("documents", shard)["text"][row].as_buffer(), np.uint8)

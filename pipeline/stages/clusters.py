@@ -1,0 +1,227 @@
+"""Clusters: for every component of candidates, which documents stay and which one stands for each
+of the others, proven by exact Jaccard similarity unless the config asks for less."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dedup.presets import Preset, Verify
+from pipeline import layout
+from pipeline.core import ids
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.policy import DECISIONS
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.stages.batches import Batches, Corpus
+from pipeline.stages.components import MEMBERS
+from pipeline.stages.signatures import KEY, SAME
+
+if TYPE_CHECKING:
+    from dedup.clusters import Memberships
+    from dedup.clusters import Rules as Selection
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+
+CHOICE = pa.schema(
+    [
+        ("member", pa.uint32()),
+        ("representative", pa.uint32()),
+        ("channels", pa.uint64()),
+        ("estimate", pa.float64()),
+        ("exact", pa.float64()),
+    ]
+)
+"""One row per document that another stands for: dense indices, the channels they share as a bit
+mask, estimated and exact Jaccard similarity (NaN where not computed)."""
+
+KEPT_STATE = 0
+"""`kept` in pipeline.stages.keep.STATES, as an earlier batch wrote it."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What makes a candidate a duplicate, and which document is preferred."""
+
+    preset: Preset
+    channels: tuple[str, ...]
+    verify: Verify
+    threshold: float
+    source_priority: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A task's memberships in one routed shard, all of channel number `channel`."""
+
+    shard: Shard
+    channel: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """Members [start, stop) of whole components, and their memberships."""
+
+    index: int
+    members: Shard
+    start: int
+    stop: int
+    slices: tuple[Slice, ...]
+    batches: Batches
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """A task's documents (D) in rank order: dense index, component, and 0 new, 1 kept or 2 dropped
+    by an earlier batch."""
+
+    index: I64
+    component: I64
+    origin: U8
+
+
+def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
+    from dedup.clusters import KEPT, collapse, select
+
+    corpus = Corpus(job.batches, inputs)
+    ranked = _rank(job, corpus, inputs)
+    memberships = _memberships(job, inputs, ranked)
+    if job.rules.verify == "none":
+        found = collapse(memberships, ranked.component, ranked.origin)
+    else:
+        found = select(
+            memberships, _signatures(corpus, ranked), selection_rules(job.rules),
+            _Reader(job.rules.preset, corpus, ranked.index), ranked.origin,
+        )  # fmt: skip
+    dropped = np.flatnonzero(found.representative != KEPT)
+    columns = (
+        ranked.index[dropped].astype(np.uint32),
+        ranked.index[found.representative[dropped]].astype(np.uint32),
+        found.channels[dropped], found.estimate[dropped], found.exact[dropped],
+    )  # fmt: skip
+    table = pa.table([pa.array(column) for column in columns], schema=CHOICE)
+    output = arrow_output(layout.shard("clusters", job.index, "arrow"), table)
+    counters = {"documents": job.stop - job.start, "duplicates": len(dropped), **found.counts}
+    return Result((output,), counters)
+
+
+def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _Ranked:
+    """Ascending (batch, decision, source priority, doc_key): the smallest is preferred."""
+    table = inputs.table(job.members).slice(job.start, job.stop - job.start)
+    order = np.argsort(table["member"].to_numpy())
+    index = table["member"].to_numpy()[order].astype(np.int64)
+    component = table["component"].to_numpy()[order].astype(np.int64)
+    columns = corpus.take("documents", ["doc_id", "doc_key", "source"], index)
+    preferred = {name: i for i, name in enumerate(job.rules.source_priority)}
+    priority = [preferred.get(source, len(preferred)) for source in columns["source"].to_pylist()]
+    doc_id = columns["doc_id"].to_numpy()
+    decision, batch = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
+    origin = np.zeros(len(index), np.uint8)
+    for shard, place, rows in corpus.shards_of(index):
+        batch[place] = corpus.batch_number(shard)
+        if corpus.is_old(shard):
+            state = corpus.table("keep", shard)["state"].to_numpy()[rows]
+            origin[place] = np.where(state == KEPT_STATE, 1, 2)
+        elif job.batches.all[-1].decisions:
+            decision[place] = decisions_of(corpus.table("decisions", shard), doc_id[place])
+    keys = ids.keys_as_u64(columns["doc_key"])
+    rank = ids.sort_order(keys, np.array(priority), decision, batch)
+    return _Ranked(index[rank], component[rank], origin[rank])
+
+
+def decisions_of(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
+    """Index into DECISIONS of each of these ascending doc_ids; 0 for those without a row."""
+    rank = np.zeros(len(doc_id), np.int64)
+    found = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)
+    decided = decisions["doc_id"].to_numpy()
+    place = np.searchsorted(doc_id, decided)
+    here = (place < len(doc_id)) & (doc_id[np.minimum(place, len(doc_id) - 1)] == decided)
+    rank[place[here]] = found[here]
+    return rank
+
+
+def _memberships(job: ClusterJob, inputs: Inputs, ranked: _Ranked) -> "Memberships":
+    """The task's memberships by rank, buckets numbered over all channels."""
+    from dedup.clusters import grouped
+
+    by_index = np.argsort(ranked.index)
+    members, buckets, channels, first = [], [], [], 0
+    for part in job.slices:
+        table = inputs.table(part.shard).slice(part.start, part.stop - part.start)
+        place = np.searchsorted(ranked.index, table["member"].to_numpy(), sorter=by_index)
+        members.append(by_index[place].astype(np.uint32))
+        _, local = np.unique(table["bucket"].to_numpy(), return_inverse=True)
+        buckets.append(local.astype(np.int64) + first)
+        channels.append(np.full(len(local), part.channel, np.uint8))
+        first += int(local.max(initial=-1)) + 1
+    return grouped(
+        np.concatenate(members), np.concatenate(buckets), np.concatenate(channels),
+        len(ranked.index),
+    )  # fmt: skip
+
+
+def _signatures(corpus: Corpus, ranked: _Ranked) -> npt.NDArray[np.unsignedinteger]:
+    """Signatures in rank order, (D, P)."""
+    order = np.argsort(ranked.index)
+    column = corpus.take("signatures", ["signature"], ranked.index[order])["signature"]
+    flat = column.combine_chunks().flatten().to_numpy()
+    matrix = np.empty((len(order), len(flat) // len(order)), flat.dtype)
+    matrix[order] = flat.reshape(len(order), -1)
+    return matrix
+
+
+def selection_rules(rules: Rules) -> "Selection":
+    """The rules as the selection takes them: channels as bits."""
+    from dedup.clusters import Rules as Selection
+
+    bits = {name: 1 << i for i, name in enumerate(rules.channels)}
+    sure = bits.get(KEY, 0)
+    if rules.preset.bands == 0:
+        sure |= bits[SAME]
+    return Selection(rules.verify, rules.threshold, rules.preset.num_perm, sure, bits[SAME])
+
+
+class _Reader:
+    """Exact Jaccard similarity of two documents of a task, by rank."""
+
+    def __init__(self, preset: Preset, corpus: Corpus, index: I64) -> None:
+        from dedup.similarity import PairJaccard
+
+        self._pair = PairJaccard(preset)
+        self._corpus = corpus
+        self._index = index
+
+    def __call__(self, a: int, b: int) -> float:
+        first, second = (self._corpus.text(int(self._index[i])) for i in (a, b))
+        return self._pair.of(first, 0, len(first), second, 0, len(second))
+
+
+def cluster_stage(
+    bands: StageManifest, routes: StageManifest, components: StageManifest,
+    batches: Batches, rules: Rules,
+) -> Stage:  # fmt: skip
+    """One task per group of components."""
+    members = components.find(MEMBERS)
+    number = {name: i for i, name in enumerate(rules.channels)}
+    channels = [number[task.counters["channel"]] for task in bands.tasks]
+    own = batches.all[-1]
+    tasks = []
+    for index, (start, stop) in enumerate(components.tasks[0].counters["tasks"]):
+        cuts = [task.counters["cuts"][index : index + 2] for task in routes.tasks]
+        slices = tuple(
+            Slice(shard, channel, a, b)
+            for shard, channel, (a, b) in zip(routes.shards, channels, cuts, strict=True)
+            if b > a
+        )
+        job = ClusterJob(index, members, start, stop, slices, batches, rules)
+        inputs = (members, *(s.shard for s in slices), *own.documents, *own.decisions)
+        if rules.verify != "none":
+            inputs += own.signatures
+        tasks.append(Task(f"clusters {index}", job, inputs, stop - start))
+    settings = {"verify": rules.verify, "threshold": rules.threshold}
+    return Stage("clusters", 1, _clusters, tuple(tasks), settings)

@@ -1,0 +1,308 @@
+"""Decontaminate: documents that hold text of evaluation items, as evidence and decisions.
+
+Three stages: `eval_index` reads the evaluation sets and publishes what is looked for, and which
+items are too short for that; `overlap` looks at every documents shard; `decisions` joins its
+findings with those of the screen stage, in the form of that stage, the more severe decision first.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.core.errors import InputError
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.policy import DECISIONS
+from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, records
+from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.stages.screen import DECISION_SCHEMA, EVIDENCE_SCHEMA
+
+if TYPE_CHECKING:
+    from dedup.overlap import Hits, ItemIndex
+
+DETECTOR = "eval_overlap"
+RULE = "eval-overlap"
+REASON = "It holds text of an item of an evaluation set."
+OVERLAP_SCHEMA = pa.schema([*EVIDENCE_SCHEMA, ("field", pa.string()), ("share", pa.float64())])
+"""EVIDENCE_SCHEMA, and: the field of the item, and the share of its words that the document holds
+(both null in evidence of the screen stage)."""
+
+
+PARTS, GRAMS = "overlap/index.parts.arrow", "overlap/index.grams.arrow"
+NO_TEXT = "no text"
+_MISSES = ("", "too short", "common", NO_TEXT)
+"""Why an item is not looked for, by the status of its best text in `dedup.overlap`."""
+
+Row = tuple[object, ...]
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+Action = Literal["drop", "quarantine", "review", "report"]
+
+
+@dataclass(frozen=True)
+class OverlapRules:
+    """What of an item is looked for; see `dedup.overlap`. `fields`: dotted names of the fields that
+    hold an item's text, None for every string; `action`: what follows for the document.
+    """
+
+    n: int
+    min_words: int
+    min_overlap: float
+    fields: tuple[str, ...] | None
+    action: Action
+
+
+@dataclass(frozen=True)
+class IndexJob:
+    """All evaluation sets, and what of `OverlapRules` the index depends on."""
+
+    sets: tuple[EvalSet, ...]
+    n: int
+    min_words: int
+    min_overlap: float
+    fields: tuple[str, ...] | None
+
+
+@dataclass
+class _Items:
+    """Columns over the texts of all items."""
+
+    eval_set: list[str]
+    item: list[str]
+    field: list[str]
+    text: list[str]
+    number: list[int]
+    """Which item of all a text belongs to."""
+
+
+def _index(job: IndexJob, inputs: Inputs) -> Result:
+    """PARTS, GRAMS: the index of `dedup.overlap`, with set, item and field of every part; the
+    items table: every item, and why it is not looked for."""
+    from dedup.overlap import build_index
+
+    items, names = _read_items(job)
+    index, entry, status = build_index(items.text, job.n, job.min_words, job.min_overlap)
+    table = _items_table(items, names, status)
+    checked = table["checked"].to_numpy(zero_copy_only=False)
+    outputs = (*_index_outputs(index, entry, items), parquet_output(layout.EVAL_ITEMS, table))
+    counts = {s.name: {"items": 0, "unchecked": 0} for s in job.sets}
+    for (name, _), looked_for in zip(names, checked, strict=True):
+        counts[name]["items"] += 1
+        counts[name]["unchecked"] += not looked_for
+    counters = {"sets": counts, "parts": len(index.gram), "grams": len(index.gram_key)}
+    return Result(outputs, counters)
+
+
+def _read_items(job: IndexJob) -> tuple[_Items, list[tuple[str, str]]]:
+    items = _Items([], [], [], [], [])
+    names: list[tuple[str, str]] = []
+    for found in job.sets:
+        before = len(items.text)
+        for line, record in records(found):
+            name = item_name(record, line)
+            try:
+                texts = item_texts(record, job.fields, job.min_words)
+            except RecursionError as error:
+                raise InputError(f"{found.location}:{line}: nested too deeply") from error
+            for field, text in texts:
+                items.eval_set.append(found.name)
+                items.item.append(name)
+                items.field.append(field)
+                items.text.append(text)
+                items.number.append(len(names))
+            names.append((found.name, name))
+        if len(items.text) == before:
+            wanted = f"the fields {', '.join(job.fields)}" if job.fields else "a string"
+            raise InputError(f"{found.location}: no record has {wanted}; see decontaminate.fields")
+    return items, names
+
+
+def _items_table(items: _Items, names: list[tuple[str, str]], status: U8) -> pa.Table:
+    """One row per item, in order: its set and name, whether it is looked for, and why not."""
+    best = np.full(len(names), _MISSES.index(NO_TEXT), np.uint8)
+    np.minimum.at(best, items.number, status)
+    sets, own = zip(*names, strict=True) if names else ((), ())
+    return pa.table(
+        {
+            "eval_set": pa.array(sets, pa.string()),
+            "item": pa.array(own, pa.string()),
+            "checked": pa.array(best == 0),
+            "reason": pa.array(_MISSES).take(pa.array(best)),
+        }
+    )
+
+
+def _index_outputs(index: "ItemIndex", entry: I64, items: _Items) -> tuple[Output, Output]:
+    entries = pa.array(entry)
+    words = pa.LargeListArray.from_arrays(pa.array(index.starts), pa.array(index.words))
+    parts = {
+        "eval_set": pa.array(items.eval_set, pa.string()).take(entries),
+        "item": pa.array(items.item, pa.string()).take(entries),
+        "field": pa.array(items.field, pa.string()).take(entries),
+        "gram": pa.array(index.gram),
+        "searched": pa.array(index.searched),
+        "words": words,
+    }
+    grams = {
+        "key": pa.array(index.gram_key),
+        "part": pa.array(index.gram_part),
+        "position": pa.array(index.gram_position),
+    }
+    return arrow_output(PARTS, pa.table(parts)), arrow_output(GRAMS, pa.table(grams))
+
+
+def _load_index(job: "OverlapJob", inputs: Inputs) -> tuple["ItemIndex", pa.Table]:
+    """The published index, memory-mapped, and the names of its parts."""
+    from dedup.overlap import ItemIndex
+
+    parts, grams = inputs.table(job.parts), inputs.table(job.grams)
+    words = _array(parts, "words")
+    index = ItemIndex(
+        words.flatten().to_numpy(), words.offsets.to_numpy(), _array(parts, "gram").to_numpy(),
+        _array(parts, "searched").to_numpy(), _array(grams, "key").to_numpy(),
+        _array(grams, "part").to_numpy(), _array(grams, "position").to_numpy(),
+    )  # fmt: skip
+    return index, parts.select(["eval_set", "item", "field"])
+
+
+def _array(table: pa.Table, name: str) -> pa.Array:
+    column = table[name]
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def eval_index_stage(sets: tuple[EvalSet, ...], rules: OverlapRules) -> Stage:
+    """The stage that reads the evaluation sets and publishes what is looked for; it needs no other
+    stage."""
+    job = IndexJob(sets, rules.n, rules.min_words, rules.min_overlap, rules.fields)
+    task = Task("index of evaluation items", job, (), sum(s.size for s in sets))
+    return Stage("eval_index", 1, _index, (task,), {"sets": {s.name: s.hash for s in sets}})
+
+
+@dataclass(frozen=True)
+class OverlapJob:
+    """One documents shard and the index."""
+
+    index: int
+    documents: Shard
+    parts: Shard
+    grams: Shard
+    min_overlap: float
+    action: Action
+
+
+def _overlap(job: OverlapJob, inputs: Inputs) -> Result:
+    """Evidence: a row per span of a part of which the document holds `min_overlap`; decisions: a
+    row per such document, unless the action is to report only."""
+    from dedup.overlap import find_overlaps
+
+    table = inputs.table(job.documents, ["doc_id", "doc_key", "licence", "text"])
+    index, names = _load_index(job, inputs)
+    hits = find_overlaps(table["text"], index).at_least(job.min_overlap)
+    evidence, decisions = _findings(hits, table, names)
+    decided = [] if job.action == "report" else [(*d[:2], job.action, *d[2:]) for d in decisions]
+    outputs = (
+        arrow_output(f"overlap/{job.index:06d}.evidence.arrow", _table(evidence, OVERLAP_SCHEMA)),
+        arrow_output(f"overlap/{job.index:06d}.decisions.arrow", _table(decided, DECISION_SCHEMA)),
+    )
+    counters = {
+        "documents": len(table), "evidence": len(evidence), "contaminated": len(decisions),
+        "parts": len(np.unique(hits.part)),
+    }  # fmt: skip
+    return Result(outputs, counters)
+
+
+def _findings(hits: "Hits", table: pa.Table, names: pa.Table) -> tuple[list[Row], list[Row]]:
+    """Rows of evidence, and rows of decisions without the decision, both by document."""
+    evidence: list[Row] = []
+    decisions: list[Row] = []
+    parts = names.take(pa.array(hits.part)).to_pylist()
+    documents, first = np.unique(hits.document, return_index=True)
+    about = table.select(["doc_id", "doc_key", "licence"]).take(pa.array(documents)).to_pylist()
+    ends = np.append(first, len(hits))[1:]
+    for row, start, end in zip(about, first.tolist(), ends.tolist(), strict=True):
+        doc_id, key, licence = row["doc_id"], row["doc_key"], row["licence"]
+        ids = [f"{key.hex()}-e{number}" for number in range(end - start)]
+        for evidence_id, hit in zip(ids, range(start, end), strict=True):
+            part, offset = parts[hit], int(hits.byte_start[hit])
+            evidence.append((
+                evidence_id, doc_id, key, DETECTOR, RULE, f"{part['eval_set']}:{part['item']}",
+                offset, int(hits.byte_end[hit]) - offset, licence, part["field"],
+                float(hits.share[hit]),
+            ))  # fmt: skip
+        decisions.append((doc_id, key, RULE, REASON, ids))
+    return evidence, decisions
+
+
+def _table(rows: list[Row], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.table(
+        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def overlap_stage(clean: StageManifest, index: StageManifest, rules: OverlapRules) -> Stage:
+    """The stage that looks for evaluation items in every document."""
+    parts, grams = index.find(PARTS), index.find(GRAMS)
+    tasks = tuple(
+        Task(
+            f"evaluation items in {s.path}",
+            OverlapJob(i, s, parts, grams, rules.min_overlap, rules.action),
+            (s, parts, grams),
+            s.size,
+        )
+        for i, s in enumerate(clean.below("documents"))
+    )
+    return Stage("overlap", 1, _overlap, tasks)
+
+
+@dataclass(frozen=True)
+class DecisionsJob:
+    """What two detectors found in one documents shard of so many documents."""
+
+    index: int
+    documents: int
+    evidence: tuple[Shard, Shard]
+    decisions: tuple[Shard, Shard]
+
+
+def _decisions(job: DecisionsJob, inputs: Inputs) -> Result:
+    evidence = pa.concat_tables(
+        [OVERLAP_SCHEMA.empty_table(), *(inputs.table(s) for s in job.evidence)],
+        promote_options="default",
+    )
+    order = np.argsort(evidence["doc_id"].to_numpy(), kind="stable")
+    decisions = worst_decisions(*(inputs.table(s) for s in job.decisions))
+    outputs = (
+        arrow_output(f"decisions/{job.index:06d}.evidence.arrow", evidence.take(pa.array(order))),
+        arrow_output(f"decisions/{job.index:06d}.decisions.arrow", decisions),
+    )
+    return Result(outputs, {"documents": job.documents, "evidence": len(evidence)})
+
+
+def worst_decisions(first: pa.Table, second: pa.Table) -> pa.Table:
+    """Two tables of DECISION_SCHEMA as one, a row per document by doc_id: of two decisions the more
+    severe, the first of equal ones, with the evidence of both."""
+    worst: dict[int, dict[str, Any]] = {}
+    for row in [*first.to_pylist(), *second.to_pylist()]:
+        other = worst.setdefault(row["doc_id"], row)
+        if other is row:
+            continue
+        evidence = [*other["evidence"], *row["evidence"]]
+        severe = max(other, row, key=lambda d: DECISIONS.index(d["decision"]))
+        worst[row["doc_id"]] = {**severe, "evidence": evidence}
+    rows = [worst[doc_id] for doc_id in sorted(worst)]
+    return pa.Table.from_pylist(rows, schema=DECISION_SCHEMA)
+
+
+def decisions_stage(screen: StageManifest, overlap: StageManifest) -> Stage:
+    """The stage whose manifest takes the place of the screen stage's for all that read it."""
+    pairs = list(zip(screen.tasks, overlap.tasks, strict=True))
+    tasks = []
+    for index, (one, other) in enumerate(pairs):
+        evidence, decisions = zip(one.shards, other.shards, strict=True)
+        job = DecisionsJob(index, other.counters["documents"], evidence, decisions)
+        tasks.append(Task(f"decisions of shard {index}", job, (*evidence, *decisions)))
+    return Stage("decisions", 1, _decisions, tuple(tasks))

@@ -1,0 +1,264 @@
+"""Repeated lines and paragraphs of the documents that are kept: found here, cut when tokenized.
+
+Four stages: `lines` leaves the units of every documents shard as a sorted run; `repeats` joins the
+runs, one range of digests at a time, and decides which occurrences go; `cuts` gathers them per
+documents shard; `cut_table` publishes them for people. The first occurrence stays: first by
+doc_key, then by byte, so it depends on the documents alone.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import layout
+from pipeline.core import ids
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.rng import U64
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.stages.keep import STATES
+
+if TYPE_CHECKING:
+    from dedup.lines import Unit
+
+
+_ENTRY_BYTES = 160
+"""Working memory of one unit in a join: its digest and number, the sort, and where it stands."""
+_REPEATS = pa.schema(
+    [
+        ("shard", pa.uint32()),
+        ("row", pa.uint32()),
+        ("byte_start", pa.uint32()),
+        ("byte_end", pa.uint32()),
+        ("digest", pa.uint64()),
+        ("first", pa.binary(ids.KEY_BYTES)),
+    ]
+)
+
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class LineRules:
+    """Which units are compared, and from how many documents on they are cut; see `dedup.lines`.
+    `sources`: labels of the documents that are looked at, None for all.
+    """
+
+    unit: "Unit"
+    min_characters: int
+    min_documents: int
+    sources: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class UnitsJob:
+    """One documents shard, its keep-list, and which units of it."""
+
+    index: int
+    documents: Shard
+    keep: Shard
+    unit: "Unit"
+    min_characters: int
+    sources: tuple[str, ...] | None
+
+
+def _units(job: UnitsJob, inputs: Inputs) -> Result:
+    """Columns digest (ascending), row, byte_start, byte_end; beside it, the doc_key of each row."""
+    from dedup.lines import units_of
+
+    documents = inputs.table(job.documents, ["doc_key", "source", "text"])
+    wanted = pc.equal(inputs.table(job.keep, ["state"])["state"], STATES.index("kept"))
+    if job.sources is not None:
+        labels = documents["source"].cast(pa.string())
+        wanted = pc.and_(wanted, pc.is_in(labels, pa.array(job.sources, pa.string())))
+    rows = np.flatnonzero(wanted.to_numpy()).astype(np.uint32)
+    texts = documents["text"].take(pa.array(rows))
+    units = units_of(texts, job.unit, job.min_characters)
+    table = pa.table(
+        {
+            "digest": pa.array(units.digest),
+            "row": pa.array(rows[units.row]),
+            "byte_start": pa.array(units.byte_start),
+            "byte_end": pa.array(units.byte_end),
+        }
+    )
+    outputs = (
+        arrow_output(layout.shard("lines", job.index, "arrow"), table),
+        arrow_output(layout.shard("lines", job.index, "keys.arrow"), documents.select(["doc_key"])),
+    )
+    return Result(outputs, {"documents": len(rows), "units": len(units)})
+
+
+def units_stage(clean: StageManifest, keep: StageManifest, rules: LineRules) -> Stage:
+    """The stage that reads the text of every kept document once."""
+    pairs = zip(clean.below("documents"), keep.below("keep"), strict=True)
+    tasks = tuple(
+        Task(
+            f"{rules.unit}s of {d.path}",
+            UnitsJob(i, d, k, rules.unit, rules.min_characters, rules.sources),
+            (d, k),
+            d.size,
+        )
+        for i, (d, k) in enumerate(pairs)
+    )
+    return Stage("lines", 1, _units, tasks)
+
+
+@dataclass(frozen=True)
+class RepeatsJob:
+    """Digests in [low, high], both included, over the runs of all shards."""
+
+    index: int
+    low: int
+    high: int
+    min_documents: int
+    runs: tuple[Shard, ...]
+    keys: tuple[Shard, ...]
+
+
+def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
+    """_REPEATS: every unit to cut, by shard, row and start, with the key of the document where it
+    stays."""
+    from dedup.join import buckets
+    from dedup.lines import later_occurrences
+    from dedup.runs import slice_run
+
+    tables = []
+    for run in job.runs:
+        table = inputs.table(run)
+        start, stop = slice_run(table["digest"].to_numpy(), job.low, job.high)
+        tables.append(table.slice(start, stop - start))
+    counts = np.array([len(table) for table in tables], np.int64)
+    numbers = np.split(np.arange(counts.sum(), dtype=np.uint32), np.cumsum(counts)[:-1])
+    member, bucket = buckets([t["digest"].to_numpy() for t in tables], numbers)
+    shard = np.repeat(np.arange(len(tables), dtype=np.uint32), counts)[member]
+    found = pa.concat_tables(tables).take(pa.array(member))
+    row = found["row"].to_numpy()
+    key_M2 = _keys(job, inputs, shard, row)
+    rank = _ranks(key_M2)
+    cut, first = later_occurrences(bucket, rank, found["byte_start"].to_numpy(), job.min_documents)
+    order = np.lexsort((found["byte_start"].to_numpy()[cut], row[cut], shard[cut]))
+    cut, first = cut[order], first[order]
+    columns = {
+        "shard": pa.array(shard[cut]),
+        **{name: found[name].take(pa.array(cut)) for name in _REPEATS.names[1:5]},
+        "first": ids.keys_from_u64(key_M2[first]),
+    }
+    output = arrow_output(layout.shard("repeats", job.index, "arrow"), pa.table(columns, _REPEATS))
+    return Result((output,), {"repeated": len(member), "cut": len(cut)})
+
+
+def _keys(job: RepeatsJob, inputs: Inputs, shard_M: U32, row_M: U32) -> U64:
+    """The doc_key of each unit's document, (M, 2) uint64."""
+    key_M2 = np.zeros((len(shard_M), 2), np.uint64)
+    for number in np.unique(shard_M).tolist():
+        here = np.flatnonzero(shard_M == number)
+        keys = inputs.table(job.keys[number])["doc_key"]
+        key_M2[here] = ids.keys_as_u64(keys.take(pa.array(row_M[here])))
+    return key_M2
+
+
+def _ranks(key_M2: U64) -> I64:
+    """The place of each key among them in byte order, equal for equal keys, (M,)."""
+    order = ids.sort_order(key_M2)
+    ordered = key_M2[order]
+    new = np.concatenate([[False], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(order)]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.cumsum(new)
+    return rank
+
+
+def repeats_stage(units: StageManifest, rules: LineRules, memory: int) -> Stage:
+    """The join; its key ranges follow from the number of units and the memory of one task, and the
+    outcome does not depend on them."""
+    from dedup.join import key_ranges
+
+    keys = tuple(s for s in units.shards if s.path.endswith(".keys.arrow"))
+    runs = tuple(s for s in units.shards if not s.path.endswith(".keys.arrow"))
+    total = sum(task.counters["units"] for task in units.tasks)
+    ranges = key_ranges(total, _ENTRY_BYTES, memory)
+    size = sum(s.size for s in runs) // len(ranges)
+    tasks = tuple(
+        Task(
+            f"repeats from {low:016x}",
+            RepeatsJob(i, low, high, rules.min_documents, runs, keys),
+            (*runs, *keys),
+            size,
+        )
+        for i, (low, high) in enumerate(ranges)
+    )
+    return Stage("repeats", 1, _repeats, tasks)
+
+
+@dataclass(frozen=True)
+class CutsJob:
+    """One documents shard: the keys of its rows, and where repeats were found."""
+
+    index: int
+    keys: Shard
+    repeats: tuple[Shard, ...]
+
+
+def _cuts(job: CutsJob, inputs: Inputs) -> Result:
+    """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start."""
+    parts = [_REPEATS.empty_table()]
+    for shard in job.repeats:
+        table = inputs.table(shard)
+        owner = table["shard"].to_numpy()
+        start, stop = np.searchsorted(owner, np.array([job.index, job.index + 1], np.uint32))
+        parts.append(table.slice(start, stop - start))
+    table = pa.concat_tables(parts)
+    order = np.lexsort((table["byte_start"].to_numpy(), table["row"].to_numpy()))
+    table = table.take(pa.array(order)).drop_columns(["shard"])
+    keys = inputs.table(job.keys)["doc_key"].take(table["row"])
+    table = table.add_column(0, "doc_key", keys).combine_chunks()
+    removed = pc.sum(pc.subtract(table["byte_end"], table["byte_start"]), min_count=0).as_py()
+    counters = {
+        "documents": len(np.unique(table["row"].to_numpy())),
+        "cuts": len(table),
+        "bytes": removed,
+    }
+    return Result((arrow_output(layout.shard("cuts", job.index, "arrow"), table),), counters)
+
+
+def cuts_stage(units: StageManifest, repeats: StageManifest) -> Stage:
+    """The stage that gives every documents shard its cuts; `below("cuts")` is parallel to it."""
+    keys = [s for s in units.shards if s.path.endswith(".keys.arrow")]
+    found = tuple(repeats.shards)
+    tasks = tuple(
+        Task(f"cuts of shard {i}", CutsJob(i, k, found), (k, *found), k.size)
+        for i, k in enumerate(keys)
+    )
+    return Stage("cuts", 1, _cuts, tasks)
+
+
+def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
+    """The text column of a documents shard without its cuts."""
+    from dedup.lines import cut_column
+
+    spans = (cuts[name].to_numpy() for name in ("row", "byte_start", "byte_end"))
+    return cut_column(texts, *spans)
+
+
+@dataclass(frozen=True)
+class CutTableJob:
+    """The cuts of all shards, in order."""
+
+    cuts: tuple[Shard, ...]
+
+
+def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
+    columns = ["doc_key", "byte_start", "byte_end", "digest", "first"]
+    table = pa.concat_tables([inputs.table(shard, columns) for shard in job.cuts])
+    return Result((parquet_output(layout.CUTS, table),))
+
+
+def cut_table_stage(cuts: StageManifest) -> Stage:
+    """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
+    key of the document where the unit stays."""
+    shards = tuple(cuts.shards)
+    return Stage("cut_table", 1, _cut_table, (Task("table of cuts", CutTableJob(shards), shards),))

@@ -1,0 +1,60 @@
+"""Printing to a terminal: text from data shows as text, never as markup or control characters."""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from pipeline.core.errors import printable
+
+_PLAIN_WIDTH = 240
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+"""Standard output; wide when it is no terminal."""
+
+
+def shown(text: str) -> str:
+    """Text from data for a table cell: cut, without control characters, without markup."""
+    return escape(printable(text))
+
+
+def print_line(line: str) -> None:
+    """One whole line, which may hold text from data, whatever the width of the terminal."""
+    out.print(printable(line, len(line)), markup=False, soft_wrap=True)
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """One line for each (name, value); empty values are left out."""
+    for name, value in facts:
+        if value:
+            print_line(f"{name:<11}{value}")
+
+
+def print_json(value: Any) -> None:
+    """Plain data as ASCII JSON."""
+    out.print_json(json.dumps(value), ensure_ascii=True)
+
+
+def similarity(value: float | None) -> str:
+    """A Jaccard similarity, or a dash for an unknown one.
+
+    >>> similarity(0.93217), similarity(None)
+    ('0.932', '-')
+    """
+    return "-" if value is None else f"{value:.3f}"
+
+
+def readable_bytes(size: float) -> str:
+    """A size in decimal units.
+
+    >>> readable_bytes(1_234_000)
+    '1.2 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

@@ -1,0 +1,460 @@
+"""`prep dedup`: kept records byte for byte in every format, its options, errors and upkeep."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.core import storage
+from pipeline.core.errors import IntegrityError
+from pipeline.sources.streams import zstd
+from pipeline.upkeep import STORIES
+from pipeline.verify import verify
+
+Prep = Callable[..., Any]
+BOM = b"\xef\xbb\xbf"
+
+
+def line(text: str, **fields: Any) -> bytes:
+    """A record with fields and spacing that no writer of ours would choose."""
+    return json.dumps(
+        {**fields, "text": text, "z": [1.50, {"b": 2}]}, separators=(" ,", " : ")
+    ).encode()
+
+
+def near(text: str) -> str:
+    return text.rpartition(" ")[0] + " elsewhere."
+
+
+class Raw:
+    """A directory of raw shards in every format, with duplicates inside and across them."""
+
+    def __init__(self, root: Path, prose: Callable[..., str]) -> None:
+        self.root = root
+        family, copies = prose(1, 300), [prose(n, 120) for n in (2, 3)]
+        texts = [prose(100 + n, 60 + n) for n in range(24)]
+        meta = {"meta": {"url": "https://example.org/a", "pile_set_name": "Wiki"}}
+        self.plain = [
+            BOM + line(texts[0], **meta), b"", line(family), b"  ", line("", id=7), line(copies[0]),
+            b'{"text": "cut off', line(texts[1]) + b"\r", line(copies[0] + "!"),
+            line(texts[2], meta={"url": "https://example.org/a"}), line("tiny"), line(near(family)),
+        ]  # fmt: skip
+        self.zst = [line(t, lang="en") for t in (*texts[3:9], copies[0], near(family), copies[1])]
+        self.gz = [line(t) for t in (copies[1], *texts[9:14], "schÃ¶n &amp; gut")]
+        self.rows = pa.table(
+            {
+                "id": pa.array(range(12), pa.int16()),
+                "text": pa.array([*texts[14:20], copies[1], None, family, *texts[20:23]]),
+                "tags": pa.array([["a", None], [], None] * 4, pa.list_(pa.string())),
+                "nested": pa.array([{"x": n, "y": b"\xff"} for n in range(12)]),
+                "kind": pa.array(["u", "v", "u"] * 4).dictionary_encode(),
+            }
+        ).replace_schema_metadata({"origin": "a test"})
+        self.write()
+
+    def write(self) -> None:
+        (self.root / "sub").mkdir(parents=True)
+        (self.root / "a.jsonl").write_bytes(b"\n".join(self.plain))
+        half = b"\n".join(self.zst[:4]) + b"\n"
+        rest = b"\n".join(self.zst[4:]) + b"\n"
+        (self.root / "b.jsonl.zst").write_bytes(zstd.compress(half) + zstd.compress(rest))
+        (self.root / "sub/c.jsonl.gz").write_bytes(gzip.compress(b"\n".join(self.gz) + b"\n"))
+        pq.write_table(self.rows, self.root / "sub/d.parquet", row_group_size=5)
+        (self.root / "README.md").write_text("passed over")
+        (self.root / ".hidden.jsonl").write_bytes(b"not read\n")
+
+    @property
+    def files(self) -> list[Path]:
+        return [
+            self.root / p for p in ("a.jsonl", "b.jsonl.zst", "sub/c.jsonl.gz", "sub/d.parquet")
+        ]
+
+
+OPTIONS = ("--workers", 0, "--max-bad-share", "20 %")
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., str]) -> Raw:
+    """Read only."""
+    return Raw(tmp_path_factory.mktemp("raw") / "corpus", write_prose)
+
+
+@pytest.fixture(scope="module")
+def kept(raw: Raw, prep_process: Prep, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of it; read only."""
+    out = tmp_path_factory.mktemp("kept") / "kept"
+    ended = prep_process("dedup", raw.root, "--out", out, *OPTIONS)
+    assert ended.code == 0, ended.err
+    return out
+
+
+@pytest.fixture
+def own(kept: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    import shutil
+
+    return Path(shutil.copytree(kept, tmp_path / "kept"))
+
+
+def states(out: Path) -> dict[tuple[str, int], tuple[str, str]]:
+    """(path, ordinal) -> state and reason."""
+    paths = pq.read_table(out / "sources.parquet")["path"].to_pylist()
+    seen: Counter[str] = Counter()
+    found = {}
+    for row in pq.read_table(out / "documents.parquet").to_pylist():
+        path = paths[row["path_id"]]
+        found[path, seen[path]] = (row["state"], row["reason"])
+        seen[path] += 1
+    return found
+
+
+def test_every_kept_record_is_copied_byte_for_byte(raw: Raw, kept: Path) -> None:
+    """The lines of the raw file in their order, without those that went; nothing is rewritten."""
+    records = kept / "records"
+    ends = states(kept)
+    read: dict[str, tuple[list[bytes], Callable[[bytes], bytes]]] = {
+        "a.jsonl": (raw.plain, bytes),
+        "b.jsonl.zst": (raw.zst, zstd.decompress),
+        "sub/c.jsonl.gz": (raw.gz, gzip.decompress),
+    }
+    for path, (lines, unpack) in read.items():
+        there = [one for one in lines if one.strip()]
+        wanted = [one for i, one in enumerate(there) if ends[path, i][0] == "kept"]
+        assert 0 < len(wanted) < len(there)
+        found = unpack((records / path).read_bytes())
+        assert found == b"\n".join(wanted) + (
+            b"\n" if wanted[-1] != lines[-1] or path != "a.jsonl" else b""
+        )
+    rows = [i for i in range(12) if ends["sub/d.parquet", i][0] == "kept"]
+    table = pq.read_table(records / "sub/d.parquet")
+    assert table.equals(raw.rows.take(rows)) and 0 < len(rows) < 12
+    assert table.schema.metadata[b"origin"] == b"a test"
+    assert {p.relative_to(records).as_posix() for p in records.rglob("*") if p.is_file()} == {
+        p.relative_to(raw.root).as_posix() for p in raw.files
+    }
+
+
+def test_the_last_line_keeps_having_no_newline(
+    tmp_path: Path, prep: Prep, write_prose: Callable[..., str]
+) -> None:
+    first, last = line(write_prose(1)), line(write_prose(2))
+    for name, lines in (("kept.jsonl", [first, last]), ("gone.jsonl", [last, first])):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_bytes(b"\n".join(lines))
+    assert prep("dedup", tmp_path / "raw", "--out", tmp_path / "out", "--workers", 0).code == 0
+    copied = [(tmp_path / "out/records" / n).read_bytes() for n in ("gone.jsonl", "kept.jsonl")]
+    assert sorted(copied) in ([b"", first + b"\n" + last], [b"", last + b"\n" + first]) or sorted(
+        copied
+    ) == sorted([last + b"\n", first + b"\n"])
+
+
+def test_compression_is_deterministic(kept: Path) -> None:
+    packed = (kept / "records/sub/c.jsonl.gz").read_bytes()
+    assert packed[4:8] == b"\0\0\0\0", "the time in the gzip header"
+    frame = (kept / "records/b.jsonl.zst").read_bytes()
+    assert frame[4] & 0b100, "zstd frames carry a checksum"
+
+
+def test_what_went_and_why(raw: Raw, kept: Path) -> None:
+    counts = Counter(states(kept).values())
+    assert counts["bad_record", "bad_json"] == 1 and counts["bad_record", "text_not_string"] == 1
+    assert counts["duplicate", "exact_duplicate"] == 5, "`!` is no part of normalised text"
+    assert counts["duplicate", "near_duplicate"] == 2
+    assert ("dropped", "too_short") not in counts
+    ends = states(kept)
+    assert ends["a.jsonl", 2][0] == "kept", "an empty text never is a duplicate"
+    texts = pa.ipc.open_file(kept / "documents/000000.arrow").read_all()["text"].to_pylist()
+    assert "schÃ¶n &amp; gut" in texts, "no text is repaired"
+
+
+def test_any_way_to_name_the_files_gives_the_same(
+    raw: Raw, kept: Path, tmp_path: Path, prep: Prep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory, the files in any order, twice, globs: relative to the directory they share."""
+    wanted = storage.tree_hash(kept)
+    ways: list[list[object]] = [
+        [*reversed(raw.files), raw.files[0]],
+        [raw.root / "*.jsonl*", raw.root / "sub", raw.root / "sub/../a.jsonl"],
+    ]
+    for number, way in enumerate(ways):
+        out = tmp_path / str(number)
+        ended = prep("dedup", *way, "--out", out, *OPTIONS)
+        assert ended.code == 0, ended.err
+        assert storage.tree_hash(out) == wanted
+    monkeypatch.chdir(raw.root)
+    assert prep("dedup", ".", "--out", tmp_path / "there", *OPTIONS).code == 0
+    assert storage.tree_hash(tmp_path / "there") == wanted
+
+
+def test_workers_change_nothing(raw: Raw, kept: Path, tmp_path: Path, prep_process: Prep) -> None:
+    options = ("--workers", 2, "--max-bad-share", "20 %")
+    ended = prep_process("dedup", raw.root, "--out", tmp_path / "two", *options)
+    assert ended.code == 0, ended.err
+    assert storage.tree_hash(tmp_path / "two") == storage.tree_hash(kept)
+
+
+def test_memory_changes_no_result(raw: Raw, kept: Path, tmp_path: Path, prep: Prep) -> None:
+    out = tmp_path / "out"
+    assert prep("dedup", raw.root, "--out", out, *OPTIONS, "--memory", "16 MiB").code == 0
+    for name in ("clusters.parquet", "documents.parquet", "ledger.json", "records/a.jsonl"):
+        assert (out / name).read_bytes() == (kept / name).read_bytes()
+
+
+def test_what_is_printed(raw: Raw, own: Path, prep: Prep) -> None:
+    shown = prep("dedup", raw.root, "--out", own, *OPTIONS)
+    assert shown.code == 0
+    assert "slimpajama: char 13-grams, 9 bands x 13 rows" in shown.err and "0.9 92.9%" in shown.err
+    for words in ("documents by source", "exact", "near", "files", "Wiki", "kept MB",
+                  "everything was up to date: all 13 stages reused", "outputs: "):  # fmt: skip
+        assert words in shown.out
+    value = json.loads(prep("dedup", raw.root, "--out", own, *OPTIONS, "--json").out)
+    assert value["directory"] == str(own) and value["reused"] == list(STORIES["dedup"])
+    assert value["ledger"] == json.loads((own / "ledger.json").read_bytes())
+    kinds = sum((Counter(v) for v in value["duplicates"].values()), Counter())
+    assert kinds == {"exact": 5, "near": 2}
+    duplicates = sum(s["duplicates"]["documents"] for s in value["ledger"]["sources"].values())
+    assert duplicates == 7 and value["ledger"]["splits"] == {}
+
+
+def test_other_ways_to_be_a_duplicate(raw: Raw, tmp_path: Path, prep: Prep) -> None:
+    """A key, only exact copies, chains without verification."""
+
+    def kinds(*options: object) -> dict[str, int]:
+        out = tmp_path / "-".join(str(o).strip("-") for o in options)
+        ended = prep("dedup", raw.root, "--out", out, *OPTIONS, "--json", *options)
+        assert ended.code == 0, ended.err
+        return sum((Counter(v) for v in json.loads(ended.out)["duplicates"].values()), Counter())
+
+    assert kinds("--key", "url") == {"exact": 5, "near": 2, "key": 1}
+    assert kinds("--preset", "exact") == {"exact": 6}
+    assert kinds("--verify", "none")["near"] >= 2
+    assert kinds("--threshold", 1) == {"exact": 6}
+
+
+def test_an_earlier_run_is_compared_with(
+    raw: Raw, kept: Path, tmp_path: Path, prep: Prep, write_prose: Callable[..., str]
+) -> None:
+    texts = [write_prose(100, 60), write_prose(5000), near(write_prose(1, 300))]
+    (tmp_path / "new.jsonl").write_bytes(b"".join(line(t) + b"\n" for t in texts))
+    out = tmp_path / "out"
+    ended = prep("dedup", tmp_path / "new.jsonl", "--out", out, "--workers", 0, "--index", kept)
+    assert ended.code == 0, ended.err
+    assert (out / "records/new.jsonl").read_bytes() == line(texts[1]) + b"\n"
+    table = pq.read_table(out / "clusters.parquet").to_pylist()
+    assert [row["index"] for row in table] == ["kept", "kept"]
+
+
+def test_upkeep_of_such_a_run(raw: Raw, own: Path, prep: Prep) -> None:
+    """status, verify and clean-up know its story; a change afterwards rebuilds what it needs."""
+    status = json.loads(prep("status", own, "--json").out)
+    assert status["finished"] and [s["stage"] for s in status["stages"]] == list(STORIES["dedup"])
+    names = [c["name"] for c in json.loads(prep("verify", own, "--json").out)]
+    assert names == ["hashes", "ledger", "records"]
+    before = {p: storage.hash_file(own / p) for p in storage.files_below(own / "records")
+              if (own / p).exists()}  # fmt: skip
+    assert prep("clean-up", own).code == 0
+    assert not (own / "signatures").exists() and (own / "records/a.jsonl").exists()
+    assert prep("verify", own).code == 0
+    assert "everything was up to date" in prep("dedup", raw.root, "--out", own, *OPTIONS).out
+    changed = prep("dedup", raw.root, "--out", own, *OPTIONS, "--preset", "exact")
+    assert changed.code == 0 and "rebuilding" in changed.err
+    assert prep("dedup", raw.root, "--out", own, *OPTIONS).code == 0
+    assert before == {p: storage.hash_file(own / p) for p in before}
+    verify(own)
+
+
+def test_status_while_not_finished(own: Path, prep: Prep) -> None:
+    (own / "manifest.json").unlink()
+    (own / "manifests/records.json").unlink()
+    value = json.loads(prep("status", own, "--json").out)
+    ends = {s["stage"]: s["state"] for s in value["stages"]}
+    assert list(ends) == list(STORIES["dedup"]) and not value["finished"]
+    assert ends["records"] == "not started" and ends["keep"] == "done"
+
+
+def test_the_page_of_clusters(kept: Path) -> None:
+    page = (kept / "clusters.html").read_text(encoding="utf-8")
+    assert "files/a.jsonl" in page and "slimpajama" in page
+    assert str(kept) not in page
+
+
+def test_damage_is_found_and_mended(raw: Raw, kept: Path, own: Path, prep: Prep) -> None:
+    path = own / "records/sub/d.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(IntegrityError, match=r"d\.parquet: damaged"):
+        verify(own)
+    assert prep("dedup", raw.root, "--out", own, *OPTIONS).code == 0
+    assert storage.tree_hash(own) == storage.tree_hash(kept)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "sub/d.parquet", "b.jsonl.zst"])
+def test_a_shard_that_changed_meanwhile_is_refused(
+    name: str, tmp_path: Path, prep: Prep, write_prose: Callable[..., str]
+) -> None:
+    """Same size and time, so that only the copying itself can notice."""
+    raw = Raw(tmp_path / "corpus", write_prose)
+    out = tmp_path / "out"
+    assert prep("dedup", raw.root, "--out", out, *OPTIONS).code == 0
+    path, status = raw.root / name, (raw.root / name).stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    (out / "records" / name).unlink()
+    ended = prep("dedup", raw.root, "--out", out, *OPTIONS)
+    assert ended.code == 3 and f"{name}: changed while this run was going on" in ended.err
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--preset", "fineweeb"], 2, "unknown preset 'fineweeb'; did you mean 'fineweb'"),
+        (["--preset", "none"], 2, "--preset: unknown preset 'none'"),
+        (["--verify", "yes"], 2, "--verify: expected 'exact', 'estimate' or 'none'; got yes"),
+        (["--threshold", 1.5], 2, "--threshold: expected less than or equal to 1; got 1.5"),
+        (["--memory", "1 GibberBytes"], 2, "--memory: expected bytes such as"),
+        (["--memory", "1 MiB"], 2, "--memory: expected greater than or equal to 16777216"),
+        (["--max-source-share", 3], 2, "--max-source-share: "),
+        (["--max-bad-share", "x"], 2, "--max-bad-share: expected a share such as"),
+        (["--name", "a/b"], 2, "--name: "),
+        (["--max-bad-share", 0], 3, "2 of 38 records are bad"),
+        (["--max-bad-share", 1, "--key", "link"], 3, "no document of 36 has 'link' in its meta"),
+        (["--text-key", "body", "--max-bad-share", 1], 3, "no document is left"),
+        (["--index", "nowhere"], 3, "nowhere: not a finished run"),
+    ],
+)  # fmt: skip
+def test_errors(
+    options: list[object], code: int, message: str, raw: Raw, tmp_path: Path, prep: Prep
+) -> None:
+    ended = prep("dedup", raw.root, "--out", tmp_path / "out", "--workers", 0, *options)
+    assert ended.code == code, ended.err
+    assert message in ended.err
+    assert code == 3 or list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_files_that_are_not_there(raw: Raw, tmp_path: Path, prep: Prep) -> None:
+    out = tmp_path / "out"
+    gone = prep("dedup", raw.files[0], tmp_path / "x*.jsonl", "--out", out)
+    assert gone.code == 3 and "x*.jsonl: found nothing that ends in .jsonl" in gone.err
+    other = prep("dedup", raw.root / "README.md", "--out", out)
+    assert other.code == 3 and "found 1 files but none that ends in" in other.err
+    inside = prep("dedup", raw.root, "--out", raw.root)
+    assert inside.code == 3 and "all of it stands in the output, " in inside.err
+    assert prep("dedup", raw.root).code == 2 and prep("dedup").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_output_may_stand_among_the_inputs(
+    kept: Path, tmp_path: Path, prep: Prep, write_prose: Callable[..., str]
+) -> None:
+    """What stands in it is no input, however often the command runs."""
+    root = Raw(tmp_path / "corpus", write_prose).root
+    for _ in range(2):
+        assert prep("dedup", root, "--out", root / "kept", *OPTIONS).code == 0
+        assert storage.tree_hash(root / "kept") == storage.tree_hash(kept)
+
+
+def test_the_alarm(tmp_path: Path, prep: Prep, write_prose: Callable[..., str]) -> None:
+    """More than the configured share of one source would go."""
+    text = write_prose(1, 200)
+    lines = [line(text, n=n) for n in range(120)] + [line(write_prose(2))]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    options = ("--out", tmp_path / "out", "--workers", 0)
+    stopped = prep("dedup", tmp_path / "a.jsonl", *options)
+    assert stopped.code == 3 and "119 of 121 documents (98.3 %) would go" in stopped.err
+    assert not (tmp_path / "out/records").exists()
+    allowed = prep("dedup", tmp_path / "a.jsonl", *options, "--max-source-share", 1)
+    assert allowed.code == 0 and "clean: reused" in allowed.err
+    assert len((tmp_path / "out/records/a.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_dry_run_and_plan_state_what_is_found(
+    raw: Raw, own: Path, corpus: Any, tmp_path: Path, prep: Prep
+) -> None:
+    fresh = prep("dedup", raw.root, "--out", tmp_path / "fresh", "--dry-run", "--preset", "fineweb")
+    assert fresh.code == 0 and not (tmp_path / "fresh").exists()
+    assert "4 raw shards" in fresh.out and "14 bands x 8 rows" in fresh.out
+    value = json.loads(prep("dedup", raw.root, "--out", own, *OPTIONS, "--dry-run", "--json").out)
+    assert [(s["stage"], s["state"]) for s in value] == [(s, "reuse") for s in STORIES["dedup"]]
+    planned = prep("plan", corpus.config, "--out", tmp_path / "fresh")
+    assert "slimpajama: char 13-grams, 9 bands x 13 rows: J=0.7 8.4%" in planned.out
+    assert "a duplicate from exact J = 0.8" in planned.out
+    none = prep("plan", corpus.config, "--out", tmp_path / "x", "--set", "dedup.preset=none")
+    assert "dedup: none" in none.out
+
+
+def test_kernels_are_compiled_once_and_the_user_is_told(
+    raw: Raw, own: Path, prep: Prep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dedup.warm_up
+    from dedup import compiled
+
+    calls = []
+    monkeypatch.setattr(dedup.warm_up, "warm_up", lambda: calls.append(1))
+    for first in (True, False):
+        monkeypatch.setattr(compiled, "first_use", lambda first=first: first)
+        ended = prep("dedup", raw.root, "--out", own, *OPTIONS)
+        assert ("note: compiling the dedup kernels" in ended.err) == first
+    assert calls == [1]
+
+
+def test_help(prep: Prep) -> None:
+    shown = prep("dedup", "--help")
+    assert shown.code == 0
+    for words in ("prep dedup corpus/*.jsonl.zst --out kept", "prep dedup index build IDX"):
+        assert words in shown.out
+    group = prep("dedup", "index", "--help")
+    assert "Usage: prep dedup index" in group.out
+    for command in ("build", "add", "query"):
+        assert command in group.out
+        one = prep("dedup", "index", command, "--help")
+        assert one.code == 0 and f"prep dedup index {command} IDX" in one.out
+    assert prep("dedup", "index", "frobnicate").code == 2
+
+
+def test_help_needs_no_kernels() -> None:
+    """No heavy module is imported to show help, and it takes well below a second."""
+    code = (
+        "import sys, io, contextlib\nfrom pipeline.cli import app\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    for words in (['--help'], ['dedup', '--help'], ['dedup', 'index', 'add', '--help']):\n"
+        "        app(words, standalone_mode=False)\n"
+        "print([m for m in ('numba', 'pyarrow', 'numpy', 'dask', 'dedup') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_list_of_paths_in_a_config(raw: Raw, tmp_path: Path, prep: Prep) -> None:
+    config = tmp_path / "c.yaml"
+    paths = [str(p) for p in raw.files[:2]]
+    config.write_text(json.dumps({"inputs": [{"name": "x", "path": paths}]}))
+    assert "2 raw shards" in prep("plan", config).out
+    config.write_text(json.dumps({"inputs": [{"name": "x", "path": []}]}))
+    assert "inputs.0.path: expected a path or a list of paths; got []" in prep("plan", config).err
+
+
+def test_parquet_without_the_column_is_copied_empty(tmp_path: Path, prep: Prep) -> None:
+    """Every row is a bad record; the file stays, without rows, with its columns."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"body": ["x", "y"]}), buffer)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/a.parquet").write_bytes(buffer.getvalue())
+    (tmp_path / "raw/b.jsonl").write_bytes(line("a text of its own") + b"\n")
+    out = tmp_path / "out"
+    ended = prep("dedup", tmp_path / "raw", "--out", out, "--workers", 0, "--max-bad-share", 1)
+    assert ended.code == 0, ended.err
+    table = pq.read_table(out / "records/a.parquet")
+    assert table.column_names == ["body"] and len(table) == 0
