@@ -1,13 +1,29 @@
 """Near-duplicate detection as a pure library: arrays in, arrays out; no files, no scheduler."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dedup.find import find_duplicates
+    from dedup.minhash import signatures, sketch_documents
+    from dedup.presets import PRESETS, Preset, describe, detection_probability
+    from dedup.shingle import shingle_hash, shingles
+    from dedup.similarity import jaccard
+
+__all__ = [
+    "PRESETS",
+    "Preset",
+    "describe",
+    "detection_probability",
+    "find_duplicates",
+    "jaccard",
+    "shingle_hash",
+    "shingles",
+    "signatures",
+    "sketch_documents",
+]
 
 _HOMES = {
-    "Preset": "presets",
-    "PRESETS": "presets",
-    "describe": "presets",
-    "detection_probability": "presets",
     "find_duplicates": "find",
     "jaccard": "similarity",
     "shingle_hash": "shingle",
@@ -19,6 +35,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use: kernels cost a third of a second to load."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'dedup' has no attribute {name!r}")
-    return getattr(import_module(f"dedup.{_HOMES[name]}"), name)
+    return getattr(import_module(f"dedup.{_HOMES.get(name, 'presets')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from dedup.clusters import KEPT, Memberships, Rules, Selection, collapse, grouped, select
 from dedup.components import finish, new_parents, unite
-from dedup.similarity import PairJaccard
 from dedup.join import buckets
 from dedup.lsh import band_digests
 from dedup.minhash import Sketches, sketch_documents
 from dedup.presets import Preset, Verify, check_choice, resolve
 from dedup.runs import sorted_run
+from dedup.similarity import PairJaccard
 from dedup.text import Texts, joined
 
 SCHEMA = pa.schema([("row", pa.int64()), ("representative", pa.int64()), ("jaccard", pa.float64())])

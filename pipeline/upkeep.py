@@ -31,8 +31,10 @@ _DEDUP_ALONE = (
     "documents", "account",
 )  # fmt: skip
 STORIES = {
-    "prepare": _PREPARE, "dedup": (*_DEDUP_ALONE, "records", "cluster_report"), "index": _DEDUP_ALONE,
-}  # fmt: skip
+    "prepare": _PREPARE,
+    "dedup": (*_DEDUP_ALONE, "records", "cluster_report"),
+    "index": _DEDUP_ALONE,
+}
 """Stages of every story of `prep`, in order."""
 
 

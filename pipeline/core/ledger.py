@@ -3,8 +3,8 @@
 Per source, in documents and bytes:
     records    = documents + bad records(reason)                (blank lines apart)
     documents  = dropped(reason) + quarantined + duplicates + kept
-Per split (there are none when nothing is packed), in tokens, with T the tokens of the kept documents
-(one EOS each), S packed streams:
+Per split (there are none when nothing is packed), in tokens, with T the tokens of the kept
+documents (one EOS each), S packed streams:
     rows       = ceil((T - S) / MSL)
     sum(mask)  = T - S
     padding    = rows * MSL - sum(mask)

@@ -72,5 +72,8 @@ def test_what_is_refused(values: dict[str, object], message: str) -> None:
 
 def test_public_names() -> None:
     assert dedup.PRESETS is PRESETS and dedup.describe is describe
+    assert dir(dedup) == sorted(dedup.__all__)
+    assert all(getattr(dedup, name) for name in dedup.__all__)
+    assert callable(dedup.jaccard), "no module of the package has the name of a function"
     with pytest.raises(AttributeError, match="no attribute 'signature'"):
         _ = dedup.signature

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
-from dedup.similarity import jaccard
 from dedup.presets import PRESETS
+from dedup.similarity import jaccard
 from pipeline.core.errors import InputError
 from pipeline.core.ids import doc_key
 from pipeline.core.manifest import StageManifest

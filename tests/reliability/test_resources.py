@@ -151,6 +151,7 @@ def test_no_descriptor_is_leaked(collection: Any, tmp_path: Path, prep: Prep) ->
 
     command = ("run", collection.config, "--out", tmp_path / "run", "--workers", 0)
     prep(*command)
+    prep("verify", tmp_path / "run")
     before = descriptors()
     shutil.rmtree(tmp_path / "run")
     prep(*command)
