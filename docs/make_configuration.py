@@ -220,7 +220,7 @@ def default_of(info: FieldInfo) -> str:
     if isinstance(value, BaseModel):
         return "see below"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
-        for unit, size in (("GB", 10**9), ("MiB", 1 << 20)):
+        for unit, size in (("GB", 10**9), ("GiB", 1 << 30), ("MiB", 1 << 20)):
             if value % size == 0 and any(isinstance(m, BeforeValidator) for m in info.metadata):
                 return f"`{value // size} {unit}`"
     return f"`{json.dumps(value)}`"

@@ -18,11 +18,11 @@ from pipeline.stage import Stage
 from pipeline.upkeep import DEDUP_STAGES, LINE_STAGES, OVERLAP_STAGES, STORIES
 
 _MB_PER_SECOND = {
-    "clean": 3.2, "signatures": 0.32, "screen": 64.0, "tokenize": 2.8, "scatter": 59.0,
+    "clean": 3.2, "signatures": 30.0, "screen": 64.0, "tokenize": 2.8, "scatter": 59.0,
     "gather": 29.0, "rows": 75.0, "pack": 46.0,
 }  # fmt: skip
 _DISK_PER_TEXT_BYTE = {
-    "clean": 1.1, "signatures": 0.02, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
+    "clean": 1.1, "signatures": 0.15, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
     "gather": 0.7, "rows": 0.7, "pack": 0.5,
 }  # fmt: skip
 _BASE_MEMORY = 350 << 20

@@ -22,15 +22,22 @@ from pipeline.stages.keep import STATES
 I64 = npt.NDArray[np.int64]
 
 
+LOOKED_AT = 256
+"""Documents of one bucket that a document of another split is compared with: only boilerplate fills
+a bucket with more."""
+
+
 @dataclass(frozen=True)
 class Straddling:
     """Candidate pairs of kept documents in different splits: how many, the highest exact Jaccard
-    similarity among them, and how many reach the threshold of the run."""
+    similarity among them, and how many reach the threshold of the run; `promised`: the selection
+    compared all candidates exactly, so there can be none."""
 
     pairs: int
     highest: float
     duplicates: int
     threshold: float
+    promised: bool
 
 
 def straddling(directory: Path) -> Straddling | None:
@@ -56,7 +63,9 @@ def straddling(directory: Path) -> Straddling | None:
     ]
     threshold = float(clusters.fields["settings"]["threshold"])
     reached = sum(s >= threshold for s in similarity)
-    return Straddling(len(pairs), max(similarity, default=0.0), reached, threshold)
+    cut_short = sum(task.counters.get("cut_short", 0) for task in clusters.tasks)
+    promised = clusters.fields["settings"]["verify"] == "exact" and not cut_short
+    return Straddling(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
 
 
 def _kept_split(corpus: Corpus, keep: StageManifest) -> npt.NDArray[np.int8]:
@@ -87,6 +96,6 @@ def _pairs(
         for held_out in np.flatnonzero(split[member] != train).tolist():
             start, stop = np.searchsorted(bucket, [bucket[held_out], bucket[held_out] + 1])
             one = int(member[held_out])
-            for other in member[start:stop].tolist():
-                if split[other] != split[one]:
-                    yield min(one, other), max(one, other)
+            others = member[start:stop]
+            for other in others[split[others] != split[one]][:LOOKED_AT].tolist():
+                yield min(one, other), max(one, other)

@@ -83,10 +83,15 @@ def _straddling(directory: Path) -> Check:
     found = straddling(directory)
     if found is None:
         return Check("splits", "not compared: no near-duplicate removal, or removed by clean-up")
-    detail = f"{found.pairs:,} candidate pairs across splits"
+    if found.promised and found.duplicates:
+        raise IntegrityError(
+            f"{directory}: {found.duplicates:,} near-duplicates of Jaccard {found.threshold:g} and "
+            "more stand in different splits; please report this defect"
+        )
+    detail = f"candidate pairs across splits: {found.pairs:,}"
     if found.pairs:
         detail += f", highest Jaccard {found.highest:.3f}"
-    return Check("splits", f"{detail}, {found.duplicates:,} of {found.threshold:g} and more")
+    return Check("splits", f"{detail}; of {found.threshold:g} and more: {found.duplicates:,}")
 
 
 def _recount(ledger: Ledger, documents: pa.Table) -> Check:

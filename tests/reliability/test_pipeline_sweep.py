@@ -1,11 +1,13 @@
 """The whole pipeline killed at its fault points, resumed and compared with an undisturbed run."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.upkeep import STAGES
+from pipeline.upkeep import LINE_STAGES, OVERLAP_STAGES, STAGES
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
@@ -18,6 +20,38 @@ def test_every_seventh_fault_point(sweep: Sweep, collection: Any, chaos_seed: in
     assert result["bad"] == []
     assert result["kills"] >= result["points"] // 7
     assert {f"task.start.{stage}" for stage in STAGES} <= set(result["names"])
+
+
+OPTIONAL = """\
+lines: {unit: line, min_documents: 2, min_characters: 1}
+decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}
+"""
+
+
+@pytest.fixture
+def every_stage(collection: Any, tmp_path: Path) -> Path:
+    """The config with the stages that are off by default, and an item one document holds."""
+    copy = collection.copy(tmp_path / "collection")
+    text = json.loads(copy.plain_shard.read_text().splitlines()[0])["text"]
+    (copy.directory / "eval.jsonl").write_text(json.dumps({"question": text}) + "\n")
+    copy.config.write_text(copy.config.read_text() + OPTIONAL)
+    return Path(copy.config)
+
+
+def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_seed: int) -> None:
+    options = ("--every", 41, "--offset", chaos_seed % 41)
+    result = sweep("pipeline", "--config", every_stage, *options)
+    assert result["bad"] == []
+    expected = {*STAGES, *OVERLAP_STAGES, *LINE_STAGES}
+    assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_fault_point_of_every_stage(sweep: Sweep, every_stage: Path) -> None:
+    result = sweep("pipeline", "--config", every_stage, "--every", 1)
+    assert result["bad"] == []
+    assert result["kills"] == result["points"]
 
 
 @pytest.mark.slow
