@@ -98,7 +98,7 @@ def main() -> None:
     if options.json:
         result = {
             "machine": machine(),
-            "peers": [asdict(peer) | {"python": ""} for peer in peers],
+            "peers": [{"package": peer.package, "version": peer.version} for peer in peers],
             "unit": options.unit,
             "true_pairs": {t: len(_alike(pairs, t)) for t in THRESHOLDS},
             "documents": len(documents),
