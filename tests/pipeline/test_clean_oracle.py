@@ -89,6 +89,13 @@ edges = st.integers(190, 210).flatmap(
 )
 
 
+@given(st.text(max_size=60), st.integers(0, 20))
+def test_a_beginning_tells_enough(text: str, limit: int) -> None:
+    """Any limit, also where the beginning that is looked at ends in the middle of white space."""
+    for padded in (text, text * 5, f"{'  .' * limit}{text}"):
+        assert is_short(padded, limit) == (len(normalize(padded)) < limit)
+
+
 @given(st.one_of(edges.map("".join), st.text(max_size=50)))
 @example("a" * 199 + ".")
 @example(" " + "a" * 200 + "\n")
