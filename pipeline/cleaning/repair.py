@@ -1,0 +1,119 @@
+"""Suspect lines: what ftfy makes of each, found with as little of ftfy as will do.
+
+Let f be one round of ftfy's loop over a line, so that ftfy(t) = ftfy(f(t)), and call t clean if the
+scan finds nothing suspect in it: then ftfy(t) is what the scan wrote.
+
+* Only entities are in doubt: with u = unescape_html(t) and no entity left in u, f(t) = f(u), since
+  unescaping comes first. If u is clean, ftfy(t) = ftfy(u) is known.
+* Only the normal form is in doubt: f(t) = n = NFC of what the scan wrote. If n = t, that is the
+  end; if n is clean, ftfy(t) = ftfy(n) is known.
+* Anything else, or a text that turns out to be several lines (a line feed can come from `&#10;` or
+  a carriage return): `ftfy.fix_and_explain` on the line as it came.
+
+Each u and n is scanned anew, those of all lines together.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+
+import ftfy
+import numpy as np
+from ftfy.fixes import unescape_html
+
+from pipeline.cleaning.scan import (
+    DOUBT,
+    ENTITY,
+    ESCAPED,
+    FLAGS,
+    I64,
+    LINE_END,
+    LINE_IN,
+    OUT_END,
+    OUT_START,
+    SPAN,
+    UNESCAPED,
+    UNESCAPES,
+    Scanned,
+    scan_spans,
+)
+from pipeline.cleaning.tables import U8, Tables
+
+_ROUNDS = 3
+"""An entity, the normal form of what it gave, and the answer."""
+_SLOW = {
+    True: ftfy.TextFixerConfig(explain=False, unescape_html="auto"),
+    False: ftfy.TextFixerConfig(explain=False, unescape_html=False),
+}
+
+
+@dataclass
+class _Line:
+    """A suspect line on its way: ftfy makes the same of `text`, which was scanned, as of it."""
+
+    original: str
+    unescapes: bool
+    text: str
+    written: str
+    flags: int
+    fixed: str | None = None
+
+    def advance(self) -> None:
+        """Set `fixed`, or the next `text` to scan."""
+        following = self._following()
+        if not self.flags or following == self.text:
+            self.fixed = following
+        elif following is None or "\n" in following[:-1]:
+            self.ask_ftfy()
+        else:
+            self.text = following
+
+    def ask_ftfy(self) -> str:
+        """Set `fixed` the slow way."""
+        config = _SLOW[self.unescapes]
+        self.fixed = found = str(ftfy.fix_and_explain(self.original, config).text)
+        return found
+
+    def _following(self) -> str | None:
+        if not self.flags:
+            return self.written
+        if self.flags & DOUBT:
+            return None
+        if self.flags & ENTITY:
+            unescaped = unescape_html(self.text)
+            return None if self.text != self.original or unescaped == self.text else unescaped
+        return unicodedata.normalize("NFC", self.written)
+
+
+def fixed_lines(data: U8, scanned: Scanned, suspects: I64, tables: Tables) -> list[bytes]:
+    """What each of these suspect lines of a scan over `data` becomes, as UTF-8."""
+    lines = [_line(data, scanned, row) for row in suspects]
+    left = lines
+    for _ in range(_ROUNDS):
+        for line in left:
+            line.advance()
+        left = [line for line in left if line.fixed is None]
+        _scan_again(left, tables)
+    return [(line.ask_ftfy() if line.fixed is None else line.fixed).encode() for line in lines]
+
+
+def _line(data: U8, scanned: Scanned, row: I64) -> _Line:
+    text = data[row[LINE_IN] : row[LINE_END]].tobytes().decode()
+    written = scanned.out[row[OUT_START] : row[OUT_END]].tobytes().decode()
+    flags = int(row[FLAGS])
+    return _Line(text, bool(flags & UNESCAPES), text, written, flags & ~UNESCAPES)
+
+
+def _scan_again(lines: list[_Line], tables: Tables) -> None:
+    if not lines:
+        return
+    texts = [line.text.encode() for line in lines]
+    kinds = np.array([UNESCAPED if line.unescapes else ESCAPED for line in lines], np.uint8)
+    bounds = np.zeros(len(texts) + 1, np.int64)
+    np.cumsum([len(text) for text in texts], out=bounds[1:])
+    scanned = scan_spans(np.frombuffer(b"".join(texts), np.uint8), bounds, kinds, tables)
+    flags = dict(scanned.suspects[:, [SPAN, FLAGS]].tolist())
+    out = scanned.out.tobytes()
+    for number, line in enumerate(lines):
+        start, end = scanned.bounds[number : number + 2].tolist()
+        line.written = out[start:end].decode()
+        line.flags = flags.get(number, 0) & ~UNESCAPES

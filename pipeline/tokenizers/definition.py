@@ -1,0 +1,192 @@
+"""What a tokenizer is: its `tokenizer.json`, the size of its vocabulary, and the EOS token.
+
+A definition holds the JSON that every engine is built from (engines.py), brought to one form: the
+sections `truncation` and `padding` are dropped, because they would cut or fill documents, and keys
+are sorted, so that the content hash depends on nothing but the content. `tokenizers` itself reads
+the definition once, here, so what it refuses never reaches a worker.
+
+Limits: a model with BPE dropout is refused (its ids are random). The end of a document is one
+token; post-processors that add others (BOS, CLS) are not used.
+"""
+
+import functools
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pipeline.core.errors import ConfigError, printable
+from pipeline.core.storage import hash_bytes
+from pipeline.shipped import gpt2_vocabulary
+
+GPT2 = "gpt2"
+_GPT2_EOS = "<|endoftext|>"
+_LARGEST_FILE = 1 << 28
+_SIBLINGS = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class TokenizerDefinition:
+    """A tokenizer by content: equal hashes mean equal ids and an equal EOS."""
+
+    name: str
+    """`gpt2`, or the path of the file."""
+    json: str = field(repr=False)
+    """The `tokenizer.json` in its one form."""
+    vocab_size: int
+    """Largest id plus one, added tokens included."""
+    eos_token: str
+    eos_id: int
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """xxh3-128 of the JSON and the EOS id: part of every fingerprint that depends on ids."""
+        return hash_bytes(f"{self.eos_id}\n{self.json}".encode())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint16 where every id fits, else uint32."""
+        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    @property
+    def added_tokens(self) -> tuple[str, ...]:
+        """Strings of the added tokens, special ones included, in the order of the file."""
+        return tuple(token["content"] for token in json.loads(self.json).get("added_tokens") or [])
+
+
+def reference_tokenizer(definition: TokenizerDefinition) -> Tokenizer:
+    """The oracle: `tokenizers` with `encode_special_tokens`, so special-token strings are text."""
+    tokenizer = Tokenizer.from_str(definition.json)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def load_definition(
+    tokenizer: str | Path = GPT2, eos: str | int | None = None
+) -> TokenizerDefinition:
+    """The shipped GPT-2 vocabulary (`gpt2`), or a `tokenizer.json`, or a directory that holds one.
+
+    `eos` is the token that ends a document, as its string or its id. By default it is `eos_token`
+    of the `tokenizer_config.json` (or `special_tokens_map.json`) beside the file, else the only
+    special token of the file. Raises ConfigError naming the file and what to do.
+
+    >>> definition = load_definition("gpt2")
+    >>> definition.vocab_size, definition.eos_token, definition.eos_id, str(definition.dtype)
+    (50257, '<|endoftext|>', 50256, 'uint16')
+    """
+    if tokenizer == GPT2:
+        return _define(GPT2, _gpt2_json(), _GPT2_EOS if eos is None else eos)
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    return _define(str(path), _read_object(path), eos)
+
+
+@functools.lru_cache(maxsize=4)
+def restore_definition(name: str, data: bytes, eos_id: int) -> TokenizerDefinition:
+    """The definition whose JSON was kept as `data`, for example in a run directory."""
+    return _define(name, json.loads(data), eos_id)
+
+
+def _define(name: str, content: dict[str, Any], eos: str | int | None) -> TokenizerDefinition:
+    _check_model(name, content)
+    content = {**content, "truncation": None, "padding": None}
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    tokenizer = _parse(name, text)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if eos is None:
+        eos = _eos_beside(Path(name), content)
+    token, number = _eos(name, tokenizer, eos)
+    return TokenizerDefinition(name, text, max(vocabulary.values()) + 1, token, number)
+
+
+def _check_model(name: str, content: dict[str, Any]) -> None:
+    model = content.get("model")
+    if not isinstance(model, dict) or not model.get("vocab"):
+        raise ConfigError(f"{name}: not a tokenizer.json: it has no model with a vocabulary")
+    if model.get("dropout"):
+        raise ConfigError(
+            f"{name}: BPE dropout {model['dropout']} makes token ids random; set it to null"
+        )
+
+
+def _parse(name: str, text: str) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # what `tokenizers` raises
+        raise ConfigError(
+            f"{name}: `tokenizers` cannot read it: {printable(str(error))}"
+        ) from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _eos(name: str, tokenizer: Tokenizer, eos: str | int) -> tuple[str, int]:
+    """String and id of the EOS token. Raises ConfigError unless text can never become it."""
+    token = tokenizer.id_to_token(eos) if isinstance(eos, int) and 0 <= eos < 1 << 32 else eos
+    number = tokenizer.token_to_id(token) if isinstance(token, str) else None
+    if not isinstance(token, str) or number is None:
+        raise ConfigError(f"{name}: its vocabulary has no token {eos!r} to end documents with")
+    if number in tokenizer.encode(token, add_special_tokens=False).ids:
+        raise ConfigError(
+            f"{name}: the text {token!r} becomes the token {number} itself, so it cannot mark the "
+            "end of a document; name a special token as eos"
+        )
+    return token, number
+
+
+def _eos_beside(path: Path, content: dict[str, Any]) -> str:
+    for sibling in _SIBLINGS:
+        beside = path.with_name(sibling)
+        if beside.is_file():
+            token = _read_object(beside).get("eos_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                return token
+    special = [t["content"] for t in content.get("added_tokens") or [] if t.get("special")]
+    if len(special) == 1:
+        return str(special[0])
+    found = ", ".join(map(repr, special[:20])) or "none"
+    raise ConfigError(
+        f"{path}: which token ends a document? Set tokenize.eos (special tokens there: {found})"
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ConfigError(f"{path}: {size} bytes, more than {_LARGEST_FILE} for a tokenizer")
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot read the tokenizer ({error.strerror}); give `gpt2` or the path of a "
+            "tokenizer.json"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON: {printable(str(error))}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not a tokenizer.json: expected an object")
+    return content
+
+
+def _gpt2_json() -> dict[str, Any]:
+    """OpenAI's encoder.json and vocab.bpe as a tokenizer.json (byte-level BPE, 50257 entries)."""
+    directory = gpt2_vocabulary()
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    merges = (directory / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
+    vocabulary = json.loads((directory / "encoder.json").read_text(encoding="utf-8"))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": vocabulary[_GPT2_EOS], "content": _GPT2_EOS, **flags, "special": True}
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "use_regex": True},
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": True},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges},
+    }
