@@ -1,4 +1,8 @@
-"""Content hashes of raw shards, remembered by (size, modification time) in the journal."""
+"""Content hashes of raw shards, remembered in the journal by size and modification time, or by what
+a store says of the file, such as its ETag.
+
+What a store says nothing of is read again whenever it matters.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import storage
+from pipeline.core.errors import InputError
 from pipeline.core.journal import DIRECTORY
-from pipeline.sources.files import InputFile
+from pipeline.sources.files import InputFile, hash_of
+from pipeline.sources.remote import is_url, version
+
+Stamp = tuple[int, int | str | None]
+"""Size in bytes, and what changes with the content (None: nothing is known that does)."""
 
 
 class InputHashes:
@@ -15,9 +24,9 @@ class InputHashes:
 
     def __init__(self, run_directory: Path, files: tuple[InputFile, ...], verify: bool) -> None:
         self._path = run_directory / DIRECTORY / "inputs.json"
-        self._locations = {(f.input, f.path): f.location for f in files}
+        self._files = {(f.input, f.path): f for f in files}
         self._known: dict[str, list[Any]] = {} if verify else self._load()
-        self._stamps = {f.location: self._stamp(f.location) for f in files}
+        self._stamps = {f.location: _stamp(f.location) for f in files}
 
     def unchanged(self, counters: Mapping[str, Any]) -> bool:
         """Whether every input noted in a clean task's counters has the same bytes now."""
@@ -26,23 +35,27 @@ class InputHashes:
     def remember(self, noted: list[tuple[str, str, str]]) -> None:
         """Keep (input, path, hash) for the next run, for files unchanged since the start."""
         for name, path, digest in noted:
-            location = self._locations[name, path]
-            stamp = self._stamp(location)
-            if stamp is not None and stamp == self._stamps[location]:
-                self._known[location] = [*stamp, digest]
+            file = self._files[name, path]
+            stamp = _stamp(file.location)
+            if stamp is not None and stamp == self._stamps[file.location]:
+                self._keep(file, stamp, digest)
         storage.write_json(self._path, self._known)
 
     def _hash(self, name: str, path: str) -> str | None:
-        location = self._locations.get((name, path))
-        stamp = self._stamps.get(location) if location else None
-        if location is None or stamp is None:
+        file = self._files.get((name, path))
+        stamp = self._stamps.get(file.location) if file else None
+        if file is None or stamp is None:
             return None
-        known = self._known.get(location)
+        known = self._known.get(_key(file))
         if known and known[:2] == list(stamp):
             return str(known[2])
-        digest = storage.hash_file(Path(location))
-        self._known[location] = [*stamp, digest]
+        digest = hash_of(file.location)
+        self._keep(file, stamp, digest)
         return digest
+
+    def _keep(self, file: InputFile, stamp: Stamp, digest: str) -> None:
+        if stamp[1] is not None:
+            self._known[_key(file)] = [*stamp, digest]
 
     def _load(self) -> dict[str, list[Any]]:
         try:
@@ -51,10 +64,18 @@ class InputHashes:
         except (OSError, ValueError):
             return {}
 
-    @staticmethod
-    def _stamp(location: str) -> tuple[int, int] | None:
-        try:
-            status = Path(location).stat()
-        except OSError:
-            return None
-        return status.st_size, status.st_mtime_ns
+
+def _key(file: InputFile) -> str:
+    """What a file is called in the journal, which no query of a URL may enter."""
+    return f"{file.input}: {file.path}" if is_url(file.location) else file.location
+
+
+def _stamp(location: str) -> Stamp | None:
+    """None for a file that is not there."""
+    try:
+        if is_url(location):
+            return version(location)
+        status = Path(location).stat()
+    except (OSError, InputError):
+        return None
+    return status.st_size, status.st_mtime_ns

@@ -1,35 +1,44 @@
-"""Which files an input names, and how to open each one."""
+"""Which files an input names, and how to open and read each one."""
 
-import glob
+import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
 from pipeline.core.errors import InputError
-from pipeline.sources import jsonl, parquet
-from pipeline.sources.record import BadRecord, Record
+from pipeline.sources import arrow, jsonl, parquet, text, warc
+from pipeline.sources.formats import FORMATS, KNOWN, Format, format_of, is_text
+from pipeline.sources.hub import hub, is_hub_name
+from pipeline.sources.limits import Allowance
+from pipeline.sources.listing import Listed, Listing, local
+from pipeline.sources.record import START, BadRecord, Place, Record
+from pipeline.sources.remote import is_url, opened, remote, shown
+from pipeline.sources.rules import RecordRules
+from pipeline.sources.saved_datasets import DESCRIPTIONS
 from pipeline.sources.streams import decompressed
 
-FORMATS = {
-    ".jsonl": ("jsonl", None, 1.0),
-    ".jsonl.zst": ("jsonl", "zst", 4.0),
-    ".jsonl.gz": ("jsonl", "gz", 4.0),
-    ".parquet": ("parquet", "parquet", 3.0),
-}
-"""suffix -> (reader, compression, estimated bytes of text per byte on disk)"""
+__all__ = ["FORMATS", "HashingReader", "InputFile", "find", "hash_of", "read"]
+
+_SPOOL = 4 << 20
+_SHORTEST_HEAD = 4
+"""Bytes from which the beginning of a file tells its format; the text "P" is no cut-off parquet."""
 
 
 @dataclass(frozen=True, order=True)
 class InputFile:
-    """One raw shard: the input's name, the path relative to that input, size, and where it is."""
+    """One raw shard: the input's name, the path relative to that input, size, where it is (a path
+    or a URL), and its format where the config says so rather than the name."""
 
     input: str
     path: str
     size: int
     location: str
+    kind: str | None = None
 
     @property
     def suffix(self) -> str:
@@ -37,71 +46,118 @@ class InputFile:
         return next(s for s in FORMATS if self.path.endswith(s))
 
     @property
+    def format(self) -> Format:
+        """Reader, compression, estimated bytes of text per byte on disk."""
+        found = format_of(self.path, self.kind)
+        if found is None:
+            raise InputError(f"{self.shown}: its name says no format; expected {KNOWN}")
+        return found
+
+    @property
+    def is_one_record(self) -> bool:
+        """Whether the whole file is one document."""
+        return self.format[0] == "text"
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it holds columns rather than records one after the other."""
+        return self.format[0] in ("parquet", "arrow")
+
+    @property
     def text_estimate(self) -> int:
         """Estimated bytes of text, from the size and format alone."""
-        return int(self.size * FORMATS[self.suffix][2])
+        return int(self.size * self.format[2])
+
+    @property
+    def shown(self) -> str:
+        """The location as messages name it: a URL without its query."""
+        return shown(self.location) if is_url(self.location) else self.location
 
 
-def find(name: str, path: str | Sequence[str], base: Path) -> tuple[list[InputFile], int]:
+def find(
+    name: str, path: str | Sequence[str], base: Path, kind: str | None = None
+) -> tuple[list[InputFile], int]:
     """The files of one input in path order, and how many others were passed over for their suffix.
 
-    `path` is a file, a directory (searched recursively) or a glob, relative to `base`, or several
-    of them; the paths of files start at the directory that all of them share. Raises InputError
-    when one names nothing, or all of them no file that can be read.
+    `path` is a file, a directory (searched recursively) or a glob, relative to `base`; a URL of one
+    of these; the name of a data set on the Hugging Face Hub; or several of them. The paths of files
+    start at the directory that all of them share. `kind` is a format that all files have whatever
+    their names. Raises InputError when one names nothing, or all of them no file that can be read.
     """
     patterns = (path,) if isinstance(path, str) else tuple(path)
-    named = [_named(base / pattern) for pattern in patterns]
-    shared = os.path.commonpath([os.path.abspath(root) for root, _ in named])
-    found = {os.path.abspath(file): file for _, there in named for file in there}
-    files = [
-        InputFile(name, os.path.relpath(absolute, shared), file.stat().st_size, str(file.resolve()))
-        for absolute, file in found.items()
-        if file.name.endswith(tuple(FORMATS))
-    ]
-    empty = [p for p, (_, there) in zip(patterns, named, strict=True) if not there]
+    listings = [_listing(pattern, base) for pattern in patterns]
+    shared = os.path.commonpath([listing.root for listing in listings])
+    if len(patterns) > 1 and shared in ("/", "//") and any(_is_elsewhere(p) for p in patterns):
+        raise InputError(
+            f"input {name!r}: its paths are in more than one place; make each an input of its own"
+        )
+    found = {f.name: f for listing in listings for f in listing.files}
+    chosen = {f.name: f for listing in listings for f in listing.files if _reads(f, listing, kind)}
+    files = [_input_file(name, f, shared, kind) for f in chosen.values()]
+    empty = [p for p, listing in zip(patterns, listings, strict=True) if not listing.files]
     if empty or not files:
         what = "nothing" if empty else f"{len(found)} files but none"
-        where = base / (empty or patterns)[0]
+        where = shown(_located((empty or patterns)[0], base))
+        text = any(is_text(file) for file in found)
+        hint = (
+            "; plain text is read where it is asked for: *.txt, or `format: text`" if text else ""
+        )
         raise InputError(
-            f"input {name!r}: {where}: found {what} that ends in {', '.join(FORMATS)}; "
-            "give a file, a directory or a glob"
+            f"input {name!r}: {where}: found {what} that ends in {KNOWN}{hint}; "
+            "give a file, a directory or a glob, or say what it is with `format`"
         )
     return sorted(files), len(found) - len(files)
 
 
-def _named(path: Path) -> tuple[Path, list[Path]]:
-    """The directory a pattern starts from, and the files it names."""
-    if path.is_dir():
-        return path, [p for p in path.rglob("*") if p.is_file() and not _hidden(p, path)]
-    if path.is_file():
-        return path.parent, [path]
-    found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-    return _glob_root(path), [p for p in found if p.is_file()]
+def _listing(pattern: str, base: Path) -> Listing:
+    if is_hub_name(pattern):
+        return hub(pattern)
+    if pattern.startswith("file://"):
+        return local(Path(pattern.removeprefix("file://")))
+    return remote(pattern) if is_url(pattern) else local(base / pattern)
 
 
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
+def _is_elsewhere(pattern: str) -> bool:
+    return is_url(pattern) or is_hub_name(pattern)
 
 
-def _glob_root(path: Path) -> Path:
-    parts = path.parts
-    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return Path(*parts[:fixed])
+def _located(pattern: str, base: Path) -> str:
+    return pattern if _is_elsewhere(pattern) else str(base / pattern)
+
+
+def _reads(file: Listed, listing: Listing, kind: str | None) -> bool:
+    """Whether a file that was found is data. Plain text has to be asked for: beside other formats
+    it is more likely a README."""
+    base = os.path.basename(file.name)
+    if kind is not None:
+        return base not in DESCRIPTIONS
+    return format_of(base) is not None and (listing.text or not is_text(base))
+
+
+def _input_file(name: str, file: Listed, shared: str, kind: str | None) -> InputFile:
+    return InputFile(name, os.path.relpath(file.name, shared), file.size, file.location, kind)
 
 
 class HashingReader:
-    """A binary file that hashes what is read in order; parquet, which seeks, is hashed up front."""
+    """A binary file, at a path or a URL, that hashes what is read in order; formats that seek are
+    hashed apart. Raises InputError when it cannot be opened."""
 
-    def __init__(self, path: str) -> None:
-        self.file = open(path, "rb")  # noqa: SIM115 - closed by close()
+    def __init__(self, location: str) -> None:
+        try:
+            self.file: BinaryIO = (
+                opened(location) if is_url(location) else open(location, "rb")  # noqa: SIM115
+            )
+        except OSError as error:
+            raise InputError(f"{location}: cannot read: {error.strerror or error}") from error
         self.digest = xxhash.xxh3_128()
         self._hashed = 0
 
     def hash_rest(self) -> str:
         """Hash whatever has not been read yet and return the hex digest of the whole file."""
         self.file.seek(self._hashed)
-        while block := self.file.read(1 << 22):
+        while block := self.file.read(_SPOOL):
             self.digest.update(block)
+            self._hashed += len(block)
         return self.digest.hexdigest()
 
     def read(self, size: int = -1) -> bytes:
@@ -123,13 +179,69 @@ class HashingReader:
         self.file.close()
 
 
+def hash_of(location: str) -> str:
+    """The hex digest of a file at a path or a URL. Raises InputError when it cannot be read."""
+    with contextlib.closing(HashingReader(location)) as reader:
+        return reader.hash_rest()
+
+
 def read(
-    file: InputFile, reader: HashingReader, rules: jsonl.RecordRules
+    file: InputFile, reader: HashingReader, rules: RecordRules
 ) -> Iterator[Record | BadRecord]:
     """Every record of a file, good or bad, in order. Raises InputError when the file is damaged."""
-    path = Path(file.location)
-    kind, compression, _ = FORMATS[file.suffix]
-    if kind == "parquet":
-        yield from parquet.read(path, reader.file, rules)
+    if file.has_rows:
+        yield from read_rows(file, reader, rules)
+        return
+    kind, compression, _ = file.format
+    if kind in ("text", "lines") and compression is None and file.size < _SHORTEST_HEAD:
+        blocks = iter([reader.read()])
     else:
-        yield from jsonl.read(decompressed(path, reader, compression), rules)  # type: ignore[arg-type]
+        blocks = decompressed(file.shown, reader, compression)  # type: ignore[arg-type]
+    yield from read_blocks(file, allowance_of(file, rules).over(blocks), rules)
+
+
+def allowance_of(file: InputFile, rules: RecordRules) -> Allowance:
+    """What the file may unpack to."""
+    return Allowance(file.shown, file.size, rules.max_file_bytes, rules.max_ratio)
+
+
+def read_blocks(
+    file: InputFile, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
+) -> Iterator[Record | BadRecord]:
+    """The records in decompressed bytes of a file, which begin at `start` when they are not all of
+    it."""
+    kind = file.format[0]
+    if kind == "jsonl":
+        yield from jsonl.read(blocks, rules, start or START)
+    elif kind == "lines":
+        yield from text.read_lines(blocks, rules, start or START)
+    elif kind == "text":
+        yield from text.read_whole(blocks, rules)
+    else:
+        yield from warc.read(file.shown, blocks, rules, start)
+
+
+def read_rows(
+    file: InputFile, reader: HashingReader, rules: RecordRules, first: int = 0
+) -> Iterator[Record | BadRecord]:
+    """The rows from `first` on of a format that is read here and there."""
+    kind, allowance = file.format[0], allowance_of(file, rules)
+    with seekable(file, reader) as (source, location):
+        if kind == "parquet":
+            yield from parquet.read(file.shown, source, rules, allowance, first)
+        else:
+            yield from arrow.read(file.shown, source, location, rules, allowance, first)
+
+
+@contextlib.contextmanager
+def seekable(file: InputFile, reader: HashingReader) -> Iterator[tuple[BinaryIO, str | None]]:
+    """A file that can be read here and there, and its path; of one behind a URL a temporary copy,
+    which has none."""
+    if not is_url(file.location):
+        yield reader.file, file.location
+        return
+    with tempfile.TemporaryFile() as copy:
+        while block := reader.read(_SPOOL):
+            copy.write(block)
+        copy.seek(0)
+        yield copy, None

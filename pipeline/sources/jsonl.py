@@ -1,126 +1,103 @@
-"""Read jsonl, plain or compressed: one JSON object a line with a text field and optional meta."""
+"""Read jsonl, plain or compressed: one JSON object a line with a text field and optional meta.
+
+A typed decoder reads the common line in one pass. A line that it refuses, or that needs more than
+text and meta, is read again field by field, which finds the exact reason.
+"""
 
 import json
 import math
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from pipeline.sources.record import BadRecord, Place, Record
+from pipeline.sources.assemble import assembled, check_length, joined
+from pipeline.sources.json_fields import raw_fields, surrogates_or
+from pipeline.sources.record import BadRecord, Place, Record, Refused
+from pipeline.sources.rules import RecordRules
 from pipeline.sources.streams import lines
 
-SOURCE_KEYS = ("pile_set_name", "redpajama_set_name")
-LICENCE_KEYS = ("license", "licence", "license_expression")
+__all__ = ["RecordRules", "Refused", "read"]
+
 _BOM = b"\xef\xbb\xbf"
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_START = Place(0, 1, 0, 0)
+_UNREADABLE = object()
+"""The value of a field whose JSON means nothing to us; it has none of the expected types."""
+
+_any_value = msgspec.json.Decoder().decode
+_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, Refused)
 
 
-@dataclass(frozen=True)
-class RecordRules:
-    """How a record becomes a document: the text field, the size limit and the allowed source
-    labels.
-    """
-
-    text_key: str
-    max_document_bytes: int
-    sources: tuple[str, ...] | None
-
-
-class Refused(Exception):
-    """A record is bad; the message is its reason word."""
-
-
-def read(blocks: Iterator[bytes], rules: RecordRules) -> Iterator[Record | BadRecord]:
-    """Every non-blank line as a record, good or bad, in file order."""
-    ordinal = 0
-    for number, (offset, length, line) in enumerate(lines(blocks, rules.max_document_bytes), 1):
+def read(
+    blocks: Iterator[bytes], rules: RecordRules, first: Place = _START
+) -> Iterator[Record | BadRecord]:
+    """Every non-blank line as a record, good or bad, in file order; `first` is where the first
+    line stands in its file."""
+    parse = _parser(rules)
+    ordinal = first.ordinal
+    found = lines(blocks, rules.max_document_bytes)
+    for number, (offset, length, line) in enumerate(found, first.line):
         if number == 1 and line is not None and line.startswith(_BOM):
             line = line[len(_BOM) :]
         if line is not None and not line.strip():
             continue
-        place = Place(ordinal, number, offset, length)
+        place = Place(ordinal, number, first.byte_offset + offset, length)
         ordinal += 1
         try:
             if line is None:
                 raise Refused("too_large")
-            yield _record(place, line, rules)
+            yield parse(place, line)
         except Refused as refused:
             yield BadRecord(place, str(refused))
 
 
-def _record(place: Place, line: bytes, rules: RecordRules) -> Record:
-    fields = _fields(line)
-    if rules.text_key not in fields:
-        raise Refused("no_text")
-    text = _text(fields[rules.text_key])
-    raw_meta = fields.get("meta")
-    meta = _parse_meta(raw_meta)
-    source = source_label(meta, raw_meta is not None, rules.sources)
-    raw = "{}" if raw_meta is None else raw_meta.decode()
-    return Record(place, text, source, raw, licence_field(meta))
+def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
+    """What makes a record of a line; it raises Refused."""
+    if rules.template is not None or rules.fields or rules.text_key == "meta":
+        return lambda place, line: _by_field(place, line, rules)
+    found = msgspec.defstruct(
+        "Line", [("text", str), ("meta", msgspec.Raw, msgspec.Raw())],
+        rename={"text": rules.text_key}, gc=False,
+    )  # fmt: skip
+    decode = msgspec.json.Decoder(found).decode
 
-
-def _fields(line: bytes) -> dict[str, bytes]:
-    """The raw JSON slice of every top-level field; the last of duplicate keys counts."""
-    if not line.isascii():
+    def parse(place: Place, line: bytes) -> Record:
         try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            raise Refused("not_utf8") from error
-    try:
-        parsed = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        return {name: bytes(raw) for name, raw in parsed.items()}
-    except msgspec.ValidationError as error:
-        raise Refused(_surrogates_or(line, "not_object")) from error
-    except RecursionError as error:
-        raise Refused("too_deep") from error
-    except msgspec.DecodeError:
-        return _fields_lenient(line)
+            fields: Any = decode(line)
+            if not line.isascii():
+                line.decode()
+            raw = str(fields.meta, "utf-8")
+            meta = _any_value(fields.meta) if raw else {}
+            if not isinstance(meta, dict):
+                return _by_field(place, line, rules)
+            return assembled(place, fields.text, meta, raw or None, _nothing, rules)
+        except _FAILURES:
+            return _by_field(place, line, rules)
+
+    return parse
 
 
-def _fields_lenient(line: bytes) -> dict[str, bytes]:
-    """The same for lines that only Python's json accepts (NaN, Infinity), or the reason against."""
-    text = line.decode()
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise Refused("too_deep") from error
-    except ValueError as error:
-        raise Refused(_surrogates_or(line, "bad_json")) from error
-    if not isinstance(value, dict):
-        raise Refused("not_object")
-    if any(has_surrogate(name) for name in value):
-        raise Refused("surrogate")
-    return {name: raw.encode() for name, raw in _raw_slices(text)}
+def _nothing(name: str) -> None:
+    """There is no other field."""
 
 
-def _raw_slices(text: str) -> Iterator[tuple[str, str]]:
-    """(key, raw value) of each member of the JSON object `text`, which is known to be valid."""
-    decoder = json.JSONDecoder()
-    position = text.index("{") + 1
-    while True:
-        position = _skip_space(text, position)
-        if text[position] == "}":
-            return
-        key, position = decoder.raw_decode(text, position)
-        position = _skip_space(text, _skip_space(text, position) + 1)
-        _, end = decoder.raw_decode(text, position)
-        yield key, text[position:end]
-        position = _skip_space(text, end)
-        position += text[position] == ","
+def _by_field(place: Place, line: bytes, rules: RecordRules) -> Record:
+    fields = raw_fields(line)
 
+    def top(name: str) -> Any:
+        return _value(fields[name]) if name in fields else None
 
-def _skip_space(text: str, position: int) -> int:
-    while text[position] in " \t\r\n":
-        position += 1
-    return position
-
-
-def _surrogates_or(line: bytes, reason: str) -> str:
-    return "surrogate" if _SURROGATE_ESCAPE.search(line) else reason
+    if rules.template is None:
+        if rules.text_key not in fields:
+            raise Refused("no_text")
+        text = _text(fields[rules.text_key])
+        meta = _parse_meta(fields.get("meta"))
+    else:
+        meta = _parse_meta(fields.get("meta"))
+        text = joined(rules.template, meta, top)
+        check_length(text, rules.max_document_bytes)
+    raw = fields.get("meta")
+    return assembled(place, text, meta, None if raw is None else raw.decode(), top, rules)
 
 
 def _text(raw: bytes) -> str:
@@ -129,7 +106,14 @@ def _text(raw: bytes) -> str:
     except msgspec.ValidationError as error:
         raise Refused("text_not_string") from error
     except msgspec.DecodeError as error:
-        raise Refused(_surrogates_or(raw, "text_not_string")) from error
+        raise Refused(surrogates_or(raw, "text_not_string")) from error
+
+
+def _value(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
 
 
 def _finite(digits: str) -> float:
@@ -153,32 +137,3 @@ def _parse_meta(raw: bytes | None) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise Refused("bad_meta")
     return meta
-
-
-def source_label(
-    meta: dict[str, Any], has_meta: bool, allowed: tuple[str, ...] | None
-) -> str | None:
-    """The source a record names, or None. Raises when it is not a string or not allowed."""
-    label = next((meta[key] for key in SOURCE_KEYS if key in meta), None)
-    if label is not None and not isinstance(label, str):
-        raise Refused("bad_meta")
-    if (
-        allowed is not None
-        and label not in allowed
-        and (label is not None or not has_meta or not meta)
-    ):
-        raise Refused("unknown_source")
-    if label is not None and has_surrogate(label):
-        raise Refused("surrogate")
-    return label
-
-
-def has_surrogate(text: str) -> bool:
-    """Whether `text` holds a code point that UTF-8 cannot encode."""
-    return not text.isascii() and any(0xD800 <= ord(c) < 0xE000 for c in text)
-
-
-def licence_field(meta: dict[str, Any]) -> str:
-    """What the record itself says of its licence; empty when it says nothing."""
-    value = next((meta[key] for key in LICENCE_KEYS if key in meta), "")
-    return value if isinstance(value, str) and not has_surrogate(value) else ""

@@ -1,90 +1,70 @@
 """Read parquet: one row a record, text from one column, meta from a `meta` column if present."""
 
-import io
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.errors import InputError
-from pipeline.sources.jsonl import RecordRules, Refused, licence_field, source_label
-from pipeline.sources.record import BadRecord, Place, Record
+from pipeline.sources.limits import Allowance
+from pipeline.sources.record import BadRecord, Record
+from pipeline.sources.rows import records, wanted_columns
+from pipeline.sources.rules import RecordRules
 
 _ROWS = 256
+_BUFFER = 1 << 20
+"""Read of a column at a time; otherwise a whole row group is held, however large it is."""
+_BATCH_BYTES = 1 << 30
+"""What a batch may need if every value of it is as large as its whole row group on disk says."""
 
 
-def read(path: Path, file: io.BufferedReader, rules: RecordRules) -> Iterator[Record | BadRecord]:
-    """Every row as a record, good or bad. Raises InputError when it is not sound parquet."""
+def read(
+    path: object, file: BinaryIO, rules: RecordRules, allowance: Allowance, first: int = 0
+) -> Iterator[Record | BadRecord]:
+    """Every row from `first` on as a record, good or bad. Raises InputError when it is not sound
+    parquet."""
     try:
-        parquet = pq.ParquetFile(file)
-        names = parquet.schema_arrow.names
-        if names.count(rules.text_key) > 1:
-            raise InputError(f"{path}: two columns named {rules.text_key!r}; expected one")
-        wanted = [name for name in (rules.text_key, "meta") if name in names]
-        yield from _rows(parquet, wanted, rules)
+        parquet = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+        wanted = wanted_columns(path, parquet.schema_arrow.names, rules)
+        batches = _batches(parquet, wanted, allowance, first)
+        yield from records(batches, rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not a sound parquet file: {error}") from error
 
 
-def _rows(
-    parquet: pq.ParquetFile, wanted: list[str], rules: RecordRules
-) -> Iterator[Record | BadRecord]:
-    row = 0
-    if rules.text_key not in wanted:
-        for row in range(parquet.metadata.num_rows):
-            yield BadRecord(Place(row, 0, row, 0), "no_text")
+def _batches(
+    parquet: pq.ParquetFile, wanted: list[str], allowance: Allowance, first: int
+) -> Iterator[pa.RecordBatch]:
+    if not wanted:
+        yield from _no_columns(parquet.metadata.num_rows - first)
         return
-    for batch in parquet.iter_batches(batch_size=_ROWS, columns=wanted):
-        texts = batch.column(rules.text_key)
-        metas = batch.column("meta") if "meta" in wanted else None
-        for index in range(len(batch)):
-            place = Place(row, 0, row, 0)
-            row += 1
-            try:
-                yield _record(
-                    place, texts[index], metas[index] if metas is not None else None, rules
-                )
-            except Refused as refused:
-                yield BadRecord(place, str(refused))
+    for group in range(parquet.num_row_groups):
+        if first >= parquet.metadata.row_group(group).num_rows:
+            first -= parquet.metadata.row_group(group).num_rows
+            continue
+        size = _declared(parquet, group, wanted)
+        allowance.check(size)
+        rows = max(1, min(_ROWS, _BATCH_BYTES // max(1, size)))
+        for batch in parquet.iter_batches(batch_size=rows, row_groups=[group], columns=wanted):
+            yield batch.slice(first)
+            first = max(0, first - len(batch))
 
 
-def _record(
-    place: Place, cell: pa.Scalar, meta_cell: pa.Scalar | None, rules: RecordRules
-) -> Record:
-    text = _text(cell)
-    limit = rules.max_document_bytes
-    if 4 * len(text) > limit and len(text.encode()) > limit:
-        raise Refused("too_large")
-    raw, meta = _meta(meta_cell)
-    source = source_label(meta, meta_cell is not None, rules.sources)
-    return Record(place, text, source, raw, licence_field(meta))
+def _no_columns(rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows that have none of the columns asked for."""
+    for first in range(0, rows, _ROWS):
+        nulls = pa.nulls(min(_ROWS, rows - first))
+        yield pa.RecordBatch.from_arrays([nulls], [""])
 
 
-def _text(cell: pa.Scalar) -> str:
-    value = cell.as_py() if cell.is_valid else None
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise Refused("not_utf8") from error
-    if not isinstance(value, str):
-        raise Refused("text_not_string")
-    return value
-
-
-def _meta(cell: pa.Scalar | None) -> tuple[str, dict[str, Any]]:
-    """(JSON text, parsed): a string column holds JSON already, a struct is written as JSON."""
-    value = cell.as_py() if cell is not None and cell.is_valid else None
-    if value is None:
-        return "{}", {}
-    try:
-        raw = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        meta = json.loads(raw)
-    except (ValueError, TypeError) as error:
-        raise Refused("bad_meta") from error
-    if not isinstance(meta, dict):
-        raise Refused("bad_meta")
-    return raw, meta
+def _declared(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> int:
+    """Uncompressed bytes of the wanted columns in a row group. One value in its dictionary may be
+    as large, and stand in every row."""
+    metadata = parquet.metadata.row_group(group)
+    columns = (metadata.column(index) for index in range(metadata.num_columns))
+    return sum(
+        column.total_uncompressed_size
+        for column in columns
+        if column.path_in_schema.partition(".")[0] in wanted
+    )

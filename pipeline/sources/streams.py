@@ -1,14 +1,17 @@
 """Bytes of an input file: decompressed as a stream with bounded memory, and cut into lines."""
 
+import bz2
+import lzma
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.core.errors import InputError
 
-__all__ = ["decompressed", "lines", "sniff", "zstd"]
+__all__ = ["Start", "decompressed", "lines", "resumable", "sniff", "zstd"]
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -17,7 +20,8 @@ else:
 
 BLOCK = 1 << 20
 MAX_WINDOW_LOG = 27
-_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"PAR1": "parquet"}
+_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zX": "xz",
+          b"PAR1": "parquet"}  # fmt: skip
 
 
 def sniff(head: bytes) -> str | None:
@@ -27,14 +31,51 @@ def sniff(head: bytes) -> str | None:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where decompression can begin: a byte offset in the file, and the offset in the decompressed
+    bytes that it stands for."""
+
+    raw: int = 0
+    text: int = 0
+
+
 def decompressed(path: Path, file: BinaryIO, compression: str | None) -> Iterator[bytes]:
     """Blocks of at most 1 MiB of a file's decompressed bytes.
 
     Raises InputError for bytes of another format, a cut-off or damaged stream, or a zstd window
     above 128 MiB.
     """
+    return (block for _, block in resumable(path, file, compression))
+
+
+def resumable(
+    path: Path, file: BinaryIO, compression: str | None, start: Start | None = None
+) -> Iterator[tuple[Start, bytes]]:
+    """The same blocks, from `start` on, each with where its frame (zstd) or member (gzip) begins;
+    each block of an uncompressed file begins one. Raises what `decompressed` raises."""
+    if start is None:
+        _check_head(path, file, compression)
+        start = Start()
+    file.seek(start.raw)
+    if compression is None:
+        text = start.text
+        while block := file.read(BLOCK):
+            yield Start(text, text), block
+            text += len(block)
+    elif compression == "zst":
+        yield from _frames(path, file, _new_zstd, zstd.ZstdError, start)
+    elif compression == "bz2":
+        yield from _frames(path, file, bz2.BZ2Decompressor, OSError, start)
+    elif compression == "xz":
+        yield from _frames(path, file, _XzStream, lzma.LZMAError, start)
+    else:
+        yield from _frames(path, file, _GzipMember, zlib.error, start)
+
+
+def _check_head(path: Path, file: BinaryIO, compression: str | None) -> None:
+    """Raise InputError when the first bytes show another format than the name says."""
     head = file.read(4)
-    file.seek(0)
     actual = sniff(head)
     if 0 < len(head) < 4 and any(magic.startswith(head) for magic in _MAGIC):
         raise InputError(f"{path}: cut off after {len(head)} bytes")
@@ -44,19 +85,12 @@ def decompressed(path: Path, file: BinaryIO, compression: str | None) -> Iterato
             f"{path}: the name says {compression or 'plain jsonl'} but the bytes are {shown}; "
             f"rename it to end in {_suffix(actual)}"
         )
-    if compression is None:
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise InputError(f"{path}: UTF-16 text; expected UTF-8, convert it first")
-        while block := file.read(BLOCK):
-            yield block
-    elif compression == "zst":
-        yield from _frames(path, file, _new_zstd, zstd.ZstdError)
-    else:
-        yield from _frames(path, file, _GzipMember, zlib.error)
+    if compression is None and head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(f"{path}: UTF-16 text; expected UTF-8, convert it first")
 
 
 def _suffix(kind: str | None) -> str:
-    return {"zst": ".jsonl.zst", "gz": ".jsonl.gz", "parquet": ".parquet", None: ".jsonl"}[kind]
+    return {"parquet": ".parquet", None: ".jsonl"}.get(kind) or f".jsonl.{kind}"
 
 
 def _new_zstd() -> Any:
@@ -87,10 +121,35 @@ class _GzipMember:
         return self._inner.unused_data
 
 
-def _frames(path: Path, file: BinaryIO, new: Any, failure: type[Exception]) -> Iterator[bytes]:
+class _XzStream:
+    """One xz stream; the zero bytes that may follow it are no part of the next one."""
+
+    def __init__(self) -> None:
+        limit = (1 << MAX_WINDOW_LOG) + (1 << 20)
+        self._inner = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=limit)
+        self.decompress = self._inner.decompress
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return self._inner.needs_input
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data.lstrip(b"\0")
+
+
+def _frames(
+    path: Path, file: BinaryIO, new: Any, failure: type[Exception], start: Start
+) -> Iterator[tuple[Start, bytes]]:
     """Decompress frame after frame (zstd) or member after member (gzip)."""
     pending = file.read(BLOCK)
+    position, text = start.raw + len(pending), start.text
     while pending:
+        begin = Start(position - len(pending), text)
         frame = new()
         while not frame.eof:
             try:
@@ -98,18 +157,23 @@ def _frames(path: Path, file: BinaryIO, new: Any, failure: type[Exception]) -> I
             except failure as error:
                 hint = (
                     f"; the window limit is {1 << (MAX_WINDOW_LOG - 20)} MiB"
-                    if "memory" in str(error)
+                    if "memory" in str(error).lower()
                     else ""
                 )
                 raise InputError(f"{path}: damaged compressed data: {error}{hint}") from error
             pending = b""
             if block:
-                yield block
+                text += len(block)
+                yield begin, block
             if not frame.eof and frame.needs_input and not block:
                 pending = file.read(BLOCK)
+                position += len(pending)
                 if not pending:
                     raise InputError(f"{path}: cut off in the middle of the compressed data")
-        pending = frame.unused_data or file.read(BLOCK)
+        pending = frame.unused_data
+        if not pending:
+            pending = file.read(BLOCK)
+            position += len(pending)
 
 
 def lines(blocks: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int, bytes | None]]:

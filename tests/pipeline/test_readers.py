@@ -213,5 +213,6 @@ def test_find(tmp_path: Path) -> None:
     assert [f.path for f in globbed] == ["a.jsonl", "sub/b.jsonl.gz"]
     with pytest.raises(InputError, match="found nothing that ends in"):
         files.find("x", "raw/*.csv", tmp_path)
+    (tmp_path / "raw/sub/table.csv").write_bytes(b"")
     with pytest.raises(InputError, match="found 1 files but none"):
-        files.find("x", "raw/sub/*.txt", tmp_path)
+        files.find("x", "raw/sub/*.csv", tmp_path)

@@ -1,0 +1,203 @@
+"""Chosen records of a raw shard, copied byte for byte in the shard's own format and compression.
+
+Lines keep their newline, WARC records the blank lines behind them; rows keep all their columns.
+Memory is bounded whatever the size of the file.
+"""
+
+import bz2
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.core.errors import InputError
+from pipeline.sources import arrow, warc
+from pipeline.sources.files import HashingReader, InputFile, seekable
+from pipeline.sources.formats import format_of
+from pipeline.sources.rules import RecordRules
+from pipeline.sources.streams import decompressed, zstd
+
+ZSTD_LEVEL = 3
+GZIP_LEVEL = 6
+_GZIP_WINDOW = 31
+"""zlib's number for the largest window and a gzip header, whose time is then 0."""
+
+_BEHIND = {"jsonl": 1, "lines": 1, "text": 0, "warc": 4}
+"""Bytes that belong to a record but not to its length: a newline, or two of two bytes."""
+
+_GROUP_BYTES = 64 << 20
+_ROWS = 256
+_BUFFER = 1 << 20
+
+I64 = npt.NDArray[np.int64]
+
+
+def copied(file: InputFile, reader: HashingReader, starts: I64, sizes: I64) -> Iterator[bytes]:
+    """A file with the records that begin at these bytes of the decompressed file, ascending, and
+    have so many; of a file of rows, with these rows.
+
+    Raises InputError when the file is damaged.
+    """
+    kind, compression, _ = file.format
+    if file.has_rows and not file.size:
+        return
+    if file.has_rows:
+        yield from _rows(file, reader, starts)
+        return
+    compressor = _compressor(compression)
+    blocks = decompressed(file.shown, reader, compression)  # type: ignore[arg-type]
+    for piece in cut(blocks, starts, starts + sizes + _BEHIND[kind]):
+        yield compressor.compress(piece)
+    yield compressor.flush()
+
+
+def cut(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[bytes]:
+    """The bytes in [start, stop) for ascending ranges of a stream, which may end before the last.
+
+    >>> list(cut(iter([b"abc", b"defg"]), np.array([1, 4]), np.array([4, 9])))
+    [b'bc', b'd', b'efg']
+    """
+    position, index = 0, 0
+    for block in blocks:
+        end = position + len(block)
+        while index < len(starts) and starts[index] < end:
+            first = max(int(starts[index]), position)
+            if first < stops[index]:
+                yield block[first - position : int(stops[index]) - position]
+            if stops[index] > end:
+                break
+            index += 1
+        position = end
+
+
+class _Plain:
+    """No compression behind the interface of a compressor."""
+
+    def compress(self, data: bytes) -> bytes:
+        return data
+
+    def flush(self) -> bytes:
+        return b""
+
+
+def _compressor(compression: str | None) -> Any:
+    match compression:
+        case "zst":
+            options: dict[int, int] = {
+                zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
+                zstd.CompressionParameter.checksum_flag: True,
+            }
+            return zstd.ZstdCompressor(options=options)
+        case "gz":
+            return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+        case "bz2":
+            return bz2.BZ2Compressor()
+        case "xz":
+            return lzma.LZMACompressor()
+    return _Plain()
+
+
+class _Sink(io.RawIOBase):
+    """A file for writing whose bytes are taken away as they come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._size += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def tell(self) -> int:
+        return self._size
+
+    def take(self) -> list[bytes]:
+        """What was written since the last time."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def _rows(file: InputFile, reader: HashingReader, rows: I64) -> Iterator[bytes]:
+    sink = _Sink()
+    try:
+        with seekable(file, reader) as (source, _):
+            schema, batches, writer = _reader_and_writer(file, source, sink)
+            with writer:
+                for table in _grouped(_chosen(batches, rows), schema):
+                    writer.write_table(table)
+                    yield from sink.take()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{file.shown}: cannot copy its rows: {error}") from error
+    yield from sink.take()
+
+
+def _reader_and_writer(
+    file: InputFile, source: BinaryIO, sink: _Sink
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Any]:
+    """Schema, all rows in batches, and what writes the same format."""
+    if file.format[0] == "parquet":
+        parquet = pq.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
+        schema = parquet.schema_arrow
+        writer: Any = pq.ParquetWriter(sink, schema, compression="zstd")
+        return schema, parquet.iter_batches(batch_size=_ROWS), writer
+    schema, batches, is_file = arrow.batches(source)
+    new = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    return schema, batches, new(sink, schema)
+
+
+def _chosen(batches: Iterator[pa.RecordBatch], rows: I64) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for batch in batches:
+        low, high = np.searchsorted(rows, (first, first + len(batch)))
+        if low < high:
+            yield batch.take(pa.array(rows[low:high] - first))
+        first += len(batch)
+
+
+def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The batches together in tables of about 64 MiB."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(some.nbytes for some in held) >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema).combine_chunks()
+            held = []
+    if held:
+        yield pa.Table.from_batches(held, schema).combine_chunks()
+
+
+def count_records(path: Path) -> int:
+    """Records in a file that was written so. Raises InputError when it is damaged."""
+    found = format_of(path.name)
+    kind, compression, _ = found if found else ("jsonl", None, 1.0)
+    if kind == "parquet":
+        return int(pq.read_metadata(path).num_rows)
+    with open(path, "rb") as file:
+        if kind == "arrow":
+            return sum(len(batch) for batch in arrow.batches(file)[1])
+        blocks = decompressed(path, file, compression)
+        if kind == "text":
+            return int(any(blocks))
+        if kind == "warc":
+            rules = RecordRules("text", 0, None)
+            return sum(1 for _ in warc.read(path, blocks, rules))
+        return _lines(blocks)
+
+
+def _lines(blocks: Iterator[bytes]) -> int:
+    found, last = 0, b"\n"
+    for block in blocks:
+        found += block.count(b"\n")
+        last = block[-1:]
+    return found + (last != b"\n")

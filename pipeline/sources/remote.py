@@ -1,0 +1,255 @@
+"""Inputs behind URLs, through fsspec: what they name, what tells that they changed, their bytes.
+
+Who may read them is the business of fsspec and the environment: a URL that holds a password is
+refused, and query strings, which may be signatures, stand in no message and no published file.
+"""
+
+import posixpath
+import re
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from pipeline.core.errors import InputError, ResourceError, printable
+from pipeline.sources.formats import is_text, suffix_of
+from pipeline.sources.listing import Listed, Listing
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_WEB = ("http", "https")
+_MAGIC = re.compile(r"[^/]*[*\[]")
+"""The part of a path that holds the first wildcard; `?` begins a query."""
+
+_SECRETS = re.compile(r"(?<=://)[^/\s@]*@|\?[^\s'\")]*")
+_VERSIONS = ("etag", "md5", "content-md5", "checksum", "last-modified", "lastmodified",
+             "last_modified", "updated", "modified", "mtime", "created")  # fmt: skip
+"""Keys, in any case, of what stores say of a file: the first that is there tells its content."""
+
+_HEAD = 64
+_SKIP = 1 << 20
+_READ_AHEAD = 8 << 20
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL."""
+    return _URL.match(path) is not None
+
+
+def shown(url: str) -> str:
+    """A URL fit for messages: no user, password or query.
+
+    >>> shown("https://me:secret@host/a.jsonl?signature=x")
+    'https://host/a.jsonl'
+    """
+    return _SECRETS.sub("", url)
+
+
+def remote(url: str) -> Listing:
+    """What a URL names: a file, a directory (ends in / or is one to the store) or a glob.
+
+    Raises InputError for a URL that cannot be served, and ResourceError when the store fails.
+    """
+    parts = urlsplit(url)
+    if parts.password or parts.username:
+        raise InputError(
+            f"{shown(url)}: a user or password in a URL; give it to the store instead, in the "
+            "environment or in the configuration of fsspec"
+        )
+    if "::" in url:
+        raise InputError(f"{shown(url)}: chained URLs are not read")
+    root, files = _asking(url, _files, url)
+    return Listing(root, files, is_text(unquote(parts.path)))
+
+
+def version(location: str) -> tuple[int, str | None]:
+    """(size, what tells the content apart; None where the store says nothing) of a file."""
+    info = _asking(location, lambda: _file_system(location)[0].info(_name(location)))
+    return int(info["size"] or 0), _version(info)
+
+
+def _version(info: dict[str, Any]) -> str | None:
+    said = {str(key).lower(): value for key, value in info.items()}
+    return next((f"{key} {said[key]}" for key in _VERSIONS if said.get(key)), None)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """The file system behind a URL, and what it calls the file."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise InputError(f"{shown(url)}: needs fsspec; {_INSTALL}") from error
+    web = {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"auto_decompress": False}}
+    try:
+        found: tuple[Any, str] = url_to_fs(url, **(web if urlsplit(url).scheme in _WEB else {}))
+    except (ImportError, ValueError) as error:
+        said = printable(shown(str(error)))
+        raise InputError(f"{shown(url)}: cannot read such URLs: {said}; {_INSTALL}") from error
+    return found
+
+
+_INSTALL = "pip install 'wafermill[remote]', and for s3:// and the like the package of that store"
+
+
+def _name(url: str) -> str:
+    return str(_file_system(url)[1])
+
+
+def _asking(url: str, question: Any, *arguments: Any) -> Any:
+    """The answer of a store. Every store has errors of its own, so any of them counts."""
+    try:
+        return question(*arguments)
+    except (InputError, ResourceError):
+        raise
+    except Exception as error:
+        raise _trouble(url, error) from error
+
+
+def _trouble(url: str, error: Exception) -> InputError | ResourceError:
+    """What the error of a store means. fsspec calls it not found whatever kept a web server from
+    answering; the cause tells more."""
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+    status = getattr(cause, "status", None)
+    if cause is None or status in (404, 410):
+        return InputError(f"{shown(url)}: not found")
+    if isinstance(cause, PermissionError) or status in (401, 403):
+        return InputError(f"{shown(url)}: access denied")
+    said = printable(shown(str(cause))) or type(cause).__name__
+    return ResourceError(
+        f"{shown(url)}: the store does not answer: {said}; run the same command again"
+    )
+
+
+def _files(url: str) -> tuple[str, tuple[Listed, ...]]:
+    """(root, files) of a URL."""
+    system, name = _file_system(url)
+    path = name.partition("?")[0] if urlsplit(url).scheme in _WEB else name
+    magic = _MAGIC.search(path)
+    if magic:
+        from fsspec.utils import glob_translate
+
+        root, below = path[: magic.start()], path[magic.start() :]
+        depth = None if "**" in below else below.count("/") + 1
+        matches = re.compile(glob_translate(path)).fullmatch
+        inside = {n: i for n, i in _below(system, root, depth).items() if matches(n)}
+        return _plain(system, root), _listed(system, inside, root)
+    if url.endswith("/") or (suffix_of(path) is None and system.isdir(name)):
+        return _plain(system, path), _listed(system, _below(system, name, None), path)
+    info = system.info(name)
+    if info.get("type") == "directory":
+        return _plain(system, path), _listed(system, _below(system, name, None), path)
+    return _plain(system, posixpath.dirname(path)), _listed(system, {name: info}, None)
+
+
+def _below(system: Any, root: str, depth: int | None) -> dict[str, Any]:
+    """Name -> what the store says of it, for all files so many directories deep (None: any).
+
+    Listed directory by directory, since the stores' own searches pass over what cannot be listed.
+    """
+    found: dict[str, Any] = {}
+    seen = {root.rstrip("/")}
+    level = [root]
+    while level and depth != 0:
+        listed = {i["name"]: i for directory in level for i in system.ls(directory, detail=True)}
+        found |= {name: info for name, info in listed.items() if info["type"] == "file"}
+        level = [
+            name
+            for name, info in listed.items()
+            if info["type"] == "directory" and name.rstrip("/") not in seen
+        ]
+        seen |= {name.rstrip("/") for name in level}
+        depth = None if depth is None else depth - 1
+    return found
+
+
+def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[Listed, ...]:
+    """The files among what a store lists, hidden files below `root` apart."""
+    listed = []
+    for name, info in found.items():
+        inside = "" if root is None else name.removeprefix(root)
+        if info["type"] != "file" or any(p.startswith(".") for p in inside.split("/") if p):
+            continue
+        size = info["size"] if info["size"] is not None else system.info(name)["size"]
+        location = system.unstrip_protocol(name)
+        if size is None:
+            raise InputError(f"{shown(location)}: the server does not say how large it is")
+        listed.append(Listed(_plain(system, name), int(size), location))
+    return tuple(listed)
+
+
+def _plain(system: Any, name: str) -> str:
+    """A name such as /bucket/sub/a b.jsonl, without protocol or query."""
+    url = system.unstrip_protocol(name)
+    scheme, _, path = url.partition("://")
+    if scheme in _WEB:
+        path = unquote(path.partition("?")[0].partition("#")[0])
+    return f"/{scheme}/{path.strip('/')}"
+
+
+class RemoteFile:
+    """The bytes of a file behind a URL, read in order. Going back to the first 64 bytes costs
+    nothing; other ways back may open the file again.
+
+    Raises ResourceError when the store fails or ends too early.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._size, _ = version(location)
+        self._open()
+
+    def _open(self) -> None:
+        self._file: Any = _asking(self._location, self._opened)
+        self._below = 0
+        self._head = b""
+        self._position = 0
+        self._head = self._read_below(_HEAD)
+
+    def _opened(self) -> Any:
+        system, name = _file_system(self._location)
+        if urlsplit(self._location).scheme in _WEB:
+            return system.open(name, "rb", block_size=0)
+        return system.open(name, "rb", block_size=_READ_AHEAD, cache_type="readahead")
+
+    def _read_below(self, size: int) -> bytes:
+        """So many bytes, or all that are left."""
+        pieces, left = [], size
+        while left and (piece := _asking(self._location, self._file.read, left)):
+            pieces.append(piece)
+            left -= len(piece)
+        self._below += size - left
+        if left and self._below < self._size:
+            raise ResourceError(
+                f"{shown(self._location)}: ended after {self._below:,} of {self._size:,} bytes; "
+                "run the same command again"
+            )
+        return b"".join(pieces)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read on; all that is left when `size` is negative."""
+        size = max(0, self._size - self._position) if size < 0 else size
+        data = self._head[self._position : self._position + size]
+        if len(data) < size:
+            data += self._read_below(size - len(data))
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """The offset of the next byte."""
+        return self._position
+
+    def seek(self, offset: int) -> int:
+        """Go to an absolute offset."""
+        if offset < self._below and not (offset <= len(self._head) == self._below):
+            self._file.close()
+            self._open()
+        self._position = min(offset, self._below)
+        while self._position < offset and self.read(min(_SKIP, offset - self._position)):
+            pass
+        return self._position
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._file.close()
+
+
+def opened(location: str) -> BinaryIO:
+    """A file behind a URL as a binary file. Raises InputError when it is not there."""
+    return RemoteFile(location)  # type: ignore[return-value]
