@@ -1,8 +1,9 @@
 """Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from pipeline.core.manifest import (
     write_record,
 )
 from pipeline.progress import Progress
-from pipeline.stage import Inputs, Stage, Task, TaskFunction
+from pipeline.stage import Inputs, Output, Stage, Task, TaskFunction
 
 TOP_MANIFEST = "manifest.json"
 STAGE_MANIFESTS = "manifests"
@@ -47,29 +48,50 @@ class _Done:
 
 
 def _perform(call: _Call) -> _Done:
-    """Run a task on a worker and publish: outputs first, then the record that commits them."""
+    """Run a task on a worker and publish: outputs as they come, then the record that commits them.
+
+    What an attempt published before it failed is no part of any record: the next attempt writes it
+    again, or it is swept when the run commits.
+    """
     failpoint.hit(f"task.start.{call.record_path.parent.name}")
     try:
         inputs = Inputs(call.root)
         for shard in call.task.inputs:
             inputs.path(shard)
         result = call.function(call.task.job, inputs)
+        shards = _publish(call, result.outputs)
     except InputError as error:
         return _Done(None, str(error))
-    earlier = read_record(call.record_path)
-    shards = tuple(
-        Shard(o.path, len(o.data), storage.hash_bytes(o.data), o.content_hash)
-        for o in result.outputs
-    )
     record = TaskRecord(call.fingerprint, shards, dict(result.counters))
-    if earlier and earlier.fingerprint == call.fingerprint and earlier.shards != shards:
-        raise NondeterminismError(
-            f"{call.task.label}: two attempts gave different bytes; please report this defect"
-        )
-    for output in result.outputs:
-        storage.publish(call.root / output.path, output.data)
     write_record(call.record_path, record)
     return _Done(record)
+
+
+def _publish(call: _Call, outputs: Iterable[Output]) -> tuple[Shard, ...]:
+    """Publish outputs as they come. Raises NondeterminismError before one takes the place of other
+    bytes that an earlier attempt committed."""
+    record = read_record(call.record_path)
+    committed = record.shards if record and record.fingerprint == call.fingerprint else None
+    shards: list[Shard] = []
+
+    def accept(output: Output, published: storage.Published) -> None:
+        position = len(shards)
+        content = output.content_hash or published.hash
+        shards.append(Shard(output.path, published.size, published.hash, content))
+        if committed is not None and committed[position : position + 1] != (shards[position],):
+            raise _different(call)
+
+    for output in outputs:
+        storage.publish(call.root / output.path, output.data, partial(accept, output))
+    if committed is not None and len(committed) != len(shards):
+        raise _different(call)
+    return tuple(shards)
+
+
+def _different(call: _Call) -> NondeterminismError:
+    return NondeterminismError(
+        f"{call.task.label}: two attempts gave different bytes; please report this defect"
+    )
 
 
 class RemovedInputError(Exception):

@@ -6,6 +6,9 @@ in any process, at any time. It returns the bytes of its output shards and count
 writes, never schedules and knows nothing of other tasks. The runner verifies inputs, publishes
 outputs, keeps the records and skips what is already there.
 
+A task whose outputs together do not fit in memory returns them as an iterator, and bytes of one
+output as another: they are published as they come, and counters are read after the last of them.
+
 To add a stage: write `pipeline/stages/NAME.py` with a job dataclass, a task function and a function
 that builds the `Stage`; call it from `pipeline/preparation.py`; raise `version` whenever its output
 changes.
@@ -13,7 +16,7 @@ changes.
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,18 +31,19 @@ from pipeline.core.storage import hash_bytes, verify_file
 
 @dataclass(frozen=True)
 class Output:
-    """Bytes to publish under a path relative to the run directory."""
+    """Bytes to publish, whole or in pieces as they come, under a path relative to the run
+    directory. Without a content hash they are their own content."""
 
     path: str
-    data: bytes
-    content_hash: str
+    data: bytes | Iterable[bytes | memoryview]
+    content_hash: str | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a task hands to the runner."""
+    """What a task hands to the runner; the iterator of outputs may still fill the counters."""
 
-    outputs: tuple[Output, ...]
+    outputs: Iterable[Output]
     counters: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -106,7 +110,7 @@ def arrow_output(path: str, table: pa.Table) -> Output:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return Output(path, sink.getvalue().to_pybytes(), table_hash(table))
+    return Output(path, [memoryview(sink.getvalue())], table_hash(table))
 
 
 def parquet_output(path: str, table: pa.Table) -> Output:
@@ -115,7 +119,7 @@ def parquet_output(path: str, table: pa.Table) -> Output:
 
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", store_schema=True)
-    return Output(path, sink.getvalue().to_pybytes(), table_hash(table))
+    return Output(path, [memoryview(sink.getvalue())], table_hash(table))
 
 
 def bytes_output(path: str, data: bytes) -> Output:

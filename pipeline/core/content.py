@@ -4,6 +4,8 @@ Byte identity of files is promised for one `constraints.txt` and CPU family; con
 everywhere. Fingerprints chain on content.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,7 +29,7 @@ def table_hash(table: pa.Table) -> str:
     for name, column in zip(table.column_names, table.columns, strict=True):
         nulls = f":{column.null_count}" if column.null_count else ""
         digest.update(f"{name}:{_plain(column.type)}:{len(column)}{nulls};".encode())
-        _update(digest, column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+        _update(digest, column.chunks)
     return digest.hexdigest()
 
 
@@ -35,42 +37,52 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _update(digest: xxhash.xxh3_128, array: pa.Array) -> None:
-    kind = array.type
+def _update(digest: xxhash.xxh3_128, chunks: Sequence[pa.Array]) -> None:
+    """Hash a column as if its chunks were one array, without joining them."""
+    if not chunks:
+        return
+    kind = chunks[0].type
     if pa.types.is_dictionary(kind):
-        return _update(digest, array.dictionary_decode())
-    if array.null_count:
-        digest.update(np.packbits(pc.is_valid(array).to_numpy(zero_copy_only=False)).tobytes())
-        array = array.drop_null()
+        return _update(digest, [chunk.dictionary_decode() for chunk in chunks])
+    if any(chunk.null_count for chunk in chunks):
+        valid = [pc.is_valid(chunk).to_numpy(zero_copy_only=False) for chunk in chunks]
+        digest.update(np.packbits(np.concatenate(valid)).data)
+        chunks = [chunk.drop_null() for chunk in chunks]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        digest.update(pc.list_value_length(array).cast(pa.int64()).to_numpy().tobytes())
-        return _update(digest, array.flatten())
+        _update_values(digest, [pc.list_value_length(chunk).cast(pa.int64()) for chunk in chunks])
+        return _update(digest, [chunk.flatten() for chunk in chunks])
     if pa.types.is_fixed_size_list(kind):
-        return _update(digest, array.flatten())
+        return _update(digest, [chunk.flatten() for chunk in chunks])
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
-        return _update_strings(digest, array)
+        return _update_strings(digest, [chunk.cast(pa.large_binary()) for chunk in chunks])
     if pa.types.is_fixed_size_binary(kind):
-        width = kind.byte_width
-        start = array.offset * width
-        if len(array):
-            digest.update(array.buffers()[1][start : start + len(array) * width])
-        return None
+        return _update_fixed(digest, chunks)
     if pa.types.is_boolean(kind):
-        array = array.cast(pa.uint8())
-    values = array.to_numpy(zero_copy_only=False)
-    if values.dtype.hasobject and len(values):
-        raise TypeError(f"no content hash for values of type {kind}")
-    digest.update(values.tobytes())
-    return None
+        chunks = [chunk.cast(pa.uint8()) for chunk in chunks]
+    return _update_values(digest, chunks)
 
 
-def _update_strings(digest: xxhash.xxh3_128, array: pa.Array) -> None:
-    wide = array.cast(pa.large_binary())
-    digest.update(pc.binary_length(wide).cast(pa.int64()).to_numpy().tobytes())
-    if len(wide):
-        offsets = np.frombuffer(wide.buffers()[1], np.int64)[
-            wide.offset : wide.offset + len(wide) + 1
-        ]
-        data = wide.buffers()[2]
-        if data is not None:
+def _update_values(digest: xxhash.xxh3_128, chunks: Sequence[pa.Array]) -> None:
+    for chunk in chunks:
+        values = chunk.to_numpy(zero_copy_only=False)
+        if values.dtype.hasobject and len(values):
+            raise TypeError(f"no content hash for values of type {chunk.type}")
+        if len(values):
+            digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+
+
+def _update_fixed(digest: xxhash.xxh3_128, chunks: Sequence[pa.Array]) -> None:
+    for chunk in chunks:
+        width = chunk.type.byte_width
+        start = chunk.offset * width
+        if len(chunk):
+            digest.update(chunk.buffers()[1][start : start + len(chunk) * width])
+
+
+def _update_strings(digest: xxhash.xxh3_128, chunks: Sequence[pa.Array]) -> None:
+    _update_values(digest, [pc.binary_length(chunk).cast(pa.int64()) for chunk in chunks])
+    for chunk in chunks:
+        _, ends, data = chunk.buffers()
+        if len(chunk) and data is not None:
+            offsets = np.frombuffer(ends, np.int64, len(chunk) + 1, chunk.offset * 8)
             digest.update(data[int(offsets[0]) : int(offsets[-1])])

@@ -6,6 +6,8 @@ text) drives splits. `doc_id` = task index << 32 | ordinal in the task is only a
 run.
 """
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -35,6 +37,17 @@ def key_of_prefix(prefix: bytes, ordinal: int) -> bytes:
 def text_key(text: bytes) -> bytes:
     """xxh3-128 of the cleaned UTF-8 text, 16 bytes."""
     return xxhash.xxh3_128_digest(text)
+
+
+def text_keys(texts: pa.LargeStringArray) -> pa.FixedSizeBinaryArray:
+    """`text_key` of every text, (N,) fixed_size_binary(16), without a copy of any."""
+    _, ends, data = texts.buffers()
+    view = memoryview(data or b"")
+    bounds = np.frombuffer(ends, np.int64, len(texts) + 1, texts.offset * 8).tolist()
+    digest = xxhash.xxh3_128_digest
+    keys = b"".join([digest(view[a:b]) for a, b in itertools.pairwise(bounds)])
+    kind = pa.binary(KEY_BYTES)
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(texts), [None, pa.py_buffer(keys)])
 
 
 def keys_as_u64(keys: pa.Array | pa.ChunkedArray) -> U64:

@@ -4,10 +4,13 @@ Per source, in documents and bytes:
     records    = documents + bad records(reason)                (blank lines apart)
     documents  = dropped(reason) + quarantined + duplicates + kept
 Per split (there are none when nothing is packed), in tokens, with T the tokens of the kept
-documents (one EOS each), S packed streams:
-    rows       = ceil((T - S) / MSL)
-    sum(mask)  = T - S
-    padding    = rows * MSL - sum(mask)
+documents (one EOS each), S packed streams, D documents:
+    sample     rows = ceil((T - S) / MSL), sum(mask) = T - S
+    vsl        sum(mask) = T - D, as the first token of a document is never a label
+    both       padding = rows * MSL - sum(mask)
+    corpus     tokens in the shards = T, nothing padded
+With a mixture, T and D count every copy: those of all splits together are those of the kept
+documents, and what the mixture added to train or took from it, per source.
 A ledger that does not balance stops the run with exit code 4.
 """
 
@@ -74,7 +77,8 @@ class SourceLedger:
 
 @dataclass
 class SplitLedger:
-    """One split's account of tokens and rows."""
+    """One split's account of tokens and rows; `segments` count in the `vsl` format, `corpus_tokens`
+    in the `corpus` format only, which has no rows."""
 
     documents: int
     tokens: int
@@ -83,17 +87,59 @@ class SplitLedger:
     mask_sum: int
     padding: int
     max_sequence_length: int
+    format: str = "sample"
+    segments: int = 0
+    corpus_tokens: int = 0
 
     def problems(self) -> list[str]:
         """Equations that do not hold, as text."""
-        labels = self.tokens - self.streams
         checks = [
-            ("rows", self.rows, -(-labels // self.max_sequence_length)),
-            ("loss mask", self.mask_sum, labels),
+            *self._format_checks(),
             ("padding", self.padding, self.rows * self.max_sequence_length - self.mask_sum),
         ]
         return [
             f"{name}: {left:,}, expected {right:,}" for name, left, right in checks if left != right
+        ]
+
+    def _format_checks(self) -> list[tuple[str, int, int]]:
+        match self.format:
+            case "corpus":
+                return [("tokens in the shards", self.corpus_tokens, self.tokens)]
+            case "vsl":
+                return [("loss mask", self.mask_sum, self.tokens - self.documents)]
+        labels = self.tokens - self.streams
+        return [
+            ("rows", self.rows, -(-labels // self.max_sequence_length)),
+            ("loss mask", self.mask_sum, labels),
+        ]
+
+
+@dataclass
+class MixtureLedger:
+    """One source in the training split before a mixture, as documents.parquet has it, and in its
+    stream, copy by copy; what was asked for, epochs or a share of the tokens (the other is None),
+    and the `epochs` that followed. `scattered_*`: what the shuffle counted before making copies."""
+
+    asked_epochs: float | None
+    asked_share: float | None
+    epochs: float
+    documents: int
+    tokens: int
+    scattered_documents: int
+    scattered_tokens: int
+    stream_documents: int
+    stream_tokens: int
+
+    def problems(self) -> list[str]:
+        """Equations that do not hold, as text."""
+        checks = [
+            ("documents", self.documents, self.scattered_documents),
+            ("tokens", self.tokens, self.scattered_tokens),
+        ]
+        return [
+            f"{name}: {left:,} in train, {right:,} shuffled"
+            for name, left, right in checks
+            if left != right
         ]
 
 
@@ -104,6 +150,7 @@ class Ledger:
     sources: dict[str, SourceLedger] = field(default_factory=dict)
     splits: dict[str, SplitLedger] = field(default_factory=dict)
     skipped_shards: int = 0
+    mixture: dict[str, MixtureLedger] = field(default_factory=dict)
 
     def source(self, name: str) -> SourceLedger:
         """The account of a source, opened when new."""
@@ -113,18 +160,26 @@ class Ledger:
         """Raise IntegrityError naming every equation that does not hold."""
         problems = [f"source {n!r}: {p}" for n, s in self.sources.items() for p in s.problems()]
         problems += [f"split {n!r}: {p}" for n, s in self.splits.items() for p in s.problems()]
+        mixed = self.mixture.values()
+        problems += [
+            f"mixture of {n!r}: {p}" for n, m in self.mixture.items() for p in m.problems()
+        ]
         kept = sum(s.kept.documents for s in self.sources.values())
+        kept += sum(m.stream_documents - m.documents for m in mixed)
         tokens = sum(s.tokens for s in self.sources.values())
+        tokens += sum(m.stream_tokens - m.tokens for m in mixed)
+        how = ", after the mixture," if mixed else ""
         if self.splits and kept != sum(s.documents for s in self.splits.values()):
-            problems.append("kept documents differ from the documents of the splits")
+            problems.append(f"kept documents{how} differ from the documents of the splits")
         if tokens != sum(s.tokens for s in self.splits.values()):
-            problems.append("tokens of the sources differ from the tokens of the splits")
+            problems.append(f"tokens of the sources{how} differ from the tokens of the splits")
         if problems:
             raise IntegrityError("the ledger does not balance: " + "; ".join(problems))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for ledger.json."""
-        return asdict(self)
+        """Plain data for ledger.json; `mixture` is there only when there is one."""
+        value = asdict(self)
+        return value if self.mixture else {k: v for k, v in value.items() if k != "mixture"}
 
 
 def ledger_from_dict(value: Mapping[str, Any]) -> Ledger:
@@ -141,4 +196,6 @@ def ledger_from_dict(value: Mapping[str, Any]) -> Ledger:
                 setattr(source, key, content)
         ledger.sources[name] = source
     ledger.splits = {name: SplitLedger(**fields) for name, fields in value["splits"].items()}
+    mixture = value.get("mixture", {})
+    ledger.mixture = {name: MixtureLedger(**fields) for name, fields in mixture.items()}
     return ledger

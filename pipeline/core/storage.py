@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,51 +49,62 @@ def hash_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def publish(path: Path, data: bytes | Sequence[bytes]) -> Published:
-    """Write `data` (one buffer or several, joined) to `path` atomically and durably.
+def publish(
+    path: Path,
+    data: bytes | Iterable[bytes | memoryview],
+    accept: Callable[[Published], None] = lambda published: None,
+) -> Published:
+    """Write `data` (one buffer, or several as they come, joined) to `path` atomically and durably.
 
+    `accept` is told size and hash before the file gets its name, and may raise to prevent it.
     Raises ResourceError when the disk is full or the directory is not writable.
     """
-    pieces = [data] if isinstance(data, bytes) else list(data)
-    digest = xxhash.xxh3_128()
-    for piece in pieces:
-        digest.update(piece)
-    size = sum(len(piece) for piece in pieces)
     temp = path.parent / f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
+    pieces = (data,) if isinstance(data, bytes) else data
+    size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
     try:
         _make_directory(path.parent)
-        _write_durably(temp, pieces, size)
+        published = _write_durably(temp, pieces)
+        accept(published)
         failpoint.hit("storage.publish.written")
         os.replace(temp, path)
         failpoint.hit("storage.publish.renamed")
         sync_directory(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temp.unlink()
-        raise _explain(error, path, size) from error
+        if isinstance(error, OSError):
+            raise _explain(error, path, size) from error
+        raise
     failpoint.hit("storage.publish.done")
-    return Published(size, digest.hexdigest())
+    return published
 
 
-def _write_durably(temp: Path, pieces: Sequence[bytes], size: int) -> None:
+def _write_durably(temp: Path, pieces: Iterable[bytes | memoryview]) -> Published:
+    digest, size = xxhash.xxh3_128(), 0
     torn = failpoint.hit("storage.publish.start")
     with open(temp, "xb") as file:
         if torn is not None:
-            file.write(b"".join(pieces)[: int(size * torn)])
+            whole = b"".join(pieces)
+            file.write(whole[: int(len(whole) * torn)])
             file.flush()
             failpoint.die()
         for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
             file.write(piece)
         file.flush()
         failpoint.hit("storage.publish.fsync")
         os.fsync(file.fileno())
+    return Published(size, digest.hexdigest())
 
 
 def _explain(error: OSError, path: Path, size: int) -> ResourceError:
     if error.errno in _NO_ROOM:
         free = _free_bytes(path.parent)
+        wanted = f" {size:,} bytes" if size else ""
         return ResourceError(
-            f"{path}: no room to write {size:,} bytes ({free:,} bytes free); "
+            f"{path}: no room to write{wanted} ({free:,} bytes free); "
             "free some space and run the same command again, finished work is kept"
         )
     return ResourceError(f"{path}: cannot write: {error.strerror or error}")

@@ -1,46 +1,75 @@
-"""Plan: find the raw shards and pack them into tasks by bytes alone; publishes inputs.parquet.
+"""Plan: find the raw shards and assign them to tasks; publishes inputs.parquet.
 
-Tasks depend on the config and the files' names and sizes, never on workers, memory or listing
-order. A file is never cut, so a task holds at least one whole file.
+Small files are packed into tasks by bytes alone, in order. A file of more than `read.task_bytes` of
+text is cut into parts, each a task of its own (`pipeline/stages/pieces.py`). Tasks depend on the
+config and the files' names, sizes and contents, never on workers, memory or listing order.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.config import Config
+from pipeline.config import Config, ReadConfig
 from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
+from pipeline.sources.part import Part
 from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The raw shards in (input, path) order, the task each belongs to, and files passed over."""
+    """The raw shards in (input, path) order, files passed over, estimated bytes of text in one
+    task, and the path ids of the files that are to be cut."""
 
     files: tuple[InputFile, ...]
-    task_of_file: tuple[int, ...]
     passed_over: int
-
-    @property
-    def tasks(self) -> list[list[int]]:
-        """Indices into `files`, per task."""
-        groups: list[list[int]] = [[] for _ in range(max(self.task_of_file) + 1)]
-        for index, task in enumerate(self.task_of_file):
-            groups[task].append(index)
-        return groups
+    task_bytes: int
+    large: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
         """Bytes of all raw shards."""
         return sum(file.size for file in self.files)
 
+    @property
+    def estimate(self) -> list[int]:
+        """Estimated bytes of text of every task, before any file was read."""
+        sizes = [file.text_estimate for file in self.files]
+        groups = _pack(sizes, self.task_bytes, frozenset(self.large))
+        estimate = []
+        for group in groups:
+            size = sum(sizes[i] for i in group)
+            parts = -(-size // self.task_bytes) if group[0] in self.large else 1
+            estimate += [-(-size // parts)] * parts
+        return estimate
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What every task reads: its parts, in the order of files and of the parts of each."""
+
+    files: tuple[InputFile, ...]
+    tasks: tuple[tuple[Part, ...], ...]
+
+    @cached_property
+    def tasks_of_file(self) -> tuple[range, ...]:
+        """path_id -> its tasks, of which there are several when the file was cut."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for task, parts in enumerate(self.tasks):
+            for part in parts:
+                first.setdefault(part.path_id, task)
+                last[part.path_id] = task
+        return tuple(range(first[i], last[i] + 1) for i in range(len(self.files)))
+
 
 def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> Plan:
-    """Find every input file and assign tasks; what stands in the output directory is no input.
+    """Find every input file and what is to be cut; what stands in the output directory is no input.
 
     Raises InputError when an input names nothing.
     """
@@ -49,7 +78,7 @@ def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -
     for source in sorted(config.inputs, key=lambda i: i.name):
         paths = (source.path,) if isinstance(source.path, str) else source.path
         patterns = [str(builtin.get(path, path)) for path in paths]
-        some, others = files.find(source.name, patterns, base)
+        some, others = files.find(source.name, patterns, base, source.format)
         some = [f for f in some if not Path(f.location).is_relative_to(out.resolve())]
         if not some:
             raise InputError(
@@ -57,41 +86,73 @@ def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -
             )
         found += some
         passed_over += others
-    tasks, task, filled = [], 0, 0
-    for file in found:
-        if filled and filled + file.text_estimate > config.read.task_bytes:
-            task, filled = task + 1, 0
-        tasks.append(task)
-        filled += file.text_estimate
-    return Plan(tuple(found), tuple(tasks), passed_over)
+    large = tuple(i for i, file in enumerate(found) if _is_cut(file, config.read))
+    return Plan(tuple(found), passed_over, config.read.task_bytes, large)
+
+
+def _is_cut(file: InputFile, read: ReadConfig) -> bool:
+    """Not where one bad record makes the whole shard one to be left out: that would be known only
+    after other parts were cleaned."""
+    if read.on_bad_record == "fail" and read.on_bad_shard == "skip":
+        return False
+    return file.text_estimate > read.task_bytes and not file.is_one_record
+
+
+def _pack(sizes: list[int], most: int, alone: frozenset[int]) -> list[list[int]]:
+    """Indices in order, in groups of about `most`; those in `alone` by themselves."""
+    groups: list[list[int]] = []
+    filled = 0
+    for index, size in enumerate(sizes):
+        whole = index in alone or not groups or groups[-1][-1] in alone
+        if whole or (filled and filled + size > most):
+            groups.append([])
+            filled = 0
+        groups[-1].append(index)
+        filled += size
+    return groups
+
+
+def reading(plan: Plan, parts: Mapping[int, tuple[Part, ...]]) -> Reading:
+    """The tasks, now that large files were cut into these parts (path_id -> parts)."""
+    sizes = [file.text_estimate for file in plan.files]
+    tasks: list[tuple[Part, ...]] = []
+    for group in _pack(sizes, plan.task_bytes, frozenset(plan.large)):
+        if group[0] in parts:
+            tasks += [(part,) for part in parts[group[0]]]
+        else:
+            tasks.append(tuple(Part(plan.files[i], i) for i in group))
+    return Reading(plan.files, tuple(tasks))
 
 
 @dataclass(frozen=True)
 class PlanJob:
-    """The plan as rows (input, path, size, task)."""
+    """The plan as rows (input, path, size, first task, tasks)."""
 
-    rows: tuple[tuple[str, str, int, int], ...]
+    rows: tuple[tuple[str, str, int, int, int], ...]
 
 
 def _write_plan(job: PlanJob, inputs: Inputs) -> Result:
-    """Write inputs.parquet: path_id, input, path, size, task, first_doc_id (that of the task)."""
-    names, paths, sizes, tasks = zip(*job.rows, strict=True)
+    """Write inputs.parquet: path_id, input, path, size, task, first_doc_id (that of the task),
+    tasks."""
+    names, paths, sizes, first, tasks = zip(*job.rows, strict=True)
     table = pa.table(
         {
             "path_id": pa.array(range(len(paths)), pa.uint32()),
             "input": pa.array(names, pa.string()),
             "path": pa.array(paths, pa.string()),
             "size": pa.array(sizes, pa.uint64()),
-            "task": pa.array(tasks, pa.uint32()),
-            "first_doc_id": pa.array([task << 32 for task in tasks], pa.uint64()),
+            "task": pa.array(first, pa.uint32()),
+            "first_doc_id": pa.array([task << 32 for task in first], pa.uint64()),
+            "tasks": pa.array(tasks, pa.uint32()),
         }
     )
     return Result((parquet_output(layout.INPUTS, table),))
 
 
-def plan_stage(plan: Plan) -> Stage:
+def plan_stage(reading: Reading) -> Stage:
     """The stage that publishes the plan."""
     rows = tuple(
-        (f.input, f.path, f.size, t) for f, t in zip(plan.files, plan.task_of_file, strict=True)
+        (file.input, file.path, file.size, tasks.start, len(tasks))
+        for file, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
     )
-    return Stage("plan", 1, _write_plan, (Task("plan of the inputs", PlanJob(rows)),))
+    return Stage("plan", 2, _write_plan, (Task("plan of the inputs", PlanJob(rows)),))

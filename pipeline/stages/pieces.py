@@ -1,0 +1,219 @@
+"""Pieces: cuts every raw shard that is too large for one task into parts of whole records.
+
+One pass over the file, in bounded memory, hashes it, sees that it is sound, and counts the lines
+and records before each part, so that records keep their places in the whole file. A part that can
+be read from a place nearby is only noted; others are written to pieces/.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
+
+import xxhash
+
+from pipeline import layout
+from pipeline.config import Config
+from pipeline.core import storage
+from pipeline.core.errors import InputError, printable
+from pipeline.core.manifest import Shard, StageManifest, TaskRecord
+from pipeline.sources.cut import BOM, Chunk, LineCount, cut_lines, cut_records
+from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
+from pipeline.sources.part import Content, Part, Piece, Refused, Rows, Stretch, update
+from pipeline.sources.record import START, Place
+from pipeline.sources.remote import is_url
+from pipeline.sources.rules import RecordRules, rules_of
+from pipeline.sources.streams import BLOCK, Start, resumable, zstd
+from pipeline.stage import Inputs, Output, Result, Stage, Task
+from pipeline.stages.plan import Plan, Reading, reading
+
+ZSTD_LEVEL = 1
+
+
+@dataclass(frozen=True)
+class PiecesJob:
+    """One raw shard, how to read it, and bytes of text in one part."""
+
+    path_id: int
+    file: InputFile
+    rules: RecordRules
+    part_bytes: int
+    on_bad_shard: str
+
+
+def _pieces(job: PiecesJob, inputs: Inputs) -> Result:
+    found: dict[str, Any] = {"inputs": [], "parts": [], "problem": ""}
+    return Result(_outputs(job, inputs, found), found)
+
+
+def _outputs(job: PiecesJob, inputs: Inputs, found: dict[str, Any]) -> Iterator[Output]:
+    """The pieces; notes every part and at last the file's hash in `found`."""
+    file, parts = job.file, found["parts"]
+    with closing(HashingReader(file.location)) as reader:
+        try:
+            if not file.has_rows:
+                yield from _cut_blocks(job, reader, parts)
+            elif is_url(file.location):
+                yield from _cut_copy(job, reader, inputs, parts)
+            else:
+                _cut_rows(job, reader, parts)
+        except InputError as error:
+            if job.on_bad_shard == "fail":
+                raise
+            found["problem"] = printable(str(error).replace(file.shown, file.path))
+            parts.clear()
+        found["inputs"].append([file.input, file.path, file.size, reader.hash_rest()])
+
+
+def _note(first: Place, size: int, digest: xxhash.xxh3_128, **how: Any) -> dict[str, Any]:
+    """A part as a counter: where it begins, bytes of text and their hash, and how it is read."""
+    place = [first.ordinal, first.line, first.byte_offset]
+    return {"first": place, "size": size, "hash": digest.hexdigest(), **how}
+
+
+def _cut_blocks(
+    job: PiecesJob, reader: HashingReader, parts: list[dict[str, Any]]
+) -> Iterator[Output]:
+    """Formats that hold records one after the other."""
+    with ThreadPoolExecutor(1) as background:
+        for first, chunks in groupby(_chunks(job, reader), attrgetter("first")):
+            begin = next(chunks)
+            some = (chunk.data for chunk in chain((begin,), chunks))
+            start = _start(job, begin)
+            if start is not None:
+                size, digest = _hashed(some)
+                parts.append(_note(first, size, digest, start=[start.raw, start.text]))
+                continue
+            path = f"{layout.PIECES}/{job.path_id:06d}-{len(parts):06d}.zst"
+            piece = _Compressor(background)
+            size, digest = _hashed(map(piece.add, some))
+            parts.append(_note(first, size, digest, piece=path))
+            yield Output(path, piece.finish(), digest.hexdigest())
+
+
+def _hashed(some: Iterable[bytes]) -> tuple[int, xxhash.xxh3_128]:
+    size, digest = 0, xxhash.xxh3_128()
+    for data in some:
+        digest.update(data)
+        size += len(data)
+    return size, digest
+
+
+def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
+    file, rules = job.file, job.rules
+    kind, compression, _ = file.format
+    allowance = allowance_of(file, rules)
+
+    def blocks() -> Iterator[tuple[Start, bytes]]:
+        for start, block in resumable(file.shown, reader, compression):  # type: ignore[arg-type]
+            allowance.use(len(block))
+            yield start, block
+
+    if kind in ("jsonl", "lines"):
+        count = LineCount(rules.max_document_bytes, BOM if kind == "jsonl" else b"")
+        return cut_lines(blocks(), job.part_bytes, count)
+    return cut_records(blocks(), job.part_bytes, lambda some: read_blocks(file, some, rules))
+
+
+def _start(job: PiecesJob, chunk: Chunk) -> Start | None:
+    """Where to read a part from that begins with this chunk; None if it is to be a piece, because
+    that is far away, or behind a URL, where nothing is near but the beginning."""
+    first = chunk.first.byte_offset
+    plain = job.file.format[1] is None
+    start = Start(first, first) if plain else chunk.start
+    if start.raw and is_url(job.file.location):
+        return None
+    return start if first - start.text < job.part_bytes else None
+
+
+class _Compressor:
+    """Compresses one piece beside the decompression of what follows."""
+
+    def __init__(self, background: ThreadPoolExecutor) -> None:
+        self._background = background
+        self._compressor = zstd.ZstdCompressor(level=ZSTD_LEVEL)
+        self._pieces: list[Future[bytes]] = []
+
+    def add(self, data: bytes) -> bytes:
+        self._pieces.append(self._background.submit(self._compressor.compress, data))
+        return data
+
+    def finish(self) -> list[bytes]:
+        return [*(piece.result() for piece in self._pieces), self._compressor.flush()]
+
+
+def _cut_copy(
+    job: PiecesJob, reader: HashingReader, inputs: Inputs, parts: list[dict[str, Any]]
+) -> Iterator[Output]:
+    """Rows behind a URL are read here and there, so from a copy."""
+    path = f"{layout.PIECES}/{job.path_id:06d}.copy"
+    yield Output(path, iter(lambda: reader.read(BLOCK), b""))
+    here = replace(job.file, location=str(inputs.root / path), kind=job.file.format[0])
+    with closing(HashingReader(here.location)) as copy:
+        _cut_rows(replace(job, file=here), copy, parts)
+    for part in parts:
+        part["piece"] = path
+
+
+def _cut_rows(job: PiecesJob, reader: HashingReader, parts: list[dict[str, Any]]) -> None:
+    """Formats that hold rows: a part ends with the row that fills it."""
+    first, size, rows, digest = START, 0, 0, xxhash.xxh3_128()
+    for item in read_rows(job.file, reader, job.rules):
+        if size >= job.part_bytes:
+            parts.append(_note(first, size, digest, rows=rows))
+            first, size, rows, digest = item.place, 0, 0, xxhash.xxh3_128()
+        size += update(digest, item)
+        rows += 1
+    if rows:
+        parts.append(_note(first, size, digest, rows=rows))
+
+
+def pieces_stage(
+    config: Config, plan: Plan, unchanged: Callable[[Mapping[str, Any]], bool]
+) -> Stage | None:
+    """One task per file that is to be cut; None when there is none."""
+    sources = {source.name: source for source in config.inputs}
+    tasks = []
+    for path_id in plan.large:
+        file = plan.files[path_id]
+        rules = rules_of(sources[file.input], config)
+        job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
+        tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate))
+    return Stage("pieces", 1, _pieces, tuple(tasks), still_valid=unchanged) if tasks else None
+
+
+def reading_of(plan: Plan, pieces: StageManifest | None) -> Reading:
+    """What every task reads, from the manifest of this stage; None where nothing is to be cut."""
+    records = pieces.tasks if pieces else ()
+    parts = {i: _parts(plan, i, record) for i, record in zip(plan.large, records, strict=True)}
+    return reading(plan, parts)
+
+
+def _parts(plan: Plan, path_id: int, record: TaskRecord) -> tuple[Part, ...]:
+    file, ((_, _, _, digest),) = plan.files[path_id], record.counters["inputs"]
+    if record.counters["problem"]:
+        return (Part(file, path_id, Refused(record.counters["problem"]), digest=digest),)
+    shards = {shard.path: shard for shard in record.shards}
+    noted = [
+        Part(file, path_id, _content(note, shards), index, _place(*note["first"]), digest)
+        for index, note in enumerate(record.counters["parts"])
+    ]
+    nothing = storage.hash_bytes(b"")
+    empty = Rows(0, 0, nothing) if file.has_rows else Stretch(0, nothing, Start())
+    return tuple(noted) or (Part(file, path_id, empty, digest=digest),)
+
+
+def _place(ordinal: int, line: int, byte_offset: int) -> Place:
+    return Place(ordinal, line, byte_offset, 0)
+
+
+def _content(note: Mapping[str, Any], shards: Mapping[str, Shard]) -> Content:
+    shard = shards[note["piece"]] if "piece" in note else None
+    if "rows" in note:
+        return Rows(note["rows"], note["size"], note["hash"], shard)
+    if shard is not None:
+        return Piece(shard)
+    return Stretch(note["size"], note["hash"], Start(*note["start"]))
