@@ -1,13 +1,14 @@
 """Arrays of texts in, cleaned texts out: scan, repair the suspects, put them in place."""
 
 import warnings
+from collections.abc import Sequence
 
 import ftfy
 import numpy as np
 import pyarrow as pa
 
 from dedup.text import TextArray, Texts
-from pipeline.cleaning.encoded import encoded
+from pipeline.cleaning.encoded import encoded, has_surrogate
 from pipeline.cleaning.installed import tables_or_reason
 from pipeline.cleaning.output import Output
 from pipeline.cleaning.repair import fixed_lines
@@ -25,8 +26,7 @@ def clean_texts(texts: TextArray) -> pa.LargeStringArray:
     """`ftfy.fix_text(text, normalization="NFC")` of every text, in the same order.
 
     texts: a sequence of str, or a pyarrow array or chunked array of strings without nulls. Raises
-    ValueError for a null, for invalid UTF-8 and for a lone surrogate (which UTF-8 cannot hold);
-    TypeError for an array of anything but strings.
+    ValueError for a null and for invalid UTF-8, TypeError for an array of anything but strings.
 
     >>> clean_texts(["schÃ¶n", "&lt;b&gt; it’s", "<b>&amp;</b>"]).to_pylist()
     ['schön', "<b> it's", '<b>&amp;</b>']
@@ -35,6 +35,8 @@ def clean_texts(texts: TextArray) -> pa.LargeStringArray:
     if isinstance(tables, str):
         warnings.warn(f"cleaning is slow: {tables}", RuntimeWarning, stacklevel=2)
         return _by_ftfy(texts)
+    if isinstance(texts, Sequence) and any(map(has_surrogate, texts)):
+        return _beside_surrogates(texts)
     cleaned = [_clean(chunk, tables) for chunk in encoded(texts)]
     if len(cleaned) == 1:
         return cleaned[0]
@@ -54,6 +56,17 @@ def slow_because() -> str | None:
     """Why every text goes through ftfy itself here; None where the fast path is proven."""
     tables = tables_or_reason()
     return tables if isinstance(tables, str) else None
+
+
+def _beside_surrogates(texts: Sequence[str]) -> pa.LargeStringArray:
+    """Lone surrogates, which UTF-8 cannot hold, are for ftfy itself to replace."""
+    by_ftfy = list(map(has_surrogate, texts))
+    others = iter(clean_texts([t for t, odd in zip(texts, by_ftfy, strict=True) if not odd]))
+    fixed = [
+        ftfy.fix_text(text, normalization="NFC") if odd else next(others).as_py()
+        for text, odd in zip(texts, by_ftfy, strict=True)
+    ]
+    return pa.array(fixed, pa.large_string())
 
 
 def _by_ftfy(texts: TextArray) -> pa.LargeStringArray:

@@ -6,6 +6,15 @@ from typing import cast
 from dedup.text import TextArray, Texts, texts_of
 
 
+def has_surrogate(text: str) -> bool:
+    """Whether UTF-8 cannot hold the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def encoded(texts: TextArray) -> list[Texts]:
     """`dedup.text.texts_of`; ValueError names a text with a lone surrogate.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import ftfy
 import numpy as np
 
-from pipeline.cleaning.compiled import cache_root, source_digest
+from dedup.compiled import cache_root, source_digest
 from pipeline.cleaning.errors import UnprovenError
 from pipeline.cleaning.tables import Tables, build
 from pipeline.core import storage
