@@ -1,26 +1,24 @@
-"""Read a directory of `sample` HDF5 shards as one array of rows."""
+"""Read a directory of our HDF5 shards as one array of rows, by its `data_params.json`."""
 
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.storage import read_verified
-from pipeline.hdf5.format import CHANNELS, DATA_PARAMS, DATASET
+from pipeline.core.errors import InputError
+from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, SAMPLE, Layout
+from pipeline.hdf5.shard_files import Expected, ShardFiles
 
 Rows = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One file of the data set, as `data_params.json` records it."""
+    """One file of the data set, as `data_params.json` records it; a corpus counts tokens."""
 
     name: str
     rows: int
@@ -31,11 +29,14 @@ class ShardInfo:
 class SampleDataset:
     """Rows of a split, addressed by their position over all shards in name order.
 
-    Every shard's hash is checked against `data_params.json` the first time it is read.
+    A row is (3, MSL) int32, of `vsl` (5, MSL). A `corpus` is cut into windows of `sample` by the
+    MSL of its parameters. Every shard's hash is checked against `data_params.json` the first time
+    it is read. Can be pickled.
     """
 
     def __init__(self, directory: Path, params: dict[str, Any]) -> None:
         self.directory = directory
+        self.layout: Layout = LAYOUTS[params.get("format", SAMPLE.name)]
         self.shards = tuple(
             ShardInfo(f["name"], f["n_examples"], f["hash"], f["content_hash"])
             for f in params["files"]
@@ -43,78 +44,63 @@ class SampleDataset:
         for shard in self.shards:
             if Path(shard.name).name != shard.name:
                 raise ValueError(f"file name {shard.name!r} leaves the directory")
-        self.rows = int(params["n_examples"])
         self.max_sequence_length = int(params["max_sequence_length"])
         self.vocab_size = int(params["vocab_size"])
         self.eos_id = int(params["eos_id"])
         self.rows_globally_shuffled = bool(params["rows_globally_shuffled"])
         self.dataset_hash = str(params["dataset_hash"])
-        self.starts = np.cumsum([0, *(shard.rows for shard in self.shards)])
-        self._open: dict[int, h5py.File] = {}
+        self.files = ShardFiles(
+            [Expected(directory / shard.name, shard.rows, shard.hash) for shard in self.shards],
+            self._row_shape(),
+            np.dtype(self._dtype()),
+        )
+        self.starts = self.files.starts
+        self.rows = int(params["n_examples"])
+        if self.layout is CORPUS:
+            self.rows = max(0, self.files.rows - 1) // self.max_sequence_length
+
+    def _row_shape(self) -> tuple[int, ...]:
+        if self.layout is CORPUS:
+            return ()
+        return self.layout.channels, self.max_sequence_length
+
+    def _dtype(self) -> str:
+        narrow, wide = self.layout.dtypes[0], self.layout.dtypes[-1]
+        return wide if self.vocab_size > 1 << 16 else narrow
 
     def file_and_row(self, row: int) -> tuple[Path, int]:
-        """The shard that holds a data-set row, and the row's index inside it."""
+        """The shard that holds a data-set row, and the row's index inside it; of a corpus, the
+        shard and place of the row's first token."""
         if not 0 <= row < self.rows:
             raise InputError(f"{self.directory}: row {row} is outside 0..{self.rows - 1}")
-        index = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return self.directory / self.shards[index].name, row - int(self.starts[index])
+        place = row * self.max_sequence_length if self.layout is CORPUS else row
+        index, within = self.files.file_and_row(place)
+        return self.files.files[index].path, within
 
     def read(self, rows_B: npt.NDArray[np.int64]) -> Rows:
-        """Rows in the order asked for; rows_B (B,) int64 -> (B, 3, MSL) int32."""
-        out = np.empty((len(rows_B), CHANNELS, self.max_sequence_length), np.int32)
-        shard_of = np.searchsorted(self.starts, rows_B, side="right") - 1
-        for index in np.unique(shard_of):
-            here = np.flatnonzero(shard_of == index)
-            within = rows_B[here] - self.starts[index]
-            unique, inverse = np.unique(within, return_inverse=True)
-            out[here] = self._file(int(index))[DATASET][unique][inverse]
-        return out
+        """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""
+        if self.layout is CORPUS:
+            return windows(self.files, rows_B, self.max_sequence_length)
+        return self.files.read(rows_B)
 
-    def blocks(self, rows_per_block: int = 1024) -> Iterator[tuple[ShardInfo, int, Rows]]:
-        """Every row once: (shard, first row inside it, rows (N, 3, MSL))."""
-        for index, shard in enumerate(self.shards):
-            data = self._file(index)[DATASET]
-            for start in range(0, shard.rows, rows_per_block):
-                yield shard, start, data[start : start + rows_per_block]
+    def blocks(self, least: int = 1) -> Iterator[tuple[ShardInfo, int, npt.NDArray[Any]]]:
+        """All that is stored, once and as stored: (shard, first row inside it, rows).
 
-    def _file(self, index: int) -> h5py.File:
-        if index not in self._open:
-            shard = self.shards[index]
-            path = self.directory / shard.name
-            image = read_verified(path, shard.hash)
-            file = h5py.File(io.BytesIO(image), "r")
-            expected = (shard.rows, CHANNELS, self.max_sequence_length)
-            found = checked_dataset(path, file).shape
-            if found != expected:
-                raise IntegrityError(f"{path}: {DATASET!r} has shape {found}, expected {expected}")
-            if len(self._open) >= 4:
-                self._open.pop(next(iter(self._open))).close()
-            self._open[index] = file
-        return self._open[index]
+        Rows (n, 3 or 5, MSL) int32; of a corpus tokens (n,) uint16 or uint32. n >= least but at the
+        end of a shard. Read-only.
+        """
+        for index, first, values in self.files.blocks(least):
+            yield self.shards[index], first, values
 
 
-def checked_dataset(path: Path, file: h5py.File) -> h5py.Dataset:
-    """The `data` set of a shard, before anything is read from it.
-
-    Raises InputError for links to other objects or files, data kept in other files, another dtype
-    or number of dimensions, and rows that were declared but never written.
-    """
-    link = file.get(DATASET, getlink=True)
-    if link is None or not isinstance(link, h5py.HardLink):
-        what = "no dataset" if link is None else f"a {type(link).__name__} instead of a dataset"
-        raise InputError(f"{path}: {what} named {DATASET!r}")
-    data = file[DATASET]
-    if not isinstance(data, h5py.Dataset):
-        raise InputError(f"{path}: {DATASET!r} is a {type(data).__name__}, expected a dataset")
-    if data.external or data.is_virtual:
-        raise InputError(f"{path}: {DATASET!r} keeps its data in other files, which is refused")
-    if data.dtype != np.dtype("<i4") or data.ndim != 3 or data.shape[1] != CHANNELS:
-        raise InputError(
-            f"{path}: {DATASET!r} is {data.dtype} {data.shape}, expected int32 (N, {CHANNELS}, MSL)"
-        )
-    if data.shape[0] and data.id.get_storage_size() == 0:
-        raise InputError(f"{path}: declares {data.shape[0]:,} rows but stores none of them")
-    return data
+def windows(files: ShardFiles, rows_B: npt.NDArray[np.int64], length: int) -> Rows:
+    """Rows of a corpus as `sample` rows, (B, 3, length) int32; every mask is 1."""
+    out = np.empty((len(rows_B), SAMPLE.channels, length), np.int32)
+    out[:, 1] = 1
+    for place, row in enumerate(rows_B.tolist()):
+        tokens = files.span(row * length, row * length + length + 1)
+        out[place, 0], out[place, 2] = tokens[:-1], tokens[1:]
+    return out
 
 
 def open_dataset(directory: Path) -> SampleDataset:

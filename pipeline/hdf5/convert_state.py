@@ -1,0 +1,150 @@
+"""What a conversion remembers between two calls, in `journal/` of its output directory.
+
+`journal/conversion.json` says which conversion the directory holds; `journal/files.log` has a line
+of JSON for every finished file. Neither is needed to read the data: losing them costs the right to
+go on, never data.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, printable
+from pipeline.core.journal import DIRECTORY
+
+IDENTITY = f"{DIRECTORY}/conversion.json"
+FILES = f"{DIRECTORY}/files.log"
+_SHOWN = 3
+_ENTRY = {"index", "file", "size", "hash", "mtime_ns"}
+
+
+@dataclass
+class State:
+    """The finished files of a conversion, by position."""
+
+    directory: Path
+    entries: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def publish(self, index: int, name: str, image: bytes, facts: Mapping[str, Any]) -> None:
+        """Publish a file, then note it."""
+        path = self.directory / name
+        published = storage.publish(path, image)
+        self.note(index, name, published.size, published.hash, facts)
+
+    def note(self, index: int, name: str, size: int, digest: str, facts: Mapping[str, Any]) -> None:
+        """Note a file that is there in full."""
+        mtime = (self.directory / name).stat().st_mtime_ns
+        entry = {
+            "index": index, "file": name, "size": size, "hash": digest, "mtime_ns": mtime, **facts,
+        }  # fmt: skip
+        self.entries[index] = entry
+        storage.append(self.directory / FILES, json.dumps(entry, sort_keys=True))
+
+    def whole(self, index: int) -> bool:
+        """Whether a file is noted and on disk as it was noted.
+
+        It is hashed again when its modification time is another one, as after a copy.
+        """
+        entry = self.entries.get(index)
+        if entry is None:
+            return False
+        try:
+            facts = (self.directory / entry["file"]).stat()
+        except OSError:
+            return False
+        if facts.st_size != entry["size"]:
+            return False
+        if facts.st_mtime_ns == entry["mtime_ns"]:
+            return True
+        return storage.hash_file(self.directory / entry["file"]) == str(entry["hash"])
+
+
+def begin(
+    directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
+    ours: Callable[[str], bool],
+) -> State:  # fmt: skip
+    """The state of the conversion `identity`, new or as an earlier call left it.
+
+    `conflicts` tells names in the directory that no other program may have written, `ours` those of
+    this conversion. Raises ConfigError, before anything is written, when the directory holds
+    another conversion or other files.
+    """
+    known = check(directory, identity, conflicts, ours)
+    for path in directory.glob(f"{storage.TEMP_MARK}*"):
+        if ours(_published_name(path.name)):
+            path.unlink(missing_ok=True)
+    for below in directory.iterdir():
+        if below.is_dir() and (below.name == DIRECTORY or ours(below.name)):
+            storage.sweep_temps(below)
+    if known is None:
+        storage.remove(directory / FILES)
+        storage.write_json(directory / IDENTITY, dict(identity))
+        return State(directory)
+    return State(directory, _read_files(directory / FILES))
+
+
+def check(
+    directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
+    ours: Callable[[str], bool],
+) -> dict[str, Any] | None:  # fmt: skip
+    """The identity that stands in the directory, or None; errors as for `begin`."""
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory}: a file, expected a directory to write to")
+    known = _read_identity(directory)
+    names = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    strange = [n for n in names if conflicts(n) and not (known is not None and ours(n))]
+    if known is not None and known != dict(identity):
+        raise ConfigError(f"{directory}: holds another conversion: {_difference(known, identity)}")
+    if strange:
+        shown = ", ".join(printable(name) for name in strange[:_SHOWN])
+        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        raise ConfigError(
+            f"{directory}: holds files that this conversion did not write ({shown}{more}); choose "
+            "an empty directory"
+        )
+    return known
+
+
+def _published_name(temp: str) -> str:
+    """The name behind the name of a temporary file (storage.publish)."""
+    return temp.removeprefix(storage.TEMP_MARK).rsplit("-", 2)[0]
+
+
+def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    fields = [*wanted, *(key for key in known if key not in wanted)]
+    name = next(key for key in fields if known.get(key) != wanted.get(key))
+    there, now = (printable(json.dumps(side.get(name)), 80) for side in (known, wanted))
+    return (
+        f"{name} is {there} there, {now} now; choose another directory, or delete this one to "
+        "begin anew"
+    )
+
+
+def _read_identity(directory: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads((directory / IDENTITY).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _read_files(path: Path) -> dict[int, dict[str, Any]]:
+    """Every readable line, the last of an index counts; a torn end is cut off."""
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end != len(data):
+        storage.truncate(path, end)
+    entries = {}
+    for line in data[:end].splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.keys() >= _ENTRY:
+            entries[int(entry["index"])] = entry
+    return entries

@@ -1,0 +1,200 @@
+"""A PyTorch map-style data set over a directory of HDF5 shards, ours or of Model Zoo.
+
+Reading follows Model Zoo's loaders: all `*.h5` files of the directory in name order are one array;
+`data_params.json` beside them names the features. It needs no torch: anything with a length and
+items is a map-style data set, and the arrays become tensors when a DataLoader collates them.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.core.errors import InputError
+from pipeline.hdf5.format import DATA_PARAMS, DATASET, SAMPLE, SHARD_SUFFIX, VSL
+from pipeline.hdf5.read import windows
+from pipeline.hdf5.shard_file import ShardFile
+from pipeline.hdf5.shard_files import Expected, ShardFiles
+
+Sample = dict[str, npt.NDArray[Any]]
+
+_MOST_PARAMS_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Group:
+    """One dataset of every file, and the features on its axis 1; a corpus has none."""
+
+    files: ShardFiles
+    features: tuple[str, ...]
+
+
+class HDF5Dataset:
+    """`ds[i]` -> {feature: (MSL,) int32}, `len(ds)` rows; batches through `ds.__getitems__`.
+
+    Takes `sample` and `vsl` directories, the data sets of `convert_dataset_to_HDF5` with several
+    groups (features that are no integers keep their dtype), and a `corpus`, for which
+    `max_sequence_length` is chosen here (by default what `data_params.json` says): row i is
+    tokens[i * MSL : i * MSL + MSL + 1], ids without the last, labels without the first, mask ones;
+    tokens after the last whole row are not read.
+
+    Files with a recorded hash are compared with it when this process first reads them; chunks of
+    others with their checksums, where they have any. Can be pickled, forked and sent to spawned
+    workers; each process opens its files when it first reads them.
+
+    Raises InputError for a directory that cannot be read so, IntegrityError for damage.
+    """
+
+    def __init__(self, directory: str | Path, *, max_sequence_length: int | None = None) -> None:
+        self.directory = Path(directory)
+        params = _read_params(self.directory)
+        self.groups = _open_groups(self.directory, params)
+        first = self.groups[0].files
+        self.format = "sample"
+        if not first.row_shape:
+            self.format = "corpus"
+            self.features: tuple[str, ...] = SAMPLE.features
+            self.max_sequence_length = _corpus_length(self.directory, params, max_sequence_length)
+            self._rows = max(0, first.rows - 1) // self.max_sequence_length
+            return
+        self.features = tuple(name for group in self.groups for name in group.features)
+        if self.features == VSL.features:
+            self.format = "vsl"
+        self.max_sequence_length = int(first.row_shape[-1])
+        self._rows = first.rows
+        if max_sequence_length not in (None, self.max_sequence_length):
+            raise InputError(
+                f"{self.directory}: its rows have {self.max_sequence_length} tokens, "
+                f"{max_sequence_length} were asked for; only a corpus leaves the choice"
+            )
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, index: int) -> Sample:
+        if not -self._rows <= index < self._rows:
+            raise IndexError(f"row {index} of {self._rows:,}")
+        return self.__getitems__([index % self._rows])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Several samples at once; a DataLoader calls this for every batch."""
+        batch = self.read(indices)
+        return [{name: values[i] for name, values in batch.items()} for i in range(len(indices))]
+
+    def read(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
+        """{feature: (B, MSL) int32} of rows in the order asked for, each in [0, len)."""
+        rows_B = np.asarray(rows, np.int64)
+        if len(rows_B) and (rows_B.min() < 0 or rows_B.max() >= self._rows):
+            raise IndexError(f"rows {rows_B.min()} to {rows_B.max()} of {self._rows:,}")
+        if self.format == "corpus":
+            block = windows(self.groups[0].files, rows_B, self.max_sequence_length)
+            return {name: block[:, channel] for channel, name in enumerate(self.features)}
+        batch: Sample = {}
+        for group in self.groups:
+            block = _as_int32(group.files.read(rows_B), self.directory)
+            batch |= {name: block[:, channel] for channel, name in enumerate(group.features)}
+        return batch
+
+
+def _as_int32(block: npt.NDArray[Any], directory: Path) -> npt.NDArray[Any]:
+    """Integers as int32, as Model Zoo's loaders do, but never wrapped around."""
+    if block.dtype == np.int32 or block.dtype.kind not in "iu":
+        return block
+    narrow = block.astype(np.int32)
+    if (narrow != block).any():
+        raise InputError(f"{directory}: {block.dtype} values that do not fit into int32")
+    return narrow
+
+
+def _read_params(directory: Path) -> dict[str, Any]:
+    """`data_params.json`, or nothing where there is none."""
+    path = directory / DATA_PARAMS
+    try:
+        if not path.exists():
+            return {}
+        if path.stat().st_size > _MOST_PARAMS_BYTES:
+            raise InputError(f"{path}: larger than {_MOST_PARAMS_BYTES:,} bytes")
+        params = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(params, dict):
+        raise InputError(f"{path}: expected an object")
+    return params
+
+
+def _open_groups(directory: Path, params: dict[str, Any]) -> tuple[Group, ...]:
+    """`data` with its features, or `data_0`, `data_1`, ... of a converted data set."""
+    if "data_0_features" not in params:
+        files = _open_files(directory, DATASET, _recorded(params))
+        return (Group(files, _features(directory, files, params.get("features"))),)
+    groups: list[Group] = []
+    while (key := f"data_{len(groups)}_features") in params:
+        files = _open_files(directory, f"{DATASET}_{len(groups)}", _recorded(params))
+        groups.append(Group(files, _features(directory, files, params[key])))
+    if len({group.files.rows for group in groups}) > 1:
+        raise InputError(f"{directory}: its groups of features differ in their number of rows")
+    return tuple(groups)
+
+
+def _features(directory: Path, files: ShardFiles, named: object) -> tuple[str, ...]:
+    if not files.row_shape:
+        return ()
+    channels = files.row_shape[0]
+    if not named:
+        named = next((x.features for x in (SAMPLE, VSL) if x.channels == channels), ())
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in named):
+        raise InputError(f"{directory / DATA_PARAMS}: features: expected a list of names")
+    if len(named) != channels:
+        raise InputError(
+            f"{directory}: rows hold {channels} features, but {len(named)} are named; "
+            f"name them under `features` of {DATA_PARAMS}"
+        )
+    return tuple(named)
+
+
+def _recorded(params: dict[str, Any]) -> dict[str, tuple[int, str]]:
+    """Rows and hash of each file, where `data_params.json` has them, as ours does."""
+    try:
+        return {f["name"]: (int(f["n_examples"]), str(f["hash"])) for f in params.get("files", ())}
+    except (TypeError, KeyError, ValueError):
+        return {}
+
+
+def _open_files(directory: Path, name: str, recorded: dict[str, tuple[int, str]]) -> ShardFiles:
+    """All files of the directory, as one array. Raises InputError when they do not fit together."""
+    paths = sorted(directory.glob(f"*{SHARD_SUFFIX}"))
+    if not paths:
+        raise InputError(f"{directory}: no *{SHARD_SUFFIX} files there")
+    lost = sorted(recorded.keys() - {path.name for path in paths})
+    if lost:
+        raise InputError(f"{directory / lost[0]}: missing; {DATA_PARAMS} names it")
+    first = ShardFile(paths[0], name)
+    expected = []
+    for path in paths:
+        rows, digest = recorded.get(path.name, (None, None))
+        if rows is None:
+            rows = _matching_rows(first, ShardFile(path, name))
+        expected.append(Expected(path, rows, digest))
+    return ShardFiles(expected, first.shape[1:], first.dtype, name)
+
+
+def _matching_rows(first: ShardFile, file: ShardFile) -> int:
+    if (file.shape[1:], file.dtype) != (first.shape[1:], first.dtype):
+        raise InputError(
+            f"{file.path}: {file.name!r} is {file.dtype} {file.shape}, but {first.path.name} "
+            f"holds {first.dtype} {first.shape}; all files of a directory must agree"
+        )
+    return file.rows
+
+
+def _corpus_length(directory: Path, params: dict[str, Any], asked: int | None) -> int:
+    length = asked if asked is not None else params.get("max_sequence_length")
+    if not isinstance(length, int) or length < 1:
+        raise InputError(
+            f"{directory}: a corpus of tokens without rows; choose max_sequence_length (1 or more)"
+        )
+    return length

@@ -1,0 +1,120 @@
+"""The order in which Model Zoo's map-style loader reads rows, as a batch sampler.
+
+Epoch e is `torch.randperm` of a generator seeded with seed + e, cut or extended to `num_samples`.
+The epochs one after the other are one endless sequence; batch g of it is the samples
+[g * batch_size, (g + 1) * batch_size) and belongs to task g mod num_tasks. So the global order does
+not depend on the number of tasks, and the number of samples streamed says all that is needed to go
+on. Source: `CBSampler` of Model Zoo R2.x; there, batches are counted from the restart, here from
+the very first one, which is the same when every task had as many batches before it.
+"""
+
+from collections.abc import Iterator, Sized
+from typing import TYPE_CHECKING
+
+from pipeline.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ModelZooSampler:
+    """Batches of row numbers for `DataLoader(dataset, batch_sampler=...)`.
+
+    `dataset` has the length that is sampled from; `batch_size` counts the samples of one batch of
+    one task. Iterating gives the batches of this task in the current epoch and leaves the sampler
+    at the next one. With `drop_last`, samples left over at the end of an epoch begin the first
+    batch of the next; without it, they are a shorter batch (one task only).
+
+    Resume by `set_state(samples_streamed)` with the samples that all tasks together have consumed;
+    count them where batches are used, since a DataLoader asks ahead. Raises ConfigError for
+    numbers that make no order.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        num_samples: int | None = None,
+        drop_last: bool = True,
+        num_tasks: int = 1,
+        task: int = 0,
+    ) -> None:
+        self.rows = len(dataset)
+        self.num_samples = self.rows if num_samples is None else num_samples
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
+        self.drop_last, self.num_tasks, self.task = drop_last, num_tasks, task
+        if min(self.rows, self.num_samples, batch_size, num_tasks) < 1 or not 0 <= task < num_tasks:
+            raise ConfigError(
+                f"no order of {self.num_samples} samples from {self.rows} rows in batches of "
+                f"{batch_size} for task {task} of {num_tasks}: all must be 1 or more, and the task "
+                "below the number of tasks"
+            )
+        if num_tasks > 1 and not drop_last:
+            raise ConfigError("drop_last=False gives batches of unequal size: one task only")
+        self._streamed = 0
+        self._epoch_order: tuple[int, torch.Tensor | range] | None = None
+
+    def set_state(self, samples_streamed: int) -> None:
+        """Go on behind so many samples of the global sequence."""
+        if samples_streamed < 0:
+            raise ConfigError(f"samples_streamed is {samples_streamed}, expected 0 or more")
+        self._streamed = samples_streamed
+
+    def __len__(self) -> int:
+        """Batches that the next iteration gives to this task."""
+        first = self._streamed // self.batch_size
+        last = first + self._batches_left()
+        return len(range(first + (self.task - first) % self.num_tasks, last, self.num_tasks))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first = self._streamed // self.batch_size
+        start, end, batches = self._streamed, self._end(), self._batches_left()
+        for batch in range(batches):
+            low = start + batch * self.batch_size
+            high = min(low + self.batch_size, end)
+            self._streamed = high
+            if (first + batch) % self.num_tasks == self.task:
+                yield self._samples(low, high)
+        if not self.drop_last:
+            self._streamed = end
+
+    def _end(self) -> int:
+        """Where this iteration ends: the end of the epoch, or of the first that fills a batch."""
+        enough = self._streamed + (self.batch_size if self.drop_last else 1)
+        return -(-enough // self.num_samples) * self.num_samples
+
+    def _batches_left(self) -> int:
+        left = self._end() - self._streamed
+        return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
+
+    def _samples(self, low: int, high: int) -> list[int]:
+        """Rows of samples [low, high) of the global sequence."""
+        rows: list[int] = []
+        while low < high:
+            epoch, place = divmod(low, self.num_samples)
+            stop = min(self.num_samples, place + high - low)
+            part = self._order(epoch)[place:stop]
+            rows += [r % self.rows for r in part] if isinstance(part, range) else part.tolist()
+            low += stop - place
+        return rows
+
+    def _order(self, epoch: int) -> "torch.Tensor | range":
+        if self._epoch_order is None or self._epoch_order[0] != epoch:
+            order = self._shuffled(epoch) if self.shuffle else range(self.num_samples)
+            self._epoch_order = epoch, order
+        return self._epoch_order[1]
+
+    def _shuffled(self, epoch: int) -> "torch.Tensor":
+        import torch
+
+        generator = torch.Generator()
+        generator.manual_seed(self.seed + epoch)
+        if self.num_samples <= self.rows:
+            return torch.randperm(self.rows, generator=generator)[: self.num_samples]
+        whole = -(-self.num_samples // self.rows) - 1
+        last = torch.randperm(self.rows, generator=generator)
+        repeated = torch.cat([torch.arange(self.rows).repeat(whole), last])[: self.num_samples]
+        return repeated[torch.randperm(self.num_samples, generator=generator)]
