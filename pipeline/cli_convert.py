@@ -1,0 +1,147 @@
+"""`prep convert`: parses, calls, prints; no logic."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.options import JsonOption, WorkersOption
+
+_EXAMPLES = """Examples:
+
+`prep convert corpus/*.jsonl.zst --to hdf5 --out rows --msl 1024`
+
+`prep convert rows --to jsonl --out texts`
+
+`prep convert pile_document.bin --to hdf5 --out rows --tokenizer gpt2`
+
+`prep convert rows --to bin --out megatron`
+
+`prep convert modelzoo_rows/ --to hdf5 --out fewer_files --shard-size "256 MiB"`
+
+`prep convert saved_dataset/ --to hdf5 --out rows --samples-per-file 2000`"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `convert` to the `prep` app."""
+    app.command(no_args_is_help=True, epilog=_EXAMPLES)(convert)
+
+
+def convert(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="INPUT...",
+            help="text in any format that `prep run` reads; directories or files of HDF5 "
+            "(sample, vsl, corpus), .bin with or without .idx, parquet of token ids; a saved "
+            "Hugging Face dataset",
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM",
+            help="hdf5 (rows for training), corpus (flat HDF5), bin (.bin with .idx), jsonl, "
+            "jsonl.zst or parquet (documents as text)",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="new directory for the output")],
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="KIND",
+            help="what INPUT is: text, hdf5, bin, tokens (parquet) or dataset "
+            "[default: what it looks like]",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="gpt2, or a tokenizer.json [default: gpt2]"),
+    ] = None,
+    eos: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="token that ends documents [default: the tokenizer's]"),
+    ] = None,
+    eos_id: Annotated[
+        int | None,
+        typer.Option(min=0, help="the same as an id, for ids whose tokenizer is not at hand"),
+    ] = None,
+    msl: Annotated[
+        int | None,
+        typer.Option(min=1, help="tokens in a row [default: the input's if it has rows, 2048]"),
+    ] = None,
+    samples_per_file: Annotated[
+        int | None, typer.Option(min=1, help="rows in an HDF5 file [default: by --shard-size]")
+    ] = None,
+    shard_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="uncompressed bytes in a file, such as '256 MiB' [default: 128 MiB]",
+        ),
+    ] = None,
+    compression: Annotated[
+        str, typer.Option(metavar="HOW", help="of HDF5: gzip, gzip-shuffle or none")
+    ] = "gzip",
+    text_key: Annotated[
+        str, typer.Option(metavar="FIELD", help="field or column that holds the text")
+    ] = "text",
+    template: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="fields joined to the text: '{title}: {text}'"),
+    ] = None,
+    input_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="format of text files whatever their names: jsonl, parquet, arrow, text, lines, "
+            "warc",
+        ),
+    ] = None,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="convert although something is lost; it is counted")
+    ] = False,
+    add_eos: Annotated[
+        bool, typer.Option("--add-eos", help="put an EOS where the input ends a document without")
+    ] = False,
+    workers: WorkersOption = None,
+    dry_run: Annotated[bool, typer.Option(help="show what would be done and stop")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert a ready data set to another form: text, HDF5, .bin with .idx, jsonl, parquet.
+
+    Documents keep their order; nothing is cleaned, dropped or shuffled. There and back gives the
+    same tokens and texts; a conversion that would lose something says what, and stops. An
+    interrupted one goes on with the same command.
+    """
+    from pipeline.convert.options import Options
+    from pipeline.convert.show import run_and_show
+
+    chosen: Any = {"to": to, "kind": kind, "compression": compression}
+    options = Options(
+        inputs=tuple(inputs), out=out, tokenizer=tokenizer, eos=eos, eos_id=eos_id, length=msl,
+        samples_per_file=samples_per_file, shard_size=_bytes(shard_size), text_key=text_key,
+        template=template, input_format=input_format, lossy=lossy, add_eos=add_eos,
+        workers=workers, **chosen,
+    )  # fmt: skip
+    run_and_show(options, dry_run=dry_run, as_json=as_json)
+
+
+def _bytes(size: str | None) -> int | None:
+    if size is None:
+        return None
+    from pydantic import TypeAdapter, ValidationError
+
+    from pipeline.core.config_model import Bytes
+    from pipeline.core.errors import ConfigError, printable
+    from pipeline.core.strict_yaml import loads_value
+
+    try:
+        return TypeAdapter(Bytes).validate_python(loads_value(size))
+    except ValidationError:
+        raise ConfigError(
+            f"--shard-size: {printable(size, 40)}; expected a number of bytes or one such as "
+            "'256 MiB'"
+        ) from None

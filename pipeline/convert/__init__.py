@@ -1,0 +1,1 @@
+"""`prep convert`: ready data sets from one form to another, as streams of bounded memory."""

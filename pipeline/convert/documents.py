@@ -1,0 +1,203 @@
+"""Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
+
+A document is `{"text": …}`. One whose tokens are no valid UTF-8 (bytes were cut in the middle of a
+character) keeps its ids in `tokens` beside a text with U+FFFD in the place of what is invalid.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.convert.detokenize import Detokenizer
+from pipeline.convert.pack import Buffer, Place
+from pipeline.convert.stream import I64, Array, Block, Shard, Vocabulary
+from pipeline.core.errors import InputError
+from pipeline.sources.streams import zstd
+
+MOST_TOKENS = 1 << 26
+"""Tokens of one document; more mean that the EOS is another one."""
+_GROUP_BYTES = 16 << 20
+_ZSTD_LEVEL = 3
+
+
+class Form(Protocol):
+    """A file format of documents."""
+
+    suffix: str
+
+    def add(self, text: str, tokens: list[int] | None) -> None:
+        """Add a document."""
+
+    def image(self) -> bytes | tuple[bytes, ...]:
+        """The file of what was added, which is forgotten."""
+
+
+class Jsonl:
+    """A line a document; `zst` compresses."""
+
+    def __init__(self, compress: bool) -> None:
+        self.suffix = ".jsonl.zst" if compress else ".jsonl"
+        self._compress = compress
+        self._lines: list[bytes] = []
+
+    def add(self, text: str, tokens: list[int] | None) -> None:
+        """See `Form`."""
+        record = {"text": text} if tokens is None else {"text": text, "tokens": tokens}
+        self._lines.append(msgspec.json.encode(record) + b"\n")
+
+    def image(self) -> bytes | tuple[bytes, ...]:
+        """See `Form`."""
+        lines, self._lines = tuple(self._lines), []
+        if not self._compress:
+            return lines
+        options: dict[int, int] = {
+            zstd.CompressionParameter.compression_level: _ZSTD_LEVEL,
+            zstd.CompressionParameter.checksum_flag: True,
+        }
+        compressor = zstd.ZstdCompressor(options=options)
+        return (*(compressor.compress(line) for line in lines), compressor.flush())
+
+
+class Parquet:
+    """Columns `text` and `tokens` (null where the text is exact), zstd."""
+
+    suffix = ".parquet"
+    _SCHEMA = pa.schema([("text", pa.large_string()), ("tokens", pa.large_list(pa.uint32()))])
+
+    def __init__(self) -> None:
+        self._groups: list[pa.Table] = []
+        self._texts: list[str] = []
+        self._tokens: list[list[int] | None] = []
+        self._size = 0
+
+    def add(self, text: str, tokens: list[int] | None) -> None:
+        """See `Form`."""
+        self._texts.append(text)
+        self._tokens.append(tokens)
+        self._size += len(text)
+        if self._size >= _GROUP_BYTES:
+            self._end_group()
+
+    def _end_group(self) -> None:
+        columns = [pa.array(self._texts, pa.large_string()),
+                   pa.array(self._tokens, pa.large_list(pa.uint32()))]  # fmt: skip
+        self._groups.append(pa.table(columns, schema=self._SCHEMA))
+        self._texts, self._tokens, self._size = [], [], 0
+
+    def image(self) -> bytes | tuple[bytes, ...]:
+        """See `Form`."""
+        if self._texts:
+            self._end_group()
+        groups, self._groups = self._groups, []
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, self._SCHEMA, compression="zstd") as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=len(group))
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+
+@dataclass
+class _Counts:
+    """What a shard holds."""
+
+    documents: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    inexact: int = 0
+    without_eos: int = 0
+
+    def facts(self) -> dict[str, int]:
+        return dict(vars(self))
+
+
+@dataclass
+class DocumentTarget:
+    """Files of whole documents, each closed when its text reaches `shard_bytes`."""
+
+    form: Form
+    shard_bytes: int
+    vocabulary: Vocabulary
+    detokenizer: Detokenizer
+    place: Place
+    _buffer: Buffer = field(default_factory=Buffer)
+    _counts: _Counts = field(default_factory=_Counts)
+
+    def __post_init__(self) -> None:
+        self.index = self.place.index
+        self.consumed = self.place.consumed
+
+    def ours(self, name: str) -> bool:
+        """See `Target`."""
+        return name.startswith("documents_") and name.endswith(self.form.suffix)
+
+    def feed(self, block: Block) -> Iterator[Shard]:
+        """See `Target`."""
+        before = self._buffer.length
+        ends = np.flatnonzero(block.items == self.vocabulary.eos_id) + 1
+        ends = np.union1d(ends, block.cuts) + before
+        ends = ends[ends > 0]
+        self._buffer.add(block.items)
+        if len(ends):
+            yield from self._documents(self._buffer.take(int(ends[-1])), ends)
+        if self._buffer.length > MOST_TOKENS:
+            raise InputError(
+                f"no EOS ({self.vocabulary.eos_id}) in {self._buffer.length:,} tokens, too many "
+                "for one document; is it the EOS of this data? --tokenizer or --eos-id names it"
+            )
+
+    def finish(self) -> Iterator[Shard]:
+        """See `Target`."""
+        left = self._buffer.length
+        if left:
+            yield from self._documents(self._buffer.take(left), np.array([left]))
+        if self._counts.documents:
+            yield self._shard()
+        elif not self.index:
+            raise InputError("the stream is empty: there is nothing to write")
+
+    def _documents(self, tokens: Array, ends: I64) -> Iterator[Shard]:
+        starts = np.concatenate([[0], ends[:-1]])
+        for data, begin, end in zip(
+            self.detokenizer.documents(tokens, ends), starts.tolist(), ends.tolist(), strict=True
+        ):
+            self._add(data, tokens[begin:end])
+            if self._counts.bytes >= self.shard_bytes:
+                yield self._shard()
+
+    def _add(self, data: bytes, tokens: Array) -> None:
+        ended = len(tokens) > 0 and int(tokens[-1]) == self.vocabulary.eos_id
+        try:
+            self.form.add(data.decode(), None)
+        except UnicodeDecodeError:
+            ids = tokens[:-1] if ended else tokens
+            self.form.add(data.decode(errors="replace"), ids.tolist())
+            self._counts.inexact += 1
+        self._counts.documents += 1
+        self._counts.bytes += len(data)
+        self._counts.tokens += len(tokens)
+        self._counts.without_eos += not ended
+
+    def _shard(self) -> Shard:
+        name = f"documents_{self.index:06d}{self.form.suffix}"
+        self.index += 1
+        self.consumed += self._counts.tokens
+        facts, self._counts = self._counts.facts(), _Counts()
+        return Shard(name, self.form.image(), self.consumed, facts)
+
+    def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """See `Target`."""
+        total = {key: sum(s[key] for s in shards) for key in _Counts().facts()}
+        return {
+            "tokens": total["tokens"],
+            "documents": total["documents"],
+            "documents_not_utf8": total["inexact"],
+            "documents_without_eos": total["without_eos"],
+            "text_bytes": total["bytes"],
+        }

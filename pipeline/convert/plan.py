@@ -1,0 +1,237 @@
+"""Options and inputs become a source and a target; nothing is written yet."""
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.convert.binary import BinTarget
+from pipeline.convert.detokenize import detokenizer_of
+from pipeline.convert.documents import DocumentTarget, Form, Jsonl, Parquet
+from pipeline.convert.flat import BinSource, id_limit
+from pipeline.convert.hdf5 import (
+    CorpusSource,
+    Hdf5Files,
+    RowSource,
+    UnpackedSource,
+    hdf5_files,
+)
+from pipeline.convert.inputs import Inputs, detect, open_saved
+from pipeline.convert.options import DEFAULT_LENGTH, DEFAULT_SHARD, Options
+from pipeline.convert.pack import CorpusTarget, Place, RowTarget, SampleTarget
+from pipeline.convert.stream import Ends, Source, Target, Vocabulary
+from pipeline.convert.texts import TextSource
+from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.sources.files import find
+from pipeline.sources.rules import RecordRules
+from pipeline.sources.template import parse_template
+from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
+
+_MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_FILE_BYTES = 1 << 40
+_MAX_RATIO = 250.0
+_BIN_PART = 64 << 20
+_WORKERS_FROM = 64 << 20
+"""Bytes of text from which several processes tokenize."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion that could begin."""
+
+    source: Source
+    target: Callable[[Place], Target]
+    settings: Mapping[str, Any]
+    """What the bytes of the output depend on, beside the input."""
+    notes: tuple[str, ...] = ()
+    lossy: bool = False
+
+
+def plan_of(options: Options) -> Plan:
+    """Look at the inputs and choose. Raises ConfigError and InputError."""
+    return replace(_plan_of(options), lossy=options.lossy)
+
+
+def _plan_of(options: Options) -> Plan:
+    inputs = detect(options.inputs, options.kind, options.text_key)
+    if inputs.kind == "text":
+        return _from_text(options)
+    if inputs.kind == "hdf5":
+        return _from_hdf5(options, hdf5_files(list(inputs.paths)))
+    limit = id_limit(inputs.paths[0]) if inputs.kind == "bin" else None
+    vocabulary = _vocabulary(options, None, None, limit)
+    ends = Ends(vocabulary.eos_id, options.lossy, options.add_eos)
+    return _stream(options, _token_source(inputs, vocabulary, ends))
+
+
+def _definition(name: str, eos: str | None) -> TokenizerDefinition:
+    return _shipped(eos) if name == GPT2 else load_definition(name, eos)
+
+
+@functools.lru_cache(maxsize=2)
+def _shipped(eos: str | None) -> TokenizerDefinition:
+    """Reading the vocabulary takes half a second."""
+    return load_definition(GPT2, eos)
+
+
+def _token_source(inputs: Inputs, vocabulary: Vocabulary, ends: Ends) -> Source:
+    if inputs.kind == "bin":
+        return BinSource(inputs.paths, vocabulary, ends)
+    if inputs.kind == "tokens":
+        return TokenListSource(inputs.paths, vocabulary, ends)
+    if len(inputs.paths) > 1:
+        raise ConfigError("saved datasets: convert one at a time")
+    return SavedTokenSource(inputs.paths[0], open_saved(inputs.paths[0]), vocabulary, ends)
+
+
+def _from_text(options: Options) -> Plan:
+    tokenizer = _definition(options.tokenizer or GPT2, options.eos)
+    files, passed = find("input", list(options.inputs), Path(), options.input_format)
+    template = None if options.template is None else parse_template(options.template)
+    rules = RecordRules(
+        options.text_key, _MAX_DOCUMENT_BYTES, None, template, (), _MAX_FILE_BYTES, _MAX_RATIO
+    )
+    workers = options.workers
+    if workers is None:
+        large = sum(file.text_estimate for file in files) >= _WORKERS_FROM
+        workers = len(os.sched_getaffinity(0)) if large else 0
+    source = TextSource(files, rules, tokenizer, workers, options.lossy)
+    notes = (f"{passed} files passed over: no known format",) if passed else ()
+    return _stream(options, source, notes)
+
+
+def _from_hdf5(options: Options, files: Hdf5Files) -> Plan:
+    limit = 1 << 16 if files.dtype.itemsize == 2 else None
+    eos_id, vocab_size = files.number("eos_id"), files.number("vocab_size")
+    vocabulary = _vocabulary(options, eos_id, vocab_size, limit)
+    named = files.params.get("tokenizer_hash")
+    tokenizer = vocabulary.tokenizer
+    if tokenizer is not None and named is not None and named != tokenizer.content_hash:
+        raise ConfigError(
+            f"{files.paths[0].parent}: made with another tokenizer than {tokenizer.name}; name the "
+            "right one with --tokenizer"
+        )
+    if files.layout == "corpus":
+        return _stream(options, CorpusSource(files, vocabulary))
+    if options.to == "hdf5" and options.length in (None, files.shape[2]):
+        return _rows(options, files, vocabulary)
+    return _stream(options, UnpackedSource(files, vocabulary, options.lossy))
+
+
+def _rows(options: Options, files: Hdf5Files, vocabulary: Vocabulary) -> Plan:
+    _, channels, length = files.shape
+    per_shard = options.samples_per_file or _per_shard(options, channels * length * 4)
+    params = dict(files.params) or {
+        "features": list(files.features), "max_sequence_length": length,
+    }  # fmt: skip
+    note = f"rows are copied as they are (MSL {length}), mask and all"
+    settings = {"to": "rows", "items_per_file": per_shard, "compression": options.compression}
+    return Plan(
+        RowSource(files, vocabulary),
+        lambda place: RowTarget(per_shard, params, options.compression, place),
+        settings,
+        (note,),
+    )
+
+
+def _per_shard(options: Options, item_bytes: int) -> int:
+    return max(1, (options.shard_size or DEFAULT_SHARD) // item_bytes)
+
+
+def _vocabulary(
+    options: Options, eos_id: int | None, vocab_size: int | None, limit: int | None
+) -> Vocabulary:
+    """What the options say of the ids, checked against what the data set says of itself; `limit` is
+    the number of ids that its dtype can hold, if that is few."""
+    to_text = options.to in ("jsonl", "jsonl.zst", "parquet")
+    if options.eos_id is not None:
+        eos_id = options.eos_id
+    known = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
+    if options.tokenizer is None and known and not to_text:
+        assert eos_id is not None
+        return Vocabulary(eos_id, vocab_size or limit or 1 << 31)
+    tokenizer = _definition(options.tokenizer or GPT2, options.eos)
+    _check_same(tokenizer, eos_id, vocab_size, options.tokenizer is not None)
+    return Vocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
+
+
+def _check_same(
+    tokenizer: TokenizerDefinition, eos_id: int | None, vocab_size: int | None, named: bool
+) -> None:
+    wanted = "" if named else "; --tokenizer names the one it was made with"
+    if eos_id is not None and eos_id != tokenizer.eos_id:
+        raise ConfigError(
+            f"the input ends documents with {eos_id}, {tokenizer.name} with {tokenizer.eos_id}"
+            + (wanted or "; --eos names its token")
+        )
+    if vocab_size is not None and vocab_size > tokenizer.vocab_size:
+        raise ConfigError(
+            f"the input has a vocabulary of {vocab_size:,} ids, {tokenizer.name} one of "
+            f"{tokenizer.vocab_size:,}{wanted}"
+        )
+
+
+def _stream(options: Options, source: Source, notes: tuple[str, ...] = ()) -> Plan:
+    """A plan for a source of tokens."""
+    vocabulary = source.facts.vocabulary
+    settings: dict[str, Any] = {
+        "to": options.to, "eos_id": vocabulary.eos_id, "add_eos": options.add_eos,
+        "tokenizer": vocabulary.tokenizer.content_hash if vocabulary.tokenizer else None,
+        "text_key": options.text_key, "template": options.template,
+    }  # fmt: skip
+    if options.to in ("hdf5", "corpus"):
+        return _stream_to_hdf5(options, source, notes, settings)
+    if options.to == "bin":
+        part = _BIN_PART // vocabulary.dtype.itemsize
+        return Plan(source, lambda place: BinTarget(part, vocabulary, place), settings, notes)
+    return _stream_to_text(options, source, notes, settings)
+
+
+def _stream_to_hdf5(
+    options: Options, source: Source, notes: tuple[str, ...], settings: dict[str, Any]
+) -> Plan:
+    vocabulary, compression = source.facts.vocabulary, options.compression
+    length = options.length or DEFAULT_LENGTH
+    item = 12 * length if options.to == "hdf5" else vocabulary.dtype.itemsize
+    per_shard = options.samples_per_file or _per_shard(options, item)
+    settings |= {"items_per_file": per_shard, "compression": compression}
+    if options.to == "corpus":
+        return Plan(
+            source,
+            lambda place: CorpusTarget(per_shard, vocabulary, compression, place),
+            settings,
+            notes,
+        )
+    return Plan(
+        source,
+        lambda place: SampleTarget(length, per_shard, vocabulary, compression, place),
+        {**settings, "max_sequence_length": length},
+        notes,
+    )
+
+
+def _stream_to_text(
+    options: Options, source: Source, notes: tuple[str, ...], settings: dict[str, Any]
+) -> Plan:
+    vocabulary = source.facts.vocabulary
+    assert vocabulary.tokenizer is not None
+    detokenizer = detokenizer_of(vocabulary.tokenizer)
+    if not detokenizer.exact and not options.lossy:
+        raise InputError(
+            f"{vocabulary.tokenizer.name} is not byte-level, so texts come back changed (white "
+            "space, normalised characters); --lossy writes them all the same"
+        )
+    size = options.shard_size or DEFAULT_SHARD
+    return Plan(
+        source,
+        lambda place: DocumentTarget(_form(options.to), size, vocabulary, detokenizer, place),
+        {**settings, "shard_size": size},
+        notes,
+    )
+
+
+def _form(to: str) -> Form:
+    return Parquet() if to == "parquet" else Jsonl(compress=to == "jsonl.zst")

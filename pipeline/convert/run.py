@@ -1,0 +1,202 @@
+"""The story of `prep convert`: plan, resume, stream, commit."""
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.convert.pack import Place
+from pipeline.convert.plan import Plan
+from pipeline.convert.stream import (
+    LOSSES,
+    Block,
+    Mark,
+    Shard,
+    Target,
+    add_losses,
+)
+from pipeline.core import failpoint, lock, storage
+from pipeline.core.errors import ConfigError
+from pipeline.core.journal import DIRECTORY
+from pipeline.core.manifest import fingerprint_of
+from pipeline.hdf5 import convert_state
+from pipeline.hdf5.convert_progress import Meter, meter
+from pipeline.hdf5.convert_state import State
+
+CONVERSION = "conversion.json"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a conversion made: the content of conversion.json, and whether it was there before."""
+
+    directory: Path
+    facts: dict[str, Any]
+    up_to_date: bool
+
+
+@dataclass
+class _Resume:
+    """Where in the source a shard begins, tracked as blocks go by."""
+
+    offset: int
+    losses: Counter[str] = field(default_factory=Counter)
+    _window: deque[tuple[int, Mark, dict[str, int]]] = field(default_factory=deque)
+
+    def passed(self, block: Block) -> None:
+        """A block was read."""
+        self._window.append((self.offset, block.mark, dict(self.losses)))
+        add_losses(self.losses, block)
+        self.offset += len(block.items)
+
+    def at(self, consumed: int) -> dict[str, Any]:
+        """How to begin again at item `consumed`, which is never asked for in descending order."""
+        while len(self._window) > 1 and self._window[1][0] <= consumed:
+            self._window.popleft()
+        start, mark, losses = self._window[0]
+        return {"mark": list(mark), "start": start, "losses": losses, "consumed": consumed}
+
+
+def convert(plan: Plan, out: Path) -> Summary:
+    """Convert, or go on with what an interrupted call left, or find all done.
+
+    Raises ConfigError when `out` holds anything else, InputError for bad input, ResourceError.
+    """
+    identity = _identity(plan)
+    ours = _ours(plan.target(Place()))
+    convert_state.check(out, identity, _visible, ours)
+    with lock.hold(out):
+        state = convert_state.begin(out, identity, _visible, ours)
+        there = 0
+        while state.whole(there):
+            there += 1
+        done = _finished(state, there)
+        if done is not None:
+            _tidy(plan.target(Place()), out)
+            return Summary(out, done, up_to_date=True)
+        facts = _convert(plan, state, there)
+        _tidy(plan.target(Place()), out)
+    return Summary(out, facts, up_to_date=False)
+
+
+def _visible(name: str) -> bool:
+    return not name.startswith(".") and name != DIRECTORY
+
+
+def _ours(target: Target) -> Any:
+    return lambda name: name == CONVERSION or target.ours(name)
+
+
+def _identity(plan: Plan) -> dict[str, Any]:
+    """What two calls must share. Times of files tell a changed input from the same one; they stand
+    in the journal alone."""
+    files = [(Path(path).name, size, _mtime(path)) for path, size in plan.source.facts.files]
+    inputs = {"files": len(files), "names, sizes and times": fingerprint_of({"files": files})}
+    return json.loads(json.dumps({"format": 1, **plan.settings, "input": inputs}))  # type: ignore[no-any-return]
+
+
+def _mtime(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _finished(state: State, there: int) -> dict[str, Any] | None:
+    """conversion.json, when all that it lists is there."""
+    path = state.directory / CONVERSION
+    if not path.exists():
+        return None
+    facts: dict[str, Any] = json.loads(path.read_bytes())
+    joined = facts.get("joined", [])
+    if joined:
+        whole = all(state.whole(-1 - number) for number in range(len(joined)))
+    else:
+        whole = there == facts["shards"]
+    return facts if whole else None
+
+
+def _convert(plan: Plan, state: State, there: int) -> dict[str, Any]:
+    start = state.entries[there - 1] if there else None
+    consumed = int(start["consumed"]) if start else 0
+    target = plan.target(Place(there, consumed))
+    resume = _Resume(int(start["start"]) if start else 0)
+    resume.losses.update(start["losses"] if start else {})
+    if resume.losses and not plan.lossy:
+        raise ConfigError(f"{state.directory}: was begun with --lossy; give it again to go on")
+    mark = tuple(start["mark"]) if start else None
+    facts = plan.source.facts
+    unit = facts.unit
+    with meter(state.directory.resolve().name, unit, facts.items).shown() as progress:
+        progress.advance(consumed)
+        for block in _from(plan, mark, consumed, resume, progress):
+            for shard in target.feed(block):
+                _publish(state, target, shard, resume)
+        for shard in target.finish():
+            _publish(state, target, shard, resume)
+        return _commit(plan, state, target, resume)
+
+
+def _from(
+    plan: Plan, mark: Mark | None, consumed: int, resume: _Resume, progress: Meter
+) -> Iterator[Block]:
+    """Blocks from item `consumed` on."""
+    share = getattr(plan.source, "share", None)
+    for block in plan.source.blocks(mark):
+        skip = consumed - resume.offset
+        resume.passed(block)
+        if skip > 0:
+            cuts = block.cuts[block.cuts > skip] - skip
+            block = replace(block, items=block.items[skip:], cuts=cuts)
+        yield block
+        read = share() if share is not None else 0.0
+        done = progress.done + len(block.items)
+        progress.advance(len(block.items), int(done / read) if read > 0.01 else None)
+
+
+def _publish(state: State, target: Target, shard: Shard, resume: _Resume) -> None:
+    failpoint.hit("convert.shard")
+    data = shard.data if isinstance(shard.data, bytes) else list(shard.data)
+    published = storage.publish(state.directory / shard.name, data)
+    index = target.index - 1
+    facts = {**shard.facts, **resume.at(shard.consumed)}
+    state.note(index, shard.name, published.size, published.hash, facts)
+
+
+def _commit(plan: Plan, state: State, target: Target, resume: _Resume) -> dict[str, Any]:
+    """Publish what describes the whole, then conversion.json: the conversion is done."""
+    failpoint.hit("convert.commit")
+    shards = [state.entries[index] for index in range(target.index)]
+    made = target.commit(state.directory, shards)
+    joined = made.pop("files", {})
+    for number, (name, digest) in enumerate(joined.items()):
+        size = (state.directory / name).stat().st_size
+        state.note(-1 - number, name, size, digest, {})
+    source = plan.source.facts
+    files = [{"name": s["file"], "size": s["size"], "hash": s["hash"]} for s in shards]
+    if joined:
+        files = [
+            {"name": e["file"], "size": e["size"], "hash": e["hash"]}
+            for e in (state.entries[-1 - number] for number in range(len(joined)))
+        ]
+    facts = {
+        "format": 1,
+        "from": source.kind,
+        "settings": dict(plan.settings),
+        "inputs": [{"name": Path(path).name, "size": size} for path, size in source.files],
+        "shards": len(shards),
+        "joined": list(joined),
+        "files": files,
+        "lost": {word: resume.losses[word] for word in LOSSES if resume.losses[word]},
+        **made,
+    }
+    storage.write_json(state.directory / CONVERSION, facts)
+    return facts
+
+
+def _tidy(target: Target, out: Path) -> None:
+    tidy = getattr(target, "tidy", None)
+    if tidy is not None:
+        tidy(out)

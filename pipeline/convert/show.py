@@ -1,0 +1,90 @@
+"""`prep convert` on the terminal: what would be done, and what was."""
+
+from typing import Any
+
+from pipeline.convert.estimate import estimate
+from pipeline.convert.inputs import detect
+from pipeline.convert.options import Options
+from pipeline.convert.plan import plan_of
+from pipeline.convert.run import convert
+from pipeline.convert.saved import SavedRows, convert_saved, saved_rows
+from pipeline.convert.stream import LOSSES
+from pipeline.terminal import print_facts, print_json, print_line, readable_bytes
+
+_COUNTS = {
+    "documents": "documents",
+    "tokens": "tokens",
+    "n_examples": "rows",
+    "text_bytes": "bytes of text",
+}
+
+
+def run_and_show(options: Options, dry_run: bool, as_json: bool) -> None:
+    """Convert, or only look, and print the outcome."""
+    inputs = detect(options.inputs, options.kind, options.text_key)
+    if inputs.kind == "dataset" and options.to == "hdf5" and options.length is None:
+        return _saved(saved_rows(inputs), options, dry_run, as_json)
+    plan = plan_of(options)
+    if dry_run:
+        shown = estimate(plan, options)
+        return print_json(shown) if as_json else print_facts(_words(shown))
+    if not as_json:
+        for note in plan.notes:
+            print_line(f"note: {note}")
+    summary = convert(plan, options.out)
+    if as_json:
+        told = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
+        return print_json({**told, **summary.facts})
+    if summary.up_to_date:
+        print_line(f"{options.out}/ was up to date")
+    return _show(summary.facts, options)
+
+
+def _saved(rows: SavedRows, options: Options, dry_run: bool, as_json: bool) -> None:
+    facts: dict[str, Any] = {"features": list(rows.columns), "left_out": list(rows.left_out)}
+    if dry_run:
+        facts = {"rows": len(rows.dataset), **facts}
+        return print_json(facts) if as_json else print_facts(_words(facts))
+    made = convert_saved(rows, options)
+    if as_json:
+        return print_json({"directory": str(options.out), **facts, **made})
+    if rows.left_out:
+        print_line(f"note: columns left out, as they are no numbers: {', '.join(rows.left_out)}")
+    return _show(made, options)
+
+
+def _show(facts: dict[str, Any], options: Options) -> None:
+    counts = ", ".join(
+        f"{facts[key]:,} {words}"
+        for key, words in _COUNTS.items()
+        if facts.get(key) is not None and (key != "n_examples" or options.to == "hdf5")
+    )
+    print_line(f"{facts['from']} -> {options.to}: {counts}")
+    for word, count in facts["lost"].items():
+        print_line(f"lost: {count:,} {LOSSES[word]}")
+    if facts.get("documents_not_utf8"):
+        print_line(
+            f"note: {facts['documents_not_utf8']:,} documents are no UTF-8: their ids stand in "
+            "`tokens` beside a text with U+FFFD"
+        )
+    if facts.get("documents_without_eos"):
+        print_line(
+            f"note: {facts['documents_without_eos']:,} documents end without EOS; read back they "
+            "would end with one"
+        )
+    print_line(f"outputs: {options.out}/ ({facts['shards']:,} shards)")
+
+
+def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
+    def word(key: str, value: Any) -> str:
+        if isinstance(value, list):
+            return ", ".join(map(str, value))
+        if key.endswith("_bytes"):
+            return readable_bytes(value)
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return [
+        (key.removesuffix("_bytes").replace("_", " "), word(key, value))
+        for key, value in shown.items()
+        if value not in (None, [], "")
+    ]
