@@ -4,7 +4,10 @@ Per shard `X.lineage.parquet`, one row per span, sorted by (row, token_start): r
 shard), token_start and token_end int32 (half-open, over `input_ids`), doc uint32 (row of
 documents.parquet), doc_token_start int64 (where the span starts in the document's own tokens, EOS
 being its last), stream_row int64 (row of the split's stream before the row shuffle). Label j of a
-row is stream token stream_row * MSL + j + 1, so its document follows from the stream.
+row is stream token stream_row * MSL + j + 1, so its document follows from the stream; in the `vsl`
+format it is the document of input j. `vsl` rows have one span per segment.
+
+The `corpus` format has no rows: token_start and token_end int64 are places in the shard's tokens.
 """
 
 from dataclasses import dataclass
@@ -18,6 +21,11 @@ I64 = npt.NDArray[np.int64]
 SCHEMA = pa.schema([
     ("row", pa.int32()), ("token_start", pa.int32()), ("token_end", pa.int32()),
     ("doc", pa.uint32()), ("doc_token_start", pa.int64()), ("stream_row", pa.int64()),
+])  # fmt: skip
+
+CORPUS_SCHEMA = pa.schema([
+    ("token_start", pa.int64()), ("token_end", pa.int64()),
+    ("doc", pa.uint32()), ("doc_token_start", pa.int64()),
 ])  # fmt: skip
 
 

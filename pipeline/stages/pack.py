@@ -1,10 +1,13 @@
-"""Pack: windows gathered by position into HDF5 shards, each with its lineage -> hdf5/.
+"""Pack: rows gathered by position into HDF5 shards, each with its lineage -> hdf5/.
 
-Position p of the data set is row p - first of its shard; exactly one row per split may be padded.
+Position p of the data set is row p - first of its shard; exactly one `sample` row per split may be
+padded.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +15,39 @@ import pyarrow as pa
 
 from pipeline.config import Config
 from pipeline.core.content import array_hash
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.core.storage import canonical_json
-from pipeline.hdf5 import format as layout_h5
-from pipeline.hdf5.write import sample_shard
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.hdf5.format import (
+    LAYOUTS,
+    LINEAGE_SUFFIX,
+    SAMPLE,
+    SHARD_SUFFIX,
+    VSL,
+    Compression,
+    FormatName,
+    shard_name,
+)
+from pipeline.hdf5.write import shard_image
+from pipeline.packing.rows import I32, I64, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.provenance.lineage import SCHEMA as LINEAGE_SCHEMA
-from pipeline.stage import Inputs, Output, Result, Stage, Task, bytes_output, parquet_output
+from pipeline.stage import Inputs, Output, Result, Stage, Task, parquet_output
 from pipeline.stages.rows import split_streams
-from pipeline.stages.tokenize import flat_tokens
-from pipeline.tokenizers import gpt2_bpe
+from pipeline.stages.tokenize import list_lengths
+
+SOFTWARE = {"h5py": version("h5py"), "isal": version("isal")}
+
+
+class Vocabulary(Protocol):
+    """What packing must know of a tokenizer (`TokenizerDefinition` is one)."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Largest id plus one."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """The id that ends every document, and that pads hold."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,134 +61,130 @@ class PackJob:
     first: int
     count: int
     max_sequence_length: int
+    format: FormatName
+    compression: Compression
+    eos_id: int
 
 
 def _pack(job: PackJob, inputs: Inputs) -> Result:
-    table = _slices(job, job.windows, inputs)
-    table = table.take(pa.array(np.argsort(table["position"].to_numpy())))
-    rows = sample_rows(
-        flat_tokens(table["tokens"]).reshape(job.count, job.max_sequence_length + 1),
-        table["window"].to_numpy(),
-    )
-    lineage = _slices(job, job.spans, inputs)
+    rows = _sample(job, inputs) if job.format == SAMPLE.name else _vsl(job, inputs)
+    lineage = pa.concat_tables([_copied(part) for part, _ in _slices(job, job.spans, inputs)])
     position, start = lineage["position"].to_numpy(), lineage["token_start"].to_numpy()
     lineage = lineage.take(pa.array(np.lexsort((start, position))))
     row = (lineage["position"].to_numpy() - job.first).astype(np.int32)
     lineage = lineage.append_column("row", pa.array(row)).select(LINEAGE_SCHEMA.names)
-    name = layout_h5.shard_name(job.index)
-    sidecar = name.removesuffix(layout_h5.SHARD_SUFFIX) + layout_h5.LINEAGE_SUFFIX
     outputs = (
-        Output(f"hdf5/{job.split}/{name}", sample_shard(rows), array_hash(rows)),
-        parquet_output(f"hdf5/{job.split}/{sidecar}", lineage.combine_chunks()),
+        hdf5_output(job.split, job.index, rows, job.compression),
+        lineage_output(job.split, job.index, lineage),
     )
     counters = {"rows": job.count, "mask_sum": int(rows[:, 1].sum()), "split": job.split}
+    if job.format == VSL.name:
+        counters["segments"] = len(lineage)
     return Result(outputs, counters)
 
 
-def _slices(job: PackJob, shards: tuple[Shard, ...], inputs: Inputs) -> pa.Table:
-    """The job's positions out of every shard; each is sorted, so each slice is contiguous."""
-    parts = []
-    for shard in shards:
-        table = inputs.table(shard)
-        bounds = [job.first, job.first + job.count]
-        first, last = np.searchsorted(table["position"].to_numpy(), bounds)
-        parts.append(table.slice(first, last - first))
-    return pa.concat_tables(parts)
-
-
-def sample_rows(
-    windows_RW: npt.NDArray[np.uint16], window_R: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int32]:
-    """Windows of MSL + 1 tokens, EOS behind the first `window` -> (R, 3, MSL) int32 rows.
-
-    [input_ids, loss mask, labels]: a window of n tokens has n - 1 labels. The last token of a
-    stream is an EOS, so a padded row's ids and labels are EOS from its last label on.
-    """
-    width = windows_RW.shape[1] - 1
-    rows = np.empty((len(windows_RW), layout_h5.CHANNELS, width), np.int32)
-    rows[:, 0] = windows_RW[:, :-1]
-    rows[:, 1] = np.arange(width) < (window_R - 1)[:, None]
-    rows[:, 2] = windows_RW[:, 1:]
+def _sample(job: PackJob, inputs: Inputs) -> I32:
+    width = job.max_sequence_length + 1
+    rows = np.empty((job.count, SAMPLE.channels, job.max_sequence_length), np.int32)
+    for part, row in _slices(job, job.windows, inputs):
+        windows = _flat(part["tokens"]).reshape(-1, width)
+        fill_sample_rows(rows, windows, part["window"].to_numpy(), row)
     return rows
 
 
-def pack_stage(config: Config, gather: StageManifest, rows: StageManifest) -> Stage:
-    """One task per HDF5 shard."""
-    length = config.pack.max_sequence_length
-    per_shard = max(1, config.hdf5.shard_bytes // (layout_h5.CHANNELS * length * 4))
+def _vsl(job: PackJob, inputs: Inputs) -> I32:
+    rows = empty_vsl_rows(job.count, job.max_sequence_length, job.eos_id)
+    for part, row in _slices(job, job.windows, inputs):
+        segments = list_lengths(part["labels"])
+        labels = _flat(part["labels"]).astype(np.int64)
+        ends = np.cumsum(labels)
+        before = np.concatenate([[0], ends])[np.cumsum(segments) - segments]
+        slot = ends - labels - np.repeat(before, segments)
+        fill_vsl_rows(rows, _flat(part["tokens"]), labels, np.repeat(row, segments), slot)
+    return rows
+
+
+def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """All values of a list column of one chunk at most, without a copy."""
+    if not column.num_chunks:
+        return np.zeros(0, column.type.value_type.to_pandas_dtype())
+    values: npt.NDArray[Any] = column.chunk(0).flatten().to_numpy()
+    return values
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The same rows in memory of their own, so that the file behind them can be closed."""
+    return table.take(pa.array(np.arange(len(table))))
+
+
+def _slices(
+    job: PackJob, shards: tuple[Shard, ...], inputs: Inputs
+) -> Iterator[tuple[pa.Table, I64]]:
+    """The job's positions out of every shard, with their rows in the job's shard. Each is sorted by
+    position, so each slice is contiguous, and nothing else of the shard is read."""
+    for shard in shards:
+        table = inputs.table(shard)
+        position = table["position"].to_numpy()
+        first, last = np.searchsorted(position, [job.first, job.first + job.count])
+        yield table.slice(first, last - first), position[first:last] - job.first
+
+
+def hdf5_output(split: str, index: int, data: npt.NDArray[Any], compression: Compression) -> Output:
+    """One HDF5 shard of a split."""
+    image = shard_image(data, compression)
+    return Output(f"hdf5/{split}/{shard_name(index)}", image, array_hash(data))
+
+
+def lineage_output(split: str, index: int, lineage: pa.Table) -> Output:
+    """The lineage beside it."""
+    name = shard_name(index).removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX
+    return parquet_output(f"hdf5/{split}/{name}", lineage.combine_chunks())
+
+
+def compression_of(config: Config) -> Compression:
+    """How chunks are stored: gzip alone leaves the counting channels of `vsl` several times as
+    large (docs/packing.md)."""
+    if config.hdf5.compression is not None:
+        return config.hdf5.compression
+    return "gzip-shuffle" if config.pack.format == VSL.name else "gzip"
+
+
+def rows_per_shard(config: Config) -> int:
+    """Rows in every shard of a split but the last."""
+    row_bytes = LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
+    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // row_bytes)
+
+
+def pack_stage(
+    config: Config, vocabulary: Vocabulary, gather: StageManifest, rows: StageManifest
+) -> Stage:
+    """One task per shard of each split."""
+    pack, per_shard, compression = config.pack, rows_per_shard(config), compression_of(config)
     tasks = []
     for stream in split_streams(gather):
-        mine = [s for s in rows.shards if s.path.startswith(f"rows/{stream.name}-")]
-        windows = tuple(s for s in mine if s.path.endswith(".windows.arrow"))
-        spans = tuple(s for s in mine if s.path.endswith(".spans.arrow"))
-        total = stream.rows(length)
+        records = [task for task in rows.tasks if task.counters["split"] == stream.name]
+        windows, spans = zip(*(task.shards for task in records), strict=True)
+        total = sum(task.counters["rows"] for task in records)
         for index, first in enumerate(range(0, total, per_shard)):
             count = min(per_shard, total - first)
-            job = PackJob(stream.name, index, windows, spans, first, count, length)
-            label = f"{stream.name} shard {index}"
-            tasks.append(Task(label, job, (*windows, *spans), count * length * 2))
-    settings = {"shard_bytes": config.hdf5.shard_bytes}
-    software = {"h5py": version("h5py"), "isal": version("isal")}
-    return Stage("pack", 1, _pack, tuple(tasks), settings, software)
+            job = PackJob(
+                stream.name, index, windows, spans, first, count, pack.max_sequence_length,
+                pack.format, compression, vocabulary.eos_id,
+            )  # fmt: skip
+            work = count * pack.max_sequence_length * 2
+            tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
+    return Stage("pack", 2, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
 
 
-@dataclass(frozen=True)
-class ParamsJob:
-    """One split's shards and what its readers need to know."""
-
-    split: str
-    shards: tuple[Shard, ...]
-    rows: tuple[int, ...]
-    max_sequence_length: int
-    seed: int
-    documents: int
-    tokens: int
-    mask_sum: int
-
-
-def _params(job: ParamsJob, inputs: Inputs) -> Result:
-    """data_params.json, in the spirit of Model Zoo's, with hashes."""
-    names = [shard.path.rpartition("/")[2] for shard in job.shards]
-    files = [
-        {"name": n, "n_examples": r, "hash": s.hash, "content_hash": s.content_hash}
-        for n, r, s in zip(names, job.rows, job.shards, strict=True)
-    ]
-    content = fingerprint_of({"files": [(f["name"], f["content_hash"]) for f in files]})
-    value = {
-        "features": list(layout_h5.SAMPLE_FEATURES),
-        "max_sequence_length": job.max_sequence_length,
-        "n_examples": sum(job.rows),
-        "vocab_size": gpt2_bpe.VOCAB_SIZE,
-        "eos_id": gpt2_bpe.EOS_ID,
-        "pad_id": gpt2_bpe.EOS_ID,
-        "rows_globally_shuffled": True,
-        "seed": job.seed,
-        "split": job.split,
-        "files": files,
-        "dataset_hash": content,
-        "documents": job.documents,
-        "h5_dataset_stats": {
-            "num_sequences": sum(job.rows),
-            "num_tokens": sum(job.rows) * job.max_sequence_length,
-            "non_pad_tokens": job.mask_sum,
-            "loss_valid_tokens": job.mask_sum,
-            "stream_tokens": job.tokens,
-        },
+def pack_settings(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:
+    """What `prep repack` takes over from a run, beside the settings of the stages before."""
+    return {
+        "vocab_size": vocabulary.vocab_size,
+        "eos_id": vocabulary.eos_id,
+        "format": config.pack.format,
+        "max_sequence_length": config.pack.max_sequence_length,
+        "packer": config.pack.packer,
+        "shard_bytes": config.hdf5.shard_bytes,
+        "shard_sequences": config.hdf5.shard_sequences,
+        "compression": config.hdf5.compression,
     }
-    path = f"hdf5/{job.split}/{layout_h5.DATA_PARAMS}"
-    return Result((bytes_output(path, canonical_json(value)),))
-
-
-def params_stage(config: Config, gather: StageManifest, pack: StageManifest) -> Stage:
-    """One data_params.json per split."""
-    tasks = []
-    for stream in split_streams(gather):
-        records = [t for t in pack.tasks if t.counters["split"] == stream.name]
-        shards = tuple(t.shards[0] for t in records)
-        job = ParamsJob(
-            stream.name, shards, tuple(t.counters["rows"] for t in records),
-            config.pack.max_sequence_length, config.seed, stream.documents, stream.tokens,
-            sum(t.counters["mask_sum"] for t in records),
-        )  # fmt: skip
-        tasks.append(Task(f"parameters of {stream.name}", job, shards))
-    return Stage("params", 1, _params, tuple(tasks))

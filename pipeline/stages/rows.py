@@ -1,4 +1,5 @@
-"""Rows: each bucket of a split's stream cut into windows of MSL + 1 tokens, in their final order.
+"""Rows of the `sample` format: each bucket of a split's stream cut into windows of MSL + 1 tokens,
+in their final order.
 
 Stream row k is stream[k * MSL : k * MSL + MSL + 1]; it belongs to the bucket that holds its first
 token and borrows up to MSL + 1 tokens of the buckets that follow. Its position in the data set is
@@ -7,20 +8,20 @@ only slices: nothing is read twice and no task sees the whole stream.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.config import Config
 from pipeline.core import rng
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.core.permutation import invert
+from pipeline.packing.rows import Tokens
 from pipeline.provenance.lineage import StreamDocuments, spans
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.stages.tokenize import flat_tokens, list_lengths, token_lists
-from pipeline.tokenizers import gpt2_bpe
+from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.stages.tokenize import list_lengths, token_lists
 
 I64 = npt.NDArray[np.int64]
 
@@ -56,20 +57,19 @@ class RowsJob:
     stream_tokens: int
     rows: int
     max_sequence_length: int
+    eos_id: int
     seed: int
     records_before_task: tuple[int, ...]
 
 
 def _rows(job: RowsJob, inputs: Inputs) -> Result:
     """Two shards sorted by position: windows (position, stream_row, window, tokens) and spans."""
-    tokens, documents = _read(job, inputs)
     length = job.max_sequence_length
     end = job.bucket_start + job.bucket_tokens
     stream_rows = np.arange(-(-job.bucket_start // length), min(-(-end // length), job.rows))
-    position = invert(stream_rows, job.rows, rng.key(job.seed, "rows", job.split)).astype(np.int64)
-    order = np.argsort(position)
-    stream_rows, position = stream_rows[order], position[order]
-    windows = _windows(tokens, stream_rows * length - job.bucket_start, length + 1)
+    stream_rows, position = in_order(stream_rows, job.rows, job.seed, job.split)
+    tables = [inputs.table(shard, ["doc_id", "tokens"]) for shard in job.buckets]
+    windows = _windows(_tokens(job, tables), stream_rows * length - job.bucket_start, length + 1)
     table = pa.table(
         {
             "position": pa.array(position),
@@ -78,50 +78,85 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
             "tokens": token_lists(windows.reshape(-1), np.full(len(stream_rows), length + 1)),
         }
     )
-    lineage = spans(documents, stream_rows, length)
-    lineage = lineage.append_column("position", pa.array(position[lineage["row"].to_numpy()]))
-    stem = f"rows/{job.split}-{job.bucket:06d}"
-    outputs = (
-        arrow_output(f"{stem}.windows.arrow", table),
-        arrow_output(f"{stem}.spans.arrow", lineage.drop_columns(["row"])),
+    lineage = spans(_documents(job, tables), stream_rows, length)
+    outputs = row_shards(job.split, job.bucket, table, lineage)
+    return Result(outputs, {"rows": len(stream_rows), "split": job.split})
+
+
+def in_order(stream_rows: I64, rows: int, seed: int, split: str) -> tuple[I64, I64]:
+    """Stream rows and their positions in the data set of `rows` rows, sorted by position."""
+    position = invert(stream_rows, rows, rng.key(seed, "rows", split)).astype(np.int64)
+    order = np.argsort(position)
+    return stream_rows[order], position[order]
+
+
+def row_shards(split: str, bucket: int, rows: pa.Table, lineage: pa.Table) -> tuple[Output, Output]:
+    """The two shards of a bucket. Both are sorted by position; `row` of the lineage, a row of
+    `rows`, gives way to its position."""
+    position = rows["position"].to_numpy()[lineage["row"].to_numpy()]
+    lineage = lineage.append_column("position", pa.array(position)).drop_columns(["row"])
+    stem = f"rows/{split}-{bucket:06d}"
+    return (
+        arrow_output(f"{stem}.windows.arrow", rows),
+        arrow_output(f"{stem}.spans.arrow", lineage),
     )
-    return Result(outputs, {"rows": len(stream_rows)})
 
 
-def _read(job: RowsJob, inputs: Inputs) -> tuple[npt.NDArray[np.uint16], StreamDocuments]:
-    """Tokens from the bucket's start on, and the documents they belong to."""
-    tables = [inputs.table(shard, ["doc_id", "tokens"]) for shard in job.buckets]
+def _tokens(job: RowsJob, tables: list[pa.Table]) -> Tokens:
+    """Tokens from the bucket's start to the end of its last window, EOS behind the stream's end."""
+    dtype = tables[0]["tokens"].type.value_type.to_pandas_dtype()
     wanted = job.bucket_tokens + job.max_sequence_length + 1
-    tokens = np.concatenate([flat_tokens(table["tokens"]) for table in tables])[:wanted]
+    tokens: npt.NDArray[Any] = np.full(wanted, job.eos_id, dtype)
+    filled = 0
+    for table in tables:
+        for chunk in table["tokens"].chunks:
+            part = chunk.flatten().to_numpy()[: wanted - filled]
+            tokens[filled : filled + len(part)] = part
+            filled += len(part)
+    return tokens
+
+
+def _documents(job: RowsJob, tables: list[pa.Table]) -> StreamDocuments:
+    """The documents that those tokens belong to."""
     lengths = np.concatenate([list_lengths(table["tokens"]) for table in tables])
     doc_id = np.concatenate([table["doc_id"].to_numpy() for table in tables])
-    before = np.array(job.records_before_task, np.uint64)
-    task = (doc_id >> np.uint64(32)).astype(np.int64)
-    dense = (before[task] + (doc_id & np.uint64(0xFFFFFFFF))).astype(np.uint32)
     ends = job.bucket_start + np.cumsum(lengths)
-    return tokens, StreamDocuments(dense, ends - lengths, ends, job.stream_tokens)
+    dense = dense_index(doc_id, job.records_before_task)
+    return StreamDocuments(dense, ends - lengths, ends, job.stream_tokens)
 
 
-def _windows(tokens: npt.NDArray[np.uint16], starts_R: I64, width: int) -> npt.NDArray[np.uint16]:
-    """(R, width) windows, filled up with EOS behind the end of the stream."""
-    need = int(starts_R.max()) + width if len(starts_R) else 0
-    padding = np.full(max(0, need - len(tokens)), gpt2_bpe.EOS_ID, np.uint16)
-    padded = np.concatenate([tokens, padding])
+def dense_index(
+    doc_id: npt.NDArray[np.uint64], records_before_task: tuple[int, ...]
+) -> npt.NDArray[np.uint32]:
+    """Rows of documents.parquet."""
+    before = np.array(records_before_task, np.uint64)
+    task = (doc_id >> np.uint64(32)).astype(np.int64)
+    return (before[task] + (doc_id & np.uint64(0xFFFFFFFF))).astype(np.uint32)
+
+
+def _windows(tokens: Tokens, starts_R: I64, width: int) -> Tokens:
+    """(R, width) windows."""
     if not len(starts_R):
-        return np.zeros((0, width), np.uint16)
-    return np.lib.stride_tricks.sliding_window_view(padded, width)[starts_R]
+        return np.zeros((0, width), tokens.dtype)
+    return np.lib.stride_tricks.sliding_window_view(tokens, width)[starts_R]
 
 
 def split_streams(gather: StageManifest) -> list[SplitStream]:
-    """The streams that the gather left, in split order; a stream of one token has no row."""
-    streams = []
-    for name in layout.SPLITS:
-        tasks = [t for t in gather.tasks if t.shards[0].path.startswith(f"stream/{name}-")]
-        shards = tuple(t.shards[0] for t in tasks)
-        tokens = tuple(t.counters["tokens"] for t in tasks)
-        documents = sum(t.counters["documents"] for t in tasks)
-        streams.append(SplitStream(name, shards, tokens, documents))
-    return [stream for stream in streams if stream.tokens]
+    """The streams that the gather left, in its order; a stream of one token has no row."""
+    tasks: dict[str, list[TaskRecord]] = {}
+    for task in gather.tasks:
+        name = task.shards[0].path.removeprefix("stream/").rpartition("-")[0]
+        tasks.setdefault(name, []).append(task)
+    return [
+        SplitStream(
+            name,
+            tuple(task.shards[0] for task in buckets),
+            tuple(task.counters["tokens"] for task in buckets),
+            sum(task.counters["documents"] for task in buckets),
+        )
+        for name, buckets in tasks.items()
+        if any(task.counters["tokens"] for task in buckets)
+    ]
 
 
 def records_before_task(clean: StageManifest) -> tuple[int, ...]:
@@ -130,34 +165,29 @@ def records_before_task(clean: StageManifest) -> tuple[int, ...]:
     return tuple(int(n) for n in np.cumsum([0, *counts[:-1]]))
 
 
-def rows_stage(config: Config, clean: StageManifest, gather: StageManifest) -> Stage:
+def rows_stage(config: Config, eos_id: int, clean: StageManifest, gather: StageManifest) -> Stage:
     """One task per bucket of each stream."""
     length = config.pack.max_sequence_length
     before = records_before_task(clean)
     tasks = []
     for stream in split_streams(gather):
+        start = 0
         for bucket, tokens in enumerate(stream.bucket_tokens):
             shards = _shards_needed(stream, bucket, length + 1)
             job = RowsJob(
-                stream.name,
-                bucket,
-                shards,
-                sum(stream.bucket_tokens[:bucket]),
-                tokens,
-                stream.tokens,
-                stream.rows(length),
-                length,
-                config.seed,
-                before,
-            )
+                stream.name, bucket, shards, start, tokens, stream.tokens, stream.rows(length),
+                length, eos_id, config.seed, before,
+            )  # fmt: skip
             tasks.append(Task(f"rows of {stream.name} bucket {bucket}", job, shards, 2 * tokens))
+            start += tokens
     settings = {"max_sequence_length": length, "seed": config.seed}
     return Stage("rows", 1, _rows, tuple(tasks), settings)
 
 
 def _shards_needed(stream: SplitStream, bucket: int, beyond: int) -> tuple[Shard, ...]:
     """The bucket and as many that follow as hold `beyond` more tokens."""
-    last = bucket + 1
-    while last < len(stream.buckets) and sum(stream.bucket_tokens[bucket + 1 : last]) < beyond:
+    last, following = bucket + 1, 0
+    while last < len(stream.buckets) and following < beyond:
+        following += stream.bucket_tokens[last]
         last += 1
     return stream.buckets[bucket:last]

@@ -1,0 +1,29 @@
+"""How whole documents become rows of at most S tokens: arrays in, arrays out (docs/packing.md).
+
+`fold` cuts documents into segments of at most S labels, `first_fit` and `greedy` choose a row for
+every segment, `place` puts the segments of a row side by side, `fill_sample_rows`
+and `fill_vsl_rows` make the channels that `pipeline.hdf5.format` describes.
+"""
+
+from pipeline.packing.packers import PACKERS, first_fit, greedy
+from pipeline.packing.rows import (
+    empty_vsl_rows,
+    fill_sample_rows,
+    fill_vsl_rows,
+    gather_segments,
+)
+from pipeline.packing.segments import Placement, Segments, fold, place
+
+__all__ = [
+    "PACKERS",
+    "Placement",
+    "Segments",
+    "empty_vsl_rows",
+    "fill_sample_rows",
+    "fill_vsl_rows",
+    "first_fit",
+    "fold",
+    "gather_segments",
+    "greedy",
+    "place",
+]
