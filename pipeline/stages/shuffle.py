@@ -1,60 +1,168 @@
 """The global shuffle, two rounds: scatter (each shard sorted by rank), gather (one bucket of
 ranks).
 
-A document's rank is hash(seed, doc_key), so another document never moves it. A scatter shard is
-sorted by (split, rank), so a bucket is one contiguous slice of each; the gather merges the slices.
-The stream of a split is its buckets one after the other.
+A document's rank is hash(seed, doc_key), so another document never moves it; further copies of it,
+which a mixture asks for, have ranks of their own. A scatter shard is sorted by (split, rank), so a
+bucket is one contiguous slice of each; the gather merges the slices. The stream of a split is its
+buckets one after the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import layout
+from pipeline import layout, splits
 from pipeline.config import Config
 from pipeline.core import ids, rng
+from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.shuffling.rows_of_lists import Rows, byte_lengths_of, take_rows
+from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.stages.tokenize import list_lengths
+
+I64 = npt.NDArray[np.int64]
+SCATTERED = "shuffle"
+"""The directory of what is scattered."""
+WHOLE = 1 << 64
+"""One past the last rank."""
 
 
 @dataclass(frozen=True)
 class ScatterJob:
-    """One tokens shard, and the split of every document of its task."""
+    """One tokens shard, the split of every document of its task, and, if there is a mixture, how
+    many copies of each, put out `piece_tokens` at a time."""
 
     index: int
     tokens: Shard
     splits: Shard
+    copies: Shard | None
+    piece_tokens: int
+    split_names: tuple[str, ...]
     seed: int
 
 
+@dataclass(frozen=True)
+class Places:
+    """The M copies of N documents in stream order: row of the document, split, rank, (M,) each."""
+
+    row: I64
+    split: npt.NDArray[np.uint8]
+    rank: rng.U64
+
+
+def places(
+    key_N2: rng.U64, split_N: npt.NDArray[np.uint8], copies_N: npt.NDArray[np.integer], seed: int
+) -> Places:
+    """Where every copy of every document belongs: sorted by split, rank, key and copy."""
+    count = copies_N.astype(np.int64)
+    row = np.repeat(np.arange(len(key_N2)), count)
+    copy = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    rank = np.empty(len(row), np.uint64)
+    for number in range(int(count.max(initial=0))):
+        mine = np.flatnonzero(copy == number)
+        rank[mine] = rank_of_copy(key_N2[row[mine]], number, seed)
+    split = split_N[row]
+    order = ids.sort_order(key_N2[row], rank, split)
+    return Places(row[order], split[order], rank[order])
+
+
+def rank_of_copy(key_N2: rng.U64, copy: int, seed: int) -> rng.U64:
+    """The rank of one copy of every document, (N,) uint64; that of copy 0 is the document's own."""
+    return rng.rank(key_N2, seed, f"shuffle/{copy}" if copy else "shuffle")
+
+
 def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
-    table, splits = inputs.table(job.tokens), inputs.table(job.splits)
-    rows = np.searchsorted(splits["doc_id"].to_numpy(), table["doc_id"].to_numpy())
-    split = splits["split"].to_numpy()[rows]
-    rank = rng.rank(ids.keys_as_u64(table["doc_key"]), job.seed, "shuffle")
-    order = ids.sort_order(ids.keys_as_u64(table["doc_key"]), rank, split)
-    table = table.append_column("split", pa.array(split)).append_column("rank", pa.array(rank))
-    table = table.take(pa.array(order))
+    """Columns doc_id, doc_key, tokens, split, rank, in one shard; in several with a mixture."""
+    table, assigned = inputs.table(job.tokens), inputs.table(job.splits)
+    rows = np.searchsorted(assigned["doc_id"].to_numpy(), table["doc_id"].to_numpy())
+    split = assigned["split"].to_numpy()[rows]
+    mixed = inputs.table(job.copies) if job.copies else None
+    copies = np.ones(len(table), np.uint16) if mixed is None else mixed["copies"].to_numpy()
+    if len(copies) != len(table):
+        raise IntegrityError(f"{inputs.path(job.tokens)}: the mixture is of other documents")
+    placed = places(ids.keys_as_u64(table["doc_key"]), split, copies, job.seed)
     lengths = list_lengths(table["tokens"])
-    counters = {
-        "documents": len(table),
-        "tokens": {s: int(lengths[split[order] == i].sum()) for i, s in enumerate(layout.SPLITS)},
+    in_order = lengths[placed.row]
+    counters: dict[str, Any] = {
+        "documents": len(placed.row),
+        "tokens": {
+            name: int(in_order[placed.split == i].sum()) for i, name in enumerate(job.split_names)
+        },
     }
-    output = arrow_output(layout.shard("shuffle", job.index, "arrow"), table.combine_chunks())
-    return Result((output,), counters)
+    if mixed is not None:
+        train = split == job.split_names.index(splits.TRAIN)
+        counters["mixture"] = _by_source(mixed["source"].to_numpy(), copies, lengths, train)
+    cuts = [slice(None)] if mixed is None else pieces(in_order, job.piece_tokens)
+    return Result(_shards(job.index, table, placed, cuts), counters)
 
 
-def scatter_stage(config: Config, keep: StageManifest, tokens: StageManifest) -> Stage:
+def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> Iterator[Output]:
+    for number, cut in enumerate(cuts):
+        row = placed.row[cut]
+        names = table.select(["doc_id", "doc_key"]).take(pa.array(row))
+        columns = {
+            **{name: names[name] for name in names.column_names},
+            "tokens": take_rows(table["tokens"], row),
+            "split": pa.array(placed.split[cut]), "rank": pa.array(placed.rank[cut]),
+        }  # fmt: skip
+        yield arrow_output(shard_of_piece(index, number), pa.table(columns))
+
+
+def shard_of_piece(index: int, piece: int) -> str:
+    """Where a piece of what one task scatters stands."""
+    return layout.shard(SCATTERED, index, f"{piece}.arrow" if piece else "arrow")
+
+
+def pieces(sizes_M: I64, most: int) -> list[slice]:
+    """Rows in order cut into pieces of at most `most`, or of one larger row; one piece at least.
+
+    >>> pieces(np.array([4, 3, 9, 1]), 8)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    ends = np.cumsum(sizes_M)
+    found, first = [], 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + most, "right")))
+        found.append(slice(first, stop))
+        first = stop
+    return found or [slice(0, 0)]
+
+
+def _by_source(
+    source: npt.NDArray[np.uint32],
+    copies: npt.NDArray[np.uint16],
+    tokens: I64,
+    train: npt.NDArray[np.bool_],
+) -> list[list[int]]:
+    """Of the training split, per source: its number, documents and tokens before the mixture,
+    documents and tokens of all copies."""
+    number, place = np.unique(source[train], return_inverse=True)
+    copies, tokens = copies[train].astype(np.int64), tokens[train]
+    counted = np.column_stack([np.ones(len(place), np.int64), tokens, copies, tokens * copies])
+    sums = np.zeros((len(number), counted.shape[1]), np.int64)
+    np.add.at(sums, place, counted)
+    return [[int(n), *row] for n, row in zip(number, sums.tolist(), strict=True)]
+
+
+def scatter_stage(
+    config: Config, keep: StageManifest, tokens: StageManifest, mixture: StageManifest | None = None
+) -> Stage:
     """The round that reads document order and writes rank order."""
-    splits = keep.below("splits")
-    tasks = tuple(
-        Task(f"scatter of {t.path}", ScatterJob(i, t, s, config.seed), (t, s), t.size)
-        for i, (t, s) in enumerate(zip(tokens.shards, splits, strict=True))
-    )
-    return Stage("scatter", 1, _scatter, tasks, {"seed": config.seed})
+    assigned = keep.below("splits")
+    copies = mixture.below("mixture") if mixture else (None,) * len(assigned)
+    names = splits.names(config)
+    tasks = []
+    shards = [shard for shard in tokens.shards if shard.path.startswith("tokens/")]
+    for i, (t, s, c) in enumerate(zip(shards, assigned, copies, strict=True)):
+        inputs = (t, s) if c is None else (t, s, c)
+        job = ScatterJob(i, t, s, c, config.pack.bucket_tokens, names, config.seed)
+        tasks.append(Task(f"scatter of {t.path}", job, inputs, t.size))
+    return Stage("scatter", 1, _scatter, tuple(tasks), {"seed": config.seed})
 
 
 @dataclass(frozen=True)
@@ -62,57 +170,101 @@ class GatherJob:
     """Bucket `bucket` of `buckets` equal ranges of rank, in one split."""
 
     split: int
+    name: str
     bucket: int
     buckets: int
     shards: tuple[Shard, ...]
 
-    def bounds(self) -> tuple[int, int]:
-        """Ranks [low, high) of the bucket."""
-        return (
-            self.bucket * (1 << 64) // self.buckets,
-            (self.bucket + 1) * (1 << 64) // self.buckets,
-        )
+
+@dataclass(frozen=True)
+class Slice:
+    """The rows of a scatter shard that belong to a bucket."""
+
+    shard: Shard
+    first: int
+    stop: int
+
+
+def slices(
+    ranges: Iterable[tuple[Shard, int, int]], split: int, inputs: Inputs
+) -> Iterator[tuple[Slice, pa.Table]]:
+    """The rows of every scatter shard with ranks in [low, high) of one split, where there are any;
+    one shard after the other, so that few files are open at a time."""
+    for shard, low, high in ranges:
+        table = inputs.table(shard)
+        begin, end = np.searchsorted(table["split"].to_numpy(), [split, split + 1])
+        rank = table["rank"].to_numpy()[begin:end]
+        first = int(np.searchsorted(rank, np.uint64(low)))
+        stop = len(rank) if high >= WHOLE else int(np.searchsorted(rank, np.uint64(high)))
+        if first < stop:
+            here = Slice(shard, int(begin) + first, int(begin) + stop)
+            yield here, table.slice(here.first, here.stop - here.first)
 
 
 def _gather(job: GatherJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens, in stream order."""
-    low, high = job.bounds()
-    parts = []
-    for shard in job.shards:
-        table = inputs.table(shard)
-        first, last = np.searchsorted(table["split"].to_numpy(), [job.split, job.split + 1])
-        rank = table["rank"].to_numpy()[first:last]
-        start = int(np.searchsorted(rank, np.uint64(low)))
-        end = len(rank) if high >> 64 else int(np.searchsorted(rank, np.uint64(high)))
-        parts.append(table.slice(first + start, end - start))
-    table = pa.concat_tables(parts)
-    order = ids.sort_order(ids.keys_as_u64(table["doc_key"]), table["rank"].to_numpy())
-    table = table.take(pa.array(order)).select(["doc_id", "doc_key", "tokens"]).combine_chunks()
-    counters = {"documents": len(table), "tokens": int(list_lengths(table["tokens"]).sum())}
-    path = f"stream/{layout.SPLITS[job.split]}-{job.bucket:06d}.arrow"
+    low, high = (WHOLE * (job.bucket + i) // job.buckets for i in (0, 1))
+    found, names, byte_lengths = [], [], []
+    kind = inputs.table(job.shards[0]).schema.field("tokens").type
+    ranges = ((shard, low, high) for shard in job.shards)
+    for here, piece in slices(ranges, job.split, inputs):
+        found.append(here)
+        names.append(copied(piece.select(["doc_id", "doc_key", "rank"])))
+        byte_lengths.append(byte_lengths_of(piece["tokens"]))
+    whole = pa.concat_tables([*names, _NAMES.empty_table()])
+    length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
+    order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
+    tokens = gather_rows(found, "tokens", kind, length, order, inputs)
+    ordered = whole.select(["doc_id", "doc_key"]).take(pa.array(order)).combine_chunks()
+    table = ordered.append_column("tokens", tokens)
+    counters = {"documents": len(table), "tokens": len(tokens.values), "split": job.name}
+    path = f"stream/{job.name}-{job.bucket:06d}.arrow"
     return Result((arrow_output(path, table),), counters)
+
+
+_NAMES = pa.schema(
+    [("doc_id", pa.uint64()), ("doc_key", pa.binary(ids.KEY_BYTES)), ("rank", pa.uint64())]
+)
+
+
+def copied(table: pa.Table) -> pa.Table:
+    """The same rows in memory of their own, so that the file behind them can be closed."""
+    return table.take(pa.array(np.arange(len(table))))
+
+
+def gather_rows(
+    found: list[Slice], name: str, kind: pa.DataType, byte_length_M: I64, order_M: I64,
+    inputs: Inputs,
+) -> pa.Array:  # fmt: skip
+    """Column `name` of all slices in this order of their M rows, one shard open at a time."""
+    rows = Rows(kind, byte_length_M[order_M])
+    place = np.empty(len(order_M), np.int64)
+    place[order_M] = np.arange(len(order_M))
+    start = 0
+    for part in found:
+        column = inputs.table(part.shard, [name])[name].slice(part.first, part.stop - part.first)
+        for chunk in column.chunks:
+            rows.fill(place[start : start + len(chunk)], chunk, np.arange(len(chunk)))
+            start += len(chunk)
+    return rows.array()
 
 
 def gather_stage(config: Config, scatter: StageManifest) -> Stage:
     """The round that writes each split's stream, bucket by bucket."""
     shards = tuple(scatter.shards)
     tasks = []
-    for split, name in enumerate(layout.SPLITS):
-        tokens = sum(_tokens(task.counters, name) for task in scatter.tasks)
+    for split, name in enumerate(splits.names(config)):
+        tokens = sum(task.counters["tokens"][name] for task in scatter.tasks)
         if not tokens:
             continue
         buckets = -(-tokens // config.pack.bucket_tokens)
         tasks += [
             Task(
                 f"gather of {name} bucket {b}",
-                GatherJob(split, b, buckets, shards),
+                GatherJob(split, name, b, buckets, shards),
                 shards,
                 2 * tokens // buckets,
             )
             for b in range(buckets)
         ]
     return Stage("gather", 1, _gather, tuple(tasks), {"bucket_tokens": config.pack.bucket_tokens})
-
-
-def _tokens(counters: Mapping[str, Mapping[str, int]], split: str) -> int:
-    return counters["tokens"][split]

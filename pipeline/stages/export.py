@@ -1,0 +1,257 @@
+"""Export: the text of the kept documents in stream order, in one scatter and one gather.
+
+Scatter: each documents shard of the run, its repeated lines cut out, sorted by (split, rank) with
+the ranks of the token shuffle. Gather: one range of ranks after the other, each a file below
+records/. The run is read and never changed; what is needed of it is left by `prep clean-up`.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core import ids
+from pipeline.core.errors import IntegrityError
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.shuffling.rows_of_lists import byte_lengths_of, take_rows
+from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.stages.export_format import Format, columns_for, image
+from pipeline.stages.keep import STATES
+from pipeline.stages.lines import cut_texts
+from pipeline.stages.shuffle import (
+    WHOLE,
+    Places,
+    copied,
+    gather_rows,
+    pieces,
+    places,
+    shard_of_piece,
+    slices,
+)
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+_KEPT = STATES[0]
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Some rows of a parquet table."""
+
+    table: Shard
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class TextJob:
+    """One documents shard of the run in `location`: its rows of documents.parquet and of
+    lines.parquet, copies if there is a mixture, and what is wanted of it. `seed` of the shuffle,
+    None for document order. With a mixture `piece_bytes` of text are put out at a time."""
+
+    location: str
+    index: int
+    documents: Shard
+    ends: TableRows
+    cuts: TableRows | None
+    copies: Shard | None
+    splits: tuple[str, ...]
+    fields: tuple[str, ...]
+    seed: int | None
+    piece_bytes: int
+
+
+def _scatter_text(job: TextJob, inputs: Inputs) -> Result:
+    """Columns text and the fields asked for, doc_key, split, rank; sorted by split and rank, which
+    is the place in bytes of the shard's part of the split where nothing is shuffled."""
+    run = Inputs(Path(job.location))
+    table = run.table(job.documents)
+    split, copies = _wanted(job, run, table)
+    texts = table["text"]
+    if job.cuts is not None and job.cuts.count:
+        texts = pa.chunked_array([cut_texts(texts, _cuts(job.cuts, run, table["doc_key"]))])
+    live = np.flatnonzero(split >= 0)
+    key_N2 = ids.keys_as_u64(table["doc_key"])[live]
+    size = byte_lengths_of(texts)[live]
+    chosen = split[live].astype(np.uint8)
+    if job.seed is None:
+        placed = _in_document_order(chosen, copies, size)
+    else:
+        placed = places(key_N2, chosen, copies, job.seed)
+    size, counts = size[placed.row], len(job.splits)
+    counters = {
+        "documents": len(size),
+        "rows": np.bincount(placed.split, minlength=counts).tolist(),
+        "bytes": np.bincount(placed.split, size, counts).astype(np.int64).tolist(),
+    }
+    cuts = [slice(None)] if job.copies is None else pieces(size, job.piece_bytes)
+    table = table.select(["doc_key", *columns_for(job.fields)]).append_column("text", texts)
+    placed = Places(live[placed.row], placed.split, placed.rank)
+    return Result(_shards(job.index, table, placed, cuts), counters)
+
+
+def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> Places:
+    """All copies by split and document; `rank` is where they begin in the bytes of the split."""
+    order = np.argsort(split_N, kind="stable")
+    row = np.repeat(order, copies_N[order])
+    split, size = split_N[row], size_N[row]
+    first = np.searchsorted(split, split)
+    begin = np.concatenate([[0], np.cumsum(size)])
+    rank = begin[: len(row)] - begin[first]
+    return Places(row, split, rank.astype(np.uint64))
+
+
+def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> Iterator[Output]:
+    others = [name for name in table.column_names if name not in ("doc_key", "text")]
+    key_N2 = ids.keys_as_u64(table["doc_key"])
+    for number, cut in enumerate(cuts):
+        row = placed.row[cut]
+        columns = {
+            "doc_key": ids.keys_from_u64(key_N2[row]), "text": take_rows(table["text"], row),
+            **{name: take_rows(table[name].cast(pa.large_string()), row) for name in others},
+            "split": pa.array(placed.split[cut]), "rank": pa.array(placed.rank[cut]),
+        }  # fmt: skip
+        yield arrow_output(shard_of_piece(index, number), pa.table(columns))
+
+
+def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
+    """Per document the number of its split, -1 where it is not asked for; copies of the others."""
+    ends = rows_of(job.ends, ["state", "split", "doc_key"], run)
+    kept = pc.equal(ends["state"], _KEPT)
+    number = numbers_of(ends["split"], job.splits)
+    state = kept.to_numpy()
+    ordinal = (table["doc_id"].to_numpy() & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    if len(ordinal) and (
+        ordinal[-1] >= len(ends) or ends["doc_key"].take(pa.array(ordinal)) != table["doc_key"]
+    ):
+        raise IntegrityError(f"{run.path(job.ends.table)}: not the table of {job.documents.path}")
+    split = np.where(state, number, -1)[ordinal]
+    if job.copies is None:
+        return split, np.ones(int((split >= 0).sum()), np.int64)
+    copies = np.zeros(len(ends), np.int64)
+    copies[state] = run.table(job.copies)["copies"].to_numpy()
+    return split, copies[ordinal][split >= 0]
+
+
+def numbers_of(names_N: pa.ChunkedArray, splits: tuple[str, ...]) -> I64:
+    """The place of each name among `splits`, -1 for others, (N,)."""
+    found = pc.index_in(names_N, value_set=pa.array(splits, pa.string()))
+    numbers: I64 = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return numbers
+
+
+def _cuts(cuts: TableRows, run: Inputs, doc_key: pa.ChunkedArray) -> pa.Table:
+    """The cuts of the shard with these keys, by row and start."""
+    found = rows_of(cuts, ["doc_key", "byte_start", "byte_end"], run)
+    row = pc.index_in(found["doc_key"], value_set=doc_key.combine_chunks())
+    return found.append_column("row", row)
+
+
+def rows_of(rows: TableRows, columns: list[str], run: Inputs) -> pa.Table:
+    """Rows of a parquet table; only the row groups that hold them are read."""
+    with pq.ParquetFile(run.path(rows.table)) as file:
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        ends = np.cumsum(sizes)
+        first, last = np.searchsorted(ends, [rows.first, rows.first + rows.count - 1], "right")
+        groups = list(range(int(first), min(int(last) + 1, len(sizes)))) if rows.count else []
+        table = file.read_row_groups(groups, columns=columns)
+        return table.slice(rows.first - (int(ends[first - 1]) if first else 0), rows.count)
+
+
+def scatter_text_stage(jobs: tuple[TextJob, ...]) -> Stage:
+    """One task per documents shard of the run."""
+    tasks = tuple(Task(f"text of {j.documents.path}", j, work=j.documents.size) for j in jobs)
+    return Stage("scatter_text", 1, _scatter_text, tasks)
+
+
+Ranges = tuple[tuple[Shard, int, int], ...]
+"""Scatter shards and the ranks [low, high) of each that belong to a file."""
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """File `number` of one split."""
+
+    split: int
+    name: str
+    number: int
+    format: Format
+    fields: tuple[str, ...]
+    shuffled: bool
+    ranges: Ranges
+
+
+def _gather_text(job: FileJob, inputs: Inputs) -> Result:
+    found, names, byte_lengths = [], [], []
+    empty = inputs.table(job.ranges[0][0]).slice(0, 0)
+    others = [name for name in empty.column_names if name not in ("text", "split")]
+    for here, piece in slices(job.ranges, job.split, inputs):
+        found.append(here)
+        names.append(copied(piece.select(others)))
+        byte_lengths.append(byte_lengths_of(piece["text"]))
+    whole = pa.concat_tables([*names, empty.select(others)])
+    length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
+    order = np.arange(len(whole))
+    if job.shuffled:
+        order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
+    text = gather_rows(found, "text", pa.large_string(), length, order, inputs)
+    table = whole.take(pa.array(order)).append_column("text", text)
+    data, content_hash = image(table, job.format, job.fields)
+    path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"
+    counters = {
+        "split": job.name, "documents": len(table), "text_bytes": int(length.sum()),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }  # fmt: skip
+    return Result((Output(path, data, content_hash),), counters)
+
+
+def gather_text_stage(
+    scatter: StageManifest, splits: tuple[str, ...], form: Format, fields: tuple[str, ...],
+    file_bytes: int, shuffled: bool,
+) -> Stage:  # fmt: skip
+    """One task per file; the number of files of a split follows from its bytes of text alone."""
+    tasks = []
+    for split, name in enumerate(splits):
+        sizes = [int(task.counters["bytes"][split]) for task in scatter.tasks]
+        shards = [task.shards for task in scatter.tasks]
+        rows = sum(task.counters["rows"][split] for task in scatter.tasks)
+        count = files_of(rows, sum(sizes), file_bytes)
+        for number in range(count):
+            ranges = _ranges(shards, sizes, number, count, shuffled)
+            job = FileJob(split, name, number, form, fields, shuffled, ranges)
+            inputs = tuple(shard for shard, _, _ in ranges)
+            label = f"{name} file {number} of {count}"
+            tasks.append(Task(label, job, inputs, sum(sizes) // count))
+    software = {"pyarrow": pa.__version__, "msgspec": msgspec.__version__}
+    return Stage("gather_text", 1, _gather_text, tuple(tasks), {}, software)
+
+
+def files_of(documents: int, text_bytes: int, file_bytes: int) -> int:
+    """The number of files of a split."""
+    return max(1, -(-text_bytes // file_bytes)) if documents else 0
+
+
+def _ranges(
+    shards: list[tuple[Shard, ...]], sizes: list[int], number: int, count: int, shuffled: bool
+) -> Ranges:
+    """Equal ranges of rank; without a shuffle, equal pieces of the bytes of all tasks in order."""
+    if shuffled:
+        low, high = (WHOLE * (number + i) // count for i in (0, 1))
+        return tuple((shard, low, high) for of_task in shards for shard in of_task)
+    total, start = sum(sizes), 0
+    low, high = (total * (number + i) // count for i in (0, 1))
+    found = []
+    for of_task, size in zip(shards, sizes, strict=True):
+        end = WHOLE if number == count - 1 else high - start
+        if low <= start + size and end > 0:
+            found += [(shard, max(0, low - start), end) for shard in of_task]
+        start += size
+    return tuple(found)

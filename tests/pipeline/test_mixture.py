@@ -1,0 +1,426 @@
+"""Mixtures and splits: which documents are repeated and held out, against plain Python.
+
+The arithmetic on random documents first, then whole runs.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import pipeline
+from pipeline import splits
+from pipeline.config import Config, load_config
+from pipeline.core import rng
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.ledger import ledger_from_dict
+from pipeline.mixture import (
+    ALL,
+    Part,
+    check_sources,
+    copies_of,
+    fill,
+    quota_of_epochs,
+    targets,
+)
+from pipeline.mixture_config import MixtureConfig
+from pipeline.stages.shuffle import places
+from pipeline.verify import verify
+
+SEED = 5
+MASK = (1 << 64) - 1
+
+
+def keys(count: int, salt: int = 0) -> rng.U64:
+    drawn = [rng.key(salt, "document", i) for i in range(count)]
+    return np.array([[k & MASK, k >> 64] for k in drawn], np.uint64).reshape(-1, 2)
+
+
+def plain_rank(key: np.ndarray, purpose: str) -> int:
+    """rng.rank in plain integers: fmt of MurmurHash3's finalizer over both halves of the key."""
+
+    def mix(x: int) -> int:
+        x ^= x >> 33
+        x = x * 0xFF51AFD7ED558CCD & MASK
+        x ^= x >> 33
+        x = x * 0xC4CEB9FE1A85EC53 & MASK
+        return x ^ x >> 33
+
+    secret = rng.key(SEED, "rank", purpose)
+    mixed = mix(int(key[0]) ^ (secret & MASK))
+    return mix(mix((mixed + int(key[1])) & MASK) ^ (secret >> 64))
+
+
+def plain_copies(key: np.ndarray, epochs: Fraction) -> int:
+    """Copy c is there when c + u(c) < epochs, counted one by one."""
+    copies = 0
+    while copies + Fraction(plain_rank(key, f"mixture/{copies}"), ALL) < epochs:
+        copies += 1
+    return copies
+
+
+@given(st.floats(0, 6), st.integers(0, 30))
+@example(1.0, 20)
+@example(0.0, 20)
+@example(2.5, 20)
+def test_epochs_against_plain_python(epochs: float, count: int) -> None:
+    key_N2 = keys(count)
+    part = Part(key_N2, np.zeros(count, np.int64), np.ones(count, np.int64))
+    found = copies_of(part, (quota_of_epochs(epochs),), SEED)
+    expected = [plain_copies(key, Fraction(epochs)) for key in key_N2]
+    assert found.tolist() == expected
+
+
+@given(st.lists(st.floats(0, 4), min_size=2, max_size=2))
+def test_more_epochs_only_add_copies(epochs: list[float]) -> None:
+    part = Part(keys(40), np.zeros(40, np.int64), np.ones(40, np.int64))
+    less, more = (copies_of(part, (quota_of_epochs(e),), SEED) for e in sorted(epochs))
+    assert (less <= more).all()
+
+
+def test_a_share_of_documents() -> None:
+    """2.25 epochs of many documents are 2.25 copies on average, each document 2 or 3."""
+    count = 20_000
+    part = Part(keys(count), np.zeros(count, np.int64), np.ones(count, np.int64))
+    copies = copies_of(part, (quota_of_epochs(2.25),), SEED)
+    assert set(copies.tolist()) == {2, 3}
+    assert abs(copies.mean() - 2.25) < 5 * (0.25 * 0.75 / count) ** 0.5
+
+
+documents = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), min_size=1, max_size=60)
+
+
+@given(documents, st.lists(st.integers(0, 3_000), min_size=3, max_size=3), st.integers(1, 4))
+@example([(0, 5)] * 3, [15, 0, 0], 1)
+@example([(0, 5)] * 3, [4, 0, 0], 1)
+def test_fill_comes_within_a_document(
+    rows: list[tuple[int, int]], wanted: list[int], pieces: int
+) -> None:
+    """Never more than asked; less by less than the next document of that source, by draw."""
+    source, tokens = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    whole = Part(keys(len(rows)), source, tokens)
+    totals = np.bincount(source, tokens, 3).astype(np.int64)
+    target = np.where(totals > 0, np.array(wanted, np.int64), 0)
+
+    def parts() -> Iterator[Part]:
+        for at in np.array_split(np.arange(len(rows)), pieces):
+            yield Part(whole.key_N2[at], source[at], tokens[at])
+
+    quotas = fill(target, totals, parts, SEED)
+    copies = copies_of(whole, quotas, SEED).astype(np.int64)
+    got = np.bincount(source, tokens * copies, 3).astype(np.int64)
+    for s in range(3):
+        assert got[s] <= target[s]
+        left_out = [i for i in np.flatnonzero(source == s) if copies[i] == quotas[s].copies]
+        if left_out:
+            purpose = f"mixture/{quotas[s].copies}"
+            next_one = min(left_out, key=lambda i: plain_rank(whole.key_N2[i], purpose))
+            assert got[s] + tokens[next_one] > target[s]
+        else:
+            assert got[s] == target[s]
+
+
+@given(documents, st.integers(0, 500), st.tuples(st.integers(0, 2), st.integers(1, 50)))
+def test_one_more_document_only_thins_out_its_source(
+    rows: list[tuple[int, int]], wanted: int, new: tuple[int, int]
+) -> None:
+    """By weight: other sources keep every copy, its own source loses some at most."""
+
+    def copies(rows: list[tuple[int, int]], target: np.ndarray) -> np.ndarray:
+        source, tokens = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        part = Part(keys(len(rows)), source, tokens)
+        totals = np.bincount(source, tokens, 3).astype(np.int64)
+        target = np.where(totals > 0, target, 0)
+        return copies_of(part, fill(target, totals, lambda: iter([part]), SEED), SEED)
+
+    target = np.full(3, wanted)
+    before, after = copies(rows, target), copies([*rows, new], target)
+    for (source, _), old, now in zip(rows, before.tolist(), after.tolist(), strict=False):
+        assert now <= old if source == new[0] else now == old
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.integers(0, 5))
+def test_copies_have_ranks_of_their_own(copies: list[int], more: int) -> None:
+    """Every copy once, in the order of (split, rank); a document more moves no other's copies."""
+    key_N2 = keys(len(copies) + 1)
+    split = np.array([i % 3 for i in range(len(copies) + 1)], np.uint8)
+    count = np.array([*copies, more], np.int64)
+    with_more = places(key_N2, split, count, SEED)
+    without = places(key_N2[:-1], split[:-1], count[:-1], SEED)
+    assert Counter(with_more.row.tolist()) == {i: n for i, n in enumerate(count.tolist()) if n}
+    order = list(zip(with_more.split.tolist(), with_more.rank.tolist(), strict=True))
+    assert order == sorted(order)
+    kept = with_more.row != len(copies)
+    assert with_more.row[kept].tolist() == without.row.tolist()
+    assert with_more.rank[kept].tolist() == without.rank.tolist()
+    for row, rank in zip(without.row, without.rank, strict=True):
+        purposes = ["shuffle", *(f"shuffle/{c}" for c in range(1, copies[row]))]
+        assert int(rank) in {plain_rank(key_N2[row], purpose) for purpose in purposes}
+
+
+def test_copies_spread() -> None:
+    """The copies of a document stand as far apart as two documents drawn at random."""
+    count = 4_000
+    placed = places(keys(count), np.zeros(count, np.uint8), np.full(count, 2), SEED)
+    position = np.argsort(placed.row, kind="stable").reshape(count, 2)
+    gaps = np.abs(position[:, 0] - position[:, 1]) / (2 * count)
+    assert abs(gaps.mean() - 1 / 3) < 5 * (1 / 18 / count) ** 0.5
+    assert (gaps < 0.01).mean() < 0.03
+
+
+def test_targets() -> None:
+    tokens = {"a": 100, "b": 1000, "c": 50, "none": 0}
+    config = MixtureConfig(weights={"a": 1.0, "b": 2.0}, default=1.0)
+    assert targets(config, tokens) == {"a": 50, "b": 100, "c": 50, "none": 0}
+    config = MixtureConfig(weights={"a": 1.0, "b": 2.0}, default=0.0, max_epochs=3.0)
+    assert targets(config, tokens) == {"a": 300, "b": 600, "c": 0, "none": 0}
+    config = MixtureConfig(weights={"a": 0.5, "b": 0.5}, default=0.0, tokens=1001)
+    assert targets(config, tokens) == {"a": 500, "b": 500, "c": 0, "none": 0}
+    thirds = MixtureConfig(weights={"a": 3.0, "b": 4.0}, default=0.0)
+    assert targets(thirds, tokens)["a"] == 100, "the anchor has all of its documents"
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MixtureConfig(weights={"none": 1.0}, default=1.0), "source 'none' has no document left"),
+        (
+            MixtureConfig(weights={"a": 1.0}, default=0.0, tokens=500, max_epochs=2.0),
+            "5.00 epochs of source 'a', more than 2; ask for 200 at most",
+        ),
+        (MixtureConfig(weights={"a": 1.0}, default=0.0, tokens=10**9), "more than 1000"),
+        (MixtureConfig(weights={"none": 0.0}, default=1.0), ""),
+    ],
+)
+def test_targets_that_cannot_be(config: MixtureConfig, message: str) -> None:
+    tokens = {"a": 100, "none": 0}
+    if not message:
+        assert targets(config, tokens) == {"a": 100, "none": 0}
+        return
+    with pytest.raises(InputError) as found:
+        targets(config, tokens)
+    assert message in str(found.value)
+
+
+def test_unknown_sources() -> None:
+    with pytest.raises(ConfigError, match=r"'Wikipeda'; did you mean 'Wikipedia'\?; sources: Git"):
+        check_sources(MixtureConfig(epochs={"Wikipeda": 2.0}), {"Wikipedia": 5, "Git": 0})
+    with pytest.raises(ConfigError, match=r"no weight for Wikipedia; give each one"):
+        check_sources(MixtureConfig(weights={"Git": 2.0}), {"Wikipedia": 5, "Git": 3, "empty": 0})
+    check_sources(MixtureConfig(weights={"Git": 2.0}, default=0.0), {"Wikipedia": 5, "Git": 3})
+    check_sources(MixtureConfig(epochs={"Git": 2.0}), {"Wikipedia": 5, "Git": 3})
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("mixture: {epochs: {a: 1}, weights: {a: 1}}", "either epochs or weights"),
+        ("mixture: {epochs: {a: -1}}", "greater than or equal to 0"),
+        ("mixture: {epochs: {a: 1001}}", "less than or equal to 1000"),
+        ("mixture: {epochs: {a: .nan}}", "finite"),
+        ("mixture: {tokens: 10B}", "go with weights"),
+        ("mixture: {weights: {a: 0}}", "a weight above 0"),
+        ("mixture: {weights: {a: 1}, tokens: 10Q}", "units k, M, B, T"),
+        ("mixture: {epoch: {a: 1}}", "did you mean 'epochs'"),
+        ("mixture: pile", "mixture: "),
+        ("splits: {train: 1 %}", "held-out splits only"),
+        ("splits: {test: 60 %, more: 40 %}", "less than 1"),
+        ("splits: {a-b: 1 %}", "splits.a-b"),
+        ("splits: {Test: 1 %, test: 1 %}", "upper and lower case"),
+        ("splits: {validation: 1 %}\npack: {validation_share: 1 %}", "give it once"),
+    ],
+)
+def test_bad_config(section: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"inputs: [{{name: a, path: .}}]\n{section}\n")
+    with pytest.raises(ConfigError) as found:
+        load_config(path)
+    assert message in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_token_counts() -> None:
+    found = MixtureConfig.model_validate_json('{"weights": {"a": 1}, "tokens": "1.5B"}')
+    assert found.tokens == 1_500_000_000
+
+
+def config_with(**sections: Any) -> Config:
+    return Config.model_validate({"name": "x", "inputs": ({"name": "a", "path": "."},), **sections})
+
+
+@given(st.integers(0, 300), st.integers(0, 2**32), st.lists(st.floats(0, 0.3), max_size=3))
+def test_splits_against_plain_python(count: int, salt: int, shares: list[float]) -> None:
+    """Consecutive pieces of [0, 1), and one document at least in each, as long as there are two."""
+    key_N2 = keys(count, salt)
+    held_out = tuple((f"s{i}", share) for i, share in enumerate(shares))
+    kept = np.arange(count) % 4 != 0
+    found = splits.assign(key_N2, kept, held_out, SEED)
+    point = [plain_rank(key, "split") >> 11 for key in key_N2]
+    expected = []
+    for p in point:
+        start, here = 0.0, 0
+        for index, share in enumerate(shares, 1):
+            if start <= p * 2.0**-53 < start + share:
+                here = index
+            start += share
+        expected.append(here)
+    for index, share in enumerate(shares, 1):
+        left = [i for i in range(count) if kept[i] and expected[i] == 0]
+        if share > 0 and len(left) > 1 and index not in [expected[i] for i in np.flatnonzero(kept)]:
+            expected[min(left, key=lambda i: point[i])] = index
+    assert found.tolist() == expected
+
+
+def test_held_out_splits() -> None:
+    config = config_with(splits={"test": 0.001, "dev": 0.2})
+    assert splits.held_out(config) == (("validation", 0.0017), ("test", 0.001), ("dev", 0.2))
+    assert splits.names(config) == ("train", "validation", "test", "dev")
+    config = config_with(splits={"test": 0.001, "validation": 0.2})
+    assert splits.held_out(config) == (("validation", 0.2), ("test", 0.001))
+
+
+MIXED = (
+    "mixture={epochs: {Wiki: 2.5, Code: 0.5, Books3: 7}}", "splits={test: 10 %}",
+    "pack.bucket_tokens=4096",
+)  # fmt: skip
+WEIGHED = ("mixture={weights: {Wiki: 3, Code: 1}, default: 0, tokens: 9000}",)
+
+
+@pytest.fixture(scope="module")
+def mixed(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("mixed") / "run"
+    pipeline.run(corpus.config, out, 0, overrides=MIXED)
+    return out
+
+
+def stream(run: Path, split: str) -> pa.Table:
+    """The stream of a split: doc_key and tokens in order."""
+    shards = sorted((run / "stream").glob(f"{split}-*.arrow"))
+    return pa.concat_tables(
+        [pa.ipc.open_file(pa.memory_map(str(s))).read_all() for s in shards]
+    ).select(["doc_key", "tokens"])
+
+
+def test_a_mixed_run(mixed: Path) -> None:
+    """Every kept document of train as often as its draws say, of other splits once."""
+    verify(mixed)
+    table = pq.read_table(mixed / "documents.parquet").to_pylist()
+    kept = [row for row in table if row["state"] == "kept"]
+    epochs = {"Wiki": Fraction(5, 2), "Code": Fraction(1, 2)}
+    expected: Counter[bytes] = Counter()
+    for row in (r for r in kept if r["split"] == "train"):
+        key = np.frombuffer(row["doc_key"], np.uint64)
+        copies = plain_copies_of(key, epochs.get(row["source"], Fraction(1)), seed=7)
+        expected[row["doc_key"]] += copies
+    assert Counter(stream(mixed, "train")["doc_key"].to_pylist()) == +expected
+    assert max(expected.values()) == 3
+    for split in ("validation", "test"):
+        held_out = Counter(r["doc_key"] for r in kept if r["split"] == split)
+        assert Counter(stream(mixed, split)["doc_key"].to_pylist()) == held_out
+        assert held_out
+
+
+def plain_copies_of(key: np.ndarray, epochs: Fraction, seed: int) -> int:
+    copies = 0
+    while copies < epochs:
+        drawn = rng.rank(key.reshape(1, 2), seed, f"mixture/{copies}")[0]
+        if copies + Fraction(int(drawn), ALL) >= epochs:
+            break
+        copies += 1
+    return copies
+
+
+def test_the_books_of_a_mixed_run(mixed: Path) -> None:
+    """Tokens of all splits = Σ tokens · copies, per source; a count that is off is found."""
+    ledger = json.loads((mixed / "ledger.json").read_bytes())
+    table = pq.read_table(mixed / "documents.parquet")
+    tokens = dict(zip(table["doc_key"].to_pylist(), table["tokens"].to_pylist(), strict=True))
+    source = dict(zip(table["doc_key"].to_pylist(), table["source"].to_pylist(), strict=True))
+    got: Counter[str] = Counter()
+    for key in stream(mixed, "train")["doc_key"].to_pylist():
+        got[source[key]] += tokens[key]
+    assert {n: m["stream_tokens"] for n, m in ledger["mixture"].items() if n in got} == got
+    assert sum(got.values()) == ledger["splits"]["train"]["tokens"]
+    assert ledger["mixture"]["Wiki"]["epochs"] == 2.5
+    ledger_from_dict(ledger).check()
+    ledger["mixture"]["Wiki"]["stream_tokens"] += 1
+    with pytest.raises(IntegrityError, match="mixture"):
+        ledger_from_dict(ledger).check()
+
+
+def test_a_mixture_moves_no_first_copy(mixed: Path, small_run: Any, corpus: Any) -> None:
+    """First copies stand in the order they have without a mixture."""
+    out = mixed.parent / "plain"
+    pipeline.run(corpus.config, out, 0, overrides=("splits={test: 10 %}",))
+    plain = stream(out, "train")["doc_key"].to_pylist()
+    placed = stream(mixed, "train")["doc_key"].to_pylist()
+    once = [key for key in placed if placed.count(key) == 1]
+    assert len(once) > 10
+    assert once == [key for key in plain if placed.count(key) == 1]
+
+
+def test_another_mixture_reuses_the_tokens(mixed: Path, corpus: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    pipeline.run(corpus.config, out, 0, overrides=MIXED)
+    again = pipeline.run(corpus.config, out, 0, overrides=(*MIXED, "mixture.epochs.Wiki=1.5"))
+    assert {"clean", "keep", "tokenize", "documents"} <= set(again.reused)
+    assert not {"mixture", "scatter", "gather"} & set(again.reused)
+    verify(out)
+
+
+def test_weights(corpus: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:
+    out = tmp_path / "run"
+    pipeline.run(corpus.config, out, 0, overrides=WEIGHED)
+    verify(out)
+    found = json.loads((out / "ledger.json").read_bytes())["mixture"]
+    longest = max(pq.read_table(out / "documents.parquet")["tokens"].to_pylist())
+    assert 6750 - longest < found["Wiki"]["stream_tokens"] <= 6750
+    assert 2250 - longest < found["Code"]["stream_tokens"] <= 2250
+    assert found["web"]["stream_tokens"] == 0
+    ended = prep("run", corpus.config, "--out", out, "--workers", 0, "--set", WEIGHED[0])
+    assert ended.code == 0
+    assert "mixture of train" in ended.out
+    assert "<h2>Mixture</h2>" in (out / "report.html").read_text()
+
+
+def test_a_mixture_for_nothing(corpus: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:
+    for setting, code, message in (
+        ("mixture={epochs: {Wikki: 2}}", 2, "did you mean 'Wiki'?; sources: Books3, Code, "),
+        ("mixture={default: 0}", 3, "no document would be left in train"),
+        ("mixture={weights: {Books3: 1}, default: 1}", 3, "'Books3' has no document left"),
+        ("mixture={weights: {Wiki: 1}}", 2, "no weight for Books3, Code, papers, web"),
+    ):
+        ended = prep("run", corpus.config, "--out", tmp_path / "run", "--set", setting)
+        assert (ended.code, ended.err.count("\n") < 30) == (code, True), ended.err
+        assert message in ended.err
+        assert "Traceback" not in ended.err
+
+
+@pytest.mark.slow
+def test_workers_and_a_mixture(corpus: Any, tmp_path: Path) -> None:
+    from pipeline.core.storage import tree_hash
+
+    hashes = set()
+    for workers in (0, 2):
+        out = tmp_path / str(workers)
+        pipeline.run(corpus.config, out, workers, overrides=MIXED)
+        hashes.add(tree_hash(out))
+    assert len(hashes) == 1
+
+
+def test_pieces_and_buckets_change_nothing(mixed: Path, corpus: Any, tmp_path: Path) -> None:
+    """What one task holds at a time is no part of the stream."""
+    out = tmp_path / "run"
+    pipeline.run(corpus.config, out, 0, overrides=(*MIXED, "pack.bucket_tokens=1000000"))
+    assert len(list((out / "shuffle").iterdir())) < len(list((mixed / "shuffle").iterdir()))
+    for split in ("train", "validation", "test"):
+        assert stream(out, split).to_pylist() == stream(mixed, split).to_pylist()
