@@ -1,12 +1,11 @@
 """Decontaminate: documents that hold text of evaluation items, as evidence and decisions.
 
-Three stages: `eval_index` reads the evaluation sets and publishes what is looked for, and which
-items are too short for that; `overlap` looks at every documents shard; `decisions` joins its
-findings with those of the screen stage, in the form of that stage, the more severe decision first.
+Two stages: `eval_index` reads the evaluation sets and publishes what is looked for, and which
+items are too short for that; `overlap` looks at every documents shard.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,6 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.policy import DECISIONS
 from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, records
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.stages.screen import DECISION_SCHEMA, EVIDENCE_SCHEMA
@@ -256,53 +254,3 @@ def overlap_stage(clean: StageManifest, index: StageManifest, rules: OverlapRule
         for i, s in enumerate(clean.below("documents"))
     )
     return Stage("overlap", 1, _overlap, tasks)
-
-
-@dataclass(frozen=True)
-class DecisionsJob:
-    """What two detectors found in one documents shard of so many documents."""
-
-    index: int
-    documents: int
-    evidence: tuple[Shard, Shard]
-    decisions: tuple[Shard, Shard]
-
-
-def _decisions(job: DecisionsJob, inputs: Inputs) -> Result:
-    evidence = pa.concat_tables(
-        [OVERLAP_SCHEMA.empty_table(), *(inputs.table(s) for s in job.evidence)],
-        promote_options="default",
-    )
-    order = np.argsort(evidence["doc_id"].to_numpy(), kind="stable")
-    decisions = worst_decisions(*(inputs.table(s) for s in job.decisions))
-    outputs = (
-        arrow_output(f"decisions/{job.index:06d}.evidence.arrow", evidence.take(pa.array(order))),
-        arrow_output(f"decisions/{job.index:06d}.decisions.arrow", decisions),
-    )
-    return Result(outputs, {"documents": job.documents, "evidence": len(evidence)})
-
-
-def worst_decisions(first: pa.Table, second: pa.Table) -> pa.Table:
-    """Two tables of DECISION_SCHEMA as one, a row per document by doc_id: of two decisions the more
-    severe, the first of equal ones, with the evidence of both."""
-    worst: dict[int, dict[str, Any]] = {}
-    for row in [*first.to_pylist(), *second.to_pylist()]:
-        other = worst.setdefault(row["doc_id"], row)
-        if other is row:
-            continue
-        evidence = [*other["evidence"], *row["evidence"]]
-        severe = max(other, row, key=lambda d: DECISIONS.index(d["decision"]))
-        worst[row["doc_id"]] = {**severe, "evidence": evidence}
-    rows = [worst[doc_id] for doc_id in sorted(worst)]
-    return pa.Table.from_pylist(rows, schema=DECISION_SCHEMA)
-
-
-def decisions_stage(screen: StageManifest, overlap: StageManifest) -> Stage:
-    """The stage whose manifest takes the place of the screen stage's for all that read it."""
-    pairs = list(zip(screen.tasks, overlap.tasks, strict=True))
-    tasks = []
-    for index, (one, other) in enumerate(pairs):
-        evidence, decisions = zip(one.shards, other.shards, strict=True)
-        job = DecisionsJob(index, other.counters["documents"], evidence, decisions)
-        tasks.append(Task(f"decisions of shard {index}", job, (*evidence, *decisions)))
-    return Stage("decisions", 1, _decisions, tuple(tasks))

@@ -1,0 +1,190 @@
+"""`prep clean`: cleaning and filters without the rest of a preparation; all documents that pass
+stay, duplicates too."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pipeline.cleaning.mask import KINDS
+from pipeline.config import Config, DedupConfig, LoadedConfig, PackConfig, load_config
+from pipeline.core.config_model import parse
+from pipeline.core.errors import ConfigError, printable
+from pipeline.core.manifest import StageManifest, TaskRecord
+from pipeline.core.strict_yaml import Loaded
+from pipeline.filters.settings import (
+    C4Config,
+    FiltersConfig,
+    GopherConfig,
+    GopherRepetitionConfig,
+)
+from pipeline.preparation import (
+    Prepared,
+    RunStage,
+    Story,
+    Unchanged,
+    check_survivors,
+    read_inputs,
+)
+from pipeline.stage import Stage
+from pipeline.stages.account import account_stage
+from pipeline.stages.batches import Batch, Batches
+from pipeline.stages.cleaned import cleaned_stage
+from pipeline.stages.decisions import decisions_stage
+from pipeline.stages.export_format import Format
+from pipeline.stages.filters import filters_stage
+from pipeline.stages.keep import keep_stage
+from pipeline.stages.screen import evidence_stage
+from pipeline.stages.tables import documents_stage, sources_stage
+
+NAME = "files"
+"""The name of the input that the files make."""
+
+Detector = Callable[[StageManifest], Stage]
+"""Builds a stage from the manifest of the clean stage."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `prep clean` is asked for on the command line; None leaves a key as it is. `mask` and
+    `language` are lists with commas."""
+
+    min_length: int | None = None
+    fix_text: bool | None = None
+    mask: str | None = None
+    language: str | None = None
+    gopher: bool = False
+    gopher_repetition: bool = False
+    c4: bool = False
+    bad_words: Path | None = None
+    text_key: str | None = None
+
+
+def settings(
+    config: str | Path | None, files: Sequence[str], options: Options, overrides: tuple[str, ...]
+) -> LoadedConfig:
+    """The config of a run: that of the file, if any, changed by options and overrides, with these
+    files for its inputs, if any. Raises ConfigError."""
+    wrong = [name for name in _names(options.mask) if name not in KINDS]
+    if wrong:
+        raise ConfigError(f"--mask {printable(wrong[0])}: expected {', '.join(KINDS)}")
+    changes = (*_overrides(options), *overrides)
+    if config is not None:
+        return _chosen(load_config(config, changes), files, options)
+    if not files:
+        raise ConfigError("nothing to clean: give FILES, or --config with inputs")
+    bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
+    parsed = parse(Config, Loaded(Path("prep clean"), bare, {}), changes)
+    return _chosen(LoadedConfig(config=parsed, base=Path()), files, options)
+
+
+def _overrides(options: Options) -> Iterator[str]:
+    """Options as `--set` takes them."""
+    plain = {
+        "clean.min_length": options.min_length, "clean.fix_text": options.fix_text,
+        "inputs.0.text_key": options.text_key,
+        "filters.c4.bad_words": options.bad_words and str(options.bad_words.absolute()),
+    }  # fmt: skip
+    yield from (f"{key}={json.dumps(value)}" for key, value in plain.items() if value is not None)
+    lists = {"clean.mask": options.mask, "filters.language.keep": options.language}
+    for key, value in lists.items():
+        if value is not None:
+            yield f"{key}={json.dumps(_names(value))}"
+
+
+def _names(listed: str | None) -> list[str]:
+    """What a list with commas names.
+
+    >>> _names("en, ar"), _names(None)
+    (['en', 'ar'], [])
+    """
+    return [name.strip() for name in listed.split(",")] if listed is not None else []
+
+
+def _chosen(given: LoadedConfig, files: Sequence[str], options: Options) -> LoadedConfig:
+    """What of a config counts here: its inputs, or these files read as its first input; `read`,
+    `clean`, `filters` and `cluster`."""
+    config, inputs, base = given.config, given.config.inputs, given.base
+    filters = _switched_on(config.filters, options)
+    if files:
+        inputs = (inputs[0].model_copy(update={"name": NAME, "path": tuple(files)}),)
+        filters, base = _based(filters, given.base), Path()
+    chosen = Config(
+        name=config.name,
+        inputs=inputs,
+        read=config.read,
+        clean=config.clean,
+        filters=filters,
+        cluster=config.cluster,
+        dedup=DedupConfig(preset="none"),
+        pack=PackConfig(validation_share=0.0),
+    )
+    return LoadedConfig(config=chosen, base=base)
+
+
+def _switched_on(filters: FiltersConfig, options: Options) -> FiltersConfig:
+    """With the families that are asked for and not configured yet."""
+    families = {"gopher": GopherConfig, "gopher_repetition": GopherRepetitionConfig, "c4": C4Config}
+    added = {
+        name: model()
+        for name, model in families.items()
+        if getattr(options, name) and getattr(filters, name) is None
+    }
+    return filters.model_copy(update=added)
+
+
+def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
+    """With the file of bad words relative to the current directory."""
+    if filters.c4 is None or filters.c4.bad_words is None:
+        return filters
+    c4 = filters.c4.model_copy(update={"bad_words": str(base / filters.c4.bad_words)})
+    return filters.model_copy(update={"c4": c4})
+
+
+def _clean(
+    form: Format, detectors: Sequence[Detector], prepared: Prepared, run_stage: RunStage,
+    unchanged: Unchanged,
+) -> dict[str, StageManifest]:  # fmt: skip
+    """From raw shards to cleaned records and the tables that account for all others."""
+    done: dict[str, StageManifest] = {}
+
+    def run(stage: Stage) -> StageManifest:
+        done[stage.name] = run_stage(stage)
+        return done[stage.name]
+
+    reading, clean = read_inputs(prepared, run, unchanged)
+    found = [run(filters_stage(clean, prepared.filters))] if prepared.filters.on else []
+    found += [run(detector(clean)) for detector in detectors]
+    decided = None
+    if found:
+        decided = run(decisions_stage(*found)) if len(found) > 1 else found[0]
+        run(evidence_stage(decided))
+    keep = run(keep_stage(prepared.config, Batches((_batch(clean, decided),)), None, ()))
+    check_survivors(keep)
+    run(sources_stage(reading, clean))
+    documents = run(documents_stage(clean, keep, decided))
+    run(account_stage(clean, documents, {}))
+    run(cleaned_stage(clean, keep, form))
+    return done
+
+
+def story_of(form: Format, detectors: Sequence[Detector] = ()) -> Story:
+    """The story that writes this format. `detectors` are stages of your own that find evidence and
+    decide, in the form of the screen stage: see docs/add_a_stage.md."""
+    return Story("clean", partial(_clean, form, detectors))
+
+
+def _batch(clean: StageManifest, decided: StageManifest | None) -> Batch:
+    shards = decided.shards if decided else []
+    decisions = tuple(shard for shard in shards if shard.path.endswith(".decisions.arrow"))
+    counts = tuple(_documents(task) for task in clean.tasks)
+    return Batch("", "", counts, clean.below("documents"), (), (), decisions=decisions)
+
+
+def _documents(task: TaskRecord) -> int:
+    """Rows of a documents shard: what was read, without what was dropped at once."""
+    accounts = task.counters["sources"].values()
+    read = sum(account["documents"]["documents"] for account in accounts)
+    dropped = [tally for account in accounts for tally in account["dropped"].values()]
+    return int(read - sum(tally["documents"] for tally in dropped))

@@ -1,0 +1,125 @@
+"""C4's rules for whole documents: Raffel et al. 2020, section 2.2 (arXiv:1910.10683).
+
+C4 removes lines: those without terminal punctuation, and short ones. Here no text is cut, so those
+rules judge the document: by the share of its lines that end a sentence, and by the sentences in the
+lines that C4 would keep, of which C4 wants three. Its lines about Javascript, cookies and terms of
+use are not looked for; `lines` removes repeated ones.
+
+A sentence ends with one or more of the marks in `characters.SENTENCE_ENDS` before white space,
+quotes or closing brackets between them apart; abbreviations count as ends too. A line ends a
+sentence when its last characters do and are no ellipsis.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.text import TextArray, texts_of
+from pipeline.filters.characters import (
+    DOT,
+    ELLIPSIS,
+    F64,
+    I64,
+    NEWLINE,
+    QUOTE,
+    SPACE,
+    STOP,
+    U8,
+    U32,
+    character_table,
+    entry_of,
+    read,
+)
+from pipeline.filters.compiled import kernel
+
+MEASURES = ("terminal_lines", "sentences")
+"""Columns of `measure`: share of lines that end a sentence; sentences in such lines of enough
+words."""
+
+LOREM_IPSUM = "lorem ipsum"
+CURLY_BRACKET = "{"
+_WORD = r"\p{L}\p{M}\p{N}_"
+
+Truth = npt.NDArray[np.bool_]
+
+
+def measure(texts: TextArray, min_line_words: int) -> F64:
+    """What the rules on lines look at, (N, 2) float64 in the order of `MEASURES`; 0 for texts
+    without lines. Raises as `dedup.text.texts_of`."""
+    table = character_table()
+    parts = [_measure(t.data, t.offsets, table, min_line_words) for t in texts_of(texts)]
+    return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
+
+
+def holds(texts: pa.ChunkedArray | pa.Array, phrase: str) -> Truth:
+    """Which texts hold a phrase, in any case of ASCII letters, (N,) bool."""
+    return np.asarray(pc.match_substring(texts, phrase, ignore_case=True))
+
+
+def holds_word(texts: pa.ChunkedArray | pa.Array, words: Sequence[str]) -> Truth:
+    """Which texts hold one of these words or phrases, whole and in any case, (N,) bool."""
+    return np.asarray(pc.match_substring_regex(texts, _pattern(words, _WORD)))
+
+
+def first_word(text: str, words: Sequence[str]) -> str:
+    """The first of the words in a text that holds one."""
+    folded = {word.lower(): word for word in words}
+    found = re.search(_pattern(words, r"\w"), text)
+    return folded.get(found[1].lower(), found[1]) if found else ""
+
+
+def _pattern(words: Sequence[str], letter: str) -> str:
+    listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    return f"(?i)(?:^|[^{letter}])({listed})(?:$|[^{letter}])"
+
+
+@kernel
+def _measure(data: U8, offsets_N1: I64, table: U32, min_line_words: int) -> F64:
+    """`measure` for texts that lie end to end."""
+    values = np.zeros((len(offsets_N1) - 1, 2))
+    for row in range(len(offsets_N1) - 1):
+        position, end = offsets_N1[row], offsets_N1[row + 1]
+        lines = ended = sentences = 0
+        while position < end:
+            position, words, stops, ends_so = _line(data, position, end, table)
+            lines += words > 0
+            ended += ends_so
+            if ends_so and words >= min_line_words:
+                sentences += stops
+        if lines:
+            values[row, 0], values[row, 1] = ended / lines, sentences
+    return values
+
+
+@kernel
+def _line(data: U8, position: int, end: int, table: U32) -> tuple[int, int, int, bool]:
+    """Read a line: where the next one begins, its words and sentences, and whether it ends one."""
+    words = stops = dots = 0
+    in_word, stopped, ends_so = False, False, False
+    while position < end:
+        c, position = read(data, position)
+        entry = entry_of(c, table)
+        if entry & SPACE:
+            if in_word:
+                words += 1
+                stops += stopped
+                ends_so = stopped and dots < 3
+            in_word, stopped, dots = False, False, 0
+            if c == NEWLINE:
+                return position, words, stops, ends_so
+            continue
+        in_word = True
+        if entry & STOP:
+            stopped = True
+            dots = 3 if c == ELLIPSIS else dots + 1 if c == DOT else 0
+        elif not entry & QUOTE:
+            stopped, dots = False, 0
+    if in_word:
+        words += 1
+        stops += stopped
+        ends_so = stopped and dots < 3
+    return position, words, stops, ends_so

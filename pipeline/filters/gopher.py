@@ -1,0 +1,140 @@
+"""Gopher's quality rules: Rae et al. 2021, appendix A1.1 (arXiv:2112.11446), without its language.
+
+Words are those of `str.split`, so marks count as part of the word they stand at; languages written
+without spaces have words that are far too long. Lines are what stands between newlines; lines of
+white space alone do not count. The hash and ellipsis ratios are signs per word, "..." counting as
+one sign like "…".
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.text import TextArray, texts_of
+from pipeline.filters.characters import (
+    ALNUM,
+    ALPHA,
+    BULLET,
+    DOT,
+    ELLIPSIS,
+    F64,
+    HASH,
+    I64,
+    LOWER,
+    NEWLINE,
+    SPACE,
+    U8,
+    U32,
+    U64,
+    character_table,
+    entry_of,
+    hash_of,
+    read,
+)
+from pipeline.filters.characters import absorb as _absorb
+from pipeline.filters.compiled import kernel
+
+Truth = npt.NDArray[np.bool_]
+
+MEASURES = (
+    "word_count", "mean_word_length", "hash_ratio", "ellipsis_ratio", "bullet_lines",
+    "ellipsis_lines", "alphabetic_words", "stop_words",
+)  # fmt: skip
+"""Columns of `measure`: words; characters per word; signs per word, twice; shares of lines, twice;
+share of words with an alphabetic character; different stop words."""
+
+MOST_STOP_WORDS = 63
+"""A document's stop words are bits of one integer."""
+
+
+def measure(texts: TextArray, stop_words: Sequence[str]) -> F64:
+    """What the rules look at, (N, 8) float64 as `MEASURES` names it; 0 without words.
+
+    Stop words are compared without case and marks: letters and digits alone count. Raises
+    ValueError for more than 63 stop words, and as `dedup.text.texts_of`.
+    """
+    if len(stop_words) > MOST_STOP_WORDS:
+        raise ValueError(f"{len(stop_words)} stop words: expected at most {MOST_STOP_WORDS}")
+    stops, table = np.array([_hash(word) for word in stop_words], np.uint64), character_table()
+    parts = [_measure(t.data, t.offsets, table, stops) for t in texts_of(texts)]
+    return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
+
+
+def _hash(word: str) -> np.uint64:
+    return hash_of(ord(c) for c in word.lower() if c.isalnum())
+
+
+@kernel
+def _measure(data: U8, offsets_N1: I64, table: U32, stops: U64) -> F64:
+    """`measure` for texts that lie end to end; every array as long as its name says."""
+    values = np.zeros((len(offsets_N1) - 1, 8))
+    heads = np.zeros(256, np.bool_)
+    for stop in stops:
+        heads[stop >> np.uint64(56)] = True
+    for row in range(len(offsets_N1) - 1):
+        _measure_one(data, offsets_N1[row], offsets_N1[row + 1], table, stops, heads, values[row])
+    return values
+
+
+@kernel
+def _measure_one(
+    data: U8, start: int, end: int, table: U32, stops: U64, heads: Truth, values: F64
+) -> None:
+    words = letters = alphabetic = hashes = ellipses = dots = 0
+    lines = bullets = ellipsis_lines = 0
+    found = np.uint64(0)
+    value, in_word, has_alpha = np.uint64(0), False, False
+    in_line, ends_so = False, False
+    position = start
+    while position <= end:
+        if position < end:
+            c, position = read(data, position)
+            entry = entry_of(c, table)
+        else:
+            c, entry, position = NEWLINE, SPACE, end + 1
+        if c == DOT:
+            dots += 1
+        elif dots:
+            ellipses += dots // 3
+            ends_so, dots = dots >= 3, 0
+        if entry & SPACE:
+            if in_word:
+                words += 1
+                alphabetic += has_alpha
+                if heads[value >> np.uint64(56)]:
+                    found |= _bit_of(value, stops)
+                in_word, has_alpha, value = False, False, np.uint64(0)
+            if c == NEWLINE and in_line:
+                lines += 1
+                ellipsis_lines += ends_so
+                in_line = False
+            continue
+        letters += 1
+        hashes += c == HASH
+        ellipses += c == ELLIPSIS
+        if c != DOT:
+            ends_so = c == ELLIPSIS
+        if not in_line:
+            in_line = True
+            bullets += (entry & BULLET) != 0
+        in_word = True
+        if entry & ALNUM:
+            has_alpha |= (entry & ALPHA) != 0
+            value = _absorb(value, np.uint64(entry & LOWER))
+    if words:
+        values[0], values[1] = words, letters / words
+        values[2], values[3] = hashes / words, ellipses / words
+        values[4], values[5] = bullets / lines, ellipsis_lines / lines
+        values[6] = alphabetic / words
+        while found:
+            values[7] += 1
+            found &= found - np.uint64(1)
+
+
+@kernel
+def _bit_of(value: np.uint64, stops: U64) -> np.uint64:
+    for index in range(len(stops)):
+        if stops[index] == value:
+            return np.uint64(1) << np.uint64(index)
+    return np.uint64(0)

@@ -1,0 +1,208 @@
+"""Gopher's repetition rules: Rae et al. 2021, table A1 (arXiv:2112.11446).
+
+Words are those of `str.split`. Lines are what stands between newlines, paragraphs what stands
+between blank lines; both are the same when their words are, and blank ones do not count. Of equal
+lines, paragraphs or n-grams the first is no duplicate. Shares of characters are of all characters
+of the text, white space included:
+
+- a duplicate line or paragraph counts from its first to its last visible character;
+- the most frequent n-gram (the first of equally frequent ones) counts with one space between its
+  words, as often as it occurs; one that occurs once counts nothing;
+- duplicate n-grams are found from the left and do not overlap: after one the search goes on behind
+  it, and their words count without spaces.
+
+These are the definitions of datatrove's `GopherRepetitionFilter`, but for the words, the comparison
+by words and the n-gram that occurs once.
+
+Limits: equal means equal 64-bit hashes; a text is measured by its first 4,194,304 words.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.text import TextArray, texts_of
+from pipeline.filters.characters import F64, I64, U8, U32, U64, Whole, character_table
+from pipeline.filters.compiled import kernel
+from pipeline.filters.units import read_units
+
+MEASURES = (
+    "duplicate_lines", "duplicate_paragraphs", "duplicate_line_characters",
+    "duplicate_paragraph_characters", "top_2_gram", "top_3_gram", "top_4_gram",
+    "duplicate_5_grams", "duplicate_6_grams", "duplicate_7_grams", "duplicate_8_grams",
+    "duplicate_9_grams", "duplicate_10_grams",
+)  # fmt: skip
+"""Columns of `measure`; the first two are shares of lines and paragraphs, the others of
+characters."""
+
+MOST_WORDS = 1 << 22
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+
+
+def measure(texts: TextArray, limits: F64 | None = None) -> F64:
+    """What the rules look at, (N, 13) float64 in the order of `MEASURES`.
+
+    With `limits`, (13,), values of n-grams that cannot exceed theirs may stay 0, which saves most
+    of the time. Raises as `dedup.text.texts_of`.
+    """
+    table = character_table()
+    at_most = np.full(len(MEASURES), -1.0) if limits is None else limits
+    parts = [_measure(t.data, t.offsets, table, at_most) for t in texts_of(texts)]
+    return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
+
+
+@kernel
+def _measure(data: U8, offsets_N1: I64, table: U32, limits: F64) -> F64:
+    """`measure` for texts that lie end to end."""
+    values = np.zeros((len(offsets_N1) - 1, 13))
+    longest = 0
+    for row in range(len(offsets_N1) - 1):
+        longest = max(longest, offsets_N1[row + 1] - offsets_N1[row])
+    room = min(longest // 2 + 1, MOST_WORDS)
+    words, grams = np.empty(room, np.uint64), np.empty(room, np.uint64)
+    ends, counts = np.empty(room + 1, np.int64), np.empty(room, np.int32)
+    lines, paragraphs = np.empty((room, 2), np.uint64), np.empty((room, 2), np.uint64)
+    seen = np.empty(_slots(room), np.int32)
+    for row in range(len(offsets_N1) - 1):
+        start, end, value = offsets_N1[row], offsets_N1[row + 1], values[row]
+        held, characters, in_lines, in_paragraphs = read_units(
+            data, start, end, table, words, ends, lines, paragraphs
+        )
+        if not held:
+            continue
+        _duplicates(lines[:in_lines], seen, characters, value, 0)
+        _duplicates(paragraphs[:in_paragraphs], seen, characters, value, 1)
+        _grams(words[:held], grams, ends, counts, seen, characters, limits, value)
+    return values
+
+
+@kernel
+def _slots(entries: int) -> int:
+    """Places of a hash table for so many entries: a power of two, at most half of them taken."""
+    slots = 8
+    while slots < 2 * entries:
+        slots *= 2
+    return slots
+
+
+@kernel
+def _find(value: np.uint64, values: U64, seen: npt.NDArray[np.int32], mask: np.uint64) -> np.uint64:
+    """The place in a hash table, of indices from 1 into `values`, that holds this value, or the
+    free one where it belongs."""
+    mixed = (value ^ (value >> np.uint64(29))) * _BASE
+    slot = (mixed >> np.uint64(32)) & mask
+    while seen[slot] and values[seen[slot] - 1] != value:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@kernel
+def _duplicates(
+    units_M2: U64, seen: npt.NDArray[np.int32], characters: Whole, values: F64, column: int
+) -> None:
+    """Share of the units that are duplicates, and of the characters that they hold."""
+    slots = _slots(len(units_M2))
+    seen[:slots] = 0
+    hashes, mask = units_M2[:, 0], np.uint64(slots - 1)
+    duplicates = held = 0
+    for index in range(len(units_M2)):
+        slot = _find(hashes[index], hashes, seen, mask)
+        if seen[slot]:
+            duplicates += 1
+            held += units_M2[index, 1]
+        else:
+            seen[slot] = index + 1
+    values[column], values[column + 2] = duplicates / len(units_M2), held / characters
+
+
+@kernel
+def _grams(
+    words: U64, grams: U64, ends: I64, counts: npt.NDArray[np.int32],
+    seen: npt.NDArray[np.int32], characters: Whole, limits: F64, values: F64,
+) -> None:  # fmt: skip
+    """The columns of n-grams."""
+    grams[: len(words)] = words
+    most: Whole = len(words)
+    bound = 1.0
+    for n in range(2, 11):
+        count = len(words) - n + 1
+        if count < 2 or most < 2:
+            return
+        for i in range(count):
+            grams[i] = (grams[i] + np.uint64(1)) * _BASE + words[i + n - 1]
+        column = n + 2
+        if n < 5:
+            if n == 2 or _longest(ends, count, n) * most > limits[column] * characters:
+                most, first = _most_frequent(grams[:count], counts, seen)
+                if most > 1:
+                    length = ends[first + n] - ends[first] + n - 1
+                    values[column] = length * most / characters
+            continue
+        if n == 5:
+            bound = _covered(grams[:count], ends, seen) / characters
+        if bound > limits[column]:
+            values[column] = _repeated(grams[:count], ends, n, seen) / characters
+
+
+@kernel
+def _longest(ends: I64, count: int, n: int) -> Whole:
+    """Characters of the longest of `count` n-grams, spaces included."""
+    longest: Whole = 0
+    for i in range(count):
+        longest = max(longest, ends[i + n] - ends[i])
+    return longest + n - 1
+
+
+@kernel
+def _most_frequent(
+    grams: U64, counts: npt.NDArray[np.int32], seen: npt.NDArray[np.int32]
+) -> tuple[Whole, Whole]:
+    """How often the most frequent n-gram occurs, and where first."""
+    slots = _slots(len(grams))
+    seen[:slots] = 0
+    mask = np.uint64(slots - 1)
+    most, best = 0, 0
+    for index in range(len(grams)):
+        slot = _find(grams[index], grams, seen, mask)
+        first = seen[slot] - 1
+        if first < 0:
+            seen[slot], counts[index], first = index + 1, 0, index
+        counts[first] += 1
+        if counts[first] > most or (counts[first] == most and first < best):
+            most, best = counts[first], first
+    return most, best
+
+
+@kernel
+def _covered(grams: U64, ends: I64, seen: npt.NDArray[np.int32]) -> Whole:
+    """Characters of words in any 5-gram that occurred before: at least what `_repeated` finds for
+    n of 5 and more, because the 5-grams in a longer duplicate are duplicates."""
+    slots = _slots(len(grams))
+    seen[:slots] = 0
+    mask = np.uint64(slots - 1)
+    characters, until = 0, 0
+    for index in range(len(grams)):
+        slot = _find(grams[index], grams, seen, mask)
+        if seen[slot]:
+            characters += ends[index + 5] - ends[max(index, until)]
+            until = index + 5
+        else:
+            seen[slot] = index + 1
+    return characters
+
+
+@kernel
+def _repeated(grams: U64, ends: I64, n: int, seen: npt.NDArray[np.int32]) -> Whole:
+    """Characters of duplicate n-grams that do not overlap, from the left."""
+    slots = _slots(len(grams))
+    seen[:slots] = 0
+    mask = np.uint64(slots - 1)
+    characters, index = 0, 0
+    while index < len(grams):
+        slot = _find(grams[index], grams, seen, mask)
+        if seen[slot]:
+            characters += ends[index + n] - ends[index]
+            index += n
+        else:
+            seen[slot] = index + 1
+            index += 1
+    return characters

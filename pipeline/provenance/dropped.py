@@ -1,0 +1,99 @@
+"""`prep inspect --dropped`: the records that left for one reason, with what was found in them."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core.errors import InputError, printable
+from pipeline.provenance.explain import Evidence, evidence_of
+from pipeline.provenance.records import PLACE, Place, RunRecords, readable
+
+EXCERPT_BYTES = 600
+_NAMED = 12
+
+
+@dataclass(frozen=True)
+class DroppedRecord:
+    """One record that left, the beginning of its text, and all evidence on it."""
+
+    place: Place
+    state: str
+    text_bytes: int
+    excerpt: str
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """All that left for a reason: records and bytes of text, in all and by source; `failed`:
+    documents that this rule found something in, whatever the reason why they left or stayed; the
+    first records in input order."""
+
+    reason: str
+    total: int
+    bytes: int
+    by_source: dict[str, int]
+    failed: int
+    records: tuple[DroppedRecord, ...]
+
+
+def dropped(directory: Path, reason: str, source: str, top: int) -> Dropped:
+    """The records of a finished run that left for this reason, of one source if one is named, and
+    the first `top` of them. Raises InputError for a run that is not finished and an unknown reason.
+    """
+    records = RunRecords(directory)
+    if not records.finished:
+        raise InputError(f"{directory}: not finished; {layout.DOCUMENTS} tells the reasons then")
+    with readable(directory / layout.DOCUMENTS) as path:
+        columns = [*PLACE, "state", "reason", "text_bytes"]
+        table = pq.read_table(path, columns=columns, filters=pc.field("state") != "kept")
+    found = table.filter(pc.equal(table["reason"], reason))
+    failed = _failed(directory, reason)
+    if not len(found) and not failed:
+        raise InputError(f"--dropped {printable(reason)}: {_known(table)}")
+    if source:
+        found = found.filter(pc.equal(found["source"], source))
+    counts = Counter(found["source"].to_pylist())
+    size = pc.sum(found["text_bytes"]).as_py() or 0
+    shown = _shown(records, found.slice(0, top))
+    return Dropped(reason, len(found), size, dict(sorted(counts.items())), failed, shown)
+
+
+def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
+    keys = table["doc_key"].to_pylist()
+    texts = records.texts(keys, EXCERPT_BYTES)
+    evidence = evidence_of(records.directory, keys)
+    rows = zip(
+        keys, records.places(table), table["state"].to_pylist(), table["text_bytes"].to_pylist(),
+        strict=True,
+    )  # fmt: skip
+    return tuple(
+        DroppedRecord(
+            place, state, size, texts[key] if key in texts else records.excerpt(key),
+            evidence.get(key, ()),
+        )
+        for key, place, state, size in rows
+    )  # fmt: skip
+
+
+def _failed(directory: Path, rule: str) -> int:
+    path = directory / layout.EVIDENCE
+    if not path.exists():
+        return 0
+    with readable(path):
+        found = pq.read_table(path, columns=["doc_key"], filters=pc.field("rule") == rule)
+    return len(pc.unique(found["doc_key"]))
+
+
+def _known(table: pa.Table) -> str:
+    reasons = Counter(table["reason"].to_pylist()).most_common()
+    if not reasons:
+        return "every record of this run was kept"
+    named = ", ".join(f"{printable(reason)} ({count:,})" for reason, count in reasons[:_NAMED])
+    more = f" and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
+    return f"no record left for this reason; the reasons of this run are {named}{more}"

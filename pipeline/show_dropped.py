@@ -1,0 +1,29 @@
+"""`prep inspect --dropped` on the terminal."""
+
+from rich.table import Table
+
+from pipeline.provenance.dropped import Dropped
+from pipeline.provenance.records import where
+from pipeline.show_explanation import evidence_line
+from pipeline.terminal import out, print_line, readable_bytes, shown
+
+
+def show_dropped(found: Dropped) -> None:
+    """What left for a reason, by source, then the first records with their evidence."""
+    print_line(f"{found.reason}: {found.total:,} records, {readable_bytes(found.bytes)} of text")
+    if found.failed:
+        print_line(f"the rule found something in {found.failed:,} documents, whatever their end")
+    table = Table("source")
+    table.add_column("records", justify="right")
+    for source, count in found.by_source.items():
+        table.add_row(shown(source), f"{count:,}")
+    if found.by_source:
+        out.print(table, soft_wrap=True)
+    for record in found.records:
+        print_line(f"{record.place.key}  {where(record.place, '')}  {record.text_bytes:,} bytes")
+        for evidence in record.evidence:
+            print_line(f"    {evidence_line(evidence)}")
+        print_line(f"    {' '.join(record.excerpt.split())[:160]}")
+    more = found.total - len(found.records)
+    if more > 0:
+        print_line(f"and {more:,} more; --top N shows more of them")
