@@ -1,7 +1,11 @@
-"""Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/."""
+"""Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/.
+
+The tokenizer itself stands at the top of the run directory, as Hugging Face libraries read it.
+"""
 
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +13,38 @@ import pyarrow as pa
 
 from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.core.storage import canonical_json
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.stages.keep import STATES
 from pipeline.stages.lines import cut_texts
-from pipeline.tokenizers import gpt2_bpe
+from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
+from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
-U16 = npt.NDArray[np.uint16]
+Tokens = npt.NDArray[Any]
+"""uint16 where every id fits, else uint32."""
+
+
+@dataclass(frozen=True)
+class TokenizerJob:
+    """A tokenizer to publish."""
+
+    json: str
+    eos_token: str
+
+
+def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
+    config = {"eos_token": job.eos_token, "tokenizer_class": "PreTrainedTokenizerFast"}
+    outputs = (
+        bytes_output(layout.TOKENIZER, job.json.encode()),
+        bytes_output(layout.TOKENIZER_CONFIG, canonical_json(config)),
+    )
+    return Result(outputs)
+
+
+def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
+    """The stage that writes tokenizer.json and tokenizer_config.json."""
+    job = TokenizerJob(tokenizer.json, tokenizer.eos_token)
+    return Stage("tokenizer", 1, _publish_tokenizer, (Task("tokenizer", job),))
 
 
 @dataclass(frozen=True)
@@ -22,21 +52,24 @@ class TokenizeJob:
     """One documents shard, its keep-list, and the spans to cut from its texts, if any."""
 
     index: int
+    tokenizer: Shard
+    eos_id: int
     documents: Shard
     keep: Shard
     cuts: Shard | None
 
 
-def token_lists(tokens: U16, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
+def token_lists(tokens: Tokens, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
     """A flat stream and document lengths as one list per document."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens))
 
 
-def flat_tokens(column: pa.ChunkedArray) -> U16:
-    """All tokens of a list column, in order, (tokens,) uint16."""
+def flat_tokens(column: pa.ChunkedArray) -> Tokens:
+    """All tokens of a list column, in order, (tokens,), of the dtype of its lists."""
+    dtype = column.type.value_type.to_pandas_dtype()
     parts = [chunk.flatten().to_numpy() for chunk in column.chunks]
-    return np.concatenate([np.zeros(0, np.uint16), *parts])
+    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
@@ -46,39 +79,38 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, tokens (list of uint16, EOS included)."""
-    keep = inputs.table(job.keep)
-    kept = np.flatnonzero(keep["state"].to_numpy() == STATES.index("kept"))
-    rows = pa.array(kept, pa.int64())
+    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
+    kept = pa.chunked_array([_is_kept(inputs.table(job.keep))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    column = documents["text"]
+    texts = documents["text"]
     if job.cuts is not None:
-        column = cut_texts(column, inputs.table(job.cuts))
-    texts = (column[row].as_py() for row in kept.tolist())
-    ended = [np.append(ids, np.uint16(gpt2_bpe.EOS_ID)) for ids in gpt2_bpe.encode(texts)]
-    lengths = np.array([len(ids) for ids in ended], np.int64)
-    table = pa.table(
-        {
-            "doc_id": documents["doc_id"].take(rows),
-            "doc_key": documents["doc_key"].take(rows),
-            "tokens": token_lists(np.concatenate([np.zeros(0, np.uint16), *ended]), lengths),
-        }
-    ).combine_chunks()
-    counters = {"documents": len(kept), "tokens": int(lengths.sum())}
+        texts = cut_texts(texts, inputs.table(job.cuts))
+    data = inputs.path(job.tokenizer).read_bytes()
+    tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, job.eos_id))
+    tokens = tokenize_documents(texts.filter(kept), tokenizer)
+    names = documents.select(["doc_id", "doc_key"]).filter(kept).combine_chunks()
+    table = names.append_column("tokens", tokens)
+    counters = {"documents": len(table), "tokens": len(tokens.values)}
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
 
 
-def tokenize_stage(clean: StageManifest, keep: StageManifest, cuts: StageManifest | None) -> Stage:
+def _is_kept(keep: pa.Table) -> pa.Array:
+    return pa.array(keep["state"].to_numpy() == STATES.index("kept"))
+
+
+def tokenize_stage(
+    tokenizer: TokenizerDefinition, published: StageManifest,
+    clean: StageManifest, keep: StageManifest, cuts: StageManifest | None,
+) -> Stage:  # fmt: skip
     """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
     documents = clean.below("documents")
     keeps = keep.below("keep")
     spans = cuts.below("cuts") if cuts else (None,) * len(documents)
+    rules = published.find(layout.TOKENIZER)
     tasks = []
     for index, (document, kept, cut) in enumerate(zip(documents, keeps, spans, strict=True)):
-        job = TokenizeJob(index, document, kept, cut)
-        inputs = (document, kept) if cut is None else (document, kept, cut)
+        job = TokenizeJob(index, rules, tokenizer.eos_id, document, kept, cut)
+        inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
         tasks.append(Task(f"tokens of {document.path}", job, inputs, document.size))
-    settings = {"tokenizer": "gpt2", "vocabulary": gpt2_bpe.content_hash()}
-    return Stage(
-        "tokenize", 2, _tokenize, tuple(tasks), settings, {"tokenizers": version("tokenizers")}
-    )
+    software = {"tokenizers": version("tokenizers")}
+    return Stage("tokenize", 3, _tokenize, tuple(tasks), {}, software)

@@ -11,6 +11,7 @@ token; post-processors that add others (BOS, CLS) are not used.
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,23 +66,41 @@ def reference_tokenizer(definition: TokenizerDefinition) -> Tokenizer:
 
 
 def load_definition(
-    tokenizer: str | Path = GPT2, eos: str | int | None = None
+    tokenizer: str | Path = GPT2, eos: str | int | None = None, special_tokens: Sequence[str] = ()
 ) -> TokenizerDefinition:
     """The shipped GPT-2 vocabulary (`gpt2`), or a `tokenizer.json`, or a directory that holds one.
 
     `eos` is the token that ends a document, as its string or its id. By default it is `eos_token`
     of the `tokenizer_config.json` (or `special_tokens_map.json`) beside the file, else the only
-    special token of the file. Raises ConfigError naming the file and what to do.
+    special token of the file. The text of `special_tokens` becomes those tokens; that of all other
+    special tokens stays text. Raises ConfigError naming the file and what to do.
 
     >>> definition = load_definition("gpt2")
     >>> definition.vocab_size, definition.eos_token, definition.eos_id, str(definition.dtype)
     (50257, '<|endoftext|>', 50256, 'uint16')
     """
     if tokenizer == GPT2:
-        return _define(GPT2, _gpt2_json(), _GPT2_EOS if eos is None else eos)
+        content = _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens)
+        return _define(GPT2, content, _GPT2_EOS if eos is None else eos)
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
-    return _define(str(path), _read_object(path), eos)
+    content = _with_tokens_in_text(str(path), _read_object(path), special_tokens)
+    return _define(str(path), content, eos)
+
+
+def _with_tokens_in_text(
+    name: str, content: dict[str, Any], tokens: Sequence[str]
+) -> dict[str, Any]:
+    """The same with these special tokens marked as ordinary added ones, which text can become."""
+    if not tokens:
+        return content
+    added = [t for t in content.get("added_tokens") or [] if isinstance(t, dict)]
+    special = {token.get("content") for token in added if token.get("special")}
+    unknown = sorted(set(tokens) - special)
+    if unknown:
+        raise ConfigError(f"{name}: tokenize.special_tokens: no special token {unknown[0]!r}")
+    marked = [{**t, "special": False} if t.get("content") in tokens else t for t in added]
+    return {**content, "added_tokens": marked}
 
 
 @functools.lru_cache(maxsize=4)

@@ -97,12 +97,15 @@ def train_tokenizer(
 
 def save_tokenizer(directory: Path, content: str, eos: str = EOS) -> Path:
     """Publish `tokenizer.json`, and the `tokenizer_config.json` that names its EOS; returns the
-    path of the first.
+    path of the first. Raises InputError when another tokenizer stands there.
     """
     path = directory / "tokenizer.json"
+    data = (json.dumps(json.loads(content), ensure_ascii=False, indent=1) + "\n").encode()
+    if path.exists() and path.read_bytes() != data:
+        raise InputError(f"{path}: another tokenizer stands there; choose another directory")
     config = {"eos_token": eos, "tokenizer_class": "PreTrainedTokenizerFast"}
     publish(path.with_name("tokenizer_config.json"), canonical_json(config))
-    publish(path, (json.dumps(json.loads(content), ensure_ascii=False, indent=1) + "\n").encode())
+    publish(path, data)
     return path
 
 

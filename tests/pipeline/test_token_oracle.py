@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+import pipeline
 from pipeline.sources.streams import zstd
-from pipeline.tokenizers import gpt2_bpe
+from pipeline.tokenizers.decoding import decode_bytes
+from pipeline.tokenizers.definition import load_definition
 
 EOS = "<|endoftext|>"
+GPT2 = load_definition("gpt2")
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +26,16 @@ def oracle(shared_data: Path) -> Tokenizer:
 
 
 def encode(texts: list[str]) -> list[list[int]]:
-    return [ids.tolist() for ids in gpt2_bpe.encode(texts)]
+    ids: list[list[int]] = pipeline.tokenize_texts(texts).to_pylist()
+    return ids
 
 
 def check(texts: list[str], oracle: Tokenizer) -> None:
     found = encode(texts)
     assert found == [e.ids for e in oracle.encode_batch(texts, add_special_tokens=False)]
     for text, ids in zip(texts, found, strict=True):
-        assert gpt2_bpe.EOS_ID not in ids
-        assert gpt2_bpe.decode_bytes(np.array(ids, np.uint16)) == text.encode()
+        assert GPT2.eos_id not in ids
+        assert decode_bytes(GPT2, np.array(ids, np.uint16)) == text.encode()
 
 
 any_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
@@ -63,7 +67,7 @@ def test_known_ids(shared_data: Path, oracle: Tokenizer) -> None:
     special = [case for case in known if EOS in case["text"]]
     plain = [case for case in known if EOS not in case["text"]]
     assert encode([case["text"] for case in plain]) == [case["ids"] for case in plain]
-    assert all(gpt2_bpe.EOS_ID in case["ids"] for case in special)
+    assert all(GPT2.eos_id in case["ids"] for case in special)
     check([case["text"] for case in special], oracle)
 
 
@@ -75,7 +79,7 @@ def test_without_reference_data() -> None:
         [],
     ]
     assert encode([EOS]) == [[27, 91, 437, 1659, 5239, 91, 29]]
-    assert gpt2_bpe.decode_bytes(np.array([gpt2_bpe.EOS_ID], np.uint16)) == b""
+    assert decode_bytes(GPT2, np.array([GPT2.eos_id], np.uint16)) == b""
 
 
 def test_batches_keep_order() -> None:
@@ -87,9 +91,9 @@ def test_batches_keep_order() -> None:
 @given(st.binary(max_size=50))
 def test_decode_is_total(data: bytes) -> None:
     """Every id decodes to bytes; ids of single bytes spell any byte string."""
-    table = {gpt2_bpe.decode_bytes(np.array([i], np.uint16)): i for i in range(256)}
+    table = {decode_bytes(GPT2, np.array([i], np.uint16)): i for i in range(256)}
     ids = np.array([table[bytes([b])] for b in data], np.uint16)
-    assert gpt2_bpe.decode_bytes(ids) == data
+    assert decode_bytes(GPT2, ids) == data
 
 
 def texts_of(path: Path) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
+import pipeline
 from pipeline.core.errors import ConfigError
 from pipeline.tokenizers.decoding import decode_bytes
 from pipeline.tokenizers.definition import (
@@ -44,6 +45,29 @@ def test_gpt2(gpt2: TokenizerDefinition) -> None:
     assert (gpt2.vocab_size, gpt2.eos_id, gpt2.eos_token) == (50257, 50256, "<|endoftext|>")
     assert gpt2.dtype == np.uint16
     assert gpt2.added_tokens == ("<|endoftext|>",)
+
+
+def test_special_tokens_become_tokens_only_where_asked(write: Write) -> None:
+    """The text of a special token stays text, unless tokenize.special_tokens names it."""
+    path = write(("<|endoftext|>", "<|user|>", "<|tool|>"))
+    plain = load_definition(path, "<|endoftext|>")
+    asked = load_definition(path, "<|endoftext|>", ["<|user|>"])
+    assert plain.content_hash != asked.content_hash
+    assert load_definition(path, "<|endoftext|>", ()).content_hash == plain.content_hash
+    text = "a<|user|>b<|tool|><|endoftext|>"
+    numbers = {t: reference_tokenizer(plain).token_to_id(t) for t in plain.added_tokens}
+    for definition, expected in ((plain, set()), (asked, {numbers["<|user|>"]})):
+        ids = pipeline.tokenize_texts([text], open_tokenizer(definition)).to_pylist()[0]
+        assert set(ids) & set(numbers.values()) == expected
+        assert decode_bytes(definition, np.array(ids)) == text.encode()
+
+
+def test_special_tokens_that_cannot_be_asked_for(write: Write) -> None:
+    path = write(("<|endoftext|>", "<|user|>"))
+    with pytest.raises(ConfigError, match=r"tokenize.special_tokens: no special token '<\|x\|>'"):
+        load_definition(path, "<|endoftext|>", ["<|x|>"])
+    with pytest.raises(ConfigError, match="cannot mark the end of a document"):
+        load_definition(path, "<|endoftext|>", ["<|endoftext|>"])
 
 
 @pytest.mark.shared_data
@@ -180,7 +204,7 @@ def test_decoding(gpt2: TokenizerDefinition, trained: TokenizerDefinition) -> No
     text = "naïve 中文\n<|endoftext|> العَرَبِيَّة 😀 I'ſ"
     for definition in (gpt2, trained):
         ids = open_tokenizer(definition).engine.encode([text]).ids
-        assert decode_bytes(definition, ids) == text.encode()
+        assert decode_bytes(definition, np.array(ids)) == text.encode()
         assert decode_bytes(definition, np.append(ids, definition.eos_id)) == text.encode()
         halves = [decode_bytes(definition, part) for part in np.array_split(ids, 5)]
         assert b"".join(halves) == text.encode()

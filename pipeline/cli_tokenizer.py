@@ -1,0 +1,87 @@
+"""`prep tokenizer`: parse, call, print."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.options import JsonOption, size
+
+
+class Words(enum.StrEnum):
+    """Where words break (`pipeline.tokenizers.training`)."""
+
+    marks = "marks"
+    gpt2 = "gpt2"
+
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="directory of a finished run")]
+SampleOption = Annotated[
+    int,
+    typer.Option(parser=size, metavar="SIZE", help="text of each source to read, or all it has"),
+]
+SourceOption = Annotated[
+    list[str] | None, typer.Option(help="read only this source, repeatable [default: all]")
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="which documents are drawn")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the `prep` app."""
+    group = typer.Typer(no_args_is_help=True, help="Train and compare tokenizers.")
+    group.command(
+        epilog="Examples:\n\n`prep tokenizer train runs/quickstart --vocab-size 8192 --out tok`\n\n"
+        "`prep tokenizer train runs/bilingual --vocab-size 65536 --sample 50MB "
+        "--source 'Wikipedia (ar)' --source 'Wikipedia (en)' --out ar-en`\n\n"
+        "Then set `tokenize.tokenizer: tok` in the config of a run."
+    )(train)
+    group.command(
+        epilog="Example: `prep tokenizer measure runs/bilingual --tokenizer gpt2 --tokenizer ar-en`"
+    )(measure)
+    app.add_typer(group, name="tokenizer")
+
+
+def train(
+    directory: RunArgument,
+    out: Annotated[Path, typer.Option(help="directory for tokenizer.json")],
+    vocab_size: Annotated[
+        int, typer.Option(help="tokens, the 256 bytes and EOS included")
+    ] = 32_768,
+    words: Annotated[
+        Words, typer.Option(help="where words break: as in o200k, or as in GPT-2")
+    ] = Words.marks,
+    min_frequency: Annotated[
+        int, typer.Option(min=1, help="how often a pair must occur to become a token")
+    ] = 2,
+    eos: Annotated[str, typer.Option(help="the token that ends a document")] = "<|endoftext|>",
+    sample: SampleOption = 20_000_000,
+    source: SourceOption = None,
+    seed: SeedOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a byte-level BPE on a sample of a run's kept text, as much of one source as of another,
+    and show how well it fits each source, beside GPT-2."""
+    from pipeline.show_tokenizer import show_fertility
+    from pipeline.tokenizer_training import train_on_run
+    from pipeline.tokenizers.training import TrainingSettings
+
+    settings = TrainingSettings(vocab_size, min_frequency, words.value, eos)
+    show_fertility(train_on_run(directory, out, settings, sample, seed, source or ()), as_json)
+
+
+def measure(
+    directory: RunArgument,
+    tokenizer: Annotated[
+        list[str], typer.Option(help="gpt2, a tokenizer.json or its directory; repeatable")
+    ],
+    sample: SampleOption = 5_000_000,
+    source: SourceOption = None,
+    seed: SeedOption = 2,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how well tokenizers fit each source of a run: bytes per token, tokens per word."""
+    from pipeline.show_tokenizer import show_fertility
+    from pipeline.tokenizer_training import measure_on_run
+
+    show_fertility(measure_on_run(directory, tokenizer, sample, seed, source or ()), as_json)

@@ -1,0 +1,67 @@
+"""`prep tokenizer`: a tokenizer trained on a run's text, and how tokenizers fit its sources."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.kept_sample import Sample, sample_of_run
+from pipeline.tokenizers.definition import GPT2
+from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
+from pipeline.tokenizers.fertility import Fertility, measure_fertility
+from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
+
+MEASURED_BYTES = 5_000_000
+"""Text of each source that a new tokenizer is measured on: another draw than what trained it (the
+same documents where a source has no more)."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One tokenizer and its table: a row per source, and last `all`."""
+
+    tokenizer: str
+    vocab_size: int
+    engine: str
+    rows: tuple[Fertility, ...]
+
+
+def train_on_run(
+    directory: Path,
+    out: Path,
+    settings: TrainingSettings,
+    sample: int,
+    seed: int,
+    sources: Sequence[str] = (),
+) -> tuple[Measured, ...]:
+    """Train on a sample of the run in `directory`, `sample` bytes of each source, and publish into
+    `out`; returns the tables of GPT-2 and of the new tokenizer on another sample.
+
+    The same run and arguments give the same bytes. Raises ConfigError and InputError.
+    """
+    texts = sample_of_run(directory, sample, seed, sources)
+    content = train_tokenizer(_strings(texts), settings)
+    save_tokenizer(out, content, settings.eos)
+    return measure_on_run(directory, [GPT2, str(out)], MEASURED_BYTES, seed + 1, sources)
+
+
+def measure_on_run(
+    directory: Path, tokenizers: Sequence[str], sample: int, seed: int, sources: Sequence[str] = ()
+) -> tuple[Measured, ...]:
+    """The table of each tokenizer on one sample of the run. Raises ConfigError and InputError."""
+    opened = [open_tokenizer(name) for name in tokenizers]
+    texts = sample_of_run(directory, sample, seed, sources)
+    return tuple(_measure(texts, tokenizer) for tokenizer in opened)
+
+
+def _measure(sample: Sample, tokenizer: TextTokenizer) -> Measured:
+    batches = [
+        (name, chunk) for name, texts in sample.by_source().items() for chunk in texts.chunks
+    ]
+    definition = tokenizer.definition
+    rows = measure_fertility(batches, tokenizer)
+    return Measured(definition.name, definition.vocab_size, tokenizer.engine_name, rows)
+
+
+def _strings(sample: Sample) -> Iterator[str]:
+    for chunk in sample.text.chunks:
+        yield from chunk.to_pylist()
