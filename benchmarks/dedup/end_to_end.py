@@ -1,6 +1,6 @@
 """Near-duplicate removal from files to kept files: ours and the peers', one core, equal text.
 
-    python benchmarks/dedup/end_to_end.py FILES... [--peer-python PYTHON ...] [--json FILE]
+    python -m benchmarks.dedup.end_to_end FILES... [--peer-python PYTHON ...] [--json FILE]
 
 FILES are JSON lines (`.jsonl` or `.jsonl.zst`). The 1x input is `--megabytes` of their documents
 that are at least half ASCII letters and digits; a share `--duplicates` of the documents are
@@ -30,17 +30,26 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from corpus import edited, read_documents, replica, replicable, write_documents
-from measuring import PEERS, Peer, find_peers, last_error, machine, run_command, summary
-from peers.documents import count_lines
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.common.corpus import read_documents, with_copies, write_documents
+from benchmarks.common.measuring import (
+    Peer,
+    find_peers,
+    last_error,
+    machine,
+    run_command,
+    summary,
+)
+from benchmarks.common.replicas import LetterReplicas, replicable
+from benchmarks.dedup.peer_processes import PACKAGES, PEERS
+from benchmarks.dedup.peers.documents import count_lines
 
 SCALES = (1, 2, 4, 8)
 LIMIT_SECONDS = 3600.0
@@ -80,7 +89,7 @@ class Run:
 
 def main() -> None:
     options = _options()
-    peers, missing = find_peers(options.peer_python or [])
+    peers, missing = find_peers(options.peer_python or [], PACKAGES)
     contenders = _contenders(options, peers)
     runs: list[Run] = []
     with tempfile.TemporaryDirectory(dir=options.scratch) as name:
@@ -148,38 +157,21 @@ def make_inputs(
     folder: Path, options: argparse.Namespace
 ) -> dict[int, tuple[list[str], int, float]]:
     """Files, documents and megabytes by scale; scale 0 is the warm-up."""
-    base = with_copies(replicable(read_documents(options.files)), options)
+    documents = replicable(read_documents(options.files))
+    base = with_copies(documents, options.duplicates, options.megabytes)
     inputs = {}
     for scale in (0, *options.scales):
         place = folder / f"input-{scale}x"
         place.mkdir()
+        replicas = LetterReplicas(base if scale else base[:50])
         files, total, count = [], 0, 0
         for number in range(max(scale, 1)):
-            documents = replica(base if scale else base[:50], number)
             file = place / f"{number:05}.jsonl"
-            total += write_documents(file, documents)
-            count += len(documents)
+            total += write_documents(file, replicas.make(number))
+            count += len(base if scale else base[:50])
             files.append(str(file))
         inputs[scale] = (files, count, total / 1e6)
     return inputs
-
-
-def with_copies(
-    documents: Iterator[dict[str, str]], options: argparse.Namespace
-) -> list[dict[str, str]]:
-    """The 1x input: documents, and behind all of them the edited copies of an even choice."""
-    base: list[dict[str, str]] = []
-    copies: list[dict[str, str]] = []
-    size = 0
-    for document in documents:
-        base.append(document)
-        size += len(document["text"].encode())
-        if len(copies) < options.duplicates * (len(base) + len(copies)):
-            copies.append({"id": f"{document['id']}-copy", "text": edited(document["text"])})
-            size += len(copies[-1]["text"].encode())
-        if size >= options.megabytes * 1e6:
-            break
-    return base + copies
 
 
 def measure(
@@ -194,7 +186,7 @@ def measure(
         out = work / "out"
         command = [part.replace("{out}", str(out)) for part in contender.command]
         log = folder / "log"
-        usage = run_command([*command, *files], options.cpu, work, log, LIMIT_SECONDS)
+        usage = run_command([*command, *files], {options.cpu}, work, log, LIMIT_SECONDS)
         wrote = out.exists() and any(out.iterdir())
         kept = kept_documents(usage.output)
         shutil.rmtree(work)

@@ -1,7 +1,7 @@
 """From signatures to clusters: our joins and the peers', one core, equal signatures.
 
-    python benchmarks/dedup/join.py [--documents N] [--peer-python PYTHON] [--json FILE]
-    python benchmarks/dedup/join.py --documents 10_000_000 --only out-of-core
+    python -m benchmarks.dedup.join [--documents N] [--peer-python PYTHON] [--json FILE]
+    python -m benchmarks.dedup.join --documents 10_000_000 --only out-of-core
 
 N signatures of 128 cells of 32 bits are made up (`planted.py`): a fifth are copies of an earlier
 document with J in 0.6 .. 1. They are cut into 9 bands of 13 rows. Every method runs in a process of
@@ -33,11 +33,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
-from measuring import PEERS, machine, one_core, summary
+from benchmarks.common.measuring import ROOT, machine, one_thread, summary
+from benchmarks.dedup.peer_processes import PEERS
 
 BANDS, ROWS = 9, 13
 SIGNATURE_BYTES = 512
 MISSING = 3
+OURS = (sys.executable, "-m", "benchmarks.dedup.join_ours")
 TABLE_PEERS = {
     "pyarrow": "pyarrow group_by + scipy",
     "polars-over": "polars over + scipy",
@@ -72,9 +74,8 @@ class Joiners:
         self._options, self._folder, self._documents = options, folder, documents
 
     def ours(self, method: str, *more: str) -> dict[str, list[Row]]:
-        script = Path(__file__).parent / "join_ours.py"
         sizes = ("--shard", str(self._options.shard), "--memory", str(self._options.memory))
-        return self._run([sys.executable, str(script), method, str(self._folder), *sizes, *more])
+        return self._run([*OURS, method, str(self._folder), *sizes, *more])
 
     def peer(self, method: str) -> dict[str, list[Row]]:
         pattern = "signatures" if method == "datasketch" else "digests-*"
@@ -91,7 +92,8 @@ class Joiners:
             command,
             capture_output=True,
             text=True,
-            env=one_core(cpu),
+            env=one_thread(),
+            cwd=ROOT,
             preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
         )
         if done.returncode == MISSING:

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from peers.clock import Clock, answer, peak_bytes
-from planted import CELLS, planted_signatures
 
+from benchmarks.dedup.peers.clock import Clock, answer, peak_bytes
+from benchmarks.dedup.planted import CELLS, planted_signatures
 from dedup.components import connected, finish, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
 from dedup.lsh import band_digests

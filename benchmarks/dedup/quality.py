@@ -1,6 +1,6 @@
 """Precision and recall of near-duplicate removal against true Jaccard similarity.
 
-    python benchmarks/dedup/quality.py NEAR_DUPS [--peer-python PYTHON ...] [--json FILE]
+    python -m benchmarks.dedup.quality NEAR_DUPS [--peer-python PYTHON ...] [--json FILE]
 
 NEAR_DUPS is a folder with `docs.jsonl.zst` (`id`, `text`) and `pairs.parquet` (`id_a`, `id_b`,
 `jaccard`: every pair that reaches 0.1), similarity over sets of 13-character shingles. With
@@ -35,13 +35,21 @@ from itertools import combinations
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from corpus import read_documents, write_documents
-from measuring import PEERS, Peer, find_peers, last_error, machine, run_command, summary
-from peers.shingling import shingle_set
 from rich.console import Console
 from rich.table import Table
 
 import dedup
+from benchmarks.common.corpus import read_documents, write_documents
+from benchmarks.common.measuring import (
+    Peer,
+    find_peers,
+    last_error,
+    machine,
+    run_command,
+    summary,
+)
+from benchmarks.dedup.peer_processes import PACKAGES, PEERS
+from benchmarks.dedup.peers.shingling import shingle_set
 from dedup.presets import Preset, resolve
 
 THRESHOLDS = (0.7, 0.8, 0.9)
@@ -82,7 +90,7 @@ def main() -> None:
     options = _options()
     documents = list(read_documents([str(options.near_dups / "docs.jsonl.zst")]))
     pairs = true_pairs(options.near_dups, documents, options.unit)
-    peers, missing = find_peers(options.peer_python or [])
+    peers, missing = find_peers(options.peer_python or [], PACKAGES)
     scores: list[Score] = []
     failures = dict.fromkeys(missing, "not installed in any interpreter given")
     with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +200,7 @@ def run_peer(method: Method, threshold: float, file: Path, cpu: int) -> Dropped:
         if method.threshold_option:
             command += ["--threshold", str(threshold)]
         log = Path(folder) / "log"
-        usage = run_command([*command, str(file)], cpu, Path(folder), log)
+        usage = run_command([*command, str(file)], {cpu}, Path(folder), log)
         if usage.code or not summary(usage.output):
             raise PeerFailed(f"exit code {usage.code}: {last_error(log)}")
         lines = (out / "dropped.jsonl").read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,6 @@
 """Speed and error of MinHash signatures: ours and the peers', one core, equal text and shingles.
 
-    python benchmarks/dedup/signatures.py FILES... [--peer-python PYTHON ...] [--json FILE]
+    python -m benchmarks.dedup.signatures FILES... [--peer-python PYTHON ...] [--json FILE]
 
 FILES are JSON lines (`.jsonl` or `.jsonl.zst`) with `text`. 128 permutations everywhere; shingles
 of 13 characters and of 5 words of the same normalised text. datatrove and text-dedup know words
@@ -29,10 +29,13 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from corpus import prefix, shuffled_texts, similar_pairs
-from measuring import Peer, Signing, find_peers, machine
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.common.corpus import prefix, shuffled_texts
+from benchmarks.common.measuring import Peer, find_peers, machine
+from benchmarks.dedup.pairs import similar_pairs
+from benchmarks.dedup.peer_processes import PACKAGES, Signing
 
 UNITS = ("char13", "word5")
 SEEDS = (1, 2, 3, 4)
@@ -102,7 +105,7 @@ class Entrant:
 
 def main() -> None:
     options = _options()
-    peers, missing = find_peers(options.peer_python or [options.python])
+    peers, missing = find_peers(options.peer_python or [options.python], PACKAGES)
     entrants = _entrants(options.python, peers)
     largest = max(implementation.megabytes for implementation in IMPLEMENTATIONS)
     texts = prefix(shuffled_texts(options.files), largest * options.scale)

@@ -1,6 +1,6 @@
 """How fast one core cleans text: ours against ftfy and plsfix, and whether they agree.
 
-    python benchmarks/text_to_hdf5/clean.py FILES... [--peer-python PYTHON] [--megabytes 20]
+    python -m benchmarks.text_to_hdf5.clean FILES... [--peer-python PYTHON] [--megabytes 20]
         [--rounds 5] [--cpu 0] [--json FILE]
 
 FILES are JSON lines (`.jsonl` or `.jsonl.zst`) with `text`; `--megabytes 0` takes all of it, else a

@@ -1,4 +1,4 @@
-"""Processes of the dedup benchmarks: pinned, timed, their memory and disk watched; peers found."""
+"""Processes of the benchmarks: pinned, timed, their memory and disk watched; peers found."""
 
 import contextlib
 import json
@@ -7,6 +7,7 @@ import platform
 import subprocess
 import threading
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 
 import psutil
 
-PEERS = Path(__file__).parent / "peers"
-PACKAGES = ("datasketch", "rensa", "datatrove", "text-dedup")
+ROOT = Path(__file__).resolve().parents[2]
+"""Where `python -m benchmarks.…` runs."""
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys
 found = {}
@@ -27,6 +28,8 @@ for name in sys.argv[1:]:
 print(json.dumps(found))
 """
 _SAMPLE_SECONDS = 0.05
+_ROUNDS = 5
+"""Samples between two looks at what processes and files there are, which take milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -38,52 +41,24 @@ class Peer:
     python: str
 
 
-def find_peers(pythons: list[str]) -> tuple[list[Peer], list[str]]:
+def find_peers(pythons: Sequence[str], packages: Sequence[str]) -> tuple[list[Peer], list[str]]:
     """Releases found in the interpreters (each release once), and the packages found nowhere."""
     found: dict[tuple[str, str], Peer] = {}
     for python in pythons:
         answer = subprocess.run(
-            [python, "-c", _PROBE, *PACKAGES], capture_output=True, text=True, check=True
+            [python, "-c", _PROBE, *packages], capture_output=True, text=True, check=True
         )
         for package, release in json.loads(answer.stdout).items():
             found.setdefault((package, release), Peer(package, release, python))
-    missing = [name for name in PACKAGES if not any(key[0] == name for key in found)]
+    missing = [name for name in packages if not any(key[0] == name for key in found)]
     return [found[key] for key in sorted(found)], missing
 
 
-def one_core(cpu: int) -> dict[str, str]:
-    """The environment of a process that shall use one core and no network."""
+def one_thread() -> dict[str, str]:
+    """The environment of a process that shall use one thread and no network."""
     quiet = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS")
     limits = dict.fromkeys((*quiet, "POLARS_MAX_THREADS"), "1")
     return {**os.environ, **limits, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-class Signing:
-    """A running `peers/signing.py`."""
-
-    def __init__(self, python: str, cpu: int) -> None:
-        self._process = subprocess.Popen(
-            [python, str(PEERS / "signing.py"), str(cpu)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=one_core(cpu),
-        )
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            return {"error": f"the process ended with code {self._process.wait()}"}
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 @dataclass
@@ -94,19 +69,25 @@ class Usage:
     wall: float
     cpu: float
     peak_rss: int
+    largest_rss: int
     peak_disk: int
     final_disk: int
     output: str
 
 
 def run_command(
-    command: list[str], cpu: int, folder: Path, log: Path, limit: float | None = None
+    command: list[str],
+    cpus: Collection[int],
+    folder: Path,
+    log: Path,
+    limit: float | None = None,
 ) -> Usage:
-    """Run a command pinned to one CPU; watch the memory of its tree and the bytes of `folder`.
+    """Run a command in `folder`, pinned to CPUs; watch its memory and the bytes of the folder.
 
-    Memory is the sum of resident sizes, sampled every 50 ms (shared pages count in each process);
-    CPU seconds are those of the command and of every child it has waited for. After `limit` seconds
-    the command and its children are killed (code -9).
+    `peak_rss` is the sum of resident sizes of the command and all its descendants, `largest_rss`
+    that of the largest of them, sampled every 50 ms (shared pages count in each process; one that
+    lives less than a quarter of a second may be missed). CPU seconds are those of the command and
+    of every child it has waited for. After `limit` seconds all are killed (code -9).
     """
     started = time.perf_counter()
     with open(log, "w", encoding="utf-8") as err, open(f"{log}.out", "w+", encoding="utf-8") as out:
@@ -114,8 +95,8 @@ def run_command(
             command,
             stdout=out,
             stderr=err,
-            env=one_core(cpu),
-            preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
+            env=one_thread(),
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
             cwd=folder,
         )
         watch = _Watch(process.pid, folder, started + limit if limit else None)
@@ -127,30 +108,34 @@ def run_command(
         out.seek(0)
         output = out.read()
     return Usage(
-        process.returncode,
-        wall,
-        used.ru_utime + used.ru_stime,
-        max(watch.rss, used.ru_maxrss * 1024),
-        max(watch.disk, final := folder_bytes(folder)),
-        final,
-        output,
+        code=process.returncode,
+        wall=wall,
+        cpu=used.ru_utime + used.ru_stime,
+        peak_rss=max(watch.rss, used.ru_maxrss * 1024),
+        largest_rss=max(watch.largest, used.ru_maxrss * 1024),
+        peak_disk=max(watch.disk, final := folder_bytes(folder)),
+        final_disk=final,
+        output=output,
     )
 
 
 class _Watch(threading.Thread):
     def __init__(self, pid: int, folder: Path, end: float | None) -> None:
         super().__init__(daemon=True)
-        self.rss = self.disk = 0
+        self.rss = self.largest = self.disk = 0
         self._root, self._folder, self._end = psutil.Process(pid), folder, end
         self._stopped = threading.Event()
 
     def run(self) -> None:
         rounds = 0
+        tree: list[psutil.Process] = []
         while not self._stopped.wait(_SAMPLE_SECONDS):
-            tree = self._tree()
-            self.rss = max(self.rss, sum(_resident(process) for process in tree))
-            if rounds % 5 == 0:
+            if rounds % _ROUNDS == 0:
+                tree = self._tree()
                 self.disk = max(self.disk, folder_bytes(self._folder))
+            sizes = [_resident(process) for process in tree]
+            self.rss = max(self.rss, sum(sizes))
+            self.largest = max(self.largest, *sizes, 0)
             rounds += 1
             if self._end and time.perf_counter() > self._end:
                 for process in reversed(tree):
