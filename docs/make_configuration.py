@@ -25,14 +25,38 @@ TARGET = Path(__file__).with_name("configuration.md")
 
 UNITS = {
     "read.task_bytes": "bytes", "read.max_document_bytes": "bytes", "read.max_bad_share": "share",
-    "seed": "", "clean.min_length": "characters", "pack.max_sequence_length": "tokens",
+    "seed": "", "tokenize.eos": "", "read.max_file_bytes": "bytes",
+    "read.max_ratio": "bytes per byte on disk", "clean.min_length": "characters",
+    "pack.max_sequence_length": "tokens",
     "dedup.size": "shingle units", "dedup.bands": "", "dedup.rows": "",
     "dedup.permutations": "", "dedup.threshold": "Jaccard similarity",
     "dedup.max_source_share": "share", "dedup.memory": "bytes",
     "lines.min_characters": "characters", "lines.min_documents": "documents",
     "decontaminate.n": "words", "decontaminate.min_words": "words",
     "decontaminate.min_overlap": "share",
+    "filters.language.min_probability": "probability",
+    "filters.language.max_characters": "characters",
+    "filters.gopher.min_words": "words", "filters.gopher.max_words": "words",
+    "filters.gopher.min_mean_word_length": "characters",
+    "filters.gopher.max_mean_word_length": "characters",
+    "filters.gopher.max_hash_ratio": "signs per word",
+    "filters.gopher.max_ellipsis_ratio": "ellipses per word",
+    "filters.gopher.max_bullet_lines": "share of lines",
+    "filters.gopher.max_ellipsis_lines": "share of lines",
+    "filters.gopher.min_alphabetic_words": "share of words",
+    "filters.gopher.min_stop_words": "words",
+    "filters.gopher_repetition.duplicate_lines": "share of lines",
+    "filters.gopher_repetition.duplicate_paragraphs": "share of paragraphs",
+    "duplicate_line_characters": "share of characters",
+    "duplicate_paragraph_characters": "share of characters",
+    **{f"top_{n}_gram": "share of characters" for n in (2, 3, 4)},
+    **{f"duplicate_{n}_grams": "share of characters" for n in range(5, 11)},
+    "filters.c4.min_terminal_lines": "share of lines", "filters.c4.min_sentences": "sentences",
+    "filters.c4.min_line_words": "words",
     "pack.validation_share": "share", "pack.bucket_tokens": "tokens", "hdf5.shard_bytes": "bytes",
+    "hdf5.shard_sequences": "rows", "splits": "share", "mixture.epochs": "epochs",
+    "mixture.weights": "", "mixture.default": "", "mixture.tokens": "tokens",
+    "mixture.max_epochs": "epochs",
     "batch_size": "sequences", "micro_batch_size": "sequences", "shuffle_seed": "",
     "model.vocab_size": "entries", "model.max_position_embeddings": "tokens",
     "model.hidden_size": "units", "model.num_hidden_layers": "layers", "model.num_heads": "heads",
@@ -164,6 +188,8 @@ def words_of(annotation: Any, metadata: list[Any]) -> str:
         if arguments[-1] is not Ellipsis:
             return f"list of {len(arguments)} {words_of(arguments[0], [])}s"
         return f"list of {words_of(arguments[0], [])}{limits(metadata)}"
+    if origin is dict:
+        return f"mapping of {' to '.join(words_of(argument, []) for argument in arguments)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | enum.Enum):
         return annotation.__name__
     if any(isinstance(m, BeforeValidator) and m.func is config_model._bytes for m in metadata):

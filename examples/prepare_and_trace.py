@@ -14,7 +14,8 @@ import pipeline
 from pipeline.config import Config
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.trace import trace_row
-from pipeline.tokenizers.gpt2_bpe import decode_bytes
+from pipeline.tokenizers.decoding import decode_bytes
+from pipeline.tokenizers.definition import load_definition
 
 
 def write_documents(path: Path) -> None:
@@ -44,7 +45,7 @@ def main(directory: Path) -> None:
     dataset = open_dataset(run.directory / "hdf5" / "train")
     ids_S, mask_S, _ = dataset.read(np.array([0]))[0]
     print("rows:", dataset.rows, "labels in row 0:", int(mask_S.sum()))
-    print("text:", decode_bytes(ids_S.astype(np.uint16))[:60])
+    print("text:", decode_bytes(load_definition(run.directory), ids_S)[:60])
     for span in trace_row(run.directory, Path("hdf5/train/examples_000000.h5"), 0):
         print(f"tokens {span.token_start}-{span.token_end}: {span.path}:{span.line} {span.licence}")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.preparation import Manifest
 
-__all__ = ["clean_texts", "run"]
+__all__ = ["clean_texts", "run", "tokenize_texts"]
 __version__ = "0.1.0"
 
 
@@ -36,10 +36,24 @@ def clean_texts(texts: Any) -> Any:
 
     A sequence of `str` gives a list; an Arrow string array gives an Arrow array of the same type.
     """
-    from pipeline.stages.clean import clean_text
+    from pipeline.cleaning import clean_texts as clean
 
-    if hasattr(texts, "to_pylist"):
-        import pyarrow as pa
+    cleaned = clean(texts)
+    return cleaned.cast(texts.type) if hasattr(texts, "type") else cleaned.to_pylist()
 
-        return pa.array([clean_text(text) for text in texts.to_pylist()], texts.type)
-    return [clean_text(text) for text in texts]
+
+def tokenize_texts(texts: Any, tokenizer: Any = "gpt2") -> Any:
+    """Token ids of every text, in the same order: a large list array of uint32, without EOS.
+
+    `texts` is an Arrow array of strings or a sequence of `str`; `tokenizer` is `gpt2`, the path of
+    a `tokenizer.json`, or what `pipeline.tokenizers.engine.open_tokenizer` returned. The ids are
+    those of `tokenizers`; special tokens in text stay text.
+    """
+    import pyarrow as pa
+
+    from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
+    from pipeline.tokenizers.engine import tokenize_texts as tokenize
+
+    opened = tokenizer if isinstance(tokenizer, TextTokenizer) else open_tokenizer(tokenizer)
+    array = texts if isinstance(texts, pa.Array | pa.ChunkedArray) else pa.array(texts, pa.string())
+    return tokenize(array, opened)

@@ -11,10 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.cli_clean import register as register_clean
 from pipeline.cli_clusters import register as register_clusters
+from pipeline.cli_convert import register as register_convert
 from pipeline.cli_dedup import register as register_dedup
+from pipeline.cli_export import register as register_export
+from pipeline.cli_repack import describe_split
+from pipeline.cli_repack import register as register_repack
+from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.core.errors import PrepError
 from pipeline.options import JsonOption, WorkersOption
+from pipeline.show_mixture import show_mixture
 from pipeline.terminal import readable_bytes as _bytes
 from pipeline.terminal import shown as _shown
 
@@ -73,9 +80,8 @@ def run(
     fresh = len(manifest.stages) - len(manifest.reused)
     if fresh == 0:
         _out.print(f"everything was up to date: all {len(manifest.stages)} stages reused")
-    _out.print(
-        f"outputs: {manifest.directory}/  (report.html, manifest.json, hdf5/train, hdf5/validation)"
-    )
+    data_sets = ", ".join(f"hdf5/{name}" for name in ledger["splits"])
+    _out.print(f"outputs: {manifest.directory}/  (report.html, manifest.json, {data_sets})")
     return None
 
 
@@ -111,9 +117,27 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     return None
 
 
-@app.command(epilog="Example: `prep verify runs/quickstart`")
-def verify(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
-    """Prove a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage."""
+@app.command(
+    epilog="Examples:\n\n`prep verify runs/quickstart`\n\n"
+    "`prep verify --hdf5 /data/from/elsewhere --vocab-size 50257 --eos 50256`"
+)
+def verify(
+    directory: DirectoryArgument,
+    hdf5: Annotated[bool, typer.Option(help="a directory of .h5 files from anywhere")] = False,
+    vocab_size: Annotated[int | None, typer.Option(help="with --hdf5: ids are below this")] = None,
+    eos: Annotated[int | None, typer.Option(help="with --hdf5: id between documents")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
+
+    With --hdf5: say what is wrong with a directory of HDF5 files, ours or not. Exit code 4 when
+    anything is wrong.
+    """
+    if hdf5:
+        from pipeline.hdf5.foreign import check_directory
+        from pipeline.show_hdf5 import show_foreign
+
+        return show_foreign(check_directory(directory, vocab_size, eos), as_json)
     from pipeline.verify import verify as verify_run
 
     checks = verify_run(directory)
@@ -126,7 +150,8 @@ def verify(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
 
 @app.command(
     epilog="Examples:\n\n`prep trace runs/quickstart --train out --step 57`\n\n"
-    "`prep trace runs/quickstart --file hdf5/train/examples_000000.h5 --row 3`"
+    "`prep trace runs/quickstart --file hdf5/train/examples_000000.h5 --row 3`\n\n"
+    "`prep trace runs/corpus --file hdf5/train/examples_000000.h5 --token 123456`"
 )
 def trace(
     directory: DirectoryArgument,
@@ -134,23 +159,26 @@ def trace(
     step: Annotated[int | None, typer.Option(help="1-based training step")] = None,
     file: Annotated[Path | None, typer.Option(help="an HDF5 shard of the run")] = None,
     row: Annotated[int | None, typer.Option(help="0-based row of that shard")] = None,
+    token: Annotated[int | None, typer.Option(help="0-based token of a corpus shard")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the documents behind a training step or an HDF5 row."""
-    from pipeline.provenance.trace import trace_row, trace_step
+    """Show the documents behind a training step, an HDF5 row or a token of a corpus."""
+    from pipeline.provenance.trace import trace_row, trace_step, trace_token
 
     if train is not None and step is not None:
         spans = trace_step(directory, train, step)
     elif file is not None and row is not None:
         spans = trace_row(directory, file, row)
+    elif file is not None and token is not None:
+        spans = trace_token(directory, file, token)
     else:
-        raise typer.BadParameter("give --train and --step, or --file and --row")
+        raise typer.BadParameter("give --train and --step, or --file and --row (or --token)")
     if as_json:
         return _out.print_json(json.dumps([vars(span) for span in spans]))
     table = Table("row", "tokens", "document", "source", "file:line", "licence", "decision")
     for s in spans:
         cells = (
-            f"{s.file}[{s.row}]",
+            s.file if s.row is None else f"{s.file}[{s.row}]",
             f"{s.token_start}-{s.token_end}",
             s.document,
             s.source,
@@ -173,7 +201,12 @@ def clean_up(directory: DirectoryArgument) -> None:
 
 
 register_dedup(app)
+register_clean(app)
 register_clusters(app)
+register_convert(app)
+register_export(app)
+register_repack(app)
+register_tokenizer(app)
 
 
 def _print_ledger(ledger: dict[str, Any]) -> None:
@@ -197,12 +230,9 @@ def _print_ledger(ledger: dict[str, Any]) -> None:
     table.add_section()
     table.add_row("all", *_cells(totals))
     _out.print(table)
+    show_mixture(ledger.get("mixture", {}))
     for name, split in ledger["splits"].items():
-        _out.print(
-            f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens, "
-            f"{split['rows']:,} rows of {split['max_sequence_length']}, "
-            f"{split['padding']:,} padding"
-        )
+        _out.print(describe_split(name, split))
     _out.print("ledger: balanced")
 
 

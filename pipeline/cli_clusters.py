@@ -25,7 +25,8 @@ def register(app: typer.Typer) -> None:
     )(explain)
     app.command(
         epilog="Examples:\n\n`prep inspect runs/quickstart --kind near --max-jaccard 0.85`\n\n"
-        "`prep inspect runs/quickstart --cluster 550f72f4`"
+        "`prep inspect runs/quickstart --cluster 550f72f4`\n\n"
+        "`prep inspect runs/quickstart --dropped too_short`"
     )(inspect)
 
 
@@ -54,17 +55,33 @@ def inspect(
     kind: Annotated[str, typer.Option(help="only exact, near, key or chain")] = "",
     min_jaccard: MinOption = None,
     max_jaccard: MaxOption = None,
+    dropped: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="list the records that left for this reason instead"),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the clusters of a run: sizes, kinds, similarities, and who duplicates whom."""
+    """Show the clusters of a run: sizes, kinds, similarities, and who duplicates whom; or what left
+    for a reason, with --dropped."""
     from pipeline.provenance.inspect import Filters, inspect_cluster
     from pipeline.provenance.inspect import inspect as inspect_run
     from pipeline.show_clusters import show_cluster, show_clusters
     from pipeline.terminal import print_json
 
+    if dropped:
+        return _inspect_dropped(directory, dropped, source, top, as_json)
     filters = Filters(source, kind, min_jaccard, max_jaccard)
     if cluster:
         members = inspect_cluster(directory, cluster, filters)
         return print_json(asdict(members)) if as_json else show_cluster(members)
     found = inspect_run(directory, filters, top)
     return print_json(asdict(found)) if as_json else show_clusters(found)
+
+
+def _inspect_dropped(directory: Path, reason: str, source: str, top: int, as_json: bool) -> None:
+    from pipeline.provenance.dropped import dropped
+    from pipeline.show_dropped import show_dropped
+    from pipeline.terminal import print_json
+
+    found = dropped(directory, reason, source, top)
+    return print_json(asdict(found)) if as_json else show_dropped(found)

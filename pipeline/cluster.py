@@ -1,23 +1,30 @@
-"""Where tasks run: worker processes of a local Dask cluster, or this process for small inputs.
+"""Where tasks run: worker processes of a local Dask cluster, those of a cluster that is already
+there, or this process for small inputs.
 
-Both offer one method, `run`, which yields (index, result) as calls finish and raises the first
+All offer one method, `run`, which yields (index, result) as calls finish and raises the first
 failure. The only file that knows Dask.
 """
 
 import contextlib
 import logging
 import os
+import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Protocol
 
-from pipeline.core.errors import PrepError, ResourceError
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, PrepError, ResourceError, printable
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
 LONELY_SECONDS = 60
+CONNECT_SECONDS = 20
 _QUIET = {
     "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
     "distributed.scheduler.worker-saturation": 1.0,
@@ -113,8 +120,23 @@ class DaskExecutor:
 
 
 @contextlib.contextmanager
-def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
-    """An executor for `workers` processes; 0 means this process, None decides by the input size."""
+def executor(
+    workers: int | None, input_bytes: int, address: str | None = None, shared: Path = Path()
+) -> Iterator[Executor]:
+    """An executor for `workers` processes; 0 means this process, None decides by the input size.
+
+    With the `address` of a Dask scheduler, all of its workers; they must run the same version of
+    this package and see the directory `shared`. Raises ConfigError or ResourceError if not.
+    """
+    if address is not None:
+        if workers is not None:
+            raise ConfigError(
+                f"--workers {workers} with cluster.address {address}: that cluster has its own "
+                "workers; leave one of the two out"
+            )
+        with _running_cluster(address, shared) as found:
+            yield found
+        return
     if workers is None:
         workers = 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
     if workers == 0:
@@ -142,6 +164,77 @@ def executor(workers: int | None, input_bytes: int) -> Iterator[Executor]:
         except BaseException:
             _kill_workers(cluster)
             raise
+
+
+@contextlib.contextmanager
+def _running_cluster(address: str, shared: Path) -> Iterator[Executor]:
+    import dask
+    from distributed import Client
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with dask.config.set(_QUIET):
+        try:
+            client = Client(address, timeout=CONNECT_SECONDS)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise ResourceError(
+                f"cluster.address: no Dask scheduler answers at {address} "
+                f"({printable(str(error), 200)})"
+            ) from error
+        with client:
+            yield DaskExecutor(client, _check_workers(client, address, shared))
+
+
+def _check_workers(client: Any, address: str, shared: Path) -> int:
+    """How many workers there are, each of which can do our tasks."""
+    from distributed.client import FutureCancelledError
+
+    probe = shared / ".cluster-probe"
+    token = secrets.token_hex(8)
+    storage.publish(probe, token.encode())
+    try:
+        with contextlib.suppress(TimeoutError):
+            client.wait_for_workers(1, timeout=LONELY_SECONDS)
+        found = client.run(_probe, str(probe), on_error="return")
+    except FutureCancelledError:
+        found = {}
+    finally:
+        storage.remove(probe)
+    if not found:
+        raise ResourceError(f"the Dask cluster at {address} has no workers; start some")
+    expected = (token, _build())
+    for worker, seen in sorted(found.items()):
+        if isinstance(seen, Exception):
+            raise ResourceError(
+                f"worker {worker} cannot import this package ({printable(str(seen), 200)}); "
+                "install the same version there"
+            )
+        if seen[0] != expected[0]:
+            raise ResourceError(
+                f"worker {worker} does not see the run directory {shared}; "
+                "use a path that all machines share"
+            )
+        if seen[1] != expected[1]:
+            raise ResourceError(
+                f"worker {worker} runs {seen[1]}, this process {expected[1]}; "
+                "install the same versions there"
+            )
+    return len(found)
+
+
+def _probe(path: str) -> tuple[str, str]:
+    """Runs on a worker: what it reads of the probe file, and its versions."""
+    try:
+        token = Path(path).read_text()
+    except OSError as error:
+        token = str(error)
+    return token, _build()
+
+
+def _build() -> str:
+    """Versions that decide what a task writes."""
+    names = ("wafermill", "ftfy", "h5py", "isal", "numpy", "pyarrow", "tokenizers")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return ", ".join([f"Python {python}", *(f"{name} {version(name)}" for name in names)])
 
 
 def _kill_workers(cluster: Any) -> None:

@@ -3,13 +3,21 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from pipeline.core.config_model import Bytes, FrozenModel, Share, parse
 from pipeline.core.strict_yaml import load
+from pipeline.filters.settings import FiltersConfig
+from pipeline.mixture_config import MixtureConfig
 from pipeline.shipped import find_config
+from pipeline.sources.template import column_name, field_path, parse_template
 
+SHARD_LIMIT = 256 << 20
+"""Bytes of rows that one HDF5 shard may hold: it is built in memory."""
+
+ColumnType = Literal["string", "int", "float", "bool", "timestamp"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+SplitName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
 def _paths(value: Any) -> Any:
@@ -28,20 +36,69 @@ class InputConfig(FrozenModel):
         description="a file, a directory or a glob, relative to this config, or a list of them; or "
         "builtin:quickstart"
     )
+    format: Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"] | None = Field(
+        None,
+        description="format of all files whatever their names [default: what each name says]; "
+        "text: a file is a document; lines: a line is one",
+    )
     text_key: str = Field("text", description="name of the field or column that holds the text")
+    template: str | None = Field(
+        None,
+        description="fields joined to the text, such as '{title}: {text}'; dots go deeper, {{ and "
+        "}} are braces [default: text_key alone]",
+    )
+    meta_fields: dict[str, ColumnType] = Field(
+        {},
+        description="fields kept as typed columns, such as `meta.date: timestamp`; types are "
+        "string, int, float, bool, timestamp",
+    )
     sources: tuple[str, ...] | None = Field(
         None, description="allowed source labels (pile_set_name); others are bad records"
     )
+
+    @field_validator("template")
+    @classmethod
+    def _template_parses(cls, template: str | None) -> str | None:
+        if template is not None:
+            parse_template(template)
+        return template
+
+    @field_validator("meta_fields")
+    @classmethod
+    def _columns_differ(cls, fields: dict[str, ColumnType]) -> dict[str, ColumnType]:
+        columns = [column_name(field_path(name)) for name in fields]
+        twice = next((c for c in columns if columns.count(c) > 1), None)
+        if twice:
+            raise ValueError(f"expected fields with columns of their own; two fill {twice}")
+        return fields
+
+    @model_validator(mode="after")
+    def _one_text(self) -> "InputConfig":
+        if self.template is not None and "text_key" in self.model_fields_set:
+            raise ValueError("expected text_key or template, not both")
+        return self
 
 
 class ReadConfig(FrozenModel):
     """Reading raw shards."""
 
     task_bytes: Bytes = Field(
-        64 << 20, ge=1 << 10, description="estimated bytes of text in one task"
+        64 << 20,
+        ge=1 << 10,
+        description="bytes of text in one task: small files are packed by "
+        "their estimate, a larger file is cut into parts",
     )
     max_document_bytes: Bytes = Field(
         64 << 20, ge=1, description="largest record in bytes, as read"
+    )
+    max_file_bytes: Bytes = Field(
+        1 << 40, ge=1, description="largest raw shard in bytes, decompressed; more is a damaged one"
+    )
+    max_ratio: float = Field(
+        250.0,
+        ge=1,
+        description="most decompressed bytes per byte of a raw shard, from 256 MiB on; more is a "
+        "damaged one",
     )
     on_bad_record: Literal["drop", "fail"] = Field(
         "drop", description="drop and count bad records, or treat a shard that holds one as damaged"
@@ -63,6 +120,12 @@ class CleanConfig(FrozenModel):
     )  # fmt: skip
     fix_text: bool = Field(
         True, description="repair mojibake and the like with ftfy; false leaves the text as it is"
+    )
+    mask: tuple[Literal["email", "ip", "phone"], ...] = Field(
+        (), description="what is masked in the text: email, ip, phone (needs the extra `pii`)"
+    )
+    phone_regions: tuple[str, ...] = Field(
+        (), description="countries, such as US, whose phone numbers are found without country code"
     )
 
 
@@ -174,7 +237,19 @@ class ScreenConfig(FrozenModel):
 class TokenizeConfig(FrozenModel):
     """Tokenizing the documents that are kept."""
 
-    tokenizer: Literal["gpt2"] = Field("gpt2", description="GPT-2 byte-level BPE, 50257 entries")
+    tokenizer: str = Field(
+        "gpt2",
+        description="gpt2 (byte-level BPE, 50257 entries), or a tokenizer.json or a directory that "
+        "holds one, relative to this config",
+    )
+    eos: str | int | None = Field(
+        None,
+        description="token that ends a document, by string or id [default: eos_token of the "
+        "tokenizer_config.json beside the tokenizer, or its only special token]",
+    )
+    special_tokens: tuple[str, ...] = Field(
+        (), description="special tokens whose text becomes the token; that of others stays text"
+    )
 
 
 class PackConfig(FrozenModel):
@@ -189,13 +264,47 @@ class PackConfig(FrozenModel):
         ge=1 << 10,
         description="tokens in one shuffle bucket, what one task holds in memory",
     )
+    format: Literal["sample", "vsl", "corpus"] = Field(
+        "sample",
+        description="sample: one stream cut into rows; vsl: whole documents side by side in a row, "
+        "none seeing another; corpus: the stream itself, cut when it is read",
+    )
+    packer: Literal["first_fit", "greedy"] | None = Field(
+        None,
+        description="vsl: first_fit (decreasing) for the least padding, or greedy, which fills row "
+        "after row in stream order [default: first_fit]",
+    )
+
+    @model_validator(mode="after")
+    def _packer_is_used(self) -> "PackConfig":
+        if self.packer is not None and self.format != "vsl":
+            raise ValueError(f"expected no packer: format {self.format} has nothing to choose")
+        return self
 
 
 class Hdf5Config(FrozenModel):
     """HDF5 shards."""
 
     shard_bytes: Bytes = Field(
-        128 << 20, ge=1 << 10, le=256 << 20, description="bytes of rows in one shard"
+        128 << 20, ge=1 << 10, le=SHARD_LIMIT, description="bytes of rows in one shard"
+    )
+    shard_sequences: int | None = Field(
+        None, ge=1, description="rows in one shard, instead of shard_bytes; not for corpus"
+    )
+    compression: Literal["gzip", "gzip-shuffle", "none"] | None = Field(
+        None,
+        description="filters that plain h5py reads; none: larger, faster to read [default: gzip; "
+        "gzip-shuffle for vsl, whose counting channels it makes small]",
+    )
+
+
+class ClusterConfig(FrozenModel):
+    """Where tasks run; nothing of it changes the output."""
+
+    address: str | None = Field(
+        None,
+        description="a running Dask scheduler such as tcp://host:8786, whose workers have this "
+        "package and see the same files [default: workers on this machine, see --workers]",
     )
 
 
@@ -205,14 +314,22 @@ class Config(FrozenModel):
     name: Name = Field(description="name of the run; the default output is ./runs/<name>")
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of splits and shuffles")
     inputs: tuple[InputConfig, ...] = Field(min_length=1, description="collections of raw shards")
+    cluster: ClusterConfig = ClusterConfig()
     read: ReadConfig = ReadConfig()
     clean: CleanConfig = CleanConfig()
     dedup: DedupConfig = DedupConfig()
     lines: LinesConfig = LinesConfig()
     screen: ScreenConfig = ScreenConfig()
+    filters: FiltersConfig = FiltersConfig()
     decontaminate: DecontaminateConfig = DecontaminateConfig()
     tokenize: TokenizeConfig = TokenizeConfig()
+    mixture: MixtureConfig = MixtureConfig()
     pack: PackConfig = PackConfig()
+    splits: dict[SplitName, Share] = Field(
+        {},
+        description="share of documents of every split held out of train, such as {test: 0.1 %}; "
+        "validation may be named here or have pack.validation_share",
+    )
     hdf5: Hdf5Config = Hdf5Config()
 
     @field_validator("inputs")
@@ -222,6 +339,51 @@ class Config(FrozenModel):
         if len(set(names)) < len(names):
             raise ValueError("expected input names that differ from one another")
         return inputs
+
+    @field_validator("inputs")
+    @classmethod
+    def _one_type_a_column(cls, inputs: tuple[InputConfig, ...]) -> tuple[InputConfig, ...]:
+        types: dict[str, str] = {}
+        for name, kind in (field for i in inputs for field in i.meta_fields.items()):
+            column = column_name(field_path(name))
+            if types.setdefault(column, kind) != kind:
+                raise ValueError(
+                    f"expected one type for a column; meta_fields make {column} both "
+                    f"{types[column]} and {kind}"
+                )
+        return inputs
+
+    @field_validator("splits")
+    @classmethod
+    def _splits_fit(cls, splits: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        pack = info.data.get("pack")
+        if "train" in splits:
+            raise ValueError("expected held-out splits only: train is what they leave")
+        if len({name.lower() for name in (*splits, "train")}) < len(splits) + 1:
+            raise ValueError("expected names that differ by more than upper and lower case")
+        if pack is None:
+            return splits
+        if "validation" in splits and "validation_share" in pack.model_fields_set:
+            raise ValueError("validation has its share in pack.validation_share; give it once")
+        held_out = {"validation": pack.validation_share, **splits}
+        if len(splits) > 250 or sum(held_out.values()) >= 1:
+            raise ValueError("expected at most 250 splits, whose shares add up to less than 1")
+        return splits
+
+    @field_validator("hdf5")
+    @classmethod
+    def _shards_fit(cls, hdf5: Hdf5Config, info: ValidationInfo) -> Hdf5Config:
+        pack = info.data.get("pack")
+        if pack is None or hdf5.shard_sequences is None:
+            return hdf5
+        if pack.format == "corpus":
+            raise ValueError("expected no shard_sequences: a corpus has no rows; use shard_bytes")
+        row_bytes = {"sample": 3, "vsl": 5}[pack.format] * 4 * pack.max_sequence_length
+        most = SHARD_LIMIT // row_bytes
+        if hdf5.shard_sequences > most:
+            limit = f"{SHARD_LIMIT >> 20} MiB"
+            raise ValueError(f"expected shard_sequences of at most {most} ({limit})")
+        return hdf5
 
 
 class LoadedConfig(FrozenModel):

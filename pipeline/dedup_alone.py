@@ -29,6 +29,7 @@ from pipeline.preparation import (
 from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
 from pipeline.stages.cluster_report import cluster_report_stage
+from pipeline.stages.pieces import reading_of
 from pipeline.stages.records import records_stage
 from pipeline.stages.tables import documents_stage, sources_stage
 
@@ -62,11 +63,11 @@ def _compare(
         done[stage.name] = run_stage(stage)
         return done[stage.name]
 
-    clean = read_inputs(prepared, run, unchanged)
+    reading, clean = read_inputs(prepared, run, unchanged)
     keep = deduplicate(prepared.config, prepared.earlier, clean, None, run)
     if not prepared.earlier:
         _check_key(prepared.config.dedup, done["signatures"])
-    run(sources_stage(prepared.plan, clean))
+    run(sources_stage(reading, clean))
     documents = run(documents_stage(clean, keep))
     run(account_stage(clean, documents, {}))
     return done
@@ -78,7 +79,8 @@ def _deduplicate(
     """The same, then the kept records copied, and the clusters shown."""
     done = _compare(prepared, run_stage, unchanged)
     check_survivors(done["keep"])
-    records = records_stage(prepared.plan, done["clean"], done["keep"])
+    reading = reading_of(prepared.plan, done.get("pieces"))
+    records = records_stage(reading, done["clean"], done["keep"])
     done[records.name] = run_stage(records)
     report = cluster_report_stage(prepared.config.name, done)
     return {**done, report.name: run_stage(report)}

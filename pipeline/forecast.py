@@ -11,19 +11,31 @@ from pathlib import Path
 from pipeline.config import Config
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.filters.rules import has_rules
 from pipeline.inputs_cache import InputHashes
+from pipeline.mixture import is_asked
 from pipeline.preparation import PREPARATION, Prepared, Story
 from pipeline.runner import manifest_path, reasons, stage_fields
 from pipeline.stage import Stage
-from pipeline.upkeep import DEDUP_STAGES, LINE_STAGES, OVERLAP_STAGES, STORIES
+from pipeline.stages.plan import Plan
+from pipeline.upkeep import (
+    CUT_STAGES,
+    DEDUP_STAGES,
+    FILTER_STAGES,
+    LINE_STAGES,
+    MIXTURE_STAGES,
+    OVERLAP_STAGES,
+    STORIES,
+    VSL_STAGES,
+)
 
 _MB_PER_SECOND = {
-    "clean": 3.2, "signatures": 30.0, "screen": 64.0, "tokenize": 2.8, "scatter": 59.0,
-    "gather": 29.0, "rows": 75.0, "pack": 46.0,
+    "clean": 3.2, "signatures": 30.0, "screen": 64.0, "filters": 30.0, "tokenize": 2.8,
+    "scatter": 59.0, "gather": 29.0, "rows": 75.0, "pack": 46.0, "pieces": 200.0,
 }  # fmt: skip
 _DISK_PER_TEXT_BYTE = {
     "clean": 1.1, "signatures": 0.15, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
-    "gather": 0.7, "rows": 0.7, "pack": 0.5,
+    "gather": 0.7, "rows": 0.7, "pack": 0.5, "pieces": 0.4,
 }  # fmt: skip
 _BASE_MEMORY = 350 << 20
 
@@ -76,22 +88,39 @@ def _committed(out: Path, stage: str) -> StageManifest | None:
         return None
 
 
-def _left_out(config: Config) -> tuple[str, ...]:
-    """Stages that this config does not call for."""
+def _left_out(config: Config, plan: Plan, story: str) -> tuple[str, ...]:
+    """Stages that this config and these inputs do not call for."""
+    filtered = has_rules(config.filters)
     return (
+        *(() if plan.large else CUT_STAGES),
         *(DEDUP_STAGES if config.dedup.preset == "none" else ()),
-        *(() if config.decontaminate.sets else OVERLAP_STAGES),
+        *(() if config.decontaminate.sets else _overlap_stages(filtered)),
+        *(() if filtered else FILTER_STAGES),
+        *(("evidence",) if story == "clean" and not filtered else ()),
         *(LINE_STAGES if config.lines.unit == "none" else ()),
+        *(() if config.pack.format == "vsl" else VSL_STAGES),
+        *(() if is_asked(config.mixture) else MIXTURE_STAGES),
+        *(("rows",) if config.pack.format == "corpus" else ()),
     )
+
+
+def _overlap_stages(filtered: bool) -> tuple[str, ...]:
+    """Filters alone need decisions joined too."""
+    return tuple(stage for stage in OVERLAP_STAGES if stage != "decisions" or not filtered)
+
+
+def _large(plan: Plan) -> int:
+    """Estimated bytes of text that are compressed anew: of large files that are compressed."""
+    files = (plan.files[index] for index in plan.large)
+    return sum(f.text_estimate for f in files if f.format[1] is not None and not f.has_rows)
 
 
 def forecast(prepared: Prepared, story: Story = PREPARATION) -> list[StageForecast]:
     """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
-    groups = prepared.plan.tasks
-    largest = max(sum(prepared.plan.files[i].text_estimate for i in group) for group in groups)
+    largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
-    left_out = _left_out(prepared.config)
+    left_out = _left_out(prepared.config, prepared.plan, story.name)
     stages = []
     for stage in STORIES[story.name]:
         if stage in left_out:
@@ -99,8 +128,9 @@ def forecast(prepared: Prepared, story: Story = PREPARATION) -> list[StageForeca
         behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
         state = states.get(stage, behind)
         rate = _MB_PER_SECOND.get(stage)
-        seconds = text / 1e6 / rate if rate and state != "reuse" else 0.0
-        disk = int(text * _DISK_PER_TEXT_BYTE.get(stage, 0.0))
+        size = _large(prepared.plan) if stage in CUT_STAGES else text
+        seconds = size / 1e6 / rate if rate and state != "reuse" else 0.0
+        disk = int(size * _DISK_PER_TEXT_BYTE.get(stage, 0.0))
         memory = _BASE_MEMORY + (6 * largest if rate else 0)
         stages.append(StageForecast(stage, state, seconds, disk, memory))
     return stages

@@ -3,9 +3,23 @@
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.core.config_model import Bytes
 
 WorkersOption = Annotated[
     int | None,
     typer.Option(min=0, help="worker processes; 0 runs in this one [default: by input size]"),
 ]
+
+
+def size(value: str | int) -> int:
+    """Bytes of an option such as `1048576`, `64MiB` or `64 MB`, for `typer.Option(parser=size)`."""
+    try:
+        plain = isinstance(value, int) or value.isdigit()
+        return TypeAdapter(Bytes).validate_python(int(value) if plain else value)
+    except ValidationError as error:
+        raise typer.BadParameter(f"{value}: expected bytes such as 1048576 or 64MiB") from error
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]

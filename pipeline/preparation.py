@@ -3,18 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline import layout
+from pipeline.cleaning.mask import check_masks
 from pipeline.cluster import executor
-from pipeline.config import Config, DedupConfig, LoadedConfig, load_config
+from pipeline.config import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
 from pipeline.deduplication import deduplicate, preset_of, verification_of
+from pipeline.filters.rules import Filters, load_filters
 from pipeline.indexes import load_earlier
 from pipeline.inputs_cache import InputHashes
+from pipeline.machine import check_engines, compile_kernels
+from pipeline.mixture import check_sources, is_asked
+from pipeline.pack_streams import pack_streams
 from pipeline.progress import Progress
 from pipeline.provenance.policy import Rules, load_rules
 from pipeline.provenance.recipe import Recipe
@@ -23,15 +28,16 @@ from pipeline.shipped import default_rules
 from pipeline.sources import quickstart
 from pipeline.sources.eval_sets import EvalSet, find_eval_sets
 from pipeline.stage import Stage
-from pipeline.stages.account import account_stage, split_accounts
+from pipeline.stages.account import account_stage
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
+from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.decontaminate import (
     OverlapRules,
-    decisions_stage,
     eval_index_stage,
     overlap_stage,
 )
+from pipeline.stages.filters import filters_stage
 from pipeline.stages.lines import (
     LineRules,
     cut_table_stage,
@@ -39,18 +45,20 @@ from pipeline.stages.lines import (
     repeats_stage,
     units_stage,
 )
-from pipeline.stages.pack import pack_stage, params_stage
-from pipeline.stages.plan import Plan, make_plan, plan_stage
+from pipeline.stages.mixture import mixture_accounts, mixture_stage, source_documents
+from pipeline.stages.pieces import pieces_stage, reading_of
+from pipeline.stages.plan import Plan, Reading, make_plan, plan_stage
 from pipeline.stages.report import report_stage
-from pipeline.stages.rows import rows_stage
 from pipeline.stages.screen import evidence_stage, screen_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import documents_stage, sources_stage
-from pipeline.stages.tokenize import tokenize_stage
+from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
+from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 
 
+Finished = TypeVar("Finished")
 RunStage = Callable[[Stage], StageManifest]
 Unchanged = Callable[[Mapping[str, Any]], bool]
 
@@ -73,6 +81,8 @@ class Prepared:
     plan: Plan
     earlier: tuple[Batch, ...]
     eval_sets: tuple[EvalSet, ...]
+    filters: Filters
+    tokenizer: TokenizerDefinition
     out: Path
 
 
@@ -107,7 +117,15 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
     earlier = load_earlier(config.dedup, loaded.base)
     sets = config.decontaminate.sets
     eval_sets = find_eval_sets(sets, loaded.base) if sets else ()
-    return Prepared(config, rules, plan, earlier, eval_sets, out)
+    filters = load_filters(config.filters, loaded.base)
+    check_masks(config.clean.mask, config.clean.phone_regions)
+    tokenizer = _tokenizer(config.tokenize, loaded.base)
+    return Prepared(config, rules, plan, earlier, eval_sets, filters, tokenizer, out)
+
+
+def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
+    named = config.tokenizer if config.tokenizer == GPT2 else base / config.tokenizer
+    return load_definition(named, config.eos, config.special_tokens)
 
 
 def _preparation(
@@ -122,28 +140,36 @@ def _preparation(
         return done[stage.name]
 
     index = _eval_index(prepared, run)
-    clean = read_inputs(prepared, run, unchanged)
+    reading, clean = read_inputs(prepared, run, unchanged)
+    if is_asked(config.mixture):
+        check_sources(config.mixture, source_documents(clean))
     decided: list[StageManifest] = []
 
     def screen() -> StageManifest:
-        found = run(screen_stage(clean, prepared.rules))
+        found = [run(screen_stage(clean, prepared.rules))]
         if index is not None:
-            overlap = run(overlap_stage(clean, index, _overlap_rules(config)))
-            found = run(decisions_stage(found, overlap))
-        run(evidence_stage(found))
-        decided.append(found)
-        return found
+            found.append(run(overlap_stage(clean, index, _overlap_rules(config))))
+        if prepared.filters.on:
+            found.append(run(filters_stage(clean, prepared.filters)))
+        decided.append(run(decisions_stage(*found)) if len(found) > 1 else found[0])
+        run(evidence_stage(decided[0]))
+        return decided[0]
 
     keep = deduplicate(config, prepared.earlier, clean, screen, run)
     check_survivors(keep)
-    tokens = run(tokenize_stage(clean, keep, _cuts(config, clean, keep, run)))
-    gather = run(gather_stage(config, run(scatter_stage(config, keep, tokens))))
-    pack = run(pack_stage(config, gather, run(rows_stage(config, clean, gather))))
-    run(params_stage(config, gather, pack))
-    run(sources_stage(prepared.plan, clean))
+    tokenizer = run(tokenizer_stage(prepared.tokenizer))
+    cuts = _cuts(config, clean, keep, run)
+    tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
+    run(sources_stage(reading, clean))
     documents = run(documents_stage(clean, keep, decided[0], tokens))
-    packed = split_accounts(gather, pack, config.pack.max_sequence_length)
-    run(account_stage(clean, documents, packed))
+    mixture = None
+    if is_asked(config.mixture):
+        mixture = run(mixture_stage(config.mixture, config.seed, clean, tokens, documents))
+    scatter = run(scatter_stage(config, keep, tokens, mixture))
+    gather = run(gather_stage(config, scatter))
+    packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
+    mixed = mixture_accounts(mixture, scatter) if mixture else {}
+    run(account_stage(clean, documents, packed, mixed))
     run(report_stage(config.name, done, _notes(config)))
     return done
 
@@ -177,12 +203,16 @@ def _cuts(
     return cuts
 
 
-def read_inputs(prepared: Prepared, run: RunStage, unchanged: Unchanged) -> StageManifest:
+def read_inputs(
+    prepared: Prepared, run: RunStage, unchanged: Unchanged
+) -> tuple[Reading, StageManifest]:
     """What every story begins with: the plan, and every raw shard read and checked."""
-    run(plan_stage(prepared.plan))
-    clean = run(clean_stage(prepared.config, prepared.plan, unchanged))
+    cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
+    reading = reading_of(prepared.plan, run(cutting) if cutting else None)
+    run(plan_stage(reading))
+    clean = run(clean_stage(prepared.config, reading, unchanged))
     _check_read(prepared.config, clean)
-    return clean
+    return reading, clean
 
 
 def run(
@@ -209,30 +239,30 @@ def run(
         loaded = load_config(config, overrides)
     prepared = prepare(loaded, Path(out) if out is not None else None)
     progress = progress or Progress(quiet=True)
-    with lock.hold(prepared.out):
-        storage.sweep_temps(prepared.out)
-        removed = removed_directories(prepared.out)
-        compile_kernels(prepared.config, progress)
+
+    def attempt(removed: frozenset[str]) -> Manifest:
+        compile_kernels(prepared.config, progress.note)
+        if story is PREPARATION:
+            check_engines(prepared.tokenizer, progress.note)
+        return _run_stages(prepared, story, workers, verify_inputs, progress, removed)
+
+    return hold_and_run(prepared.out, progress, attempt)
+
+
+def hold_and_run(
+    out: Path, progress: Progress, attempt: Callable[[frozenset[str]], Finished]
+) -> Finished:
+    """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
+    that clean-up removed, and called again when a stage needs some of them after all."""
+    with lock.hold(out):
+        storage.sweep_temps(out)
+        removed = removed_directories(out)
         while True:
             try:
-                return _run_stages(prepared, story, workers, verify_inputs, progress, removed)
+                return attempt(removed)
             except RemovedInputError as needed:
                 progress.note(f"{needed}; rebuilding")
                 removed -= needed.directories
-
-
-def compile_kernels(config: Config, progress: Progress) -> None:
-    """On the first use on a machine compile in one process, before workers would all do so."""
-    compiling = config.decontaminate.sets or config.lines.unit != "none"
-    if preset_of(config.dedup) is None and not compiling:
-        return
-    from dedup import compiled
-
-    if compiled.first_use():
-        from dedup.warm_up import warm_up
-
-        progress.note("compiling the dedup kernels for this machine, once")
-        warm_up()
 
 
 def removed_directories(out: Path) -> frozenset[str]:
@@ -260,19 +290,21 @@ def _run_stages(
     hashes = InputHashes(out, plan.files, verify_inputs)
     if plan.passed_over:
         progress.note(f"{plan.passed_over} files passed over: not a format this reads")
-    with executor(workers, plan.bytes) as where:
+    address = config.cluster.address
+    root = out.absolute() if address else out  # workers elsewhere have another current directory
+    with executor(workers, plan.bytes, address, root) as where:
         journal.event("run", config=config.name, story=story.name, workers=where.workers)
-        runner = Runner(out, where, journal, progress, removed)
+        runner = Runner(root, where, journal, progress, removed)
 
         def run_stage(stage: Stage) -> StageManifest:
             manifest = runner.run(stage)
-            if stage.name == "clean":
+            if stage.name in ("pieces", "clean"):
                 noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
                 hashes.remember([(name, path, digest) for name, path, _, digest in noted])
             return manifest
 
         stages = story.tell(prepared, run_stage, hashes.unchanged)
-        _commit(out, config, story, stages, runner.removed)
+        commit(out, (config.name, story.name), stages, runner.removed)
         journal.event("done", reused=runner.reused, timings=progress.timings)
         return Manifest(out, stages, tuple(runner.reused))
 
@@ -325,11 +357,11 @@ def _notes(config: Config) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _commit(
-    out: Path, config: Config, story: Story, stages: dict[str, StageManifest],
-    removed: frozenset[str],
-) -> None:  # fmt: skip
-    """Delete what no manifest names, then publish manifest.json: the commit of the run."""
+def commit(
+    out: Path, names: tuple[str, str], stages: dict[str, StageManifest], removed: frozenset[str]
+) -> None:
+    """Delete what no manifest names, then publish manifest.json: the commit of the run. `names` are
+    those of the config and of the story."""
     manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
     shards = {
         shard.path: shard
@@ -345,8 +377,8 @@ def _commit(
     files += [{"path": s.path, "size": s.size, "hash": s.hash} for s in shards.values()]
     value = {
         "format": 1,
-        "config": config.name,
-        "story": story.name,
+        "config": names[0],
+        "story": names[1],
         "removed": sorted(removed),
         "stages": [
             {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}

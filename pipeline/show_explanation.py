@@ -13,7 +13,7 @@ from pipeline.provenance.records import where
 from pipeline.provenance.side_by_side import Piece, Row, compare, shortened
 from pipeline.terminal import out, print_facts, print_json, print_line, shown, similarity
 
-__all__ = ["show"]
+__all__ = ["evidence_line", "show"]
 
 _REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
 """Style of a stretch that differs, and its marks where there are no colours."""
@@ -56,7 +56,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
         ("licence", r.licence),
         ("state", f"{state} ({r.reason})" if r.reason else state),
         ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
-        *(("evidence", _evidence(evidence)) for evidence in found.evidence),
+        *(("evidence", evidence_line(evidence)) for evidence in found.evidence),
         ("split", r.split if r.state == "kept" else ""),
         ("text", f"{r.text_bytes:,} bytes" if r.text_bytes else ""),
         ("tokens", f"{r.tokens:,}" if r.tokens else ""),
@@ -65,9 +65,12 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
     ]
 
 
-def _evidence(found: Evidence) -> str:
+def evidence_line(found: Evidence) -> str:
+    """Evidence in words."""
     at = f" at byte {found.byte_offset:,}" if found.byte_length else ""
-    return f"{found.rule}: {found.detector} {found.target!r}{at}"
+    value = "" if found.value is None else f" {found.value:.4g}"
+    limit = "" if found.limit is None else f", limit {found.limit:g}"
+    return f"{found.rule}: {found.detector} {found.target!r}{at}{value}{limit}"
 
 
 def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:

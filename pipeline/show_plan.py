@@ -13,9 +13,10 @@ def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> 
     if as_json:
         return print_json([vars(stage) for stage in stages])
     files, size = len(prepared.plan.files), readable_bytes(prepared.plan.bytes)
-    tasks = len(prepared.plan.tasks)
+    tasks = len(prepared.plan.estimate)
     print_line(f"{files} raw shards, {size}, {tasks} tasks; output {prepared.out}/")
-    print_line(describe_dedup(prepared.config.dedup))
+    if story.name != "clean":
+        print_line(describe_dedup(prepared.config.dedup))
     table = Table("stage", "state", "CPU time", "disk", "memory per worker")
     for s in stages:
         seconds = f"{s.cpu_seconds:,.0f} s"

@@ -86,7 +86,7 @@ def _pairs(
     corpus: Corpus, bands: StageManifest, split: npt.NDArray[np.int8], first_new: int
 ) -> Iterator[tuple[int, int]]:
     """Pairs of kept documents of one bucket: one not in training, one in another split than it."""
-    train = layout.SPLITS.index("train")
+    train = 0
     for shard in bands.shards:
         table = corpus.inputs.table(shard)
         member = table["member"].to_numpy().astype(np.int64) - first_new

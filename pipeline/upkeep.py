@@ -12,29 +12,47 @@ from pipeline.runner import manifest_path, record_directory, removed_note
 
 OVERLAP_STAGES = ("eval_index", "overlap", "decisions")
 LINE_STAGES = ("lines", "repeats", "cuts", "cut_table")
+VSL_STAGES = ("bins",)
+MIXTURE_STAGES = ("mixture",)
+FILTER_STAGES = ("filters",)
 """Stages that are off by default."""
+
+CUT_STAGES = ("pieces",)
+"""Stages that run only where a raw shard is too large for one task."""
 
 DEDUP_STAGES = ("signatures", "bands", "components", "route", "clusters")
 """Stages that `dedup.preset: none` leaves out."""
 
 _PREPARE = (
-    "eval_index", "plan", "clean", "signatures", "bands", "screen", "overlap", "decisions",
-    "evidence", "components", "route", "clusters", "keep", "lines", "repeats", "cuts", "cut_table",
-    "tokenize", "scatter", "gather", "rows", "pack", "params", "sources", "documents", "account",
-    "report",
+    "eval_index", "pieces", "plan", "clean", "signatures", "bands", "screen", "overlap", "filters",
+    "decisions", "evidence", "components", "route", "clusters", "keep", "lines", "repeats", "cuts",
+    "cut_table", "tokenizer", "tokenize", "sources", "documents", "mixture", "scatter", "gather",
+    "bins", "rows",
+    "pack", "params", "account", "report",
 )  # fmt: skip
-STAGES = tuple(stage for stage in _PREPARE if stage not in (*OVERLAP_STAGES, *LINE_STAGES))
-"""Stages of `prep run` with a default config, in order."""
+_OFF_BY_DEFAULT = (
+    *OVERLAP_STAGES, *FILTER_STAGES, *LINE_STAGES, *VSL_STAGES, *MIXTURE_STAGES, *CUT_STAGES,
+)  # fmt: skip
+STAGES = tuple(stage for stage in _PREPARE if stage not in _OFF_BY_DEFAULT)
+"""Stages of `prep run` with a default config and small files, in order."""
 
 _DEDUP_ALONE = (
-    "plan", "clean", "signatures", "bands", "components", "route", "clusters", "keep", "sources",
-    "documents", "account",
+    "pieces", "plan", "clean", "signatures", "bands", "components", "route", "clusters", "keep",
+    "sources", "documents", "account",
 )  # fmt: skip
 STORIES = {
     "prepare": _PREPARE,
     "dedup": (*_DEDUP_ALONE, "records", "cluster_report"),
     "index": _DEDUP_ALONE,
-}
+    "export": ("scatter_text", "gather_text"),
+    "clean": (
+        "pieces", "plan", "clean", "filters", "evidence", "keep", "sources", "documents", "account",
+        "cleaned",
+    ),
+    "repack": (
+        "tables", "splits", "scatter", "gather", "bins", "rows", "pack", "params", "account",
+    ),
+}  # fmt: skip
 """Stages of every story of `prep`, in order."""
 
 
@@ -54,7 +72,7 @@ def status(directory: Path) -> tuple[bool, list[StageStatus]]:
         raise InputError(f"{directory}: no such run directory")
     finished = (directory / layout.MANIFEST).exists()
     found = []
-    for stage in STORIES[_story_of(directory)]:
+    for stage in STORIES[story_of(directory)]:
         try:
             manifest = read_manifest(manifest_path(directory, stage))
         except IntegrityError:
@@ -67,7 +85,7 @@ def status(directory: Path) -> tuple[bool, list[StageStatus]]:
         records = [
             r for p in record_directory(directory, stage).glob("*.json") if (r := read_record(p))
         ]
-        if not records and (finished or stage in (*OVERLAP_STAGES, *LINE_STAGES)):
+        if not records and (finished or stage in _OFF_BY_DEFAULT):
             continue
         size = sum(shard.size for record in records for shard in record.shards)
         found.append(
@@ -76,7 +94,7 @@ def status(directory: Path) -> tuple[bool, list[StageStatus]]:
     return finished, found
 
 
-def _story_of(directory: Path) -> str:
+def story_of(directory: Path) -> str:
     """The story of a run: from its manifest, or, while it is not finished, from the journal."""
     try:
         return str(read_sealed(directory / layout.MANIFEST).get("story", "prepare"))

@@ -16,11 +16,12 @@ from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
 from pipeline.core.manifest import read_sealed
-from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
+from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.hdf5.verify import check_split
+from pipeline.hdf5.verify import SplitFacts, check_split
+from pipeline.provenance.coverage import check_lineage, read_lineage
+from pipeline.sources.copy import count_records
 from pipeline.split_check import straddling
-from pipeline.stages.records import count_records
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     checks = [_hashes(directory, manifest, on_file)]
+    if manifest.get("story") == "export":
+        return [*checks, _exported(directory, manifest)]
     ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
     ledger.check()
     documents = pq.read_table(
@@ -52,7 +55,7 @@ def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[
     checks.append(_recount(ledger, documents))
     if manifest.get("story") == "dedup":
         checks.append(_records(directory, manifest, ledger))
-    if ledger.splits:
+    if ledger.splits and manifest.get("story") != "repack":
         checks.append(_straddling(directory))
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
@@ -116,27 +119,47 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     return Check("records", f"{found:,} records in {len(files)} files, all that were kept")
 
 
+def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
+    """Every exported file holds as many records as the manifest says."""
+    files = [f for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
+    for file in files:
+        found = count_records(directory / file["path"])
+        if found != file["documents"]:
+            raise IntegrityError(
+                f"{directory / file['path']}: {found:,} records, expected {file['documents']:,}"
+            )
+    total = sum(file["documents"] for file in files)
+    return Check("records", f"{total:,} records in {len(files)} files")
+
+
 def _split(
     dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table
 ) -> Iterator[Check]:
     facts = check_split(dataset)
-    if (facts.rows, facts.mask_sum) != (split.rows, split.mask_sum):
+    found = (facts.rows, facts.mask_sum, facts.tokens)
+    if found != (split.rows, split.mask_sum, split.corpus_tokens):
         raise IntegrityError(
-            f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels; the ledger differs"
+            f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels, {facts.tokens} tokens of a "
+            "corpus; the ledger differs"
         )
-    first = _first_token_is_eos(dataset) if dataset.rows else split.tokens
-    eos = facts.eos_labels + first
-    if eos != split.documents:
-        raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {split.documents:,} documents")
-    yield Check(f"hdf5/{name}", f"{facts.rows:,} rows, {facts.mask_sum:,} labels, {eos:,} EOS")
-    spans = sum(_lineage(dataset, index, name, documents) for index in range(len(dataset.shards)))
+    spans, ends = check_lineage(dataset, name, documents)
+    if split.segments and split.segments != spans:
+        raise IntegrityError(f"hdf5/{name}: {spans:,} segments; the ledger has {split.segments:,}")
+    eos, expected = facts.eos_labels, split.documents
+    if dataset.layout is SAMPLE:
+        eos += _first_token_is_eos(dataset) if dataset.rows else split.tokens
+    elif dataset.layout is VSL:
+        expected = ends
+    if eos != expected:
+        raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {expected:,} documents")
+    yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS")
     yield Check(f"lineage/{name}", f"{spans:,} spans cover every token that is not padding")
 
 
-def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
-    """The lineage of shard `index`, beside the shard."""
-    name = dataset.shards[index].name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX
-    return pq.read_table(dataset.directory / name)
+def _size(dataset: SampleDataset, facts: SplitFacts) -> str:
+    if dataset.layout is CORPUS:
+        return f"{facts.tokens:,} tokens"
+    return f"{facts.rows:,} rows, {facts.mask_sum:,} labels"
 
 
 def _first_token_is_eos(dataset: SampleDataset) -> int:
@@ -148,32 +171,3 @@ def _first_token_is_eos(dataset: SampleDataset) -> int:
             row = int(dataset.starts[index]) + table["row"][int(rows[0])].as_py()
             return int(dataset.read(np.array([row]))[0, 0, 0] == dataset.eos_id)
     raise IntegrityError(f"{dataset.directory}: no lineage for the first row of the stream")
-
-
-def _lineage(dataset: SampleDataset, index: int, split: str, documents: pa.Table) -> int:
-    """Spans of each row must tile its tokens, and name kept documents of this split."""
-    table = read_lineage(dataset, index)
-    shard = dataset.shards[index]
-    row, start, end = (table[c].to_numpy() for c in ("row", "token_start", "token_end"))
-    rows = np.arange(dataset.starts[index], dataset.starts[index] + shard.rows)
-    first = np.r_[True, row[1:] != row[:-1]]
-    tiled = np.where(first, start == 0, start == np.r_[0, end[:-1]]) & (end > start)
-    last = np.r_[first[1:], True]
-    lengths = np.zeros(shard.rows, np.int64)
-    lengths[row[last]] = end[last]
-    labels = np.concatenate(
-        [
-            dataset.read(part)[:, 1].sum(axis=1)
-            for part in np.array_split(rows, -(-len(rows) // 1024))
-        ]
-    )
-    named = documents.take(table["doc"])
-    right = pc.all(
-        pc.and_(pc.equal(named["state"], "kept"), pc.equal(named["split"], split))
-    ).as_py()
-    inside = (table["doc_token_start"].to_numpy() + end - start <= named["tokens"].to_numpy()).all()
-    if not (tiled.all() and (lengths == labels).all() and right and inside):
-        raise IntegrityError(
-            f"{dataset.directory / shard.name}: lineage does not cover its tokens exactly"
-        )
-    return len(table)

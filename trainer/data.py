@@ -12,7 +12,7 @@ import torch
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.order import Schedule, batch_size_at, rows_of_samples, samples_before_step
-from pipeline.hdf5.format import SAMPLE_FEATURES
+from pipeline.hdf5.format import SAMPLE, SAMPLE_FEATURES
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from trainer.config import ModelConfig
 
@@ -22,9 +22,15 @@ Batch = dict[str, torch.Tensor]
 def open_checked(directory: Path, model: ModelConfig) -> SampleDataset:
     """Open a data set and check that it fits the model.
 
-    Raises ConfigError naming both values when MSL or vocabulary differ; InputError without rows.
+    Raises ConfigError naming both values when MSL or vocabulary differ, or for another format than
+    `sample`; InputError without rows.
     """
     dataset = open_dataset(directory)
+    if dataset.layout is not SAMPLE:
+        raise ConfigError(
+            f"{directory}: format {dataset.layout.name}, but training needs {SAMPLE.name}; "
+            f"`prep repack RUN --out DIR --format {SAMPLE.name}` makes it from the same tokens"
+        )
     pairs = (
         ("max_position_embeddings", model.max_position_embeddings,
          "max_sequence_length", dataset.max_sequence_length),

@@ -1,7 +1,8 @@
 """`prep explain`: what became of one document, why, and how it differs from the one that stands for
 it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a detector found in the document."""
+    """What a detector found in the document; `value` and `limit` where a filter measured it."""
 
     rule: str
     detector: str
     target: str
     byte_offset: int
     byte_length: int
+    value: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
         record=record,
         finished=records.finished,
         decision_reason=_decision_reason(directory, key),
-        evidence=_evidence(directory, key),
+        evidence=evidence_of(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         kept_by=kept_by,
         stands_for=stands_for,
@@ -147,24 +150,34 @@ def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | No
     return jaccard(*texts, recipe.preset)
 
 
-def _evidence(directory: Path, key: bytes) -> tuple[Evidence, ...]:
-    names = ["rule", "detector", "target", "byte_offset", "byte_length"]
-    return tuple(Evidence(**row) for row in _about(directory / layout.EVIDENCE, key, names))
+def evidence_of(directory: Path, keys: Sequence[bytes]) -> dict[bytes, tuple[Evidence, ...]]:
+    """All evidence on documents, by key; nothing while there is no such table."""
+    path = directory / layout.EVIDENCE
+    found: dict[bytes, tuple[Evidence, ...]] = {}
+    if not path.exists():
+        return found
+    with readable(path):
+        there = pq.read_schema(path).names
+    names = [field.name for field in fields(Evidence) if field.name in there]
+    for row in _about(path, keys, ["doc_key", *names]):
+        key = row.pop("doc_key")
+        found[key] = (*found.get(key, ()), Evidence(**row))
+    return found
 
 
 def _decision_reason(directory: Path, key: bytes) -> str:
-    rows = _about(directory / layout.DECISIONS, key, ["reason"])
+    rows = _about(directory / layout.DECISIONS, [key], ["reason"])
     return rows[0]["reason"] if rows else ""
 
 
-def _about(path: Path, key: bytes, columns: list[str]) -> list[dict[str, Any]]:
-    """Rows of a table on one document; none while the table is not there."""
+def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
+    """Rows of a table on some documents; none while the table is not there."""
     if not path.exists():
         return []
     with readable(path):
-        wanted = pa.scalar(key, pa.binary(ids.KEY_BYTES))
+        wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         rows: list[dict[str, Any]] = pq.read_table(
-            path, columns=columns, filters=pc.field("doc_key") == wanted
+            path, columns=columns, filters=pc.field("doc_key").isin(wanted)
         ).to_pylist()
     return rows
 

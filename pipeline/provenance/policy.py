@@ -28,8 +28,8 @@ class Rule(FrozenModel):
     def _has_one_kind(self) -> "Rule":
         if bool(self.origin) == bool(self.markers):
             raise ValueError("expected either origin or markers")
-        if not all(m.isascii() and m for m in self.markers):
-            raise ValueError("expected markers of plain ASCII characters")
+        if not all(m.isascii() and len(m) > 1 for m in self.markers):
+            raise ValueError("expected markers of two or more plain ASCII characters")
         return self
 
 

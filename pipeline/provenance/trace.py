@@ -1,4 +1,4 @@
-"""`prep trace`: from a training step or an HDF5 row to documents, files, lines and decisions."""
+"""`prep trace`: from a training step, an HDF5 row or a token to documents, lines and decisions."""
 
 import json
 from collections.abc import Iterator
@@ -12,16 +12,18 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_step
-from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
-from pipeline.hdf5.read import open_dataset
+from pipeline.hdf5.format import CORPUS
+from pipeline.hdf5.read import SampleDataset, ShardInfo, open_dataset
+from pipeline.provenance.coverage import lineage_path
 
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens [token_start, token_end) of an HDF5 row, and the document they come from."""
+    """Tokens [token_start, token_end) of an HDF5 row, and the document they come from. A corpus has
+    no rows: they are tokens of the file."""
 
     file: str
-    row: int
+    row: int | None
     token_start: int
     token_end: int
     doc_token_start: int
@@ -65,6 +67,26 @@ def trace_step(directory: Path, model_dir: Path, step: int) -> list[Span]:
 
 def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
     """The documents in one row of an HDF5 shard, given as a path inside the run directory."""
+    path, dataset, shard = _shard(directory, file)
+    if dataset.layout is CORPUS:
+        raise ConfigError(f"{path}: a corpus has no rows; name a token of the file with --token")
+    if not 0 <= row < shard.rows:
+        raise InputError(f"{path}: row {row} is outside 0..{shard.rows - 1}")
+    return list(_spans(directory, [(path, row)]))
+
+
+def trace_token(directory: Path, file: Path, token: int) -> list[Span]:
+    """The document that one token of a corpus shard comes from, and its tokens there."""
+    path, dataset, shard = _shard(directory, file)
+    if dataset.layout is not CORPUS:
+        raise ConfigError(f"{path}: rows of {dataset.layout.name}; name one with --row")
+    if not 0 <= token < shard.rows:
+        raise InputError(f"{path}: token {token} is outside 0..{shard.rows - 1}")
+    here = [("token_start", "<=", token), ("token_end", ">", token)]
+    return list(_Documents(directory).spans(path, None, here))
+
+
+def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, ShardInfo]:
     path = file if file.is_file() else directory / file
     if not path.is_file():
         raise InputError(f"{file}: no such shard in {directory}")
@@ -74,38 +96,46 @@ def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
         raise InputError(
             f"{path}: not a shard of this data set; expected one of {names[0]} … {names[-1]}"
         )
-    count = dataset.shards[names.index(path.name)].rows
-    if not 0 <= row < count:
-        raise InputError(f"{path}: row {row} is outside 0..{count - 1}")
-    return list(_spans(directory, [(path, row)]))
+    return path, dataset, dataset.shards[names.index(path.name)]
 
 
 def _spans(directory: Path, places: list[tuple[Path, int]]) -> Iterator[Span]:
-    documents = pq.read_table(
-        directory / layout.DOCUMENTS,
-        columns=[
-            "doc_key",
-            "source",
-            "path_id",
-            "line",
-            "byte_offset",
-            "licence",
-            "decision",
-            "rule",
-        ],
-    )
-    paths = pq.read_table(directory / layout.SOURCES, columns=["input", "path"]).to_pylist()
+    documents = _Documents(directory)
     for path, row in places:
-        sidecar = path.with_name(path.name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX)
-        table = pq.read_table(sidecar, filters=[("row", "=", row)])
-        found = documents.take(table["doc"]).to_pylist()
+        yield from documents.spans(path, row, [("row", "=", row)])
+
+
+class _Documents:
+    """The tables that say what a span's document is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._documents = pq.read_table(
+            directory / layout.DOCUMENTS,
+            columns=[
+                "doc_key",
+                "source",
+                "path_id",
+                "line",
+                "byte_offset",
+                "licence",
+                "decision",
+                "rule",
+            ],
+        )
+        sources = pq.read_table(directory / layout.SOURCES, columns=["input", "path"])
+        self._sources = sources.to_pylist()
+
+    def spans(self, path: Path, row: int | None, which: list[Any]) -> Iterator[Span]:
+        """The spans of a shard's lineage that fit `which`, in order."""
+        table = pq.read_table(lineage_path(path), filters=which)
+        found = self._documents.take(table["doc"]).to_pylist()
         columns = {n: table[n].to_numpy() for n in ("token_start", "token_end", "doc_token_start")}
         for index in np.argsort(columns["token_start"]).tolist():
-            yield _span(path, row, index, columns, found[index], paths)
+            yield _span(path, row, index, columns, found[index], self._sources)
 
 
 def _span(
-    path: Path, row: int, index: int, columns: dict[str, Any], document: dict[str, Any],
+    path: Path, row: int | None, index: int, columns: dict[str, Any], document: dict[str, Any],
     paths: list[dict[str, str]],
 ) -> Span:  # fmt: skip
     source = paths[document["path_id"]]

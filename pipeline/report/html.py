@@ -35,6 +35,7 @@ def render(report: Report) -> bytes:
         clusters=report.clusters,
         cluster_bars=_cluster_bars(report.clusters.sizes),
         cluster_page=layout.CLUSTER_REPORT,
+        mixture_tokens=sum(row.stream_tokens for row in report.mixture),
         kinds=parts_of(report.clusters.kinds),
         bytes_chart=_histogram(report.document_bytes, "bytes"),
         tokens_chart=_histogram(report.document_tokens, "tokens"),

@@ -16,6 +16,7 @@ __all__ = [
     "Decision",
     "DropReason",
     "Ledger",
+    "MixtureRow",
     "Report",
     "Sample",
     "SourceRow",
@@ -140,7 +141,21 @@ class Split:
     rows: int
     max_sequence_length: int
     tokens: int
-    padding: int  # positions of the last row that hold no token
+    padding: int  # positions of rows that hold no label
+    format: str = "sample"
+
+
+@dataclass(frozen=True)
+class MixtureRow:
+    """One source in the training split, before a mixture and in its stream."""
+
+    source: str
+    asked: str  # epochs, or a share of the tokens
+    epochs: float
+    documents: int
+    tokens: int
+    stream_documents: int
+    stream_tokens: int
 
 
 @dataclass(frozen=True)
@@ -158,6 +173,7 @@ class Report:
     document_bytes: tuple[Bin, ...] = ()
     document_tokens: tuple[Bin, ...] = ()
     splits: tuple[Split, ...] = ()
+    mixture: tuple[MixtureRow, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -20,6 +20,10 @@ MOST_DOCUMENTS = (1 << 32) - 2
 _OPEN_TABLES = 256
 """Memory-mapped tables at a time; each holds a file open."""
 
+_MOST_TOUCHED = 256 << 20
+_FAULT = 64 << 10
+"""Bytes that Linux maps around a page that is read."""
+
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 Kind = Literal["documents", "signatures", "keep", "decisions"]
@@ -77,6 +81,7 @@ class Corpus:
     batches: Batches
     inputs: Inputs
     _tables: dict[tuple[Kind, int], pa.Table] = field(default_factory=dict)
+    _touched: int = 0
 
     def __post_init__(self) -> None:
         counts = [count for batch in self.batches.all for count in batch.counts]
@@ -126,7 +131,16 @@ class Corpus:
         return pa.concat_tables(parts)
 
     def text(self, index: int) -> U8:
-        """The UTF-8 bytes of one document's text, uint8, without a copy."""
+        """The UTF-8 bytes of one document's text, uint8, without a copy.
+
+        Pages of a mapped file count as memory of the process while it is mapped, so now and then
+        all files are closed; what was handed out stays.
+        """
+        if self._touched > _MOST_TOUCHED:
+            self._tables.clear()
+            self._touched = 0
         shard = int(np.searchsorted(self._bases, index, side="right")) - 1
         row = index - int(self._bases[shard])
-        return np.frombuffer(self.table("documents", shard)["text"][row].as_buffer(), np.uint8)
+        text = np.frombuffer(self.table("documents", shard)["text"][row].as_buffer(), np.uint8)
+        self._touched += len(text) + _FAULT
+        return text

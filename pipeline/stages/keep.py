@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import layout
+from pipeline import layout, splits
 from pipeline.config import Config
 from pipeline.core import ids, rng
 from pipeline.core.manifest import Shard, StageManifest
@@ -36,7 +36,7 @@ class KeepJob:
     clusters: tuple[Shard, ...]
     channels: tuple[str, ...]
     seed: int
-    validation_share: float
+    held_out: splits.HeldOut
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def _keep(job: KeepJob, inputs: Inputs) -> Result:
     key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
     key[duplicates.member] = duplicates.key_M2
     text_key[duplicates.member] = duplicates.text_key_M2
-    split = _splits(text_key, state, job)
+    kept = state == STATES.index("kept")
+    split = splits.assign(text_key, kept, job.held_out, job.seed)
     outputs = [*_shards(job.batches.all[-1], documents, state, split, key)]
     outputs.append(_clusters(job, documents, state, duplicates))
     counts = {name: int((state == i).sum()) for i, name in enumerate(STATES)}
@@ -129,17 +130,6 @@ def _by_source(documents: _Documents, state: U8) -> dict[str, list[int]]:
     return {name: [int(total[i]), int(gone[i])] for i, name in enumerate(names)}
 
 
-def _splits(text_key_N2: rng.U64, state: U8, job: KeepJob) -> U8:
-    """Split by hash(seed, text key of the representative), (N,) indices into SPLITS."""
-    drawn = rng.rank(text_key_N2, job.seed, "split")
-    validation = rng.unit_interval(drawn) < job.validation_share
-    kept = np.flatnonzero(state == STATES.index("kept"))
-    if job.validation_share > 0 and len(kept) > 1 and not validation[kept].any():
-        smallest = kept[np.argmin(drawn[kept])]
-        validation |= drawn == drawn[smallest]
-    return validation.astype(np.uint8)
-
-
 def _shards(
     batch: Batch, documents: _Documents, state: U8, split: U8, representative_N2: rng.U64
 ) -> list[Output]:
@@ -156,11 +146,11 @@ def _shards(
                 "representative": ids.keys_from_u64(representative_N2[rows]),
             }
         )
-        splits = pa.table(
+        assigned = pa.table(
             {"doc_id": pa.array(documents.doc_id[rows]), "split": pa.array(split[rows])}
         )
         outputs.append(arrow_output(layout.shard("keep", index, "arrow"), table))
-        outputs.append(arrow_output(layout.shard("splits", index, "arrow"), splits))
+        outputs.append(arrow_output(layout.shard("splits", index, "arrow"), assigned))
     return outputs
 
 
@@ -215,7 +205,7 @@ def keep_stage(
     """One fan-in task over small columns."""
     own = batches.all[-1]
     chosen = tuple(clusters.shards) if clusters else ()
-    job = KeepJob(batches, chosen, channels, config.seed, config.pack.validation_share)
-    settings = {"seed": config.seed, "validation_share": config.pack.validation_share}
+    job = KeepJob(batches, chosen, channels, config.seed, splits.held_out(config))
+    settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
     task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))
     return Stage("keep", 2, _keep, (task,), settings)

@@ -120,11 +120,24 @@ def _report_page(job: ReportJob, tables: _Tables, summary: Summary, inputs: Inpu
         document_bytes=model.log_bins(live["text_bytes"].to_numpy(), kept),
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
         splits=tuple(
-            model.Split(name, s.documents, s.rows, s.max_sequence_length, s.tokens, s.padding)
+            model.Split(
+                name, s.documents, s.rows, s.max_sequence_length, s.tokens, s.padding, s.format
+            )
             for name, s in ledger.splits.items()
         ),
+        mixture=tuple(_mixture_rows(ledger)),
         notes=job.notes,
     )
+
+
+def _mixture_rows(ledger: RunLedger) -> list[model.MixtureRow]:
+    return [
+        model.MixtureRow(
+            name, f"{m.asked_epochs:g} epochs" if m.asked_share is None else f"{m.asked_share:.2%}",
+            m.epochs, m.documents, m.tokens, m.stream_documents, m.stream_tokens,
+        )
+        for name, m in ledger.mixture.items()
+    ]  # fmt: skip
 
 
 def _source_rows(ledger: RunLedger) -> list[model.SourceRow]:

@@ -1,12 +1,16 @@
 """Screen: evidence of origin and markers in every document, and the decision that follows."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.provenance.literals import first_places
 from pipeline.provenance.policy import Rule, Rules, decide
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 
@@ -57,12 +61,8 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
     rules = Rules.model_validate_json(job.rules).rules
     table = inputs.table(job.documents, ["doc_id", "doc_key", "source", "licence", "text"])
     evidence, decisions = [], []
-    columns = [table[name] for name in ("doc_id", "doc_key", "source", "licence")]
-    for row, text in enumerate(table["text"]):
-        hits = find_hits(columns[2][row].as_py(), text.as_buffer().to_pybytes(), rules)
-        if not hits:
-            continue
-        doc_id, key, _, licence = (column[row].as_py() for column in columns)
+    for row, hits in find_hits(table["source"], table["text"], rules):
+        doc_id, key, licence = (table[c][row].as_py() for c in ("doc_id", "doc_key", "licence"))
         ids = [f"{key.hex()}-{number}" for number in range(len(hits))]
         for evidence_id, hit in zip(ids, hits, strict=True):
             evidence.append(
@@ -88,19 +88,34 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
     return Result(outputs, {"documents": len(table), "evidence": len(evidence)})
 
 
-def find_hits(source: str, text: bytes, rules: tuple[Rule, ...]) -> list[_Hit]:
-    """Every rule that matches, in rule order, with the first place that shows it."""
-    hits = []
-    label = source.casefold()
-    lowered = text.lower() if any(rule.markers for rule in rules) else b""
-    for rule in rules:
-        if any(label == origin.casefold() for origin in rule.origin):
-            hits.append(_Hit(rule, "origin", source, 0, 0))
-        for marker in rule.markers:
-            offset = lowered.find(marker.lower().encode())
-            if offset >= 0:
-                hits.append(_Hit(rule, "marker", marker, offset, len(marker)))
-    return hits
+def find_hits(
+    sources: pa.ChunkedArray, texts: pa.ChunkedArray, rules: Sequence[Rule]
+) -> Iterator[tuple[int, list[_Hit]]]:
+    """For every document that a rule matches, in order: its row, and in rule order each match with
+    the first place that shows it."""
+    origins = {label: _origin_hits(label, rules) for label in pc.unique(sources).to_pylist()}
+    labels = [label for label, hits in origins.items() if hits]
+    rows = set(np.flatnonzero(pc.is_in(sources, value_set=pa.array(labels, pa.string()))).tolist())
+    markers = [(rule, marker) for rule in rules for marker in rule.markers]
+    found = first_places(texts, [marker for _, marker in markers])
+    places = defaultdict(list)
+    for row, literal, offset in zip(found.text, found.literal, found.offset, strict=True):
+        rule, marker = markers[literal]
+        places[int(row)].append(_Hit(rule, "marker", marker, int(offset), len(marker)))
+    order = {rule.id: number for number, rule in enumerate(rules)}
+    for row in sorted(rows.union(places)):
+        hits = [*origins[sources[row].as_py()], *places[row]]
+        yield row, sorted(hits, key=lambda hit: order[hit.rule.id])
+
+
+def _origin_hits(label: str, rules: Sequence[Rule]) -> list[_Hit]:
+    folded = label.casefold()
+    return [
+        _Hit(rule, "origin", label, 0, 0)
+        for rule in rules
+        for origin in rule.origin
+        if origin.casefold() == folded
+    ]
 
 
 def _table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

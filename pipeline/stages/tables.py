@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.sources.template import COLUMN_PREFIX
+from pipeline.splits import TRAIN
 from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
 from pipeline.stages.keep import STATES
-from pipeline.stages.plan import Plan
+from pipeline.stages.plan import Reading
 
 PLACE = [
     "doc_id",
@@ -52,10 +54,11 @@ class DocumentsJob:
 
     tasks: tuple[TaskShards, ...]
     clusters: Shard
+    split_names: tuple[str, ...]
 
 
 def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
-    table = pa.concat_tables([_one_task(inputs, shards) for shards in job.tasks])
+    table = pa.concat_tables([_one_task(inputs, shards, job.split_names) for shards in job.tasks])
     clusters = pq.read_table(inputs.path(job.clusters), columns=["member", "kind"])
     table = table.set_column(
         table.column_names.index("reason"), "reason", _reasons(table, clusters)
@@ -71,16 +74,21 @@ def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(table["state"], DUPLICATE), named, table["reason"])
 
 
-def _one_task(inputs: Inputs, shards: TaskShards) -> pa.Table:
-    live = _with_ends(inputs, shards)
+def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
+    live = _with_ends(inputs, shards, split_names)
     dropped = _drops(pq.read_table(inputs.path(shards.drops)))
+    for field in live.schema:
+        if field.name.startswith(COLUMN_PREFIX):
+            dropped = dropped.append_column(field, pa.nulls(len(dropped), field.type))
     both = pa.concat_tables([live, dropped])
     return both.sort_by("doc_id").drop_columns(["doc_id"])
 
 
-def _with_ends(inputs: Inputs, shards: TaskShards) -> pa.Table:
+def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
     """The documents of a task with what became of each; duplicates have no reason yet."""
-    live = inputs.table(shards.documents, PLACE)
+    documents = inputs.table(shards.documents)
+    typed = [name for name in documents.column_names if name.startswith(COLUMN_PREFIX)]
+    live = documents.select(PLACE)
     decisions = inputs.table(shards.decisions) if shards.decisions else None
     live = _with_decisions(live, decisions)
     kept = inputs.table(shards.keep)
@@ -88,11 +96,13 @@ def _with_ends(inputs: Inputs, shards: TaskShards) -> pa.Table:
     by_rule = pc.is_in(live["state"], value_set=pa.array(["quarantined", "dropped"]))
     live = live.append_column("reason", pc.if_else(by_rule, live["rule"], ""))
     splits = inputs.table(shards.splits)["split"] if shards.splits else None
-    live = live.append_column("split", _split_names(splits, len(live)))
+    live = live.append_column("split", _split_names(splits, split_names, len(live)))
     live = live.append_column("representative", kept["representative"])
     tokens = inputs.table(shards.tokens, ["doc_id", "tokens"]) if shards.tokens else None
     live = live.append_column("tokens", _token_counts(live, tokens))
-    return live.select(["doc_id", *COLUMNS])
+    for name in typed:
+        live = live.append_column(name, documents[name])
+    return live.select(["doc_id", *COLUMNS, *typed])
 
 
 def _drops(gone: pa.Table) -> pa.Table:
@@ -127,10 +137,12 @@ def _with_decisions(live: pa.Table, decisions: pa.Table | None) -> pa.Table:
     return live.append_column("rule", pa.array(rule, pa.string()))
 
 
-def _split_names(splits: pa.ChunkedArray | None, rows: int) -> pa.ChunkedArray | pa.Array:
+def _split_names(
+    splits: pa.ChunkedArray | None, names: tuple[str, ...], rows: int
+) -> pa.ChunkedArray | pa.Array:
     if splits is None:
         return pa.array([""] * rows, pa.string())
-    return pc.take(pa.array(layout.SPLITS), splits)
+    return pc.take(pa.array(names, pa.string()), splits)
 
 
 def _token_counts(live: pa.Table, tokens: pa.Table | None) -> pa.Array:
@@ -160,13 +172,14 @@ def documents_stage(
     tasks = tuple(TaskShards(*group) for group in groups)
     clusters = keep.find(layout.CLUSTERS)
     inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
-    task = Task("table of documents", DocumentsJob(tasks, clusters), (*inputs, clusters))
+    names = (TRAIN, *(name for name, _ in keep.fields["settings"]["splits"]))
+    task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
     return Stage("documents", 2, _documents, (task,))
 
 
 @dataclass(frozen=True)
 class SourcesJob:
-    """(input, path, size, hash, task, skipped) of every raw shard, in path_id order."""
+    """(input, path, size, hash, first task, skipped) of every raw shard, in path_id order."""
 
     rows: tuple[tuple[str, str, int, str, int, str], ...]
 
@@ -187,12 +200,15 @@ def _sources(job: SourcesJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.SOURCES, table),))
 
 
-def sources_stage(plan: Plan, clean: StageManifest) -> Stage:
+def sources_stage(reading: Reading, clean: StageManifest) -> Stage:
     """The stage that publishes what every raw shard was, with its content hash."""
     noted = {(i, p): h for t in clean.tasks for i, p, _, h in t.counters["inputs"]}
     skipped = {(i, p): why for t in clean.tasks for i, p, why in t.counters["skipped_shards"]}
     rows = tuple(
-        (f.input, f.path, f.size, noted[f.input, f.path], task, skipped.get((f.input, f.path), ""))
-        for f, task in zip(plan.files, plan.task_of_file, strict=True)
-    )
+        (
+            f.input, f.path, f.size, noted[f.input, f.path], tasks.start,
+            skipped.get((f.input, f.path), ""),
+        )
+        for f, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
+    )  # fmt: skip
     return Stage("sources", 1, _sources, (Task("table of sources", SourcesJob(rows)),))

@@ -23,10 +23,10 @@ from pipeline.runner import Runner
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.decontaminate import (
     OVERLAP_SCHEMA,
     OverlapRules,
-    decisions_stage,
     eval_index_stage,
     overlap_stage,
 )

@@ -26,11 +26,14 @@ from pipeline.core import rng
 from pipeline.hdf5.format import rows_per_chunk
 from pipeline.provenance.trace import trace_row
 from pipeline.sources.streams import zstd
-from pipeline.tokenizers import gpt2_bpe
+from pipeline.tokenizers.decoding import decode_bytes
+from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 from pipeline.verify import verify
 
 MSL = 128
 EOS = 50256
+GPT2 = load_definition("gpt2")
+REFERENCE = reference_tokenizer(GPT2)
 BAD = {"bad_json", "no_text", "not_utf8", "surrogate", "text_not_string", "not_object", "bad_meta"}
 SHORT = {"short", "empty"}
 QUARANTINED = {"books3": "origin-shadow-library", "marker": "marker-download"}
@@ -48,7 +51,7 @@ def fixed(made: Any) -> str:
 
 
 def tokens_of(text: str) -> list[int]:
-    return [*next(gpt2_bpe.encode([text])).tolist(), EOS]
+    return [*REFERENCE.encode(text, add_special_tokens=False).ids, EOS]
 
 
 @dataclass(frozen=True)
@@ -284,7 +287,7 @@ def test_stream_decodes_to_the_texts(
     ends = [i for i, token in enumerate(stream) if token == EOS]
     begins = [0, *(end + 1 for end in ends[:-1])]
     for key, begin, end in zip(order, begins, ends, strict=True):
-        text = gpt2_bpe.decode_bytes(np.array(stream[begin:end], np.uint16))
+        text = decode_bytes(GPT2, np.array(stream[begin:end], np.uint16))
         assert text == fixed(made[key]).encode()
 
 

@@ -23,7 +23,7 @@ def test_public_names() -> None:
     """`pipeline.run` stays the function whatever modules are imported."""
     import pipeline.preparation
 
-    assert pipeline.__all__ == ["clean_texts", "run"]
+    assert pipeline.__all__ == ["clean_texts", "run", "tokenize_texts"]
     assert all(callable(getattr(pipeline, name)) for name in pipeline.__all__)
 
 

@@ -14,10 +14,12 @@ import pytest
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.order import rows_of_samples
 from pipeline.provenance.trace import trace_row, trace_step
-from pipeline.tokenizers import gpt2_bpe
+from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
 SCHEDULE = [[1, 4], [11, 6]]
 SEED = 9
+
+REFERENCE = reference_tokenizer(load_definition("gpt2"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,8 @@ def check(spans: list[Any], small_run: Any, texts: dict[str, bytes]) -> None:
     for span in spans:
         with h5py.File(small_run.directory / "hdf5" / span.file, "r") as file:
             ids = file["data"][span.row, 0, span.token_start : span.token_end]
-        own = [*next(gpt2_bpe.encode([texts[span.document].decode()])).tolist(), 50256]
+        text = texts[span.document].decode()
+        own = [*REFERENCE.encode(text, add_special_tokens=False).ids, 50256]
         begin = span.doc_token_start
         assert ids.tolist() == own[begin : begin + len(ids)]
         record = records[span.path, span.line]

@@ -38,7 +38,7 @@ CONFIG = """\
 name: tiny
 inputs:
   - {name: tiny, path: raw}
-read: {task_bytes: 1 KiB, max_bad_share: 5 %}
+read: {task_bytes: 14 KiB, max_bad_share: 5 %}
 pack: {max_sequence_length: 64, bucket_tokens: 2048, validation_share: 10 %}
 hdf5: {shard_bytes: 24 KiB}
 """

@@ -28,7 +28,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def dedup_subject(files: list[str]) -> Subject:
     from pipeline.dedup_alone import DEDUP, config_of
     from pipeline.preparation import run
 
-    read = ReadConfig(max_bad_share=1.0, task_bytes=1 << 10)
+    read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)
     loaded = config_of(files, DedupConfig(), read=read)
     return lambda root: run(loaded, root, 0, story=DEDUP)
 
@@ -187,8 +187,14 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int]:
 # --- mutants: defects that the sweep must catch ---
 
 
-def _publish_in_place(path: Path, data: bytes | Sequence[bytes]) -> storage.Published:
+def _publish_in_place(
+    path: Path,
+    data: bytes | Iterable[bytes],
+    accept: Callable[[storage.Published], None] = lambda published: None,
+) -> storage.Published:
     whole = data if isinstance(data, bytes) else b"".join(data)
+    published = storage.Published(len(whole), storage.hash_bytes(whole))
+    accept(published)
     storage.make_directory(path.parent)
     failpoint.hit("storage.publish.start")
     with open(path, "wb") as file:
@@ -197,7 +203,7 @@ def _publish_in_place(path: Path, data: bytes | Sequence[bytes]) -> storage.Publ
         failpoint.hit("storage.publish.fsync")
         file.write(whole[len(whole) // 2 :])
     failpoint.hit("storage.publish.done")
-    return storage.Published(len(whole), storage.hash_bytes(whole))
+    return published
 
 
 def _exists(self: Runner, stage: Stage, record: manifest.TaskRecord) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.upkeep import LINE_STAGES, OVERLAP_STAGES, STAGES
+from pipeline.upkeep import CUT_STAGES, FILTER_STAGES, LINE_STAGES, OVERLAP_STAGES, STAGES
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
@@ -25,16 +25,19 @@ def test_every_seventh_fault_point(sweep: Sweep, collection: Any, chaos_seed: in
 OPTIONAL = """\
 lines: {unit: line, min_documents: 2, min_characters: 1}
 decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}
+filters: {c4: {min_sentences: 0, min_terminal_lines: 0}}
 """
 
 
 @pytest.fixture
 def every_stage(collection: Any, tmp_path: Path) -> Path:
-    """The config with the stages that are off by default, and an item one document holds."""
+    """The config with the stages that are off by default, shards that are too large for one task,
+    and an item one document holds."""
     copy = collection.copy(tmp_path / "collection")
     text = json.loads(copy.plain_shard.read_text().splitlines()[0])["text"]
     (copy.directory / "eval.jsonl").write_text(json.dumps({"question": text}) + "\n")
-    copy.config.write_text(copy.config.read_text() + OPTIONAL)
+    config = copy.config.read_text().replace("task_bytes: 14 KiB", "task_bytes: 8 KiB")
+    copy.config.write_text(config + OPTIONAL)
     return Path(copy.config)
 
 
@@ -42,7 +45,7 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
     options = ("--every", 41, "--offset", chaos_seed % 41)
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
-    expected = {*STAGES, *OVERLAP_STAGES, *LINE_STAGES}
+    expected = {*STAGES, *OVERLAP_STAGES, *FILTER_STAGES, *LINE_STAGES, *CUT_STAGES}
     assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])
 
 

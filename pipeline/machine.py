@@ -1,0 +1,41 @@
+"""What is done once on a machine, in one process, before workers would all do it: kernels compiled,
+tokenizer engines checked.
+"""
+
+from collections.abc import Callable
+
+from pipeline.config import Config
+from pipeline.deduplication import preset_of
+from pipeline.filters.rules import has_rules
+from pipeline.tokenizers.definition import TokenizerDefinition
+from pipeline.tokenizers.engine import choose_engine
+from pipeline.tokenizers.engines import REFERENCE
+
+Note = Callable[[str], None]
+
+
+def compile_kernels(config: Config, note: Note) -> None:
+    """Compile what this config needs and nothing has compiled yet; say so."""
+    from dedup import compiled
+    from pipeline import cleaning
+
+    if config.clean.fix_text and cleaning.first_use():
+        note("compiling the cleaning kernels for this machine, once")
+        cleaning.clean_texts(["schÃ¶n"])
+    if has_rules(config.filters):
+        from pipeline.filters.warm_up import compile_first
+
+        compile_first(note)
+    compiling = config.decontaminate.sets or config.lines.unit != "none"
+    if (preset_of(config.dedup) is not None or compiling) and compiled.first_use():
+        from dedup.warm_up import warm_up
+
+        note("compiling the dedup kernels for this machine, once")
+        warm_up()
+
+
+def check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:
+    """Let engines prove themselves on this tokenizer; say so where only the slow one may work."""
+    engine, reason = choose_engine(tokenizer)
+    if engine == REFERENCE:
+        note(f"tokenizing is slow: {reason}")

@@ -1,0 +1,213 @@
+"""Rows of documents/ and drops/: the records of a task, cleaned, filtered by length, counted."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline import layout
+from pipeline.cleaning import clean_texts, short_mask
+from pipeline.cleaning.mask import Kind, mask_texts
+from pipeline.core.errors import printable
+from pipeline.core.ids import key_of_prefix, path_prefix, text_keys
+from pipeline.core.ledger import Tally
+from pipeline.sources.files import InputFile
+from pipeline.sources.record import BadRecord, Record
+from pipeline.sources.typed import TypedField, meta_columns, typed_arrays
+from pipeline.stage import Output, arrow_output, parquet_output
+from pipeline.stages.masked import masked_counts, masked_output, masked_rows
+
+TOO_SHORT = "too_short"
+EXCERPT = 120
+_PLACE = [("doc_id", pa.uint64()), ("doc_key", pa.binary(16)), ("source", pa.string()),
+          ("path_id", pa.uint32()), ("line", pa.uint64()), ("byte_offset", pa.uint64()),
+          ("byte_length", pa.uint64()), ("licence", pa.string())]  # fmt: skip
+PLACE_SCHEMA = pa.schema(_PLACE)
+DOCUMENT_SCHEMA = pa.schema([*_PLACE, ("text_key", pa.binary(16)), ("text_bytes", pa.uint64()),
+                             ("meta", pa.string()), ("text", pa.large_string())])  # fmt: skip
+DROP_SCHEMA = pa.schema([*_PLACE, ("reason", pa.string()), ("bad_record", pa.bool_()),
+                         ("text_bytes", pa.uint64()), ("excerpt", pa.string())])  # fmt: skip
+_TOGETHER = 16 << 20
+"""Characters of text that are cleaned together and become one Arrow batch."""
+
+Item = Record | BadRecord
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What is done to every text, and the typed columns that documents have beside it."""
+
+    min_length: int
+    fix_text: bool
+    mask: tuple[Kind, ...]
+    phone_regions: tuple[str, ...]
+    columns: tuple[TypedField, ...]
+
+
+@dataclass
+class Account:
+    """Per source: records and documents as read (for the ledger)."""
+
+    records: Tally = field(default_factory=Tally)
+    bad: dict[str, Tally] = field(default_factory=dict)
+    document_record_bytes: int = 0
+    documents: Tally = field(default_factory=Tally)
+    dropped: dict[str, Tally] = field(default_factory=dict)
+
+
+class Rows:
+    """Collects one task's documents, drops and counts, batch by batch."""
+
+    def __init__(self, index: int, cleaning: Cleaning) -> None:
+        self.index = index
+        self.cleaning = cleaning
+        self.schema = pa.schema([*DOCUMENT_SCHEMA, *meta_columns(cleaning.columns)])
+        self.documents: list[pa.RecordBatch] = []
+        self.drops: list[pa.RecordBatch] = []
+        self.masked: list[pa.RecordBatch] = []
+        self.accounts: dict[str, Account] = {}
+        self.records = 0
+        self.bad = 0
+
+    def take(self, items: Sequence[Item], file: InputFile, path_id: int) -> None:
+        """The records of `file`, in order: documents, drops and bad records."""
+        for some in _together(items):
+            self._take(some, file, path_id)
+
+    def _take(self, items: Sequence[Item], file: InputFile, path_id: int) -> None:
+        places = self._places(items, file, path_id)
+        good = np.array([isinstance(item, Record) for item in items], np.bool_)
+        records = [item for item in items if isinstance(item, Record)]
+        texts = self._cleaned(records, places.filter(pa.array(good)))
+        short = short_mask(texts, self.cleaning.min_length)
+        sizes = text_sizes(texts)
+        self._count(items, places["source"].to_pylist(), good, sizes, short)
+        kept = np.flatnonzero(good)[~short]
+        batch = places.take(pa.array(kept))
+        live = texts.filter(pa.array(~short))
+        staying = [record for record, gone in zip(records, short, strict=True) if not gone]
+        metas = pa.array([record.meta for record in staying], pa.string())
+        typed = typed_arrays(staying, self.cleaning.columns)
+        columns = [text_keys(live), pa.array(sizes[~short]), metas, live, *typed]
+        self.documents.append(_batch(batch, columns, self.schema))
+        self.drops.append(_drops(items, places, good, short, sizes, texts))
+
+    def _cleaned(self, records: Sequence[Record], places: pa.RecordBatch) -> pa.LargeStringArray:
+        texts = pa.array([record.text for record in records], pa.large_string())
+        rules = self.cleaning
+        if rules.fix_text:
+            texts = clean_texts(texts)
+        if rules.mask:
+            texts, counts = mask_texts(texts, rules.mask, rules.phone_regions)
+            self.masked.append(masked_rows(places, counts))
+        return texts
+
+    def outputs(self) -> tuple[Output, ...]:
+        """The shards of documents/, drops/ and, where text was masked, masked/."""
+        documents = arrow_output(
+            layout.shard("documents", self.index, "arrow"), _table(self.documents, self.schema)
+        )
+        drops = parquet_output(
+            layout.shard("drops", self.index, "parquet"), _table(self.drops, DROP_SCHEMA)
+        )
+        if not self.cleaning.mask:
+            return documents, drops
+        return documents, drops, masked_output(self.index, self.masked)
+
+    def masked_counts(self) -> dict[str, dict[str, int]]:
+        """Per source and kind, how often something was masked."""
+        return masked_counts(self.masked)
+
+    def _places(self, items: Sequence[Item], file: InputFile, path_id: int) -> pa.RecordBatch:
+        """One row of `PLACE_SCHEMA` for each record."""
+        prefix = path_prefix(file.input, file.path)
+        first = self.index << 32 | self.records
+        self.records += len(items)
+        places = [item.place for item in items]
+        columns: list[Any] = [
+            np.arange(first, first + len(items), dtype=np.uint64),
+            [key_of_prefix(prefix, place.ordinal) for place in places],
+            [_source(item, file) for item in items],
+            np.full(len(items), path_id, np.uint32),
+            [place.line for place in places],
+            [place.byte_offset for place in places],
+            [place.byte_length for place in places],
+            [item.licence if isinstance(item, Record) else "" for item in items],
+        ]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, PLACE_SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=PLACE_SCHEMA)
+
+    def _count(
+        self, items: Sequence[Item], sources: list[str], good: Mask,
+        sizes: npt.NDArray[np.uint64], short: Mask,
+    ) -> None:  # fmt: skip
+        cleaned = iter(zip(sizes.tolist(), short.tolist(), strict=True))
+        for item, source in zip(items, sources, strict=True):
+            account = self.accounts.setdefault(source, Account())
+            length = item.place.byte_length
+            account.records.add(1, length)
+            if isinstance(item, BadRecord):
+                account.bad.setdefault(item.reason, Tally()).add(1, length)
+                continue
+            size, is_short = next(cleaned)
+            account.document_record_bytes += length
+            account.documents.add(1, size)
+            if is_short:
+                account.dropped.setdefault(TOO_SHORT, Tally()).add(1, size)
+        self.bad += len(items) - int(good.sum())
+
+
+def _together(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Items in order, in groups of about `_TOGETHER` characters of text."""
+    first = held = 0
+    for index, item in enumerate(items, 1):
+        held += len(item.text) if isinstance(item, Record) else 0
+        if held > _TOGETHER or index == len(items):
+            yield items[first:index]
+            first, held = index, 0
+
+
+def _source(item: Item, file: InputFile) -> str:
+    return (item.source or file.input) if isinstance(item, Record) else file.input
+
+
+def text_sizes(texts: pa.LargeStringArray) -> npt.NDArray[np.uint64]:
+    """UTF-8 bytes of each text, (N,) uint64."""
+    ends = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, texts.offset * 8)
+    return np.diff(ends).astype(np.uint64)
+
+
+def _batch(
+    places: pa.RecordBatch, columns: Sequence[pa.Array], schema: pa.Schema
+) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*places.columns, *columns], schema=schema)
+
+
+def _drops(
+    items: Sequence[Item], places: pa.RecordBatch, good: Mask, short: Mask,
+    sizes: npt.NDArray[np.uint64], texts: pa.LargeStringArray,
+) -> pa.RecordBatch:  # fmt: skip
+    """What does not become a document, in order: bad records and texts that are too short."""
+    number = np.cumsum(good) - 1
+    rows = [i for i in range(len(items)) if not good[i] or short[number[i]]]
+    reasons, bad, held, excerpts = [], [], [], []
+    for row in rows:
+        item = items[row]
+        is_bad = isinstance(item, BadRecord)
+        reasons.append(item.reason if isinstance(item, BadRecord) else TOO_SHORT)
+        bad.append(is_bad)
+        held.append(0 if is_bad else int(sizes[number[row]]))
+        excerpts.append("" if is_bad else printable(texts[int(number[row])].as_py(), EXCERPT))
+    columns = [
+        pa.array(reasons, pa.string()), pa.array(bad, pa.bool_()),
+        pa.array(held, pa.uint64()), pa.array(excerpts, pa.string()),
+    ]  # fmt: skip
+    return _batch(places.take(pa.array(rows, pa.int64())), columns, DROP_SCHEMA)
+
+
+def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([batch for batch in batches if len(batch)], schema)

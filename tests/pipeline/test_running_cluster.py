@@ -1,0 +1,88 @@
+"""`cluster.address`: tasks on the workers of a Dask cluster that is already there."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import LocalCluster, Scheduler, SpecCluster
+
+from pipeline.core import storage
+
+Prep = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A cluster of two worker processes that knows nothing of any run."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
+        silence_logs=50, worker_dashboard_address=None,
+    ) as cluster:  # fmt: skip
+        yield str(cluster.scheduler_address)
+
+
+def test_the_same_bytes_on_a_running_cluster(
+    address: str, corpus: Any, small_run: Any, prep_process: Prep, tmp_path: Path
+) -> None:
+    """From another directory than the workers', into a relative one."""
+    ended = prep_process(
+        "run", corpus.config, "--out", "run", "--set", f"cluster.address={address}", cwd=tmp_path
+    )
+    assert ended.code == 0, ended.err
+    assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(small_run.directory)
+    assert '"workers": 2' in (tmp_path / "run/journal/events.jsonl").read_text()
+    again = prep_process(
+        "run", corpus.config, "--out", "run", "--set", f"cluster.address={address}", cwd=tmp_path
+    )
+    assert "everything was up to date" in again.out
+
+
+def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("pipeline.cluster.CONNECT_SECONDS", 1)
+    options = ("--out", tmp_path / "run", "--set", "cluster.address=tcp://127.0.0.1:9")
+    ended = prep("run", corpus.config, *options)
+    assert ended.code == 5
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in ended.err
+
+
+def test_no_workers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("pipeline.cluster.LONELY_SECONDS", 1)
+    scheduler = {"cls": Scheduler, "options": {"port": 0, "dashboard_address": "127.0.0.1:0"}}
+    with SpecCluster(workers={}, scheduler=scheduler, silence_logs=50) as empty:
+        setting = f"cluster.address={empty.scheduler_address}"
+        ended = prep("run", corpus.config, "--out", tmp_path / "run", "--set", setting)
+    assert ended.code == 5 and "has no workers; start some" in ended.err
+
+
+def test_workers_and_address_exclude_each_other(corpus: Any, prep: Prep, tmp_path: Path) -> None:
+    options = ("--out", tmp_path / "run", "--workers", 2, "--set", "cluster.address=tcp://h:1")
+    ended = prep("run", corpus.config, *options)
+    assert ended.code == 2 and "leave one of the two out" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        (("other", "BUILD"), "does not see the run directory"),
+        (("TOKEN", "Python 2.7"), "runs Python 2.7, this process"),
+        (ModuleNotFoundError("No module named 'pipeline'"), "cannot import this package"),
+    ],
+)
+def test_workers_that_cannot_do_it(
+    seen: Any, message: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from pipeline import cluster
+    from pipeline.core.errors import ResourceError
+
+    monkeypatch.setattr(cluster, "_build", lambda: "BUILD")
+    monkeypatch.setattr(cluster.secrets, "token_hex", lambda _: "TOKEN")
+
+    class Client:
+        def wait_for_workers(self, *_: Any, **__: Any) -> None: ...
+        def run(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {"tcp://w:1": ("TOKEN", "BUILD"), "tcp://w:2": seen}
+
+    with pytest.raises(ResourceError, match=message):
+        cluster._check_workers(Client(), "tcp://s:1", tmp_path)
+    assert not list(tmp_path.iterdir())
