@@ -25,8 +25,8 @@ demo: $(BASE) ## prepare real text from your own Python environment, then train 
 	$(BIN)/train CSX --params tiny --data runs/quickstart --num_csx 2 --num_steps 200 --model_dir runs/tiny --mode train_and_eval
 	$(BIN)/prep trace runs/quickstart --train runs/tiny --step 57 | head -20
 
-test: $(DEV) ## the whole test suite but soak tests
-	$(BIN)/python -m pytest
+test: $(DEV) ## the whole test suite but soak tests, on every core
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
 check: $(DEV) ## lint, format, types, import rules
 	$(BIN)/ruff check .

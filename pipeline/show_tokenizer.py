@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.table import Table
 
@@ -19,9 +20,9 @@ def show_fertility(measured: Sequence[Measured], as_json: bool) -> None:
     table = Table("source", "documents", "MB", title_justify="left", title="bytes per token (more "
                   "is better), tokens per word (fewer is better)")  # fmt: skip
     for one in measured:
-        heading = f"{one.tokenizer} ({one.vocab_size:,})"
-        table.add_column(f"{shown(heading)}\nbytes/token", justify="right")
-        table.add_column("\ntokens/word", justify="right")
+        heading = f"{Path(one.tokenizer).name} ({one.vocab_size:,})"
+        table.add_column(f"{shown(heading)}\nbytes/token", justify="right", no_wrap=True)
+        table.add_column("\ntokens/word", justify="right", no_wrap=True)
     for rows in zip(*(one.rows for one in measured), strict=True):
         cells = [rows[0].source, f"{rows[0].documents:,}", f"{rows[0].text_bytes / 1e6:.2f}"]
         for row in rows:

@@ -50,16 +50,17 @@ def measure_on_run(
     """The table of each tokenizer on one sample of the run. Raises ConfigError and InputError."""
     opened = [open_tokenizer(name) for name in tokenizers]
     texts = sample_of_run(directory, sample, seed, sources)
-    return tuple(_measure(texts, tokenizer) for tokenizer in opened)
+    names = zip(tokenizers, opened, strict=True)
+    return tuple(_measure(name, texts, tokenizer) for name, tokenizer in names)
 
 
-def _measure(sample: Sample, tokenizer: TextTokenizer) -> Measured:
+def _measure(name: str, sample: Sample, tokenizer: TextTokenizer) -> Measured:
     batches = [
         (name, chunk) for name, texts in sample.by_source().items() for chunk in texts.chunks
     ]
     definition = tokenizer.definition
     rows = measure_fertility(batches, tokenizer)
-    return Measured(definition.name, definition.vocab_size, tokenizer.engine_name, rows)
+    return Measured(name, definition.vocab_size, tokenizer.engine_name, rows)
 
 
 def _strings(sample: Sample) -> Iterator[str]:

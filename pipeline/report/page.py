@@ -4,6 +4,7 @@ Every value passes two guards on its way into a page: control, format and other 
 are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped.
 """
 
+import functools
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ def parts_of(counts: Mapping[str, int], labels: Mapping[str, str] | None = None)
 
 def render_page(template: str, **values: Any) -> bytes:
     """The page that a template of this package makes of `values`, in UTF-8."""
+    return _environment().get_template(template).render(values).encode()
+
+
+@functools.cache
+def _environment() -> Environment:
     environment = Environment(
         autoescape=True,
         finalize=_visible,
@@ -65,7 +71,7 @@ def render_page(template: str, **values: Any) -> bytes:
         "marked": _marked,
         "pieces": _pieces,
     }
-    return environment.get_template(template).render(values).encode()
+    return environment
 
 
 def _template(name: str) -> str:

@@ -120,7 +120,7 @@ def clean_stage(
         1,
         _clean,
         tuple(tasks),
-        {},
+        {"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
         {**_software(), **mask_software(clean.mask)},
         still_valid,
     )

@@ -33,7 +33,7 @@ _SIBLINGS = ("tokenizer_config.json", "special_tokens_map.json")
 class TokenizerDefinition:
     """A tokenizer by content: equal hashes mean equal ids and an equal EOS."""
 
-    name: str
+    name: str = field(compare=False)
     """`gpt2`, or the path of the file."""
     json: str = field(repr=False)
     """The `tokenizer.json` in its one form."""
@@ -80,12 +80,16 @@ def load_definition(
     (50257, '<|endoftext|>', 50256, 'uint16')
     """
     if tokenizer == GPT2:
-        content = _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens)
-        return _define(GPT2, content, _GPT2_EOS if eos is None else eos)
+        return _shipped(_GPT2_EOS if eos is None else eos, tuple(special_tokens))
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
     content = _with_tokens_in_text(str(path), _read_object(path), special_tokens)
     return _define(str(path), content, eos)
+
+
+@functools.lru_cache(maxsize=4)
+def _shipped(eos: str | int, special_tokens: tuple[str, ...]) -> TokenizerDefinition:
+    return _define(GPT2, _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens), eos)
 
 
 def _with_tokens_in_text(
@@ -113,7 +117,12 @@ def _define(name: str, content: dict[str, Any], eos: str | int | None) -> Tokeni
     _check_model(name, content)
     content = {**content, "truncation": None, "padding": None}
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    tokenizer = _parse(name, text)
+    try:
+        tokenizer = _parse(text)
+    except Exception as error:  # what `tokenizers` raises
+        raise ConfigError(
+            f"{name}: `tokenizers` cannot read it: {printable(str(error))}"
+        ) from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if eos is None:
         eos = _eos_beside(Path(name), content)
@@ -131,13 +140,9 @@ def _check_model(name: str, content: dict[str, Any]) -> None:
         )
 
 
-def _parse(name: str, text: str) -> Tokenizer:
-    try:
-        tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # what `tokenizers` raises
-        raise ConfigError(
-            f"{name}: `tokenizers` cannot read it: {printable(str(error))}"
-        ) from error
+@functools.lru_cache(maxsize=4)
+def _parse(text: str) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(text)
     tokenizer.encode_special_tokens = True
     return tokenizer
 

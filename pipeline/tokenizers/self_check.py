@@ -103,10 +103,10 @@ def _check(name: str, definition: TokenizerDefinition) -> Verdict:
     label = f"{name} {installed_version(name)}"
     try:
         difference = first_difference(ENGINES[name](definition), oracle, texts)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - a panic in Rust is no Exception; any failure of
-        # an engine passes it over, and the reason is kept and shown
+    except BaseException as error:  # any failure of an engine passes it over; a panic in Rust is
+        # no Exception, but neither are signals and interrupts
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         return Verdict(False, f"{label} cannot use this tokenizer: {printable(str(error))}")
     if difference is not None:
         return Verdict(False, f"{label} differs from tokenizers: {difference}")

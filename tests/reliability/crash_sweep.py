@@ -82,7 +82,19 @@ def run_toy(root: Path) -> None:
 def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
     from pipeline.preparation import run
 
+    _load_kernels()
     return functools.partial(_run_pipeline, run, config, overrides)
+
+
+def _load_kernels() -> None:
+    """What every run would load or parse again, loaded once before the forks."""
+    from dedup.warm_up import warm_up
+    from pipeline.cleaning import clean_texts, short_mask
+    from pipeline.tokenizers.engine import open_tokenizer
+
+    warm_up("slimpajama")
+    short_mask(clean_texts(["schÃ¶n"]), 200)
+    open_tokenizer("gpt2")
 
 
 def _run_pipeline(run: Callable[..., object], config: Path, overrides: Any, root: Path) -> None:
@@ -95,6 +107,7 @@ def dedup_subject(files: list[str]) -> Subject:
     from pipeline.dedup_alone import DEDUP, config_of
     from pipeline.preparation import run
 
+    _load_kernels()
     read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)
     loaded = config_of(files, DedupConfig(), read=read)
     return lambda root: run(loaded, root, 0, story=DEDUP)

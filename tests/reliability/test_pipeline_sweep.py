@@ -13,6 +13,7 @@ pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
 
 
+@pytest.mark.timeout(600)
 def test_every_seventh_fault_point(sweep: Sweep, collection: Any, chaos_seed: int) -> None:
     result = sweep(
         "pipeline", "--config", collection.config, "--every", 7, "--offset", chaos_seed % 7

@@ -124,7 +124,7 @@ def test_a_second_run_is_refused_and_a_dead_holder_is_not_waited_for(
     collection: Any, tmp_path: Path, prep: Prep, start: Any, undamaged: Any
 ) -> None:
     out = tmp_path / "run"
-    first = start(out, 0, "task.start.tokenize@1=sleep:60")
+    first = start(out, 0, "task.start.tokenizer@1=sleep:60")
     first.wait_for("manifests/keep.json")
     before = storage.tree_hash(out)
     for command in (("run", collection.config, "--out", out, "--workers", 0), ("clean-up", out)):
@@ -156,4 +156,4 @@ def test_no_descriptor_is_leaked(collection: Any, tmp_path: Path, prep: Prep) ->
     shutil.rmtree(tmp_path / "run")
     prep(*command)
     prep("verify", tmp_path / "run")
-    assert descriptors() == before
+    assert descriptors() <= before

@@ -42,13 +42,13 @@ class Wrong(Reference):
         return FlatTokens(ids, flat.offsets)
 
 
-class Panic(BaseException):
+class PanicException(BaseException):
     """What a panic in Rust is: no Exception."""
 
 
 class Failing(Reference):
     def encode(self, texts: Sequence[str]) -> FlatTokens:
-        raise Panic("index out of bounds")
+        raise PanicException("index out of bounds")
 
 
 @pytest.fixture
