@@ -56,7 +56,7 @@ def measure_on_run(
 
 def _measure(name: str, sample: Sample, tokenizer: TextTokenizer) -> Measured:
     batches = [
-        (name, chunk) for name, texts in sample.by_source().items() for chunk in texts.chunks
+        (source, chunk) for source, texts in sample.by_source().items() for chunk in texts.chunks
     ]
     definition = tokenizer.definition
     rows = measure_fertility(batches, tokenizer)
