@@ -159,11 +159,8 @@ def executor(
     ):  # fmt: skip
         try:
             yield DaskExecutor(client, workers)
-        except Exception:
-            raise
-        except BaseException:
+        finally:
             _kill_workers(cluster)
-            raise
 
 
 @contextlib.contextmanager
@@ -238,7 +235,8 @@ def _build() -> str:
 
 
 def _kill_workers(cluster: Any) -> None:
-    """Stop at once: a task in the middle of its work would hold up closing for seconds."""
+    """Stop at once: whatever counts is published, and waiting for workers to leave in good order
+    takes a second, or as long as a task that one of them is at."""
     for nanny in cluster.workers.values():
         nanny.auto_restart = False
         if nanny.pid is not None:

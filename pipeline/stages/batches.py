@@ -20,9 +20,9 @@ MOST_DOCUMENTS = (1 << 32) - 2
 _OPEN_TABLES = 256
 """Memory-mapped tables at a time; each holds a file open."""
 
-_MOST_TOUCHED = 256 << 20
-_FAULT = 64 << 10
-"""Bytes that Linux maps around a page that is read."""
+_MOST_TOUCHED = 128 << 20
+_FAULT = 128 << 10
+"""Bytes that may come into memory around a text that is read, beside it."""
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
