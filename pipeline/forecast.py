@@ -1,7 +1,7 @@
 """`prep plan`: what would be reused, what would run, and a forecast of time, disk and memory.
 
-The rates are those of one run in docs/benchmarks.md, halved because it had two workers, and the
-disk shares are rounded up from the same run; a forecast, not a promise.
+The rates are those of one run of a gigabyte with one worker (docs/benchmarks.md), and the disk
+shares are rounded up from earlier runs; a forecast, not a promise.
 """
 
 import contextlib
@@ -30,8 +30,9 @@ from pipeline.upkeep import (
 )
 
 _MB_PER_SECOND = {
-    "clean": 3.2, "signatures": 30.0, "screen": 64.0, "filters": 30.0, "tokenize": 2.8,
-    "scatter": 59.0, "gather": 29.0, "rows": 75.0, "pack": 46.0, "pieces": 200.0,
+    "clean": 79.0, "signatures": 196.0, "screen": 390.0, "filters": 80.0, "clusters": 180.0,
+    "tokenize": 100.0, "scatter": 375.0, "gather": 311.0, "rows": 320.0, "pack": 130.0,
+    "pieces": 200.0,
 }  # fmt: skip
 _DISK_PER_TEXT_BYTE = {
     "clean": 1.1, "signatures": 0.15, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
