@@ -23,6 +23,9 @@ from pipeline.provenance.coverage import check_lineage, read_lineage
 from pipeline.sources.copy import count_records
 from pipeline.split_check import straddling
 
+_WRITES_RECORDS = {"dedup": layout.RECORDS, "clean": layout.CLEANED}
+"""Stories that write the records of kept documents, and the directory of these."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -53,7 +56,7 @@ def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[
         directory / layout.DOCUMENTS, columns=["state", "split", "tokens", "text_bytes"]
     )
     checks.append(_recount(ledger, documents))
-    if manifest.get("story") == "dedup":
+    if manifest.get("story") in _WRITES_RECORDS:
         checks.append(_records(directory, manifest, ledger))
     if ledger.splits and manifest.get("story") != "repack":
         checks.append(_straddling(directory))
@@ -110,12 +113,13 @@ def _recount(ledger: Ledger, documents: pa.Table) -> Check:
 
 
 def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check:
-    """As many records were copied as documents were kept."""
-    files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
+    """As many records were written as documents were kept."""
+    folder = _WRITES_RECORDS[manifest["story"]]
+    files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
     found = sum(count_records(directory / path) for path in files)
     kept = sum(s.kept.documents for s in ledger.sources.values())
     if found != kept:
-        raise IntegrityError(f"{directory / layout.RECORDS}: {found:,} records, {kept:,} were kept")
+        raise IntegrityError(f"{directory / folder}: {found:,} records, {kept:,} were kept")
     return Check("records", f"{found:,} records in {len(files)} files, all that were kept")
 
 
