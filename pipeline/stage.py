@@ -107,10 +107,16 @@ class Stage:
 
 def arrow_output(path: str, table: pa.Table) -> Output:
     """An Arrow IPC file (uncompressed, memory-mappable)."""
-    sink = pa.BufferOutputStream()
+    counter = pa.MockOutputStream()
+    _write_ipc(counter, table)
+    buffer = pa.allocate_buffer(counter.size())  # at once: one that grows is copied as it does
+    _write_ipc(pa.FixedSizeBufferWriter(buffer), table)
+    return Output(path, [memoryview(buffer)], table_hash(table))
+
+
+def _write_ipc(sink: pa.NativeFile, table: pa.Table) -> None:
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return Output(path, [memoryview(sink.getvalue())], table_hash(table))
 
 
 def parquet_output(path: str, table: pa.Table) -> Output:
