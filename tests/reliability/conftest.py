@@ -178,6 +178,11 @@ def prep(
     return call
 
 
+def _heed_interrupts() -> None:
+    """A suite that was itself started in the background has SIGINT ignored, and so its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Started:
     """`prep run` as a process group of its own."""
@@ -216,6 +221,7 @@ def start(collection: Collection) -> Iterator[Callable[..., Started]]:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
             env={**os.environ, "WAFERMILL_FAILPOINT": fault},
         )
         running.append(Started(process, out))
