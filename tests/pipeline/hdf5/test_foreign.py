@@ -208,7 +208,12 @@ def test_a_file_that_ends_its_reader(
     (found,) = [f for f in report.findings if f.file == "examples_1_0.h5"]
     assert found.code == "limits" and "more than 67,108,864 bytes of memory" in found.what
     assert report.rows == len(rows) - 10 and report.not_checked
-    report = check_directory(tmp_path, limits=Limits(seconds_per_file=0.0))
+    hanging = (
+        "import json, sys, time; first = json.loads(sys.stdin.readline())['files'][0]; "
+        "print(json.dumps({'begin': first}), flush=True); time.sleep(600)"
+    )
+    monkeypatch.setattr(foreign, "_COMMAND", ("-c", hanging))
+    report = check_directory(tmp_path, limits=Limits(seconds_per_file=0.01))
     assert [f.code for f in report.findings if f.file] == ["limits"] * 3
     assert all("longer than 0 seconds" in f.what for f in report.findings if f.file)
     killer = 'import os, sys; print(\'{"begin": "examples_0_0.h5"}\', flush=True); os.abort()'
