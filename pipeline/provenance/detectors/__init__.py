@@ -1,0 +1,1 @@
+"""Detectors: what each finds in documents; they never decide."""
