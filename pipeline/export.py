@@ -22,8 +22,8 @@ from pipeline.core.errors import ConfigError, InputError, printable
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, write_sealed
 from pipeline.export_source import Source, open_source
-from pipeline.preparation import hold_and_run, sweep_strays
 from pipeline.progress import Progress
+from pipeline.run_directory import hold_and_run, sweep_strays
 from pipeline.runner import Runner, manifest_path, removed_note
 from pipeline.stage import Inputs
 from pipeline.stages.export import (

@@ -3,17 +3,11 @@
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from pipeline import layout
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.manifest import (
-    Shard,
-    StageManifest,
-    fingerprint_of,
-    read_manifest,
-    read_sealed,
-)
+from pipeline.core.manifest import Shard, StageManifest, fingerprint_of, read_manifest
+from pipeline.run_directory import read_finished
 from pipeline.runner import manifest_path
 from pipeline.splits import TRAIN
 from pipeline.stages.export import TableRows
@@ -38,7 +32,7 @@ class Source:
 
 def open_source(directory: Path) -> Source:
     """A finished run whose documents are all there. Raises InputError saying what is missing."""
-    manifest = _finished(directory)
+    manifest = read_finished(directory)
     clean, keep = (_stage(directory, name) for name in ("clean", "keep"))
     documents = clean.below("documents")
     for shard in documents:
@@ -65,22 +59,6 @@ def open_source(directory: Path) -> Source:
         (TRAIN, *(name for name, _ in held_out)),
         int(_stage(directory, "scatter").fields["settings"]["seed"]),
     )  # fmt: skip
-
-
-def _finished(directory: Path) -> dict[str, Any]:
-    if not directory.is_dir():
-        raise InputError(f"{directory}: no such run directory")
-    if not (directory / layout.MANIFEST).exists():
-        raise InputError(
-            f"{directory}: no {layout.MANIFEST}: not a finished run; the command that began it "
-            "finishes it"
-        )
-    manifest = read_sealed(directory / layout.MANIFEST)
-    story = manifest.get("story", "prepare")
-    if story != "prepare":
-        hint = f"; its text stands in {layout.RECORDS}/" if story in ("dedup", "export") else ""
-        raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`{hint}")
-    return manifest
 
 
 def _stage(directory: Path, stage: str) -> StageManifest:

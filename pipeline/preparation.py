@@ -3,16 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pipeline import layout
 from pipeline.cleaning.mask import check_masks
 from pipeline.cluster import executor
 from pipeline.config import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
-from pipeline.core import lock, storage
-from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
-from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
+from pipeline.core.manifest import StageManifest
 from pipeline.deduplication import deduplicate, preset_of, verification_of
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.indexes import load_earlier
@@ -23,7 +21,8 @@ from pipeline.pack_streams import pack_streams
 from pipeline.progress import Progress
 from pipeline.provenance.policy import Rules, load_rules
 from pipeline.provenance.recipe import Recipe
-from pipeline.runner import RemovedInputError, Runner, manifest_path, removed_note
+from pipeline.run_directory import commit, hold_and_run
+from pipeline.runner import Runner
 from pipeline.shipped import default_rules
 from pipeline.sources import quickstart
 from pipeline.sources.eval_sets import EvalSet, find_eval_sets
@@ -58,7 +57,6 @@ from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_defin
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 
 
-Finished = TypeVar("Finished")
 RunStage = Callable[[Stage], StageManifest]
 Unchanged = Callable[[Mapping[str, Any]], bool]
 
@@ -249,34 +247,6 @@ def run(
     return hold_and_run(prepared.out, progress, attempt)
 
 
-def hold_and_run(
-    out: Path, progress: Progress, attempt: Callable[[frozenset[str]], Finished]
-) -> Finished:
-    """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
-    that clean-up removed, and called again when a stage needs some of them after all."""
-    with lock.hold(out):
-        storage.sweep_temps(out)
-        removed = removed_directories(out)
-        while True:
-            try:
-                return attempt(removed)
-            except RemovedInputError as needed:
-                progress.note(f"{needed}; rebuilding")
-                removed -= needed.directories
-
-
-def removed_directories(out: Path) -> frozenset[str]:
-    """What `prep clean-up` deleted: from the manifest, or, while a rebuild has withdrawn that, from
-    the journal.
-    """
-    for path in (out / layout.MANIFEST, removed_note(out)):
-        try:
-            return frozenset(read_sealed(path)["removed"])
-        except IntegrityError:
-            continue
-    return frozenset()
-
-
 def _run_stages(
     prepared: Prepared,
     story: Story,
@@ -355,47 +325,3 @@ def _notes(config: Config) -> tuple[str, ...]:
             f"similarity of at least {dedup.threshold:g} to the document that is kept."
         )
     return tuple(notes)
-
-
-def commit(
-    out: Path, names: tuple[str, str], stages: dict[str, StageManifest], removed: frozenset[str]
-) -> None:
-    """Delete what no manifest names, then publish manifest.json: the commit of the run. `names` are
-    those of the config and of the story."""
-    manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
-    shards = {
-        shard.path: shard
-        for stage in stages.values()
-        for shard in stage.shards
-        if shard.path.partition("/")[0] not in removed
-    }
-    sweep_strays(out, {*shards, *manifests})
-    files = [
-        {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
-        for path in manifests
-    ]
-    files += [{"path": s.path, "size": s.size, "hash": s.hash} for s in shards.values()]
-    value = {
-        "format": 1,
-        "config": names[0],
-        "story": names[1],
-        "removed": sorted(removed),
-        "stages": [
-            {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
-            for s in stages.values()
-        ],
-        "files": sorted(files, key=lambda f: str(f["path"])),
-    }
-    write_sealed(removed_note(out), {"removed": sorted(removed)})
-    write_sealed(out / layout.MANIFEST, value)
-
-
-def sweep_strays(out: Path, named: set[str]) -> int:
-    """Delete files in directories the toolkit owns that no manifest names; returns how many."""
-    swept = 0
-    for path in list(storage.files_below(out)):
-        owned = path.parts[0] in layout.OWNED_DIRECTORIES or path.as_posix() in layout.OWNED_FILES
-        if owned and path.as_posix() not in named and path.as_posix() != layout.MANIFEST:
-            storage.remove(out / path)
-            swept += 1
-    return swept

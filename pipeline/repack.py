@@ -18,10 +18,11 @@ from pipeline.cluster import executor
 from pipeline.config import Config
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, printable
 from pipeline.core.journal import Journal
-from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
+from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.pack_streams import pack_streams
-from pipeline.preparation import Manifest, commit, hold_and_run
+from pipeline.preparation import Manifest
 from pipeline.progress import Progress
+from pipeline.run_directory import commit, hold_and_run, read_finished
 from pipeline.runner import Runner, manifest_path
 from pipeline.stage import Stage
 from pipeline.stages.account import repack_account_stage
@@ -122,18 +123,7 @@ def _tell(run: Tokenized, config: Config, runner: Runner) -> dict[str, StageMani
 
 def open_tokenized(directory: Path) -> Tokenized:
     """Raises InputError unless a finished run stands there whose tokens were not deleted."""
-    if not (directory / layout.MANIFEST).exists():
-        raise InputError(
-            f"{directory}: no finished run here (no {layout.MANIFEST}); give the directory of a "
-            "`prep run`"
-        )
-    manifest = read_sealed(directory / layout.MANIFEST)
-    story = manifest.get("story", "prepare")
-    if story != "prepare":
-        raise InputError(
-            f"{directory}: made by `prep {story}`, which keeps no {TOKENS}/; give the directory of "
-            "the `prep run` that made the tokens"
-        )
+    manifest = read_finished(directory)
     found = {name: read_manifest(manifest_path(directory, name)) for name in _NEEDED}
     missing = [name for name, stage in found.items() if stage is None]
     if missing:

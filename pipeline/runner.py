@@ -198,6 +198,8 @@ class Runner:
                     raise RemovedInputError(frozenset(gone))
                 place = directory / f"{index:06d}.json"
                 calls.append((index, _Call(self.root, stage.function, task, fingerprint, place)))
+        # The largest first, so that no worker is left alone with one at the end.
+        calls.sort(key=lambda call: -call[1].task.work)
         problems = []
         with self._progress.stage(
             stage.name, [call.task.work for _, call in calls], len(records)

@@ -151,7 +151,7 @@ def test_trace_of_a_corpus(small_run: Any, tmp_path: Path, prep: Callable[..., A
 
 def test_wrong_runs_and_places(small_run: Any, tmp_path: Path) -> None:
     run = small_run.directory
-    with pytest.raises(InputError, match="no finished run here"):
+    with pytest.raises(InputError, match="no such run directory|not a finished run"):
         repack(tmp_path / "nowhere", tmp_path / "out", workers=0)
     for out in (run, run / "inside", run.parent):
         with pytest.raises(ConfigError, match="apart from the run"):
@@ -163,7 +163,7 @@ def test_wrong_runs_and_places(small_run: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tokens/000000\.arrow is missing"):
         repack(tmp_path / "run", tmp_path / "out", workers=0)
     packed = repack(run, tmp_path / "packed", Changes(max_sequence_length=64), 0).directory
-    with pytest.raises(InputError, match=r"made by `prep repack`, which keeps no tokens/"):
+    with pytest.raises(InputError, match=r"made by `prep repack`; expected a run of `prep run`"):
         repack(packed, tmp_path / "out", workers=0)
     assert not (tmp_path / "out").exists(), "nothing is written before the checks"
 
