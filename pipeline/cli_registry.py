@@ -1,0 +1,252 @@
+"""`prep registry`: parses, calls, prints; no logic."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.options import JsonOption
+
+StatusOption = Annotated[
+    str | None,
+    typer.Option(metavar="STATUS", help="asserted, verified, licensed or public_domain"),
+]
+TierOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIER", help="excerpt (passages are found) or whole_book (a sixtieth of the room)"
+    ),
+]
+ScopeOption = Annotated[
+    str | None, typer.Option(metavar="SCOPE", help="exact, or derivatives: translations too")
+]
+ContactOption = Annotated[str | None, typer.Option(help="whom to ask about the work")]
+HoldOption = Annotated[
+    bool | None,
+    typer.Option("--legal-hold/--no-legal-hold", help="whether deletion of copies is forbidden"),
+]
+SaltOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="the salt of sketches: 16 random bytes or more"),
+]
+RegistryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="directory of the registry")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the `prep` app."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        help="Registries of works: what is looked for in documents. An entry states what its "
+        "source says.",
+    )
+    group.command(
+        "import",
+        no_args_is_help=True,
+        epilog="Examples:\n\n`prep registry import works.csv --into claims`\n\n"
+        "`prep registry import exhibit_a.txt --into claims --format usco --dry-run`\n\n"
+        "`prep registry import list.csv --into claims --format works-list --tier whole_book`\n\n"
+        "`prep registry import own.csv --into licensed --status licensed --texts texts/`\n\n"
+        "`prep registry import from_publisher.arrow --into claims --salt-file salt.bin`",
+    )(import_)
+    group.command(
+        "list",
+        epilog="Examples:\n\n`prep registry list claims --status asserted`\n\n"
+        "`prep registry list claims --search 'darius james' --json`",
+    )(list_)
+    group.command(
+        epilog="Examples:\n\n`prep registry show claims TX0003372564`\n\n"
+        "`prep registry show claims 'Negrophobia' --json`"
+    )(show)
+    group.command(
+        "set",
+        epilog="Examples:\n\n`prep registry set claims TX0003372564 --legal-hold`\n\n"
+        "`prep registry set claims 4e84733077f6 --status licensed --effective-from 2026-03-01`",
+    )(set_)
+    group.command(
+        epilog="Examples:\n\n`prep registry sketch book.txt --out book.arrow --title 'A Title' "
+        "--author 'First Last'`\n\n`prep registry sketch part1.txt part2.txt --out book.arrow "
+        "--title 'A Title' --author 'First Last' --salt-file salt.bin`"
+    )(sketch)
+    app.add_typer(group, name="registry")
+
+
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="CSV, records of the US Copyright Office as text, works lists of settlements, or "
+            "sketches (.arrow)",
+        ),
+    ],
+    into: Annotated[
+        Path, typer.Option(metavar="DIR", help="the registry; made when it is not there")
+    ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORM",
+            help="csv, usco, works-list or sketches [default: csv, unless it looks like usco or "
+            "sketches]",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="name of a new registry [default: the directory's]")
+    ] = None,
+    status: StatusOption = None,
+    tier: TierOption = None,
+    scope: ScopeOption = None,
+    contact: ContactOption = None,
+    jurisdiction: Annotated[
+        str | None, typer.Option(help="of works whose line names none, such as US")
+    ] = None,
+    basis: Annotated[
+        str | None, typer.Option(help="what the entries rest on [default: file name and sha256]")
+    ] = None,
+    legal_hold: HoldOption = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="reference texts (UTF-8): those the column `text` names, and .txt files named "
+            "like a work's id, registration number, ISBN or title",
+        ),
+    ] = None,
+    sketch_only: Annotated[
+        bool, typer.Option("--sketch-only", help="keep sketches of the texts, not the texts")
+    ] = False,
+    salt_file: SaltOption = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="where a value differs, take the file's")
+    ] = False,
+    list_refused: Annotated[
+        bool, typer.Option("--list-refused", help="print every refused line, conflict and remark")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="show what would be done and stop")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Import lists of works; the same files again change nothing.
+
+    A line that describes a work that is there (by work_id, registration number, ISBN, or title and
+    authors) adds to it; where they disagree, the old value stays and the conflict is shown. Every
+    change makes a new version; earlier ones are kept.
+    """
+    from pipeline.provenance.registry.importing import Settings, import_works
+    from pipeline.show_registry import checked_form, show_import, stated
+
+    defaults = stated(
+        status=status, tier=tier, scope=scope, contact=contact, jurisdiction=jurisdiction,
+        basis=basis, legal_hold=legal_hold,
+    )  # fmt: skip
+    settings = Settings(
+        checked_form(form), name, defaults, texts, sketch_only, _salt(salt_file), replace, dry_run
+    )
+    show_import(import_works(files, into, settings), into, dry_run, list_refused, as_json)
+
+
+def list_(
+    directory: RegistryArgument,
+    status: StatusOption = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORDS", help="words of title, authors, claimant, publisher, or numbers"
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, help="works printed at most; 0: all. --json prints all")
+    ] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the works of a registry."""
+    from pipeline.show_registry import show_list
+
+    show_list(directory, status, search, limit, as_json)
+
+
+def show(
+    directory: RegistryArgument,
+    work: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORK", help="work_id, registration number, ISBN, ASIN, DOI, LCCN or title"
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Show all that a registry holds of a work, and what changed from version to version."""
+    from pipeline.show_registry import show_work
+
+    show_work(directory, work, as_json)
+
+
+def set_(
+    directory: RegistryArgument,
+    work: Annotated[str, typer.Argument(metavar="WORK", help="as for `show`; it must mean one")],
+    status: StatusOption = None,
+    legal_hold: HoldOption = None,
+    scope: ScopeOption = None,
+    tier: TierOption = None,
+    contact: ContactOption = None,
+    basis: Annotated[str | None, typer.Option(help="what the entry rests on")] = None,
+    effective_from: Annotated[
+        str | None, typer.Option(metavar="DATE", help="such as 2026-03-01")
+    ] = None,
+    effective_to: Annotated[
+        str | None, typer.Option(metavar="DATE", help="such as 2028-12-31")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a work, as a new version of the registry."""
+    from pipeline.provenance.registry.editing import set_fields
+    from pipeline.show_registry import show_edit
+
+    values: dict[str, Any] = {
+        "status": status, "legal_hold": legal_hold, "scope": scope, "tier": tier,
+        "contact": contact, "basis": basis, "effective_from": effective_from,
+        "effective_to": effective_to,
+    }  # fmt: skip
+    given = {name: value for name, value in values.items() if value is not None}
+    show_edit(set_fields(directory, work, given), as_json)
+
+
+def sketch(
+    texts: Annotated[
+        list[Path],
+        typer.Argument(metavar="TEXT...", help="the text of one work (UTF-8), its parts in order"),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE.arrow", help="the file to send")],
+    title: Annotated[str, typer.Option(help="'Title: subtitle'")],
+    author: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+    isbn: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+    registration: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="of the US Copyright Office")
+    ] = None,
+    claimant: Annotated[str | None, typer.Option(help="who claims rights in the work")] = None,
+    publisher: Annotated[str | None, typer.Option(help="of the edition")] = None,
+    contact: ContactOption = None,
+    tier: TierOption = None,
+    salt_file: SaltOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write hashes of a work's word sequences, for a registry elsewhere; the text stays here.
+
+    The file holds the description and, of a part of all word sequences, a hash and its place. With
+    a salt, which both sides keep to themselves, no one else can try phrases against it.
+    """
+    from pipeline.provenance.registry.exchanging import sketch_work
+    from pipeline.show_registry import show_sketch, stated
+
+    description = stated(
+        title_raw=title, authors="; ".join(author or ()), isbn13="; ".join(isbn or ()),
+        reg_no=registration, claimant=claimant, publisher=publisher, contact=contact, tier=tier,
+    )  # fmt: skip
+    show_sketch(sketch_work(texts, out, description, _salt(salt_file)), as_json)
+
+
+def _salt(path: Path | None) -> bytes:
+    from pipeline.provenance.registry.sketches import read_salt
+
+    return read_salt(path) if path else b""

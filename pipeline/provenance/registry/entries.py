@@ -1,0 +1,205 @@
+"""From one line of a list to the record of a work: every value checked and normalised.
+
+A line is refused when it names no work, or when what it says of how the work is to be treated
+cannot be read. Any other value that cannot be read is left out, and remarked on.
+"""
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.core.errors import printable
+from pipeline.provenance import identifiers
+from pipeline.provenance.registry.dates import iso_date
+from pipeline.provenance.registry.names import normalise_title, split_authors, split_title
+from pipeline.provenance.registry.works import SCOPES, STATUSES, TIERS, WORK_ID, Work, work_id_of
+
+Known = dict[str, Any]
+"""Field of Work -> its value."""
+
+MAX_CELL = 10_000
+_EMPTY = {"", "-", "--", "n/a", "na", "none", "null", "nil", "unknown", "not available", "tbd"}
+_BRACKETS = re.compile(r"\([^)]*\)|\[[^\]]*\]")
+_BETWEEN = re.compile(r"[;,|\n]+|\s/\s|\s+and\s+")
+_BY = re.compile(r"\A(?:\w+\s+)?by\s+", re.IGNORECASE)
+_CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
+_TRUE, _FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
+_PLAIN = ("publisher", "claimant", "catalog_url", "jurisdiction", "contact", "basis")
+_SINGLE: dict[str, Callable[[str], str | None]] = {
+    "reg_no": identifiers.usco, "doi": identifiers.doi, "lccn": identifiers.lccn,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a list as it stands there: `where` is FILE:LINE, `values` are by field, and
+    `text` beside them is the path of a reference text. `month_first`: how 08/05/1992 is meant."""
+
+    where: str
+    values: Mapping[str, str]
+    month_first: bool = False
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something to tell about a line: FILE:LINE, and what."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A line that was not taken: FILE:LINE, and why."""
+
+    where: str
+    why: str
+
+
+class Refused(Exception):
+    """The line cannot become a work; the message says why."""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A work as a line describes it. given: the fields that the line, or the command, fills."""
+
+    work: Work
+    given: frozenset[str]
+    where: str
+    text: str = ""
+    remarks: tuple[Remark, ...] = field(default=())
+
+
+def work_of(entry: Entry, defaults: Mapping[str, str]) -> Incoming:
+    """The work that a line describes; `defaults` fill fields that it leaves empty.
+
+    Raises Refused.
+    """
+    values = {**defaults, **{name: v for name, v in _cells(entry) if v}}
+    remarks: list[str] = []
+    known: Known = {n: values[n] for n in _PLAIN if n in values}
+    known |= _title(values) | _choices(values) | _dates(entry, values, remarks)
+    known |= _identifiers(values, remarks)
+    given = frozenset(name for name, value in known.items() if value or name == "legal_hold")
+    given |= {"work_id"} if values.get("work_id") else set()
+    work_id = values.get("work_id") or _content_id(known)
+    if not WORK_ID.match(work_id):
+        raise Refused(
+            f"work_id {printable(work_id, 40)!r}: expected up to 64 letters, digits, '.', '_', '-'"
+        )
+    told = tuple(Remark(entry.where, text) for text in remarks)
+    text = values.get("text", "")
+    return Incoming(Work(work_id, **known), given, entry.where, text, told)
+
+
+def _cells(entry: Entry) -> list[tuple[str, str]]:
+    cells = []
+    for name, value in entry.values.items():
+        text = value.strip() if name == "text" else " ".join(value.split())
+        if len(text) > MAX_CELL:
+            raise Refused(f"{name}: {len(text):,} characters; at most {MAX_CELL:,} are read")
+        control = next((c for c in text if unicodedata.category(c) == "Cc"), None)
+        if control is not None:
+            raise Refused(f"{name}: holds the control character {printable(control)}")
+        title = name in ("title_raw", "authors")
+        cells.append((name, "" if text.lower() in _EMPTY and not title else text))
+    return cells
+
+
+def _title(values: Mapping[str, str]) -> Known:
+    raw = values.get("title_raw", "")
+    if not raw:
+        raise Refused("no title")
+    parts = split_title(raw)
+    title_norm = normalise_title(parts.title)
+    if not title_norm:
+        raise Refused(f"the title {printable(raw, 40)!r} has no letter and no digit")
+    authors = split_authors(values.get("authors", "") or _first_statement(parts.responsibility))
+    subtitle = values.get("subtitle", "") or parts.subtitle
+    return {"title_raw": raw, "title_norm": title_norm, "subtitle": subtitle, "authors": authors}
+
+
+def _first_statement(responsibility: str) -> str:
+    """The authors in a statement of responsibility: what stands before translators and others."""
+    return re.sub(
+        r"\A(?:written\s+)?by\s+", "", responsibility.split(" ; ")[0], flags=re.IGNORECASE
+    )
+
+
+def _content_id(known: Known) -> str:
+    title = split_title(known["title_raw"]).title
+    return work_id_of(title, known["subtitle"], known["authors"], known.get("reg_no", ""))
+
+
+def _choices(values: Mapping[str, str]) -> Known:
+    found: Known = {}
+    for name, allowed in _CHOICES.items():
+        if name in values:
+            value = re.sub(r"[\s-]+", "_", values[name].lower())
+            if value not in allowed:
+                raise Refused(f"{name} {_unknown(values[name], allowed)}")
+            found[name] = value
+    if "legal_hold" in values:
+        word = values["legal_hold"].lower()
+        if word not in _TRUE | _FALSE:
+            raise Refused(f"legal_hold {printable(word, 40)!r}: expected true or false")
+        found["legal_hold"] = word in _TRUE
+    return found
+
+
+def _unknown(value: str, allowed: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(value.lower(), allowed, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{printable(value, 40)!r}: expected one of {', '.join(allowed)}{hint}"
+
+
+def _dates(entry: Entry, values: Mapping[str, str], remarks: list[str]) -> Known:
+    found: Known = {}
+    for name in ("reg_date", "pub_date", "effective_from", "effective_to"):
+        if name not in values:
+            continue
+        value = iso_date(values[name], entry.month_first)
+        shown = f"{name} {printable(values[name], 40)!r}: expected a date such as 1992-08-05"
+        if value is not None:
+            found[name] = value
+        elif name.startswith("effective"):
+            raise Refused(shown)
+        else:
+            remarks.append(f"{shown}; left out")
+    return found
+
+
+def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
+    found: Known = {}
+    for name, normal in _SINGLE.items():
+        parts = _BETWEEN.split(values.get(name, "")) if name == "reg_no" else [values.get(name, "")]
+        known = list(dict.fromkeys(n for part in parts if part for n in [normal(part)] if n))
+        if known:
+            found[name] = known[0]
+        if values.get(name) and not known:
+            remarks.append(f"{name} {printable(values[name], 40)!r}: not of that form; left out")
+        elif known[1:]:
+            remarks.append(f"{name}: {known[0]} is taken, {', '.join(known[1:])} left out")
+    isbns, asins = _books(f"{values.get('isbn13', '')};{values.get('asin', '')}", remarks)
+    return found | {"isbn13": isbns, "asin": asins}
+
+
+def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """ISBN-13s and ASINs of cells that may hold several of both, with remarks in brackets."""
+    isbns, asins = set(), set()
+    for part in _BETWEEN.split(_BRACKETS.sub(" ", text)):
+        for piece in [part] if identifiers.isbn13(part) else part.split():
+            if isbn := identifiers.isbn13(piece):
+                isbns.add(isbn)
+            elif asin := identifiers.asin(piece):
+                asins.add(asin)
+            elif any(map(str.isdigit, piece)):
+                shown = printable(piece.strip(), 40)
+                remarks.append(
+                    f"{shown!r}: neither an ISBN with a right check digit nor an ASIN; left out"
+                )
+    return tuple(sorted(isbns)), tuple(sorted(asins))

@@ -1,0 +1,211 @@
+"""Bringing works together: what a line adds to a work that is there, and where the two disagree.
+
+A line describes a work that is there when it has its work_id; failing that, its registration
+number, ISBN, ASIN or DOI; failing these, its title and authors, and its subtitle where both have
+one. Two registration numbers, or both title and authors, tell works apart that share an ISBN. An
+identifier belongs to one work. What disagrees is a Conflict, and the value that was there stays
+unless the caller wants the new one. So the same lines again change nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.provenance.registry.dates import finer
+from pipeline.provenance.registry.entries import Incoming, Refused
+from pipeline.provenance.registry.names import normalise_author, normalise_title
+from pipeline.provenance.registry.works import Work
+
+_LISTS = ("isbn13", "asin")
+_DATES = ("reg_date", "pub_date")
+_TITLE = ("title_raw", "title_norm", "subtitle")
+_OWN = ("work_id", "authors", "basis", *_LISTS, *_DATES, *_TITLE)
+_BASES = "; "
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two values for one field of a work. where: the line that brings one; kept: what stays."""
+
+    where: str
+    work_id: str
+    field: str
+    kept: str
+    other: str
+
+
+class Merger:
+    """Works by id, to which lines are added one by one. `replacing`: new values win."""
+
+    def __init__(self, works: Iterable[Work] = (), replacing: bool = False) -> None:
+        self.works: dict[str, Work] = {}
+        self.conflicts: list[Conflict] = []
+        self._replacing = replacing
+        self._owner: dict[str, str] = {}
+        self._named: dict[str, dict[str, None]] = {}
+        for work in works:
+            self._keep(work)
+
+    def add(self, incoming: Incoming) -> str:
+        """Add one line; returns the id of the work that it describes. Raises Refused when it could
+        mean several works, or has the registration number of another."""
+        found = self._find(incoming)
+        owned = self._without_foreign(incoming, found or incoming.work.work_id)
+        if found is None:
+            self._keep(owned.work)
+            return owned.work.work_id
+        self._keep(self._merged(self.works[found], owned))
+        return found
+
+    def add_apart(self, incoming: Incoming, why: str) -> str:
+        """Add a line as a work of its own although it could mean others; returns its id, which no
+        other work may have."""
+        work = self._without_foreign(incoming, incoming.work.work_id).work
+        self.conflicts.append(Conflict(incoming.where, work.work_id, "work", work.title_raw, why))
+        self._keep(work)
+        return work.work_id
+
+    def _keep(self, work: Work) -> None:
+        self.works[work.work_id] = work
+        for key in _keys(work):
+            self._owner.setdefault(key, work.work_id)
+        if work.authors:
+            self._named.setdefault(_name_of(work), {})[work.work_id] = None
+
+    def _find(self, incoming: Incoming) -> str | None:
+        """The work that a line describes. Raises Refused."""
+        work = incoming.work
+        if "work_id" in incoming.given and work.work_id in self.works:
+            return work.work_id
+        registered = self._owner.get(f"reg_no:{work.reg_no}")
+        if registered is not None:
+            if _are_others(self.works[registered], work):
+                raise Refused(
+                    f"{work.reg_no} is the registration number of work {registered}, whose title "
+                    "and authors are others; mend one of the two"
+                )
+            return registered
+        for key in _keys(work):
+            owner = self._owner.get(key)
+            if owner is not None and not _are_apart(self.works[owner], work):
+                return owner
+        return work.work_id if work.work_id in self.works else self._find_named(work)
+
+    def _find_named(self, work: Work) -> str | None:
+        """The work with this title and these authors. Raises Refused when there are several."""
+        named = [i for i in self._named.get(_name_of(work), ()) if self._is_named(i, work)]
+        if len(named) > 1 and not work.reg_no:
+            raise Refused(
+                f"could be {' or '.join(sorted(named)[:4])}; give its registration number, or the "
+                "work_id of one of them"
+            )
+        alone = len(named) == 1 and not _are_apart(self.works[named[0]], work)
+        return named[0] if alone else None
+
+    def _is_named(self, work_id: str, work: Work) -> bool:
+        known = self.works[work_id]
+        subtitles = {_subtitle(one) for one in (known, work) if one.subtitle}
+        return _name_of(known) == _name_of(work) and len(subtitles) < 2
+
+    def _without_foreign(self, incoming: Incoming, this: str) -> Incoming:
+        """The line without the identifiers that belong to another work, each a conflict."""
+        work = incoming.work
+        for key in _keys(work):
+            owner = self._owner.get(key, this)
+            if owner != this:
+                name, _, value = key.partition(":")
+                told = Conflict(incoming.where, this, name, f"{value} with work {owner}", value)
+                self.conflicts.append(told)
+                work = _without(work, name, value)
+        return replace(incoming, work=work)
+
+    def _merged(self, old: Work, incoming: Incoming) -> Work:
+        new = incoming.work
+        changes: dict[str, Any] = {
+            name: tuple(sorted({*getattr(old, name), *getattr(new, name)})) for name in _LISTS
+        }
+        changes["basis"] = _BASES.join(
+            dict.fromkeys(b for work in (old, new) for b in work.basis.split(_BASES) if b)
+        )
+        changes |= self._title(old, incoming) | self._authors(old, incoming)
+        for name in _DATES:
+            one, other = getattr(old, name), getattr(new, name)
+            both = finer(one, other) if one and other else one or other
+            changes[name] = self._chosen(old, incoming, name) if both is None else both
+        for name in sorted(incoming.given.difference(_OWN)):
+            changes[name] = self._chosen(old, incoming, name)
+        return replace(old, **changes)
+
+    def _title(self, old: Work, incoming: Incoming) -> dict[str, Any]:
+        new = incoming.work
+        same = old.title_norm == new.title_norm
+        if same and (not new.subtitle or _subtitle(old) == _subtitle(new)):
+            return {}
+        if same and not old.subtitle:
+            return {"title_raw": new.title_raw, "subtitle": new.subtitle}
+        self._disagree(incoming, old.work_id, "title", old.title_raw, new.title_raw)
+        return {name: getattr(new, name) for name in _TITLE} if self._replacing else {}
+
+    def _authors(self, old: Work, incoming: Incoming) -> dict[str, Any]:
+        new = incoming.work
+        if not new.authors or _authors(old) == _authors(new):
+            return {}
+        if not old.authors:
+            return {"authors": new.authors}
+        kept, other = ("; ".join(work.authors) for work in (old, new))
+        self._disagree(incoming, old.work_id, "authors", kept, other)
+        return {"authors": new.authors} if self._replacing else {}
+
+    def _chosen(self, old: Work, incoming: Incoming, name: str) -> Any:
+        """The value of a field with one value."""
+        kept, other = getattr(old, name), getattr(incoming.work, name)
+        if kept == other or other == "":
+            return kept
+        if kept == "" or (name == "legal_hold" and other):
+            return other
+        self._disagree(incoming, old.work_id, name, str(kept), str(other))
+        return other if self._replacing else kept
+
+    def _disagree(self, incoming: Incoming, work_id: str, name: str, kept: str, other: str) -> None:
+        if self._replacing:
+            kept, other = other, kept
+        self.conflicts.append(Conflict(incoming.where, work_id, name, kept, other))
+
+
+def _are_apart(one: Work, other: Work) -> bool:
+    """Whether two works are not the same although they share an ISBN or a title."""
+    numbers = bool(one.reg_no and other.reg_no and one.reg_no != other.reg_no)
+    return numbers or _are_others(one, other)
+
+
+def _are_others(one: Work, other: Work) -> bool:
+    """Whether neither titles nor authors agree."""
+    authors = bool(one.authors and other.authors and _authors(one) != _authors(other))
+    return authors and one.title_norm != other.title_norm
+
+
+def _keys(work: Work) -> list[str]:
+    """What tells a work from others, the surest first."""
+    keys = [f"reg_no:{work.reg_no}"] if work.reg_no else []
+    keys += [f"{name}:{value}" for name in _LISTS for value in getattr(work, name)]
+    return [*keys, f"doi:{work.doi}"] if work.doi else keys
+
+
+def _without(work: Work, name: str, value: str) -> Work:
+    left: Any = ""
+    if name in _LISTS:
+        left = tuple(other for other in getattr(work, name) if other != value)
+    changes = {name: left}
+    return replace(work, **changes)
+
+
+def _name_of(work: Work) -> str:
+    return "\n".join([work.title_norm, *_authors(work)])
+
+
+def _subtitle(work: Work) -> str:
+    return normalise_title(work.subtitle) if work.subtitle else ""
+
+
+def _authors(work: Work) -> list[str]:
+    return sorted(map(normalise_author, work.authors))

@@ -1,0 +1,247 @@
+"""Titles and names of authors as catalogues, lists and file names write them, in one form.
+
+Catalogues write `title : subtitle / responsibility` (ISBD). File names add noise: `(retail)`,
+`(epub)`, `v5.0`. Everything here is a pure function of one string.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+__all__ = [
+    "Title",
+    "author_key",
+    "normalise_author",
+    "normalise_title",
+    "split_authors",
+    "split_title",
+    "strip_noise",
+]
+
+
+def _set(*lines: str) -> frozenset[str]:
+    return frozenset(word for line in lines for word in line.split())
+
+
+_FORMATS = _set(
+    "azw azw3 cbr cbz chm djvu doc docx ebook epub epub3 fb2 htm html kfx lit lrf mobi odt pdb pdf",
+    "prc rtf txt",
+)
+_NOISE = _FORMATS | _set(
+    "retail scan scanned ocr unabridged uk us converted conv kindle z-lib zlib z-library libgen",
+    "b-ok bibliotik org com net rar zip gz zst 7z",
+)
+_SUFFIX = re.compile(rf"\.(?:{'|'.join(sorted(_FORMATS))}|gz|zst|zip|rar|7z)\Z", re.IGNORECASE)
+_BRACKETED = re.compile(r"[(\[{]([^()\[\]{}]{1,60})[)\]}]")
+_VERSION = re.compile(r"v?[0-9]{1,2}(?:\.[0-9]{1,2}){1,2}|v[0-9]{1,2}|(?:1[5-9]|20)[0-9]{2}")
+_LOOSE = re.compile(
+    r"(?:\s*[-,.]\s*retail|[\s.,-]+(?:e-?pub|mobi|azw3|v[0-9]+(?:\.[0-9]+)+))\Z", re.IGNORECASE
+)
+
+_DASHES = "\N{EN DASH}\N{EM DASH}"
+_OTHER_TITLE = re.compile(
+    r"\s*(?:[;:,]\s+or[,:;]|[;:]\s+or|,\s+or(?=\s+(?:the|a|an|how)\s))\s+", re.IGNORECASE
+)
+_SUBTITLE = re.compile(f"\\s*:\\s+|\\s+:\\s*|\\s+[{_DASHES}]\\s+")
+_RESPONSIBILITY = re.compile(r"\s+/\s*")
+_ARTICLE_LAST = re.compile(r"(.+), (the|a|an|le|la|les|der|die|das|el|los|las|il|lo)\Z")
+
+_APOSTROPHES = dict.fromkeys(map(ord, "'\N{LEFT SINGLE QUOTATION MARK}"
+    "\N{RIGHT SINGLE QUOTATION MARK}\N{MODIFIER LETTER APOSTROPHE}`\N{SOFT HYPHEN}"))  # fmt: skip
+_UNDECOMPOSED = str.maketrans({
+    "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h",
+})  # fmt: skip
+
+_PARTICLES = _set(
+    "af al ap av bin da dal das de del della den der des di dos du el ibn la las le lo los mac",
+    "st saint san santa ten ter van vande vander vanden von zu zum zur",
+)
+_SUFFIXES = _set("jr sr ii iii iv phd md dphil esq mba junior senior")
+_HONORIFICS = _set("mr mrs ms miss dr prof professor sir dame lady lord rev reverend")
+_ROLES = re.compile(
+    r"\A(?:written\s+)?by\s+|\s*[(\[][^)\]]*[)\]]|,?\s*\b(?:authors?|editors?|translators?)\s*\Z",
+    re.IGNORECASE,
+)
+_AND = re.compile(r"\s*[;|]\s*|\s+(?:and|&)\s+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Title:
+    """The areas of a title: proper title, other title information, statement of responsibility."""
+
+    title: str
+    subtitle: str = ""
+    responsibility: str = ""
+
+
+def split_title(text: str) -> Title:
+    """The areas of a title in ISBD form, or with a plain colon; an alternative title is a subtitle.
+
+    >>> split_title("Negrophobia: an urban parable: a novel / Darius James.")
+    Title(title='Negrophobia', subtitle='an urban parable: a novel', responsibility='Darius James')
+    >>> split_title("Moby-Dick; or, The Whale")
+    Title(title='Moby-Dick', subtitle='or, The Whale', responsibility='')
+    >>> split_title("9/11")
+    Title(title='9/11', subtitle='', responsibility='')
+    """
+    whole, *responsibility = _RESPONSIBILITY.split(" ".join(text.split()), maxsplit=1)
+    other = _OTHER_TITLE.search(whole)
+    plain = _SUBTITLE.search(whole)
+    cut = min((found for found in (other, plain) if found), key=lambda f: f.start(), default=None)
+    if cut is None or not cut.start() or cut.end() == len(whole):
+        title, subtitle = whole, ""
+    else:
+        title, subtitle = (
+            whole[: cut.start()],
+            whole[cut.start() :].lstrip(f" ;:,{_DASHES}"),
+        )
+    by = _ended(responsibility[0]) if responsibility else ""
+    return Title(_ended(title) if by or subtitle else title.strip(), _ended(subtitle), by)
+
+
+def _ended(area: str) -> str:
+    """An area without the full stop that ends a record; `etc.` and `Jr.` lose theirs too."""
+    stripped = area.strip()
+    return stripped if stripped.endswith("...") else stripped.removesuffix(".").rstrip()
+
+
+def strip_noise(text: str) -> str:
+    """A title or file name without what names a file, not a work: format, `(retail)`, `v5.0`, a
+    year in brackets. Underscores are spaces. What would leave nothing stays.
+
+    >>> strip_noise("James_Darius-Negrophobia_(retail)_(v5.0).epub.txt")
+    'James Darius-Negrophobia'
+    >>> strip_noise("Negrophobia (novel) [1992]"), strip_noise("(1984)")
+    ('Negrophobia (novel)', '(1984)')
+    """
+    found = text.replace("_", " ")
+    previous = None
+    while found != previous:
+        previous = found
+        found = _SUFFIX.sub("", found.strip())
+        found = _BRACKETED.sub(lambda group: " " if _is_noise(group[1]) else group[0], found)
+        found = _LOOSE.sub("", found)
+    found = " ".join(found.split())
+    return found if any(map(str.isalnum, found)) else " ".join(text.split())
+
+
+def _is_noise(group: str) -> bool:
+    words = re.split(r"[\s,;/+]+|(?<=[a-z])\.(?=[a-z])", group.lower().strip())
+    return all(word.strip(".") in _NOISE or _VERSION.fullmatch(word) for word in words)
+
+
+def normalise_title(text: str) -> str:
+    """A title or a part of one, for comparison: noise stripped, case and accents folded, `&` is
+    `and`, apostrophes dropped, every other sign a space, an article at the end moved to the front.
+
+    It does not split: `normalise_title(split_title(text).title)` is the proper title's.
+
+    >>> normalise_title("That's blaxploitation!"), normalise_title("Time Machine, The (epub)")
+    ('thats blaxploitation', 'the time machine')
+    >>> normalise_title("Pride & Prejudice"), normalise_title("Les Misérables")
+    ('pride and prejudice', 'les miserables')
+    """
+    found = _folded(strip_noise(text)).strip()
+    found = _ARTICLE_LAST.sub(r"\2 \1", found)
+    return _words_of(found.replace("&", " and "))
+
+
+def _folded(text: str) -> str:
+    """Without case, accents and apostrophes."""
+    compatible = unicodedata.normalize("NFKC", text).casefold().translate(_APOSTROPHES)
+    if compatible.isascii():
+        return compatible
+    apart = unicodedata.normalize("NFKD", compatible.translate(_UNDECOMPOSED))
+    bare = "".join(c for c in apart if not _is_accent(c))
+    return unicodedata.normalize("NFC", bare)
+
+
+def _is_accent(character: str) -> bool:
+    """Whether it is a combining mark of Latin, Greek or Cyrillic: other scripts need theirs."""
+    return "\N{COMBINING GRAVE ACCENT}" <= character <= "\N{COMBINING LATIN SMALL LETTER X}"
+
+
+def _words_of(text: str, keep: str = "") -> str:
+    """Letters, digits and marks; anything else is one space."""
+    kept = (
+        c if c.isalnum() or c in keep or unicodedata.category(c)[0] == "M" else " " for c in text
+    )
+    return " ".join("".join(kept).split())
+
+
+def author_key(name: str) -> tuple[str, str]:
+    """(surname, initial of the first name), folded, of a name in either order; ("", "") for none.
+
+    Particles belong to the surname; dates, roles, honorifics and `Jr.` do not count.
+
+    >>> author_key("James, Darius, 1954-"), author_key("DARIUS JAMES"), author_key("Voltaire")
+    (('james', 'd'), ('james', 'd'), ('voltaire', ''))
+    >>> author_key("Ursula K. Le Guin"), author_key("Gogh, Vincent van")
+    (('le guin', 'u'), ('van gogh', 'v'))
+    """
+    surname, given = _parts_of(name)
+    return surname, given[:1]
+
+
+def normalise_author(name: str) -> str:
+    """The whole name, folded, first names first.
+
+    >>> normalise_author("James, Darius, 1954-"), normalise_author("Tolkien, J.R.R.")
+    ('darius james', 'j r r tolkien')
+    """
+    surname, given = _parts_of(name)
+    return f"{given} {surname}".strip()
+
+
+def _parts_of(name: str) -> tuple[str, str]:
+    """Surname and first names, folded."""
+    parts = [_name_words(part) for part in _ROLES.sub("", name.replace("_", " ")).split(",")]
+    parts = [part for part in parts if part]
+    if not parts:
+        return "", ""
+    if len(parts) > 1:
+        end = _particles_before(parts[1], len(parts[1]))
+        return " ".join([*parts[1][end:], *parts[0]]), " ".join(parts[1][:end])
+    words = parts[0]
+    start = _particles_before(words, len(words) - 1)
+    return " ".join(words[start:]), " ".join(words[:start])
+
+
+def _particles_before(words: list[str], place: int) -> int:
+    """Where the particles that end at `place` begin; the first word is none."""
+    while place > 1 and words[place - 1] in _PARTICLES:
+        place -= 1
+    return place
+
+
+def _name_words(part: str) -> list[str]:
+    """The words of a name that tell persons apart."""
+    words = _words_of(_folded(part), keep="-").split()
+    words = [w.strip("-") for w in words if any(map(str.isalpha, w))]
+    while len(words) > 1 and words[0] in _HONORIFICS:
+        words = words[1:]
+    while words and words[-1] in _SUFFIXES and len(words) != 1:
+        words = words[:-1]
+    return [] if len(words) == 1 and words[0] in _SUFFIXES | _HONORIFICS else words
+
+
+def split_authors(text: str) -> tuple[str, ...]:
+    """The names in a list of authors, as written. Names are parted by `;`, `|`, `and` or `&`; by
+    commas only where each part is a whole name beside others that are.
+
+    >>> split_authors("Darius James; Roe, Jane"), split_authors("A. Roe, B. Doe and C. Poe")
+    (('Darius James', 'Roe, Jane'), ('A. Roe', 'B. Doe', 'C. Poe'))
+    >>> split_authors("James, Darius"), split_authors("  ")
+    (('James, Darius',), ())
+    """
+    parts = [" ".join(part.split()).strip(" ,") for part in _AND.split(text)]
+    names = [name for part in parts for name in _listed(part, len(parts))]
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def _listed(part: str, parts: int) -> list[str]:
+    """The names in one of several parts."""
+    pieces = [piece.strip() for piece in part.split(",")]
+    surname_first = pieces[0].partition(" ")[0].casefold() in _PARTICLES
+    is_list = len(pieces) > 1 and len(pieces) + parts > 3 and all(" " in p for p in pieces)
+    return pieces if is_list and not surname_first else [part]
