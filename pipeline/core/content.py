@@ -20,6 +20,11 @@ def array_hash(array: npt.NDArray[np.generic]) -> str:
     return digest.hexdigest()
 
 
+_STRINGS = (
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
+)  # fmt: skip
+
+
 def table_hash(table: pa.Table) -> str:
     """xxh3-128 over column names, types and values; dictionaries count as their values; hex.
 
@@ -53,7 +58,7 @@ def _update(digest: xxhash.xxh3_128, chunks: Sequence[pa.Array]) -> None:
         return _update(digest, [chunk.flatten() for chunk in chunks])
     if pa.types.is_fixed_size_list(kind):
         return _update(digest, [chunk.flatten() for chunk in chunks])
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+    if any(is_kind(kind) for is_kind in _STRINGS):
         return _update_strings(digest, [chunk.cast(pa.large_binary()) for chunk in chunks])
     if pa.types.is_fixed_size_binary(kind):
         return _update_fixed(digest, chunks)

@@ -1,0 +1,219 @@
+"""Candidates: documents and works that share sampled grams on one diagonal, in one pass of kernels.
+
+A sampled gram of a document that the index holds is a hit: (place in the document, place in the
+work). Their difference is the hit's diagonal; a copied passage has all its hits on near diagonals,
+chance has them anywhere. Diagonals are counted in bands of BAND words; the score of a band and the
+next one is the number of different grams in both. Bands that reach what the work needs
+(`Index.needed`), alone or with a neighbour, make a candidate together.
+
+Shapes: N documents, H hits, C candidates.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dedup.text import I64, U8, Texts, Whole
+from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
+from pipeline.provenance.fingerprints.compiled import kernel
+from pipeline.provenance.fingerprints.growing import rows_for
+from pipeline.provenance.fingerprints.index import Index, Postings
+from pipeline.provenance.fingerprints.keyed import keyed
+from pipeline.provenance.fingerprints.lookup import filter_bits, first_of
+from pipeline.provenance.fingerprints.sketch import CHARACTERS, forget, new_state, roll
+from pipeline.provenance.fingerprints.words import Words, read_words
+
+BAND = 256
+"""Words of one band of diagonals."""
+_BLOCK = 4096
+
+
+class Hits(NamedTuple):
+    """Sampled grams found, by document and place. document; place: the gram's first word in it;
+    work; diagonal: place in the work minus place in the document; gram: its first posting. int64.
+    """
+
+    document: I64
+    place: I64
+    work: I64
+    diagonal: I64
+    gram: I64
+
+
+class Candidates(NamedTuple):
+    """Bands that reach what their work needs, by work, document and band, int64 (C,).
+
+    low, high: first and last band (diagonal // BAND); first, last: places of the first and the last
+    hit in the document; score: the best of two neighbouring bands.
+    """
+
+    document: I64
+    work: I64
+    low: I64
+    high: I64
+    first: I64
+    last: I64
+    score: I64
+
+
+def find_candidates(chunk: Texts, index: Index) -> tuple[Candidates, Hits, I64]:
+    """Candidates of the texts of one chunk; the hits behind them; words of each text, (N,)."""
+    postings = index.postings
+    rows, words_N = _scan(
+        chunk.data, chunk.offsets, alphabet(), index.parameters.k, index.last, postings
+    )
+    hits = _promising(rows, index)
+    band = hits.diagonal // BAND
+    order = np.lexsort((hits.gram, band, hits.document, hits.work))
+    sorted_ = [column[order] for column in (*hits, band)]
+    found = _bands(np.ascontiguousarray(np.stack(sorted_, axis=1)), index.needed)
+    return Candidates(*np.ascontiguousarray(found.T)), hits, words_N
+
+
+def _promising(rows: I64, index: Index) -> Hits:
+    """The hits of those documents and works that have as many as the work needs."""
+    document, place, gram, at = np.ascontiguousarray(rows.T)
+    work = np.searchsorted(index.starts, at, "right") - 1
+    diagonal = at - index.starts[work] - place
+    _, which, times = np.unique(
+        document * len(index.starts) + work, return_inverse=True, return_counts=True
+    )
+    kept = times[which] >= index.needed[work] if len(rows) else np.zeros(0, bool)
+    return Hits(*(column[kept] for column in (document, place, work, diagonal, gram)))
+
+
+@kernel
+def _look_up(
+    key: np.uint64, document: int, place: Whole, postings: Postings, rows: I64, used: int
+) -> tuple[I64, int]:
+    """Append (document, place, first posting, place among all works) of every posting."""
+    bits = filter_bits(key)
+    room = np.uint64(len(postings.filter) - 1)
+    if postings.filter[(key >> np.uint64(20)) & room] & bits != bits:
+        return rows, used
+    gram = first_of(postings.hashes, key)
+    at = gram
+    while at < len(postings.hashes) and postings.hashes[at] == key:
+        rows = rows_for(rows, used, 1)
+        rows[used, 0], rows[used, 1], rows[used, 2] = document, place, gram
+        rows[used, 3] = np.int64(postings.positions[at])
+        used += 1
+        at += 1
+    return rows, used
+
+
+@kernel
+def carry(words: Words, held: int) -> int:
+    """Bring the last words to the front, as many as a gram may need; returns how many."""
+    carried = min(held, CHARACTERS)
+    for i in range(carried):
+        words.hashes[i] = words.hashes[held - carried + i]
+    return carried
+
+
+@kernel
+def _scan(
+    data: U8, offsets_N1: I64, tables: Alphabet, k: int, last: np.uint64, postings: Postings
+) -> tuple[I64, I64]:
+    """Rows of `_look_up`, and words of each document.
+
+    A gram that is the one kept before it is passed over: a document of one word over and over.
+    """
+    room = _BLOCK + CHARACTERS
+    words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
+    kept, places = np.empty(room, np.uint64), np.empty(room, np.uint32)
+    opened, state = np.zeros(3, np.uint64), new_state(k)
+    rows, used = np.empty((1024, 4), np.int64), 0
+    words_N = np.zeros(len(offsets_N1) - 1, np.int64)
+    for document in range(len(offsets_N1) - 1):
+        position, end = offsets_N1[document], offsets_N1[document + 1]
+        forget(opened)
+        forget(state)
+        carried, before, previous = 0, 0, ~np.uint64(0)
+        while position < end:
+            held, position = read_words(data, position, end, tables, words, carried, opened)
+            count = roll(words.hashes, carried, held, state, last, before, kept, places, 0)
+            for i in range(count):
+                key = kept[i]
+                if key == previous:
+                    continue
+                previous = key
+                place = np.int64(places[i])
+                if postings.has_plain:
+                    rows, used = _look_up(key, document, place, postings, rows, used)
+                for salt in range(len(postings.keys)):
+                    value = keyed(key, postings.keys[salt, 0], postings.keys[salt, 1])
+                    rows, used = _look_up(value, document, place, postings, rows, used)
+            words_N[document] = before + held
+            carried = carry(words, held)
+            before += held - carried
+    return rows[:used], words_N
+
+
+@kernel
+def _different(rows: I64, start: int, middle: int, stop: int) -> int:
+    """Different grams in rows [start, middle) and [middle, stop), both ordered by gram (4)."""
+    one, other, count = start, middle, 0
+    previous = np.int64(-1)
+    while one < middle or other < stop:
+        if other == stop or (one < middle and rows[one, 4] <= rows[other, 4]):
+            gram = rows[one, 4]
+            one += 1
+        else:
+            gram = rows[other, 4]
+            other += 1
+        count += gram != previous
+        previous = gram
+    return count
+
+
+@kernel
+def _end_of(rows: I64, start: int) -> int:
+    """Where the rows of one document (0), work (2) and band (5) end."""
+    stop = start + 1
+    while (
+        stop < len(rows)
+        and rows[stop, 5] == rows[start, 5]
+        and rows[stop, 0] == rows[start, 0]
+        and rows[stop, 2] == rows[start, 2]
+    ):
+        stop += 1
+    return stop
+
+
+@kernel
+def _bands(rows: I64, needed_W: I64) -> I64:
+    """Candidates (C, 7) from rows (document, place, work, diagonal, gram, band), ordered by work,
+    document, band and gram."""
+    found, used = np.empty((64, 7), np.int64), 0
+    start, score_before, is_open = 0, 0, False
+    while start < len(rows):
+        stop = _end_of(rows, start)
+        follows = (
+            stop < len(rows)
+            and rows[stop, 0] == rows[start, 0]
+            and rows[stop, 2] == rows[start, 2]
+            and rows[stop, 5] == rows[start, 5] + 1
+        )
+        score = _different(rows, start, stop, _end_of(rows, stop) if follows else stop)
+        needed = needed_W[rows[start, 2]]
+        if max(score, score_before) >= needed:
+            if not is_open:
+                found = rows_for(found, used, 1)
+                found[used, 0], found[used, 1] = rows[start, 0], rows[start, 2]
+                found[used, 2], found[used, 6] = rows[start, 5], 0
+                found[used, 4], found[used, 5] = rows[start, 1], rows[start, 1]
+                used += 1
+                is_open = True
+            found[used - 1, 3] = rows[start, 5]
+            found[used - 1, 6] = max(found[used - 1, 6], max(score, score_before))
+            for row in range(start, stop):
+                found[used - 1, 4] = min(found[used - 1, 4], rows[row, 1])
+                found[used - 1, 5] = max(found[used - 1, 5], rows[row, 1])
+        else:
+            is_open = False
+        if not follows:
+            is_open = False
+        score_before = score if follows else 0
+        start = stop
+    return found[:used]

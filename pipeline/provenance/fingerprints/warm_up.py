@@ -1,0 +1,31 @@
+"""Compiles the kernels of the fingerprints before the work begins, so that workers find them."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pipeline.provenance.fingerprints.build import EXCERPT, WHOLE_BOOK, build_index
+from pipeline.provenance.fingerprints.compiled import first_use
+from pipeline.provenance.fingerprints.find import find_passages
+from pipeline.provenance.fingerprints.sketch import Sketch, sketch_text
+
+
+def compile_first(say: Callable[[str], None]) -> None:
+    """`warm_up`, and word of it, where nothing is compiled yet for this machine."""
+    if first_use():
+        say("compiling the kernels of the fingerprints for this machine, once")
+        warm_up()
+
+
+def warm_up() -> None:
+    """Run each kernel once, on a few hundred words."""
+    words = " ".join(f"word{number}" for number in range(400))
+    other = " ".join(f"other{number}" for number in range(400))
+    salted = sketch_text(other, s=2, k=5, salt=b"warm")
+    works: list[tuple[str, str, str | Sketch]] = [
+        ("a", EXCERPT, words),
+        ("b", WHOLE_BOOK, other),
+        ("c", EXCERPT, salted),
+    ]
+    index = build_index(works, boilerplate=[words[:200]])
+    find_passages(pa.array([words, other], pa.large_string()), index)
