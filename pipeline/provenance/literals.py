@@ -1,7 +1,12 @@
-"""The first place of each literal in each text, without case, in one pass over the bytes.
+"""The places of many literals in many texts, without ASCII case, in one pass over the bytes.
 
-A table over pairs of bytes says where a literal may begin; only there are its bytes compared.
-Literals are ASCII, so the places are the same in UTF-8 bytes as in characters that are ASCII.
+Of every literal the three bytes that are rarest in English are its anchor. A byte's class is its
+last five bits, which are the same for both cases of a letter; three classes in a row are a number
+of 15 bits, and a table of 32,768 says for each whether an anchor ends here. Six bytes in a thousand
+of English text pass; only there are literals compared, byte by byte.
+
+Limits: case is that of ASCII letters; other characters are compared as UTF-8 bytes. A literal has
+two bytes or more.
 """
 
 from collections.abc import Sequence
@@ -12,11 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.compiled import kernels_of
-from dedup.text import I64, U8, TextArray, texts_of
+from dedup.text import I64, U8, TextArray, Texts, Whole, texts_of
 
-_NONE = -1
-_CASE = np.uint8(0x20)
-_A, _Z = (np.uint8(ord(letter)) for letter in "AZ")
+PLACES = 64
+"""How many places of one literal in one text are told unless the caller says otherwise: enough for
+evidence, and a bound on what a hostile text can cost."""
+
+_COMMON_FIRST = b" etaoinshrdlcumwfgypbvkjxqz"
+_CLASSES = 32
+_KEYS = _CLASSES**3
+_LEAST_ROOM = 1 << 12
+_5, _CLASS, _KEY = np.uint64(5), np.uint64(_CLASSES - 1), np.uint64(_KEYS - 1)
 
 I32 = npt.NDArray[np.int32]
 
@@ -25,72 +36,163 @@ kernel = kernels_of(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class Found:
-    """N literals found: text (N,), literal (N,) and offset (N,) int64; in order of text and
-    literal. The offset is in bytes, from the beginning of the text.
+    """N places: text (N,), needle (N,) and offset (N,) int64, in order of text, offset and needle.
+    The offset is in bytes, from the beginning of the text.
     """
 
     text: I64
-    literal: I64
+    needle: I64
     offset: I64
 
+    def __len__(self) -> int:
+        return len(self.text)
 
-def first_places(texts: TextArray, literals: Sequence[str]) -> Found:
-    """Where each of the ASCII `literals`, of two characters and more, first occurs in each text.
 
-    >>> found = first_places(["a The-Eye b THE-EYE", "", "libgen the-eye"], ["the-eye", "libgen"])
-    >>> found.text.tolist(), found.literal.tolist(), found.offset.tolist()
-    ([0, 2, 2], [0, 0, 1], [2, 7, 0])
+def sweep(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> Found:
+    """The first `places` places of each of the M `needles` in each text; they may overlap.
+
+    Raises ValueError for a needle of less than two bytes.
+
+    >>> found = sweep(["© THE Eye, the eye", "", "isbn"], ["the eye", "©", "ISBN"])
+    >>> found.text.tolist(), found.needle.tolist(), found.offset.tolist()
+    ([0, 0, 0, 2], [1, 0, 0, 2], [0, 3, 12, 0])
     """
-    tables = _tables([literal.lower().encode("ascii") for literal in literals])
+    index = _index_of(needles)
     parts, before = [], 0
     for chunk in texts_of(texts):
-        places = np.full((len(chunk), len(literals)), _NONE, np.int64)
-        _search(chunk.data, chunk.offsets, *tables, places)
-        text, literal = np.nonzero(places != _NONE)
-        parts.append((text + before, literal, places[text, literal]))
+        text, needle, offset = _sweep_chunk(chunk, index, places)
+        order = np.lexsort((needle, offset, text))
+        parts.append((text[order] + before, needle[order], offset[order]))
         before += len(chunk)
     if not parts:
         parts = [(np.zeros(0, np.int64),) * 3]
     return Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _tables(literals: Sequence[bytes]) -> tuple[I32, I32, U8, I64]:
-    """Per pair of lower-case bytes the first literal that begins so; per literal the next one of
-    the same pair; all literals end to end, and their ends."""
-    first = np.full(1 << 16, _NONE, np.int32)
-    following = np.full(len(literals), _NONE, np.int32)
-    for number, literal in enumerate(literals):
-        pair = literal[0] << 8 | literal[1]
-        following[number] = first[pair]
-        first[pair] = number
-    ends = np.cumsum([0, *map(len, literals)], dtype=np.int64)
-    return first, following, np.frombuffer(b"".join(literals), np.uint8), ends
+def warm_up() -> None:
+    """Compile the kernel, so that workers find it cached."""
+    sweep(["warm"], ["up"])
+
+
+@dataclass(frozen=True)
+class _Index:
+    """gate (32768,) uint8: does an anchor end with this key; entries of key k are members and tails
+    (E,) int32 [starts[k]:starts[k + 1]]: the needle, and the place of the anchor's last byte in it;
+    needles (bytes,) uint8 in lower case end to end, and their ends (M + 1,) int64."""
+
+    gate: U8
+    starts: I32
+    members: I32
+    tails: I32
+    needles: U8
+    ends: I64
+
+
+def _index_of(needles: Sequence[str]) -> _Index:
+    lower = [needle.encode().lower() for needle in needles]
+    short = next((needle for needle in lower if len(needle) < 2), None)
+    if short is not None:
+        raise ValueError(f"the needle {short.decode()!r} is too short; give two bytes or more")
+    entries = sorted(
+        (key, number, tail)
+        for number, needle in enumerate(lower)
+        for key, tail in _anchor_of(needle)
+    )
+    keys, members, tails = np.array(entries, np.int32).reshape(-1, 3).T.copy()
+    gate = np.zeros(_KEYS, np.uint8)
+    gate[keys] = 1
+    starts = np.searchsorted(keys, np.arange(_KEYS + 1)).astype(np.int32)
+    ends = np.cumsum([0, *map(len, lower)], dtype=np.int64)
+    return _Index(gate, starts, members, tails, np.frombuffer(b"".join(lower), np.uint8), ends)
+
+
+def _anchor_of(needle: bytes) -> list[tuple[int, int]]:
+    """The keys of its rarest three bytes, and where these end; of two bytes, one key for every
+    class of byte before them."""
+    if len(needle) == 2:
+        return [(_key(bytes([before, *needle])), 1) for before in range(_CLASSES)]
+    tail = max(range(2, len(needle)), key=lambda end: sum(map(_rarity, needle[end - 2 : end + 1])))
+    return [(_key(needle[tail - 2 : tail + 1]), tail)]
+
+
+def _key(three: bytes) -> int:
+    first, second, third = (byte % _CLASSES for byte in three)
+    return (first * _CLASSES + second) * _CLASSES + third
+
+
+def _rarity(byte: int) -> int:
+    place = _COMMON_FIRST.find(byte)
+    return place if place >= 0 else len(_COMMON_FIRST)
+
+
+def _sweep_chunk(chunk: Texts, index: _Index, places: int) -> tuple[I64, I64, I64]:
+    """text, needle, offset (N,) int64 each, in order of the places where anchors end."""
+    needles = len(index.ends) - 1
+    last, count = np.full(needles, -1, np.int64), np.zeros(needles, np.int64)
+    room = max(_LEAST_ROOM, len(index.members))
+    parts, at, end = [], int(chunk.offsets[0]), int(chunk.offsets[-1])
+    while at < end:
+        out = np.empty((3, room), np.int64)
+        stopped, filled = _find_places(
+            chunk.data, chunk.offsets, at, index.gate, index.starts, index.members, index.tails,
+            index.needles, index.ends, places, last, count, out,
+        )  # fmt: skip
+        at = int(stopped)
+        parts.append(out[:, :filled])
+        room *= 2
+    text, needle, offset = np.concatenate([np.empty((3, 0), np.int64), *parts], axis=1)
+    return text, needle, offset
 
 
 @kernel
-def _search(
-    data: U8, offsets: I64, first: I32, following: I32, literals: U8, ends: I64, places: I64
-) -> None:
-    """places (texts, literals) int64, filled with -1: the first place of each literal is set."""
-    for text in range(len(offsets) - 1):
-        start, end = offsets[text], offsets[text + 1]
-        byte = _lower(data[start]) if start < end else np.uint8(0)
-        for i in range(start, end):
-            after = _lower(data[i + 1]) if i + 1 < end else np.uint8(0)
-            number = first[np.int64(byte) << 8 | np.int64(after)]
-            byte = after
-            while number >= 0:
-                if places[text, number] < 0:
-                    begin, stop = ends[number], ends[number + 1]
-                    if i + stop - begin <= end:
-                        k = begin
-                        while k < stop and _lower(data[i + k - begin]) == literals[k]:
-                            k += 1
-                        if k == stop:
-                            places[text, number] = i - start
-                number = following[number]
+def _find_places(
+    data: U8, offsets: I64, at: int, gate: U8, starts: I32, members: I32, tails: I32, needles: U8,
+    ends: I64, places: int, last: I64, count: I64, out: I64,
+) -> tuple[Whole, int]:  # fmt: skip
+    """Fill out (3, R) with text, needle and offset; returns (where to go on, how many were filled).
+
+    It stops at the end of the texts, or where the needles of one key might not find room in `out`:
+    R is at least the number of entries. last (M,) and count (M,) int64 go from call to call: the
+    text in which a needle was last found, and how often it was found there.
+    """
+    first, end = offsets[0], offsets[-1]
+    key = np.uint64(0)
+    for i in range(max(first, at - 2), at):
+        key = (key << _5) | (np.uint64(data[i]) & _CLASS)
+    text = np.searchsorted(offsets, at, side="right") - 1
+    filled = 0
+    for i in range(np.uint64(at), np.uint64(end)):
+        key = ((key << _5) | (np.uint64(data[i]) & _CLASS)) & _KEY
+        if gate[key] == 0:
+            continue
+        if filled + starts[key + np.uint64(1)] - starts[key] > out.shape[1]:
+            return np.int64(i), filled
+        while offsets[text + 1] <= np.int64(i):
+            text += 1
+        for entry in range(starts[key], starts[key + np.uint64(1)]):
+            needle = members[entry]
+            start = np.int64(i) - tails[entry]
+            size = ends[needle + 1] - ends[needle]
+            if start < offsets[text] or start + size > offsets[text + 1]:
+                continue
+            if not _is_at(data, start, needles, ends[needle], size):
+                continue
+            if last[needle] != text:
+                last[needle], count[needle] = text, 0
+            if count[needle] < places:
+                count[needle] += 1
+                out[0, filled], out[1, filled] = text, needle
+                out[2, filled] = start - offsets[text]
+                filled += 1
+    return end, filled
 
 
 @kernel
-def _lower(byte: np.uint8) -> np.uint8:
-    return byte | _CASE if _A <= byte <= _Z else byte
+def _is_at(data: U8, start: int, needles: U8, begin: int, size: int) -> bool:
+    for k in range(size):
+        byte = data[start + k]
+        if 65 <= byte <= 90:
+            byte |= np.uint8(0x20)
+        if byte != needles[begin + k]:
+            return False
+    return True

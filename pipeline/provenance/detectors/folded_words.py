@@ -1,0 +1,133 @@
+"""Words of titles and names as 64-bit hashes, in one pass over UTF-8 or over raw JSON strings.
+
+Words are folded as `registry.names` folds them: no case, no accents, no apostrophes; everything
+that is neither letter, digit nor mark ends one. The kernels take escapes of JSON for what they
+mean, so that metadata need not be parsed.
+"""
+
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from dedup.compiled import kernels_of
+from dedup.text import U8, U64, Whole
+from pipeline.provenance.registry.names import normalise_title
+
+_POINTS = 0x20000
+_HANGUL = range(0xAC00, 0xD7A4)
+_ENDS, _DROPPED = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
+_MOST_EXPANDED = 3
+_SHIFT, _MASK = np.uint64(21), np.uint64(0x1FFFFF)
+_FACTOR, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_BACKSLASH, _U = np.uint8(ord("\\")), np.uint8(ord("u"))
+
+kernel = kernels_of(Path(__file__).parent)
+
+
+@cache
+def fold_table() -> U64:
+    """(131072,) uint64: what a code point becomes: up to three points of 21 bits, the first lowest;
+    0 ends a word; all ones is dropped."""
+    table = np.zeros(_POINTS, np.uint64)
+    for point in range(_POINTS):
+        character = chr(point)
+        if point in _HANGUL:
+            table[point] = point
+            continue
+        if 0xD800 <= point < 0xE000:
+            continue
+        folded = _folded(character)
+        if folded is None:
+            table[point] = _DROPPED
+        elif folded and len(folded) <= _MOST_EXPANDED:
+            table[point] = sum(ord(c) << 21 * place for place, c in enumerate(folded))
+    table.flags.writeable = False
+    return table
+
+
+def _folded(character: str) -> str | None:
+    """What a character becomes within a word; None if it is dropped, "" if it ends the word."""
+    if character.isascii() and character.isalnum():
+        return character.lower()
+    if character.isalnum() and unicodedata.normalize("NFKD", character.casefold()) == character:
+        return character
+    between = normalise_title(f"x{character}x")
+    if between == "xx":
+        return None
+    inner = between.removeprefix("x").removesuffix("x")
+    return "" if " " in inner else inner
+
+
+def hash_word(word: str) -> int:
+    """The hash of one word that is folded already."""
+    value = 0
+    for character in word:
+        value = (value + ord(character) + 1) * int(_FACTOR) & int(_DROPPED)
+        value ^= value >> 32
+    return value
+
+
+@kernel
+def hash_words(
+    data: U8, start: int, end: int, is_json: bool, table: U64, out: U64, filled: int
+) -> int:
+    """Hashes of the words of data[start:end] to out[filled:] until `out` is full; returns how much
+    of `out` is filled. A word that the end cuts counts as it stands."""
+    value = _ZERO
+    i: Whole = start
+    while i < end and filled < len(out):
+        if is_json and data[i] == _BACKSLASH and i + 1 < end:
+            point, i = _escaped(data, i, end)
+        else:
+            point, i = _decoded(data, i, end)
+        folded = table[point] if point < _POINTS else np.uint64(point)
+        if folded == _DROPPED:
+            continue
+        if folded == _ENDS:
+            if value != _ZERO:
+                out[filled] = value
+                filled += 1
+            value = _ZERO
+            continue
+        while folded != _ZERO:
+            value = (value + (folded & _MASK) + _ONE) * _FACTOR
+            value ^= value >> _HALF
+            folded >>= _SHIFT
+    if value != _ZERO and filled < len(out):
+        out[filled] = value
+        filled += 1
+    return filled
+
+
+@kernel
+def _decoded(data: U8, i: Whole, end: Whole) -> tuple[Whole, Whole]:
+    """The code point at byte i, and where the next one begins."""
+    first = np.int64(data[i])
+    if first < 0x80:
+        return first, i + 1
+    width = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    point = first & (0xFF >> (width + 1))
+    for k in range(1, width):
+        if i + k < end:
+            point = (point << 6) | (np.int64(data[i + k]) & 0x3F)
+    return point, i + width
+
+
+@kernel
+def _escaped(data: U8, i: Whole, end: Whole) -> tuple[Whole, Whole]:
+    """The same for an escape of JSON. Halves of pairs of surrogates end a word."""
+    if data[i + 1] != _U:
+        return 0x20, i + 2
+    point = np.int64(0)
+    for k in range(i + 2, min(i + 6, end)):
+        digit = np.int64(data[k])
+        if 0x30 <= digit <= 0x39:
+            point = point << 4 | (digit - 0x30)
+        elif 0x41 <= (digit & 0xDF) <= 0x46:
+            point = point << 4 | ((digit & 0xDF) - 0x37)
+        else:
+            return 0x20, i + 2
+    return point, min(i + 6, end)

@@ -1,0 +1,189 @@
+"""Values of chosen keys in the raw JSON of records' metadata, found in one pass over its bytes.
+
+The scan knows strings, and which string is a key; it knows nothing of depth. So a key is found
+wherever it stands (`{"book": {"title": …}}` too), an array of strings gives all of them, and
+broken JSON gives what stands before the break. Values are slices of the JSON: still escaped.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.compiled import kernels_of
+from dedup.text import I64, U8, TextArray, Texts, joined
+
+_QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (
+    np.uint8(ord(c)) for c in '"\\:,-09'
+)  # fmt: skip
+_OPEN, _CLOSE, _BRACE, _CLOSED = (np.uint8(ord(c)) for c in "[]{}")
+_BLANK, _CASE, _A, _Z = np.uint8(0x20), np.uint8(0x20), np.uint8(ord("A")), np.uint8(ord("Z"))
+
+kernel = kernels_of(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """N values found in M metadata slices, in order of row and place.
+
+    texts: the M slices; row (N,), key (N,) int64: the place of the key in the list asked for;
+    start, end (N,) int64: bytes of `texts.data`, without quotation marks.
+    """
+
+    texts: Texts
+    row: I64
+    key: I64
+    start: I64
+    end: I64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def where(self, chosen: I64) -> "Fields":
+        """These values only, by their numbers."""
+        columns = (self.row, self.key, self.start, self.end)
+        return Fields(self.texts, *(column[chosen] for column in columns))
+
+    def raw(self) -> pa.LargeStringArray:
+        """(N,) large_string: the values as they stand, still escaped."""
+        ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), self.end - self.start]))
+        data = np.empty(ends[-1], np.uint8)
+        _gather(self.texts.data, self.start, ends, data)
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.LargeStringArray.from_buffers(len(self), *buffers[1:])
+
+    def values(self) -> pa.LargeStringArray:
+        """(N,) large_string: the values without escapes; a broken escape stays as it is."""
+        raw = self.raw()
+        escaped = np.flatnonzero(pc.match_substring(raw, "\\").to_numpy(zero_copy_only=False))
+        if not len(escaped):
+            return raw
+        plain = [unescaped(value) for value in raw.take(pa.array(escaped)).to_pylist()]
+        mask = np.zeros(len(raw), bool)
+        mask[escaped] = True
+        return pc.replace_with_mask(raw, pa.array(mask), pa.array(plain, pa.large_string()))
+
+
+def find_fields(meta: TextArray, keys: Sequence[str]) -> Fields:
+    """The strings and numbers that stand under `keys`, which are ASCII and match without case.
+
+    >>> found = find_fields(['{"Title": "A", "by": ["B", "C"], "n": {"year": 1901}}'],
+    ...                     ["title", "by", "year"])
+    >>> found.key.tolist(), found.values().to_pylist()
+    ([0, 1, 1, 2], ['A', 'B', 'C', '1901'])
+    """
+    texts = joined(meta)
+    names = [key.lower().encode("ascii") for key in keys]
+    ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    flat = np.frombuffer(b"".join(names) or b"\0", np.uint8)
+    count = _scan(texts.data, texts.offsets, flat, ends, np.empty((4, 0), np.int64))
+    found = np.empty((4, count), np.int64)
+    _scan(texts.data, texts.offsets, flat, ends, found)
+    return Fields(texts, *found)
+
+
+def unescaped(value: str) -> str:
+    """What the inside of a JSON string means; itself where an escape is broken.
+
+    >>> unescaped("caf\\\\u00e9"), unescaped("a\\\\x")
+    ('café', 'a\\\\x')
+    """
+    if "\\" not in value:
+        return value
+    try:
+        text = json.loads(f'"{value}"', strict=False)
+    except ValueError:
+        return value
+    return str(text).encode("utf-8", "replace").decode()
+
+
+@kernel
+def _scan(data: U8, offsets: I64, keys: U8, ends: I64, found: I64) -> int:
+    """found (4, N): row, key, start, end of every value; only counts where N is 0."""
+    count = 0
+    for row in range(len(offsets) - 1):
+        i, end = offsets[row], offsets[row + 1]
+        key, listed = -1, False
+        while i < end:
+            c = data[i]
+            if c == _QUOTE:
+                stop = _string_end(data, i + 1, end)
+                if stop == end:
+                    break
+                after = stop + 1
+                while after < end and data[after] <= _BLANK:
+                    after += 1
+                if after < end and data[after] == _COLON:
+                    key, listed = _number_of(data, i + 1, stop, keys, ends), False
+                    i = after + 1
+                    continue
+                count = _note(found, count, row, key, i + 1, stop)
+                if not listed:
+                    key = -1
+                i = stop + 1
+                continue
+            if key >= 0 and (c == _MINUS or _ZERO <= c <= _NINE):
+                stop = i
+                while stop < end and _in_number(data[stop]):
+                    stop += 1
+                count = _note(found, count, row, key, i, stop)
+                i = stop
+                continue
+            if c == _OPEN:
+                listed = key >= 0
+            elif c in (_CLOSE, _BRACE, _CLOSED) or (c == _COMMA and not listed):
+                key, listed = -1, False
+            i += 1
+    return count
+
+
+@kernel
+def _note(found: I64, count: int, row: int, key: int, start: int, end: int) -> int:
+    if key < 0:
+        return count
+    if found.shape[1]:
+        found[0, count], found[1, count], found[2, count], found[3, count] = row, key, start, end
+    return count + 1
+
+
+@kernel
+def _string_end(data: U8, i: int, end: int) -> int:
+    """Where the string that begins at byte i has its closing mark; `end` if it has none."""
+    while i < end and data[i] != _QUOTE:
+        i += 2 if data[i] == _BACKSLASH else 1
+    return min(i, end)
+
+
+@kernel
+def _number_of(data: U8, start: int, stop: int, keys: U8, ends: I64) -> int:
+    """Which key the bytes spell, or -1."""
+    for key in range(len(ends) - 1):
+        if ends[key + 1] - ends[key] == stop - start:
+            k = 0
+            while k < stop - start and _lower(data[start + k]) == keys[ends[key] + k]:
+                k += 1
+            if k == stop - start:
+                return key
+    return -1
+
+
+@kernel
+def _lower(byte: np.uint8) -> np.uint8:
+    return byte | _CASE if _A <= byte <= _Z else byte
+
+
+@kernel
+def _in_number(byte: np.uint8) -> bool:
+    return bool(byte > _BLANK) and byte not in (_COMMA, _CLOSE, _CLOSED, _QUOTE)
+
+
+@kernel
+def _gather(data: U8, start: I64, ends: I64, out: U8) -> None:
+    """out[ends[i]:ends[i + 1]] becomes what begins at data[start[i]]."""
+    for i in range(len(start)):
+        for k in range(ends[i + 1] - ends[i]):
+            out[ends[i] + k] = data[start[i] + k]

@@ -1,0 +1,64 @@
+"""Hosts and host patterns, look-alikes among them."""
+
+import pytest
+
+from pipeline.provenance.detectors.hosts import HostPatterns, addresses, normal_host
+
+HOSTS = HostPatterns([("libgen.*", "any"), ("gen.lib.rus.ec", "exact"), ("b-ok.cc", "exact")])
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("libgen.is", "any"),
+        ("www.libgen.rs", "any"),
+        ("libgen.co.uk", "any"),
+        ("a.b.libgen.com.br", "any"),
+        ("gen.lib.rus.ec", "exact"),
+        ("m.gen.lib.rus.ec", "exact"),
+        ("b-ok.cc", "exact"),
+        ("notlibgen.is", None),
+        ("libgen.is.example.org", None),
+        ("notlibgen.is.example.org", None),
+        ("libgen.example.org", None),
+        ("libgen-news.example", None),
+        ("lib.rus.ec", None),
+        ("xgen.lib.rus.ec", None),
+        ("b-ok.cc.example", None),
+        ("ab-ok.cc", None),
+        ("b-ok.org", None),
+        ("libgen.py", None),
+        ("libgen.html", None),
+    ],
+)
+def test_labels_are_compared_and_never_substrings(host: str, expected: str | None) -> None:
+    assert HOSTS.of(host) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("https://libgen.is/book", ["libgen.is"]),
+        ("HTTPS://WWW.LIBGEN.IS", ["www.libgen.is"]),
+        ("https://libgen.is:8443/x", ["libgen.is"]),
+        ("https://libgen.is@example.org/x", ["example.org"]),
+        ("https://user:pass@libgen.is/x", ["libgen.is"]),
+        ("https://example.org/libgen.is", ["example.org"]),
+        ("https://example.org/?u=http://libgen.is", ["example.org"]),
+        ("https://example.org/#http://libgen.is", ["example.org"]),
+        ("https://web.archive.org/web/2020/http://libgen.is/x", ["web.archive.org", "libgen.is"]),
+        ("https://libgen\N{FULLWIDTH FULL STOP}is/x", ["libgen.is"]),
+        ("//libgen.is/x", ["libgen.is"]),
+        ("libgen.rs", ["libgen.rs"]),
+        ("libgen.rs/book/index.php", ["libgen.rs"]),
+        ("an article on libgen.rs", []),
+        ("Vol. 3", []),
+        ("http://[::1]/x http://127.0.0.1/ http:///x", []),
+    ],
+)
+def test_hosts_of_addresses(text: str, hosts: list[str]) -> None:
+    assert [host for host, _ in addresses(text)] == hosts
+
+
+def test_a_long_host_is_none() -> None:
+    assert normal_host(".".join(["a" * 60] * 5)) is None
