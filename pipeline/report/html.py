@@ -8,6 +8,7 @@ SVG computed here with fixed precision, coloured by style rules so that they fol
 from collections.abc import Sequence
 
 from pipeline import layout
+from pipeline.provenance import wording
 from pipeline.provenance.cluster_summary import SizeBin
 from pipeline.report.charts import Chart, Column, binary, chart
 from pipeline.report.model import Bin, Ledger, Report, SourceRow
@@ -27,6 +28,7 @@ def render(report: Report) -> bytes:
     return render_page(
         "report.html.j2",
         report=report,
+        floor=wording.FLOOR,
         total=total,
         rows=_shown(report.ledger),
         segments=_segments,

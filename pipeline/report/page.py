@@ -17,7 +17,9 @@ from markupsafe import Markup, escape
 
 from pipeline.provenance.cluster_summary import SizeBin
 
-__all__ = ["Part", "parts_of", "render_page", "short", "size_label"]
+__all__ = ["Part", "page_environment", "parts_of", "render_page", "short", "size_label"]
+
+_PACKAGE = "pipeline.report"
 
 _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -49,15 +51,23 @@ def parts_of(counts: Mapping[str, int], labels: Mapping[str, str] | None = None)
 
 def render_page(template: str, **values: Any) -> bytes:
     """The page that a template of this package makes of `values`, in UTF-8."""
-    return _environment().get_template(template).render(values).encode()
+    return page_environment().get_template(template).render(values).encode()
 
 
 @functools.cache
-def _environment() -> Environment:
+def page_environment(package: str = _PACKAGE) -> Environment:
+    """Where pages are made: the templates of `package`, those of the report for names that it has
+    not, and the guards that text from data passes."""
+
+    def template(name: str) -> str:
+        own = resources.files(package).joinpath(name)
+        found = own if own.is_file() else resources.files(_PACKAGE).joinpath(name)
+        return found.read_text("utf-8")
+
     environment = Environment(
         autoescape=True,
         finalize=_visible,
-        loader=FunctionLoader(_template),
+        loader=FunctionLoader(template),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -72,10 +82,6 @@ def _environment() -> Environment:
         "pieces": _pieces,
     }
     return environment
-
-
-def _template(name: str) -> str:
-    return resources.files("pipeline.report").joinpath(name).read_text("utf-8")
 
 
 def _visible(value: Any) -> Any:

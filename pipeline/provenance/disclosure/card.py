@@ -1,0 +1,182 @@
+"""The dataset card: README.md with the YAML header of the Hugging Face Hub, provenance sections and
+a datasheet."""
+
+import re
+from typing import Any
+
+import yaml
+
+from pipeline.provenance import wording
+from pipeline.provenance.disclosure.audit import limits
+from pipeline.provenance.disclosure.datasheet import datasheet
+from pipeline.provenance.disclosure.disclosure import Disclosure
+from pipeline.provenance.disclosure.facts import DecisionFacts, Facts
+from pipeline.provenance.disclosure.forms import BASES, Table
+from pipeline.provenance.disclosure.markdown import markdown_page
+
+__all__ = ["dataset_card", "size_category"]
+
+HUB_LICENCES = frozenset((
+    "apache-2.0", "mit", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0",
+    "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0",
+    "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0",
+    "odc-by", "odbl", "pddl", "gpl-2.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "bsd-2-clause",
+    "bsd-3-clause", "mpl-2.0", "unlicense",
+))  # fmt: skip
+"""Licence ids that the Hub knows; others are `other` with a name and a link."""
+
+_HUB_NAMES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl",
+              "gpl-3.0-only": "gpl-3.0", "gpl-2.0-only": "gpl-2.0"}  # fmt: skip
+_MOST_LISTED = 60
+
+
+def dataset_card(disclosure: Disclosure) -> bytes:
+    """README.md in UTF-8; a pure function of `disclosure`."""
+    facts = disclosure.facts
+    return markdown_page(
+        "card.md.j2",
+        header=_header(disclosure),
+        d=disclosure,
+        facts=facts,
+        bases=BASES,
+        floor=wording.FLOOR,
+        wording=wording,
+        limits=limits(facts),
+        sources=_sources(disclosure),
+        licences=_licences(facts),
+        quarantine=_quarantine([r for r in facts.decisions if r.decision == "quarantine"]),
+        decisions=_rules([r for r in facts.decisions if r.decision != "quarantine"]),
+        removed=_removed(facts),
+        splits=_splits(facts),
+        sheet=datasheet(disclosure),
+    )
+
+
+def size_category(documents: int) -> str:
+    """The size category of the Hub.
+
+    >>> [size_category(n) for n in (177, 1000, 25_000_000, 10**13)]
+    ['n<1K', '1K<n<10K', '10M<n<100M', 'n>1T']
+    """
+    if documents < 1000:
+        return "n<1K"
+    if documents >= 10**12:
+        return "n>1T"
+    power = len(str(documents)) - 1
+    return f"{_power(power)}<n<{_power(power + 1)}"
+
+
+def _power(power: int) -> str:
+    return f"{10 ** (power % 3)}{' KMBT'[power // 3]}"
+
+
+def _header(d: Disclosure) -> str:
+    """The YAML header; what is missing stands as a TODO in a comment."""
+    about, notes = d.about, []
+    values: dict[str, Any] = {"pretty_name": d.name}
+    values |= _licence(d)
+    for key, name, given in (
+        ("language", "languages", list(about.languages)),
+        ("source_datasets", "sources", _source_datasets(d)),
+    ):
+        if given:
+            values[key] = given
+        elif key == "language":
+            notes.append(d.said(name).text)
+        else:
+            notes.append("TODO(sources: name and kind of each source label of the run)")
+    values["size_categories"] = [size_category(d.facts.kept)]
+    values["task_categories"] = list(about.task_categories)
+    values["configs"] = _configs(d.facts)
+    if about.licence.expression is None:
+        notes.append(d.said("licence.expression").text)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=96)
+    comments = "".join(f"# {_one_line(note)}\n" for note in notes)
+    return f"---\n{text}{comments}---\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _licence(d: Disclosure) -> dict[str, str]:
+    given = d.about.licence
+    if given.expression is None:
+        return {"license": "unknown"}
+    plain = given.expression.lower()
+    plain = _HUB_NAMES.get(plain, plain)
+    if plain in HUB_LICENCES:
+        return {"license": plain}
+    named = re.sub(r"[^A-Za-z0-9.+-]+", "-", given.name or given.expression).strip("-").lower()
+    link = given.link or d.said("licence.link").text
+    return {"license": "other", "license_name": named, "license_link": link}
+
+
+def _source_datasets(d: Disclosure) -> list[str]:
+    named = [source.name for source in d.about.sources.values() if source.name]
+    return sorted(set(named))
+
+
+def _configs(facts: Facts) -> list[dict[str, Any]]:
+    """Tables that the Hub can load: lineage of the splits, and the table of documents."""
+    configs: list[dict[str, Any]] = []
+    if facts.splits:
+        files = [
+            {"split": split.name, "path": f"hdf5/{split.name}/*.lineage.parquet"}
+            for split in facts.splits
+        ]
+        configs.append({"config_name": "lineage", "data_files": files})
+    documents = [{"split": "train", "path": "documents.parquet"}]
+    configs.append({"config_name": "documents", "data_files": documents})
+    return configs
+
+
+def _sources(d: Disclosure) -> Table:
+    rows = []
+    for source in d.facts.sources[:_MOST_LISTED]:
+        about = d.about.sources.get(source.label)
+        kind = about.kind if about else "TODO(sources: kind)"
+        rows.append((
+            source.label, kind, ", ".join(source.inputs), f"{source.documents:,}",
+            f"{source.kept:,}", f"{source.tokens:,}", _share(source.tokens, d.facts.tokens),
+        ))  # fmt: skip
+    header = ("source label", "kind", "inputs", "documents", "kept", "tokens", "share")
+    return Table(header, tuple(rows))
+
+
+def _licences(facts: Facts) -> Table:
+    rows = tuple(
+        (one.statement or "no statement", f"{one.documents:,}", f"{one.tokens:,}",
+         _share(one.tokens, facts.tokens))
+        for one in facts.licences[:_MOST_LISTED]
+    )  # fmt: skip
+    return Table(("licence statement found", "documents", "tokens", "share of tokens"), rows)
+
+
+def _quarantine(rules: list[DecisionFacts]) -> Table:
+    rows = tuple((r.rule, f"{r.documents:,}", f"{r.propagated:,}", f"{r.bytes:,}") for r in rules)
+    return Table(("rule", "documents", "taken over in their cluster", "bytes of text"), rows)
+
+
+def _rules(rules: list[DecisionFacts]) -> Table:
+    rows = tuple((r.rule, r.decision, f"{r.documents:,}", f"{r.bytes:,}") for r in rules)
+    return Table(("rule", "decision", "documents", "bytes of text"), rows)
+
+
+def _removed(facts: Facts) -> Table:
+    rows = tuple((r.reason, r.state, f"{r.documents:,}") for r in facts.removed[:_MOST_LISTED])
+    return Table(("reason", "end", "documents"), rows)
+
+
+def _splits(facts: Facts) -> Table:
+    rows = tuple(
+        (s.name, s.format, f"{s.documents:,}", f"{s.rows:,}", f"{s.max_sequence_length:,}",
+         f"{s.tokens:,}", _share(s.covered, s.labels))
+        for s in facts.splits
+    )  # fmt: skip
+    header = ("split", "format", "documents", "rows", "row length", "tokens", "lineage coverage")
+    return Table(header, rows)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
