@@ -1,0 +1,40 @@
+"""What follows from evidence: a language of rules, and pure functions from evidence to decisions.
+
+`load_policy` reads and checks a file; `evaluate` turns evidence into decisions; `propagate` spreads
+them over clusters; `worst_decisions` joins them with those of filters and decontamination;
+`redaction_spans` says what a redact takes out. Evidence stays: another policy needs no detection.
+
+Limits: rules see what detectors found and nothing else; a document without evidence is allowed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pipeline.provenance.policy.loading import BUILTIN, find_policy, load_policy
+from pipeline.provenance.policy.model import Decision, Policy, Propagation, Rule
+from pipeline.provenance.policy.rules import reads_documents, ready
+
+if TYPE_CHECKING:
+    from pipeline.provenance.policy.difference import compare_policies
+    from pipeline.provenance.policy.evaluation import evaluate
+    from pipeline.provenance.policy.merging import worst_decisions
+    from pipeline.provenance.policy.propagation import numbered, propagate
+    from pipeline.provenance.policy.redaction import redaction_spans
+
+__all__ = [
+    "BUILTIN", "Decision", "Policy", "Propagation", "Rule", "compare_policies", "evaluate",
+    "find_policy", "load_policy", "numbered", "propagate", "reads_documents", "ready",
+    "redaction_spans", "worst_decisions",
+]  # fmt: skip
+
+_HEAVY = {
+    "compare_policies": "difference", "evaluate": "evaluation", "worst_decisions": "merging",
+    "numbered": "propagation", "propagate": "propagation", "redaction_spans": "redaction",
+}  # fmt: skip
+"""Names whose modules need Arrow, imported when asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)

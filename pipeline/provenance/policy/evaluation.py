@@ -1,0 +1,172 @@
+"""From evidence to decisions: a pure function of the policy and the evidence of each document.
+
+Rules are asked in order. The first that matches and does not say review decides; a matching review
+stands unless another rule decides otherwise; a document that no rule matches has no row.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.provenance.evidence import DECISION_SCHEMA
+from pipeline.provenance.policy.attributes import WORK_DETECTORS
+from pipeline.provenance.policy.model import Policy
+from pipeline.provenance.policy.rows import I64, Bool, Column, Evidence, first_per_document
+from pipeline.provenance.policy.rules import ReadyRule, ready
+from pipeline.provenance.policy.templates import Field
+
+NO_SPAN = " (quarantined: the evidence names no span to redact)"
+"""Added to the reason of a redact rule whose evidence has no place in the text."""
+
+_NONE = -1
+Words = npt.NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where one rule matched: the documents (D,) bool, and the rows of each of its groups."""
+
+    rule: ReadyRule
+    documents: Bool
+    rows: tuple[I64, ...]
+
+
+def evaluate(
+    policy: Policy,
+    evidence: pa.Table,
+    works: pa.Table | None = None,
+    documents: pa.Table | None = None,
+) -> pa.Table:
+    """The policy's decisions: DECISION_SCHEMA (without doc_id where the evidence has none), one row
+    per document that a rule matches, in the order in which documents first appear.
+
+    evidence: EVIDENCE_SCHEMA, any number of shards; rows of one document may stand apart. works:
+    what `work.X` reads, `work_id` and columns of the registry. documents: doc_key, source, licence
+    of at least the documents with evidence, where the policy asks for them (`reads_documents`).
+    """
+    found = Evidence(evidence, works, documents)
+    matches = list(matches_of(policy, found))
+    chosen = _chosen(matches, len(found.keys))
+    decided = np.flatnonzero(chosen != _NONE)
+    rows, lengths, has_span = _evidence_of(matches, chosen, found)
+    columns = _words(matches, chosen, decided, found, has_span)
+    offsets = np.concatenate([[0], np.cumsum(lengths[decided])]).astype(np.int32)
+    ids = evidence["evidence_id"].take(pa.array(rows)).combine_chunks()
+    columns["evidence"] = pa.ListArray.from_arrays(pa.array(offsets), ids)
+    columns["doc_key"] = found.keys.take(pa.array(decided))
+    columns["propagated_from"] = pa.nulls(len(decided), pa.binary(16))
+    if "doc_id" in evidence.column_names:
+        _, first = first_per_document(found.document, np.arange(len(evidence)))
+        columns["doc_id"] = evidence["doc_id"].take(pa.array(first[decided]))
+    schema = pa.schema([field for field in DECISION_SCHEMA if field.name in columns])
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def matches_of(policy: Policy, found: Evidence) -> Iterator[Match]:
+    """Every rule in order with what it matches."""
+    for rule in ready(policy):
+        rows = tuple(found.matching(group) for group in rule.present)
+        matched = np.ones(len(found.keys), bool)
+        for matching in rows:
+            matched &= _has_row(found, matching)
+        for group in rule.absent:
+            matched &= ~_has_row(found, found.matching(group))
+        for test in rule.document:
+            if matched.any():
+                matched &= found.of_documents(test.attribute).where(test.holds)
+        yield Match(rule, matched, rows)
+
+
+def _has_row(found: Evidence, rows: I64) -> Bool:
+    there = np.zeros(len(found.keys), bool)
+    there[found.document[rows]] = True
+    return there
+
+
+def _chosen(matches: list[Match], documents: int) -> I64:
+    """The rule that decides each document, (D,): a number in `matches`, or _NONE."""
+    decided, review = np.full(documents, _NONE), np.full(documents, _NONE)
+    for number, match in enumerate(matches):
+        kind = review if match.rule.rule.decision == "review" else decided
+        kind[match.documents & (kind == _NONE)] = number
+    return np.where(decided != _NONE, decided, review)
+
+
+def _evidence_of(matches: list[Match], chosen: I64, found: Evidence) -> tuple[I64, I64, Bool]:
+    """The rows that matched the rule which decided, by document and then in table order; how many
+    each document has, (D,); and whether any of them has a span, (D,)."""
+    selected = np.zeros(len(found.document), bool)
+    for number, match in enumerate(matches):
+        for rows in match.rows:
+            selected[rows[chosen[found.document[rows]] == number]] = True
+    rows = np.flatnonzero(selected)
+    rows = rows[np.argsort(found.document[rows], kind="stable")]
+    document = found.document[rows]
+    length = pc.fill_null(found.table["byte_length"].take(pa.array(rows)), 0).to_numpy()
+    has_span = np.zeros(len(found.keys), bool)
+    has_span[document[length > 0]] = True
+    return rows, np.bincount(document, minlength=len(found.keys)), has_span
+
+
+def _words(
+    matches: list[Match], chosen: I64, decided: I64, found: Evidence, has_span: Bool
+) -> dict[str, pa.Array]:
+    """decision, rule and reason of the decided documents, in their order."""
+    decision = np.empty(len(found.keys), object)
+    rule, reason = decision.copy(), decision.copy()
+    for number, match in enumerate(matches):
+        documents = np.flatnonzero(chosen == number)
+        if not len(documents):
+            continue
+        decision[documents] = match.rule.rule.decision
+        rule[documents] = match.rule.rule.id
+        reason[documents] = reasons(match, documents, found)
+        if match.rule.rule.decision == "redact":
+            bare = documents[~has_span[documents]]
+            decision[bare] = "quarantine"
+            reason[bare] = reason[bare] + NO_SPAN
+    columns = {"decision": decision, "rule": rule, "reason": reason}
+    return {name: pa.array(values[decided], pa.string()) for name, values in columns.items()}
+
+
+def reasons(match: Match, documents: I64, found: Evidence) -> Words:
+    """The reason for each of these ascending documents, filled in from the first row that matched;
+    made once for each combination of values."""
+    template = match.rule.reason
+    code, columns = np.zeros(len(documents), np.int64), []
+    for field in template.fields:
+        column = _field(match, field, documents, found)
+        columns.append(column)
+        code = np.unique(code * len(column.values) + column.codes, return_inverse=True)[1]
+    _, example, which = np.unique(code, return_index=True, return_inverse=True)
+    filled = [
+        template.filled(tuple(column.values[column.codes[place]] for column in columns))
+        for place in example.tolist()
+    ]
+    return np.array(filled, object)[which]
+
+
+def _field(match: Match, field: Field, documents: I64, found: Evidence) -> Column:
+    """A field of the reason over these documents, each from the first row that matched."""
+    if field.namespace == "document":
+        column = found.of_documents(field.attribute)
+        return Column(column.codes[documents], column.values)
+    detectors, rows = _group_of(match, field.namespace)
+    column = found.values(detectors, field.namespace, field.attribute)
+    about, first = first_per_document(found.document, rows)
+    first = first[np.searchsorted(about, documents)]
+    return Column(column.codes[np.searchsorted(found.rows(detectors), first)], column.values)
+
+
+def _group_of(match: Match, namespace: str) -> tuple[tuple[str, ...], I64]:
+    """The group whose rows a field of a reason is read from: its detectors, its rows."""
+    wanted = WORK_DETECTORS if namespace == "work" else (namespace,)
+    return next(
+        (group.detectors, rows)
+        for group, rows in zip(match.rule.present, match.rows, strict=True)
+        if group.detectors[0] in wanted
+    )

@@ -1,0 +1,221 @@
+"""Rules made ready: conditions grouped by detector, checked for what a rule may not do.
+
+All conditions on one detector must hold for one row of evidence (`Group`); `not:` names detectors,
+or conditions, that no row fulfils. `work.X` is asked of the work that the row names.
+
+What a rule may not do, so that a declared licence never clears a listed origin:
+
+1. A rule that keeps documents (allow, redact) stands under `not: [artefact, origin]`, or rests on a
+   person's review. Nothing else turns a listed origin into allow.
+2. A rule about a listed origin reads no licence, neither for nor against.
+
+And every rule has a condition on evidence that is there, for a decision names its evidence.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.core.errors import printable
+from pipeline.provenance.policy.attributes import (
+    DECIDE_FOR_THEMSELVES,
+    DETECTORS,
+    LISTED,
+    NAMESPACES,
+    WORK_DETECTORS,
+    Attribute,
+)
+from pipeline.provenance.policy.conditions import ConditionError, Holds, holds, suggestion
+from pipeline.provenance.policy.model import Policy, Rule
+from pipeline.provenance.policy.templates import Template, template
+
+NOT = "not"
+KEEPS = ("allow", "redact")
+_RESERVED = {"eval-overlap": "decontamination", "takedown": "takedowns"}
+"""Rules of what decides for itself, and whose they are."""
+
+
+class RuleError(ValueError):
+    """A rule that cannot be; `key` is the dotted key below the rule, the message what is wrong."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+@dataclass(frozen=True)
+class Test:
+    """One condition: `holds` says whether a value fulfils it; `written` as in the file."""
+
+    namespace: str
+    attribute: Attribute
+    holds: Holds
+    written: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Conditions that one row of a detector's evidence must fulfil together; detectors is more than
+    one for `not: {work.X: …}` alone, which any row that names a work can fulfil."""
+
+    detectors: tuple[str, ...]
+    tests: tuple[Test, ...]
+
+    @property
+    def written(self) -> str:
+        """As in the file; just the detector when there are no conditions."""
+        return ", ".join(test.written for test in self.tests) or " or ".join(self.detectors)
+
+
+@dataclass(frozen=True)
+class ReadyRule:
+    """A rule that can be evaluated: groups of which each has a row, groups of which none has one,
+    and conditions on the document itself."""
+
+    rule: Rule
+    present: tuple[Group, ...]
+    absent: tuple[Group, ...]
+    document: tuple[Test, ...]
+    reason: Template
+
+    @property
+    def rests_on_review(self) -> bool:
+        """Whether a person's decision is what matched."""
+        return any("review" in group.detectors for group in self.present)
+
+
+def ready(policy: Policy) -> tuple[ReadyRule, ...]:
+    """All rules in order. Raises RuleError; none for a policy that `load_policy` gave."""
+    return tuple(ready_rule(rule) for rule in policy.rules)
+
+
+def ready_rule(rule: Rule) -> ReadyRule:
+    """One rule, checked. Raises RuleError."""
+    if rule.id in _RESERVED:
+        raise RuleError("id", f"{rule.id!r} is the rule of {_RESERVED[rule.id]}; choose another")
+    when = dict(rule.when)
+    absent = tuple(_absent(when.pop(NOT))) if NOT in when else ()
+    tests = [_test(f"when.{key}", key, value) for key, value in when.items()]
+    document = tuple(test for test in tests if test.namespace == "document")
+    present = _groups([test for test in tests if test.namespace != "document"], "when")
+    if not present:
+        raise RuleError(
+            "when", "expected a condition on evidence that is there, such as origin.family: any; "
+            "a decision names its evidence",
+        )  # fmt: skip
+    _check_listed(rule, present, absent, document)
+    readable = [name for group in present for name in group.detectors]
+    if any(name in WORK_DETECTORS for name in readable):
+        readable.append("work")
+    try:
+        reason = template(rule.reason, (*readable, "document"))
+    except ConditionError as error:
+        raise RuleError("reason", str(error)) from error
+    return ReadyRule(rule, present, absent, document, reason)
+
+
+def reads_documents(policy: Policy) -> bool:
+    """Whether the rules ask for `document.X`, in a condition or a reason."""
+    return any(
+        rule.document or any(field.namespace == "document" for field in rule.reason.fields)
+        for rule in ready(policy)
+    )
+
+
+def _test(where: str, key: str, value: object) -> Test:
+    namespace, dot, name = key.partition(".")
+    attributes = NAMESPACES.get(namespace)
+    if namespace in DECIDE_FOR_THEMSELVES:
+        option = DECIDE_FOR_THEMSELVES[namespace]
+        raise RuleError(where, f"{namespace} decides for itself; set {option} in the config")
+    if attributes is None:
+        hint = suggestion(namespace, [*NAMESPACES, NOT]) if not dot or len(namespace) > 1 else ""
+        raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(NAMESPACES)}")
+    attribute = next((a for a in attributes if a.name == name), None)
+    if attribute is None:
+        names = [a.name for a in attributes]
+        raise RuleError(
+            where,
+            f"{namespace} has no attribute {printable(name)!r}{suggestion(name, names)}; "
+            f"expected one of {', '.join(names)}",
+        )
+    try:
+        return Test(namespace, attribute, holds(attribute, value), f"{key}: {_written(value)}")
+    except ConditionError as error:
+        raise RuleError(where, f"{error}; got {_written(value)}") from error
+
+
+def _written(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return f"[{', '.join(map(_written, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{k}: {_written(v)}' for k, v in value.items())}}}"
+    return printable(str(value), 60)
+
+
+def _groups(tests: list[Test], where: str) -> tuple[Group, ...]:
+    """Tests by detector, those on `work` with the detector that names the work."""
+    names = list(dict.fromkeys(test.namespace for test in tests if test.namespace != "work"))
+    on_work = tuple(test for test in tests if test.namespace == "work")
+    naming = [name for name in names if name in WORK_DETECTORS]
+    if on_work and len(naming) != 1:
+        problem = f"is not clear beside {' and '.join(naming)}" if naming else "names no evidence"
+        raise RuleError(
+            f"{where}.{on_work[0].written.partition(':')[0]}",
+            f"{problem}; expected conditions on one of {', '.join(WORK_DETECTORS)} in the rule",
+        )
+    return tuple(
+        Group((name,), tuple(t for t in tests if t.namespace == name) + on_work * (name in naming))
+        for name in names
+    )
+
+
+def _absent(value: object) -> Iterator[Group]:
+    """The groups that `not:` names: a detector, a mapping of conditions, or a list of these."""
+    for number, item in enumerate(value if isinstance(value, list) else [value]):
+        where = f"when.{NOT}.{number}" if isinstance(value, list) else f"when.{NOT}"
+        if isinstance(item, str):
+            if item not in DETECTORS:
+                raise RuleError(
+                    where, f"no such detector{suggestion(item, list(DETECTORS))}; "
+                    f"expected one of {', '.join(DETECTORS)}",
+                )  # fmt: skip
+            yield Group((item,), ())
+        elif isinstance(item, dict) and item:
+            yield _absent_group(where, item)
+        else:
+            raise RuleError(where, "expected a detector, conditions, or a list of these")
+
+
+def _absent_group(where: str, conditions: dict[str, object]) -> Group:
+    tests = [_test(f"{where}.{key}", key, value) for key, value in conditions.items()]
+    names = {test.namespace for test in tests}
+    if names == {"work"}:
+        return Group(WORK_DETECTORS, tuple(tests))
+    if "document" in names or len(names - {"work"}) > 1:
+        raise RuleError(where, "expected conditions on one detector; write a list for several")
+    return _groups(tests, where)[0]
+
+
+def _check_listed(
+    rule: Rule, present: tuple[Group, ...], absent: tuple[Group, ...], document: tuple[Test, ...]
+) -> None:
+    """The two rules of the module's docstring. Raises RuleError."""
+    reads = {name for group in present for name in group.detectors}
+    never = {name for group in absent if not group.tests for name in group.detectors}
+    if rule.decision in KEEPS and "review" not in reads and not never.issuperset(LISTED):
+        raise RuleError(
+            "decision", f"a rule that keeps documents ({rule.decision}) needs "
+            "`not: [artefact, origin]`, or a condition on review: only a person clears a listed "
+            "origin",
+        )  # fmt: skip
+    licence = {"licence"} & (reads | {name for group in absent for name in group.detectors})
+    licence |= {test.attribute.name for test in document if test.attribute.name == "licence"}
+    cleared = any(test.namespace == "work" for group in absent for test in group.tests)
+    if reads & set(LISTED) and (licence or cleared):
+        raise RuleError(
+            "when", f"a rule about {' and '.join(sorted(reads & set(LISTED)))} must not depend on "
+            "a licence or on what the registry allows: neither clears a listed origin",
+        )  # fmt: skip
