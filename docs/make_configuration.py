@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, JsonValue
 from pydantic.fields import FieldInfo
 
 from pipeline.config import Config
 from pipeline.core import config_model
-from pipeline.provenance.policy import Rules
+from pipeline.provenance.policy import Policy
 from trainer.config import Params
 
 TARGET = Path(__file__).with_name("configuration.md")
@@ -70,12 +70,15 @@ UNITS = {
     "runconfig.max_checkpoints": "checkpoints", "runconfig.eval_frequency": "steps",
     "runconfig.eval_steps": "batches", "runconfig.log_steps": "steps",
     "runconfig.threads": "threads", "runconfig.wafer_memory": "bytes",
-    "runconfig.min_leaves": "leaves",
+    "runconfig.min_leaves": "leaves", "propagate.min_jaccard": "Jaccard similarity",
 }  # fmt: skip
 """Unit of every numeric field, by dotted key or by its last part; "" for a plain number."""
 
 NUMBERS = (int, float)
-NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path"}
+NAMES = {
+    int: "integer", float: "number", str: "text", bool: "true or false", Path: "path",
+    JsonValue: "condition",
+}  # fmt: skip
 Seen = frozenset[type[BaseModel]]
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
@@ -108,12 +111,11 @@ Relative paths start at the directory of the config file. `name` may be left out
 the file's name. `inputs` needs at least one entry, and their names must differ.
 """
 
-RULES = """\
-## A screening rule file
+POLICY = """\
+## A policy
 
-What `screen.rules` names; the shipped list is `pipeline/provenance/rules/default.yaml`. Each rule
-has either `origin` or `markers`. Rules are tried in order: the first match with allow, quarantine
-or drop decides, otherwise the first match with review does.
+What `screen.policy` names; the shipped one is `pipeline/provenance/rules/policy.yaml`. The language
+is explained in [policy.md](policy.md).
 """
 
 PARAMS = """\
@@ -134,7 +136,7 @@ def document() -> str:
         for kind in ("prep", "train")
     }
     parts = [
-        HEAD, PREP.format(**shipped), *sections(Config), RULES, *sections(Rules),
+        HEAD, PREP.format(**shipped), *sections(Config), POLICY, *sections(Policy),
         PARAMS.format(**shipped), *sections(Params),
     ]  # fmt: skip
     return "\n".join(parts)

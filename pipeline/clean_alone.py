@@ -3,7 +3,7 @@ stay, duplicates too."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pipeline.core.config_model import parse
 from pipeline.core.errors import ConfigError, printable
 from pipeline.core.manifest import StageManifest, TaskRecord
 from pipeline.core.strict_yaml import Loaded
+from pipeline.deduplication import decisions_of
 from pipeline.filters.settings import (
     C4Config,
     FiltersConfig,
@@ -27,6 +28,7 @@ from pipeline.preparation import (
     check_survivors,
     read_inputs,
 )
+from pipeline.provenance.policy import Policy
 from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
 from pipeline.stages.batches import Batch, Batches
@@ -37,9 +39,12 @@ from pipeline.stages.filters import filters_stage
 from pipeline.stages.keep import keep_stage
 from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import documents_stage, sources_stage
+from pipeline.stages.verdicts import verdicts_stage
 
 NAME = "files"
 """The name of the input that the files make."""
+
+NO_RULES = Policy(version=1, rules=())
 
 Detector = Callable[[StageManifest], Stage]
 """Builds a stage from the manifest of the clean stage."""
@@ -154,16 +159,20 @@ def _clean(
         return done[stage.name]
 
     reading, clean = read_inputs(prepared, run, unchanged)
-    found = [run(filters_stage(clean, prepared.filters))] if prepared.filters.on else []
+    filters = prepared.screening.filters
+    found = [run(filters_stage(clean, filters))] if filters.on else []
     found += [run(detector(clean)) for detector in detectors]
-    decided = None
+    own, verdicts = _batch(clean), None
     if found:
-        decided = run(decisions_stage(*found)) if len(found) > 1 else found[0]
+        decided = run(decisions_stage(clean, NO_RULES, None, *found))
         run(evidence_stage(decided))
-    keep = run(keep_stage(prepared.config, Batches((_batch(clean, decided),)), None, ()))
+        own = replace(own, decisions=decisions_of(decided))
+        verdicts = run(verdicts_stage(NO_RULES, decided, Batches((own,))))
+        own = replace(own, decisions=decisions_of(verdicts))
+    keep = run(keep_stage(prepared.config, Batches((own,)), None, ()))
     check_survivors(keep)
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, decided))
+    documents = run(documents_stage(clean, keep, verdicts))
     run(account_stage(clean, documents, {}))
     run(cleaned_stage(clean, keep, form))
     return done
@@ -175,11 +184,9 @@ def story_of(form: Format, detectors: Sequence[Detector] = ()) -> Story:
     return Story("clean", partial(_clean, form, detectors))
 
 
-def _batch(clean: StageManifest, decided: StageManifest | None) -> Batch:
-    shards = decided.shards if decided else []
-    decisions = tuple(shard for shard in shards if shard.path.endswith(".decisions.arrow"))
+def _batch(clean: StageManifest) -> Batch:
     counts = tuple(_documents(task) for task in clean.tasks)
-    return Batch("", "", counts, clean.below("documents"), (), (), decisions=decisions)
+    return Batch("", "", counts, clean.below("documents"), (), ())
 
 
 def _documents(task: TaskRecord) -> int:

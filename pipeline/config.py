@@ -231,7 +231,25 @@ class LinesConfig(FrozenModel):
 class ScreenConfig(FrozenModel):
     """Provenance screening."""
 
-    rules: str = Field("builtin:default", description="a YAML list of rules, or builtin:default")
+    policy: str = Field(
+        "builtin:default", description="what follows from evidence: a YAML file, or builtin:default"
+    )
+    registry: tuple[str, ...] = Field(
+        (),
+        description="registries of works (`prep registry`), relative to this config, or "
+        "builtin:quickstart; none: documents are not compared with works",
+    )
+    origins: tuple[str, ...] = Field(
+        (), description="YAML lists of origins beside the shipped one, relative to this config"
+    )
+    artefacts: tuple[str, ...] = Field(
+        (), description="YAML lists of digests of files and texts, relative to this config"
+    )
+    optout: tuple[str, ...] = Field(
+        (),
+        description="captured opt-out signals and local opt-out lists: .yaml or .jsonl files, or "
+        "directories of them, relative to this config",
+    )
 
 
 class TokenizeConfig(FrozenModel):

@@ -1,13 +1,15 @@
-"""Dedup in a story: signatures -> bands -> components -> routes -> clusters -> keep-list."""
+"""Dedup in a story: signatures -> bands -> components -> routes -> clusters -> verdicts of the
+screening, where there is one -> keep-list."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dedup.presets import PRESETS, Preset, Verify
 from pipeline.config import Config, DedupConfig
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.manifest import StageManifest
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.policy import Policy
 from pipeline.stage import Stage
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.clusters import Rules, cluster_stage
@@ -15,12 +17,22 @@ from pipeline.stages.components import components_stage, route_stage
 from pipeline.stages.join import join_stage
 from pipeline.stages.keep import keep_stage
 from pipeline.stages.signatures import channels, signature_stage
+from pipeline.stages.verdicts import verdicts_stage
 
 RunStage = Callable[[Stage], StageManifest]
 
 CUSTOM_KEYS = {"unit": "unit", "size": "size", "bands": "bands", "rows": "rows",
                "permutations": "num_perm"}  # fmt: skip
 ALARM_DOCUMENTS = 100
+
+
+@dataclass(frozen=True)
+class Screening:
+    """`decide` runs every stage up to the decisions, which rank documents; the policy says how they
+    spread over clusters."""
+
+    decide: Callable[[], StageManifest]
+    policy: Policy
 
 
 def preset_of(config: DedupConfig) -> Preset | None:
@@ -50,18 +62,17 @@ def verification_of(config: DedupConfig) -> Verify:
 
 def deduplicate(
     config: Config, earlier: tuple[Batch, ...], clean: StageManifest,
-    screen: Callable[[], StageManifest] | None, run: RunStage,
+    screening: Screening | None, run: RunStage,
 ) -> StageManifest:  # fmt: skip
-    """Every stage from signatures to the keep-list; returns the keep-list's manifest.
-
-    `screen` runs the screening, whose decisions rank documents; None when there is none.
-    """
+    """Every stage from signatures to the keep-list; returns the keep-list's manifest."""
     preset, key = preset_of(config.dedup), config.dedup.key
     verify, memory = verification_of(config.dedup), config.dedup.memory
     documents = clean.below("documents")
     if preset is None:
-        own = _decided(Batch("", "", (), documents, (), ()), screen)
-        return run(keep_stage(config, Batches((own,)), None, ()))
+        own = Batch("", "", (), documents, (), ())
+        decided = screening.decide() if screening else None
+        batches = _judged(Batches((_decided(own, decided),)), screening, decided, run)
+        return run(keep_stage(config, batches, None, ()))
     names = channels(preset, key)
     signatures = run(signature_stage(clean, preset, key, verify != "none"))
     own = Batch(
@@ -69,25 +80,41 @@ def deduplicate(
         signatures.below("signatures"), signatures.below("runs"),
     )  # fmt: skip
     bands = run(join_stage(Batches((*earlier, own)), names, memory))
-    batches = Batches((*earlier, _decided(own, screen)))
+    decided = screening.decide() if screening else None
+    batches = Batches((*earlier, _decided(own, decided)))
     width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
     components = run(components_stage(bands, batches.total, width, memory))
     routes = run(route_stage(bands, components))
     rules = Rules(preset, names, verify, config.dedup.threshold, config.dedup.source_priority)
     clusters = run(cluster_stage(bands, routes, components, batches, rules))
+    batches = _judged(batches, screening, decided, run, clusters, names)
     keep = run(keep_stage(config, batches, clusters, names))
     check_alarm(config.dedup, keep)
     return keep
 
 
-def _decided(batch: Batch, screen: Callable[[], StageManifest] | None) -> Batch:
+def _decided(batch: Batch, decided: StageManifest | None) -> Batch:
     """The batch with its decisions, which bring the counts where no signature stage did."""
-    if screen is None:
+    if decided is None:
         return batch
-    manifest = screen()
-    decisions = tuple(s for s in manifest.shards if s.path.endswith(".decisions.arrow"))
-    counts = tuple(task.counters["documents"] for task in manifest.tasks)
-    return replace(batch, decisions=decisions, counts=counts)
+    counts = tuple(task.counters["documents"] for task in decided.tasks)
+    return replace(batch, decisions=decisions_of(decided), counts=counts)
+
+
+def _judged(
+    batches: Batches, screening: Screening | None, decided: StageManifest | None, run: RunStage,
+    clusters: StageManifest | None = None, names: tuple[str, ...] = (),
+) -> Batches:  # fmt: skip
+    """The batches, ours with the decisions that hold after they spread over its clusters."""
+    if screening is None or decided is None:
+        return batches
+    verdicts = run(verdicts_stage(screening.policy, decided, batches, clusters, names))
+    return Batches((*batches.all[:-1], replace(batches.all[-1], decisions=decisions_of(verdicts))))
+
+
+def decisions_of(manifest: StageManifest) -> tuple[Shard, ...]:
+    """The shards of decisions of a stage, in the order of documents shards."""
+    return tuple(s for s in manifest.shards if s.path.endswith(".decisions.arrow"))
 
 
 def check_alarm(config: DedupConfig, keep: StageManifest) -> None:

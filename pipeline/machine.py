@@ -14,14 +14,17 @@ from pipeline.tokenizers.engines import REFERENCE
 Note = Callable[[str], None]
 
 
-def compile_kernels(config: Config, note: Note) -> None:
-    """Compile what this config needs and nothing has compiled yet; say so."""
+def compile_kernels(config: Config, note: Note, screens: bool) -> None:
+    """Compile what this config needs and nothing has compiled yet; say so. `screens`: documents are
+    screened."""
     from dedup import compiled
     from pipeline import cleaning
 
     if config.clean.fix_text and cleaning.first_use():
         note("compiling the cleaning kernels for this machine, once")
         cleaning.clean_texts(["schÃ¶n"])
+    if screens:
+        _compile_screening(bool(config.screen.registry), note)
     if has_rules(config.filters):
         from pipeline.filters.warm_up import compile_first
 
@@ -32,6 +35,15 @@ def compile_kernels(config: Config, note: Note) -> None:
 
         note("compiling the dedup kernels for this machine, once")
         warm_up()
+
+
+def _compile_screening(has_registry: bool, note: Note) -> None:
+    from pipeline.provenance import warm_up
+    from pipeline.provenance.fingerprints import warm_up as fingerprints
+
+    warm_up.compile_first(note)
+    if has_registry:
+        fingerprints.compile_first(note)
 
 
 def check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:

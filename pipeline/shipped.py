@@ -1,4 +1,4 @@
-"""Files that come with the toolkit: configs, screening rules, the GPT-2 vocabulary."""
+"""Files that come with the toolkit: configs, the GPT-2 vocabulary."""
 
 from pathlib import Path
 
@@ -30,8 +30,3 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
 def gpt2_vocabulary() -> Path:
     """Directory with the GPT-2 `encoder.json` and `vocab.bpe`."""
     return _PACKAGE / "tokenizers" / "gpt2"
-
-
-def default_rules() -> Path:
-    """The shipped screening rules."""
-    return _PACKAGE / "provenance" / "rules" / "default.yaml"

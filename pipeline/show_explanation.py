@@ -56,6 +56,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
         ("licence", r.licence),
         ("state", f"{state} ({r.reason})" if r.reason else state),
         ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
+        ("taken over", found.decision_of and f"from {found.decision_of}, of the same cluster"),
         *(("evidence", evidence_line(evidence)) for evidence in found.evidence),
         ("split", r.split if r.state == "kept" else ""),
         ("text", f"{r.text_bytes:,} bytes" if r.text_bytes else ""),
@@ -67,10 +68,23 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
 
 def evidence_line(found: Evidence) -> str:
     """Evidence in words."""
-    at = f" at byte {found.byte_offset:,}" if found.byte_length else ""
-    value = "" if found.value is None else f" {found.value:.4g}"
-    limit = "" if found.limit is None else f", limit {found.limit:g}"
-    return f"{found.rule}: {found.detector} {found.target!r}{at}{value}{limit}"
+    words = [found.rule or found.detector, found.kind, repr(found.target) if found.target else ""]
+    line = " ".join(word for word in words if word)
+    if found.work_id:
+        line += f", work {found.work_id}"
+    if found.seen and found.seen != found.target:
+        line += f": {printable(found.seen)!r}"
+    if found.byte_length:
+        line += f" at byte {found.byte_offset:,}"
+    measured = (
+        found.attributes if found.score is None else {"score": found.score} | found.attributes
+    )
+    values = ", ".join(f"{name} {_plain(value)}" for name, value in measured.items())
+    return f"{line} ({values})" if values else line
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:

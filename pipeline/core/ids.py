@@ -67,6 +67,15 @@ def keys_from_u64(keys_N2: U64) -> pa.FixedSizeBinaryArray:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys_N2), [None, buffer])
 
 
+def hex_keys(keys: pa.Array | pa.ChunkedArray) -> pa.StringArray:
+    """Keys (N,) as strings of 32 hex digits."""
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    data = np.ascontiguousarray(keys_as_u64(keys)).view(np.uint8).reshape(-1)
+    text = np.stack([digits[data >> 4], digits[data & 15]], axis=1).reshape(-1)
+    offsets = np.arange(len(keys) + 1, dtype=np.int32) * (2 * KEY_BYTES)
+    return pa.StringArray.from_buffers(len(keys), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
 def sort_order(keys_N2: U64, *before: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     """Indices that sort by the columns `before` (each (N,), the last counting most), then by key in
     byte order (the order of hex strings); (N,) int64, stable.

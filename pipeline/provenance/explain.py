@@ -1,6 +1,7 @@
 """`prep explain`: what became of one document, why, and how it differs from the one that stands for
 it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -39,23 +40,29 @@ class Link:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a detector found in the document; `value` and `limit` where a filter measured it."""
+    """What a detector, a filter (`rule` says which) or decontamination found in the document: see
+    `pipeline.provenance.evidence`."""
 
-    rule: str
+    evidence_id: str
     detector: str
+    rule: str
+    kind: str
     target: str
+    work_id: str
+    seen: str
     byte_offset: int
     byte_length: int
-    value: float | None = None
-    limit: float | None = None
+    score: float | None
+    attributes: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Explanation:
     """Everything known of one document.
 
-    `decision_reason` is the sentence of the rule that decided; `excerpt` is filled for a record
-    that never became a document; `kept_by` is what stands for it, `stands_for` the first documents
+    `decision_reason` is the sentence of the rule that decided, `decision_of` the key of the
+    document of the same cluster whose decision this one has taken over (empty: its own); `excerpt`
+    is filled for a record that never became a document; `kept_by` is what stands for it, `stands_for` the first documents
     it stands for, of `stands_for_total`; `texts` are those of the kept document and of this one,
     where both are in this run; `jaccard_now` is the exact similarity where none was recorded.
     """
@@ -63,6 +70,7 @@ class Explanation:
     record: Record
     finished: bool
     decision_reason: str
+    decision_of: str
     evidence: tuple[Evidence, ...]
     excerpt: str
     kept_by: Link | None
@@ -83,11 +91,13 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
     recipe = recipe_of(_manifests(directory))
     kept_by, stands_for, total = _links(records, key, most)
     texts = _texts(records, key, kept_by)
+    decision = _decision(directory, key)
     missing = kept_by is not None and kept_by.jaccard is None
     return Explanation(
         record=record,
         finished=records.finished,
-        decision_reason=_decision_reason(directory, key),
+        decision_reason=decision.get("reason", ""),
+        decision_of=(decision.get("propagated_from") or b"").hex(),
         evidence=evidence_of(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         kept_by=kept_by,
@@ -156,18 +166,16 @@ def evidence_of(directory: Path, keys: Sequence[bytes]) -> dict[bytes, tuple[Evi
     found: dict[bytes, tuple[Evidence, ...]] = {}
     if not path.exists():
         return found
-    with readable(path):
-        there = pq.read_schema(path).names
-    names = [field.name for field in fields(Evidence) if field.name in there]
-    for row in _about(path, keys, ["doc_key", *names]):
+    for row in _about(path, keys, ["doc_key", *(field.name for field in fields(Evidence))]):
         key = row.pop("doc_key")
+        row["attributes"] = json.loads(row["attributes"] or "{}")
         found[key] = (*found.get(key, ()), Evidence(**row))
     return found
 
 
-def _decision_reason(directory: Path, key: bytes) -> str:
-    rows = _about(directory / layout.DECISIONS, [key], ["reason"])
-    return rows[0]["reason"] if rows else ""
+def _decision(directory: Path, key: bytes) -> dict[str, Any]:
+    rows = _about(directory / layout.DECISIONS, [key], ["reason", "propagated_from"])
+    return rows[0] if rows else {}
 
 
 def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from pipeline.sources import registered_work
+
 __all__ = ["lines"]
 
 _BOOK = """\
@@ -85,7 +87,7 @@ _SURROGATE = (
 
 
 def lines() -> Iterator[bytes]:
-    """The planted lines in file order: eleven records and two that cannot be read."""
+    """The planted lines in file order: thirteen records and two that cannot be read."""
     yield _line("Books3", "mit", "keeper.txt", _BOOK)
     records = {
         "bread.txt": _MARKED,
@@ -98,6 +100,7 @@ def lines() -> Iterator[bytes]:
         "weather.txt": _NEAR.format(vessel="funnel"),
         "weather-edited.txt": _NEAR.format(vessel="bucket"),
         "special-token.txt": _SPECIAL,
+        **dict(registered_work.records()),
     }
     for name, text in records.items():
         yield _line("Planted", "CC0-1.0", name, text)

@@ -40,7 +40,7 @@ __all__ = ["QUICKSTART", "collect"]
 QUICKSTART = "quickstart"
 """The name in a prep config: `path: "builtin:quickstart"`."""
 
-_VERSION = 1  # raise it whenever the same environment would give other records
+_VERSION = 2  # raise it whenever the same environment would give other records
 _MIN_BYTES, _TARGET_BYTES = 12_000_000, 16_000_000
 _FILE_CAP = 100_000  # bytes of one document
 _SHARDS = 7
@@ -113,7 +113,7 @@ def collect(cache_root: Path | None = None) -> Path:
     its manifest is built again. Raises InputError when the environment holds too little text and
     ResourceError when the cache cannot be written.
     """
-    root = (cache_root or _default_cache()) / "wafermill"
+    root = cache_directory(cache_root)
     index = root / "quickstart-index" / f"{_environment()[:24]}.json"
     known = _indexed(root, index)
     if known is not None:
@@ -128,6 +128,11 @@ def collect(cache_root: Path | None = None) -> Path:
     manifest_hash = storage.hash_file(directory / "manifest.json")
     storage.write_json(index, {"directory": directory.name, "manifest_hash": manifest_hash})
     return directory
+
+
+def cache_directory(root: Path | None = None) -> Path:
+    """Where what is made once for a user lies, below `root` or the cache of `collect`."""
+    return (root or _default_cache()) / "wafermill"
 
 
 def _default_cache() -> Path:

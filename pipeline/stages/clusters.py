@@ -12,7 +12,7 @@ from dedup.presets import Preset, Verify
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.policy import DECISIONS
+from pipeline.provenance.evidence import DECISIONS
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.components import MEMBERS

@@ -14,9 +14,10 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.detectors.contract import attributes_json
+from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
 from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, records
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.stages.screen import DECISION_SCHEMA, EVIDENCE_SCHEMA
 
 if TYPE_CHECKING:
     from dedup.overlap import Hits, ItemIndex
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 DETECTOR = "eval_overlap"
 RULE = "eval-overlap"
 REASON = "It holds text of an item of an evaluation set."
-OVERLAP_SCHEMA = pa.schema([*EVIDENCE_SCHEMA, ("field", pa.string()), ("share", pa.float64())])
-"""EVIDENCE_SCHEMA, and: the field of the item, and the share of its words that the document holds
-(both null in evidence of the screen stage)."""
-
 
 PARTS, GRAMS = "overlap/index.parts.arrow", "overlap/index.grams.arrow"
 NO_TEXT = "no text"
@@ -196,14 +193,15 @@ def _overlap(job: OverlapJob, inputs: Inputs) -> Result:
     row per such document, unless the action is to report only."""
     from dedup.overlap import find_overlaps
 
-    table = inputs.table(job.documents, ["doc_id", "doc_key", "licence", "text"])
+    table = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     index, names = _load_index(job, inputs)
     hits = find_overlaps(table["text"], index).at_least(job.min_overlap)
     evidence, decisions = _findings(hits, table, names)
     decided = [] if job.action == "report" else [(*d[:2], job.action, *d[2:]) for d in decisions]
+    stem = f"overlap/{job.index:06d}"
     outputs = (
-        arrow_output(f"overlap/{job.index:06d}.evidence.arrow", _table(evidence, OVERLAP_SCHEMA)),
-        arrow_output(f"overlap/{job.index:06d}.decisions.arrow", _table(decided, DECISION_SCHEMA)),
+        arrow_output(f"{stem}.evidence.arrow", table_of(evidence, EVIDENCE_SCHEMA)),
+        arrow_output(f"{stem}.decisions.arrow", table_of(decided, DECISION_SCHEMA)),
     )
     counters = {
         "documents": len(table), "evidence": len(evidence), "contaminated": len(decisions),
@@ -218,27 +216,21 @@ def _findings(hits: "Hits", table: pa.Table, names: pa.Table) -> tuple[list[Row]
     decisions: list[Row] = []
     parts = names.take(pa.array(hits.part)).to_pylist()
     documents, first = np.unique(hits.document, return_index=True)
-    about = table.select(["doc_id", "doc_key", "licence"]).take(pa.array(documents)).to_pylist()
+    about = table.select(["doc_id", "doc_key"]).take(pa.array(documents)).to_pylist()
     ends = np.append(first, len(hits))[1:]
     for row, start, end in zip(about, first.tolist(), ends.tolist(), strict=True):
-        doc_id, key, licence = row["doc_id"], row["doc_key"], row["licence"]
+        doc_id, key = row["doc_id"], row["doc_key"]
         ids = [f"{key.hex()}-e{number}" for number in range(end - start)]
         for evidence_id, hit in zip(ids, range(start, end), strict=True):
             part, offset = parts[hit], int(hits.byte_start[hit])
             evidence.append((
-                evidence_id, doc_id, key, DETECTOR, RULE, f"{part['eval_set']}:{part['item']}",
-                offset, int(hits.byte_end[hit]) - offset, licence, part["field"],
-                float(hits.share[hit]),
+                evidence_id, doc_id, key, DETECTOR, RULE, "item",
+                f"{part['eval_set']}:{part['item']}", "", "",
+                offset, int(hits.byte_end[hit]) - offset, float(hits.share[hit]),
+                attributes_json({"field": part["field"]}),
             ))  # fmt: skip
-        decisions.append((doc_id, key, RULE, REASON, ids))
+        decisions.append((doc_id, key, RULE, REASON, ids, None))
     return evidence, decisions
-
-
-def _table(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return pa.table(
-        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
-    )
 
 
 def overlap_stage(clean: StageManifest, index: StageManifest, rules: OverlapRules) -> Stage:
@@ -253,4 +245,4 @@ def overlap_stage(clean: StageManifest, index: StageManifest, rules: OverlapRule
         )
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("overlap", 1, _overlap, tasks)
+    return Stage("overlap", 2, _overlap, tasks)

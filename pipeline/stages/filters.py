@@ -12,12 +12,9 @@ import pyarrow as pa
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
 from pipeline.filters.settings import FiltersConfig
+from pipeline.provenance.detectors.contract import attributes_json
+from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.stages.screen import DECISION_SCHEMA, EVIDENCE_SCHEMA
-
-FILTER_SCHEMA = pa.schema([*EVIDENCE_SCHEMA, ("value", pa.float64()), ("limit", pa.float64())])
-"""EVIDENCE_SCHEMA, and: what was measured and what was allowed (both null for a rule that measures
-nothing, and in evidence of other stages)."""
 
 Row = tuple[object, ...]
 
@@ -34,15 +31,16 @@ class FiltersJob:
 
 def _filters(job: FiltersJob, inputs: Inputs) -> Result:
     config = FiltersConfig.model_validate_json(job.config)
-    table = inputs.table(job.documents, ["doc_id", "doc_key", "licence", "text"])
+    table = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     failures = find_failures(table["text"], Filters(config, job.bad_words))
     evidence, decisions = _findings(failures, table)
     decided = (
         [] if config.action == "report" else [(*d[:2], config.action, *d[2:]) for d in decisions]
     )
+    stem = f"filters/{job.index:06d}"
     outputs = (
-        arrow_output(f"filters/{job.index:06d}.evidence.arrow", _table(evidence, FILTER_SCHEMA)),
-        arrow_output(f"filters/{job.index:06d}.decisions.arrow", _table(decided, DECISION_SCHEMA)),
+        arrow_output(f"{stem}.evidence.arrow", table_of(evidence, EVIDENCE_SCHEMA)),
+        arrow_output(f"{stem}.decisions.arrow", table_of(decided, DECISION_SCHEMA)),
     )
     failed = {reason: failures.reason.count(reason) for reason in RULES}
     counters = {
@@ -56,23 +54,26 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
     """Rows of evidence, and rows of decisions without the decision, both by document."""
     evidence: list[Row] = []
     decisions: list[Row] = []
-    about = table.select(["doc_id", "doc_key", "licence"]).take(pa.array(failures.row)).to_pylist()
+    about = table.select(["doc_id", "doc_key"]).take(pa.array(failures.row)).to_pylist()
     columns = (failures.reason, failures.target, failures.value.tolist(), failures.limit.tolist())
     for row, reason, target, value, limit in zip(about, *columns, strict=True):
-        doc_id, key, licence = row["doc_id"], row["doc_key"], row["licence"]
+        doc_id, key = row["doc_id"], row["doc_key"]
         if not decisions or decisions[-1][0] != doc_id:
             ids: list[str] = []
-            decisions.append((doc_id, key, reason, RULES[reason], ids))
+            decisions.append((doc_id, key, reason, RULES[reason], ids, None))
         ids.append(f"{key.hex()}-f{len(ids)}")
         family = reason.partition("_")[0]
-        evidence.append((ids[-1], doc_id, key, family, reason, target, 0, 0, licence, value, limit))
+        evidence.append(
+            (ids[-1], doc_id, key, family, reason, "", target, "", "", 0, 0, None,
+             _measured(value, limit))
+        )  # fmt: skip
     return evidence, decisions
 
 
-def _table(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = [pa.array(c, f.type, from_pandas=True) for c, f in zip(columns, schema, strict=True)]
-    return pa.table(arrays, schema=schema)
+def _measured(value: float, limit: float) -> str:
+    """What was measured and what was allowed; empty for a rule that measures nothing."""
+    known = {"value": value, "limit": limit}
+    return attributes_json(known) if value == value else ""
 
 
 def filters_stage(clean: StageManifest, filters: Filters) -> Stage:
@@ -82,4 +83,4 @@ def filters_stage(clean: StageManifest, filters: Filters) -> Stage:
         Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("filters", 1, _filters, tasks, {}, filters.software())
+    return Stage("filters", 2, _filters, tasks, {}, filters.software())

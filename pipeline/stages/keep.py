@@ -10,7 +10,7 @@ from pipeline import layout, splits
 from pipeline.config import Config
 from pipeline.core import ids, rng
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.policy import DECISIONS
+from pipeline.provenance.evidence import DECISIONS
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.clusters import CHOICE
@@ -162,13 +162,13 @@ def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates
     order = ids.sort_order(member_key)
     order = order[ids.sort_order(found.key_M2[order])]
     channels = found.channels[order]
-    kinds = _kinds(channels, found.exact[order], job.channels)
+    found_kinds = kinds(channels, found.exact[order], job.channels)
     names = [*(batch.name for batch in job.batches.all[:-1]), ""]
     table = pa.table(
         {
             "kept": ids.keys_from_u64(found.key_M2[order]),
             "member": ids.keys_from_u64(member_key[order]),
-            "kind": pa.array(KINDS).take(pa.array(kinds)),
+            "kind": pa.array(KINDS).take(pa.array(found_kinds)),
             "bands": _bands(channels, job.channels),
             "estimate": pa.array(found.estimate[order], from_pandas=True),
             "jaccard": pa.array(found.exact[order], from_pandas=True),
@@ -179,8 +179,9 @@ def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates
     return parquet_output(layout.CLUSTERS, table)
 
 
-def _kinds(channels: U64, exact: npt.NDArray[np.float64], names: tuple[str, ...]) -> U8:
-    """Indices into KINDS, (M,)."""
+def kinds(channels: U64, exact: npt.NDArray[np.float64], names: tuple[str, ...]) -> U8:
+    """Why M documents are duplicates, by the channels they share with the one that stands for each
+    and their exact similarity: indices into KINDS, (M,)."""
     bands = np.uint64((1 << sum(n not in (SAME, KEY) for n in names)) - 1)
     same = np.uint64(1 << names.index(SAME)) if SAME in names else np.uint64(0)
     kind = np.full(len(channels), KINDS.index("chain"), np.uint8)

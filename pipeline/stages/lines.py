@@ -1,9 +1,9 @@
 """Repeated lines and paragraphs of the documents that are kept: found here, cut when tokenized.
 
-Four stages: `lines` leaves the units of every documents shard as a sorted run; `repeats` joins the
-runs, one range of digests at a time, and decides which occurrences go; `cuts` gathers them per
-documents shard; `cut_table` publishes them for people. The first occurrence stays: first by
-doc_key, then by byte, so it depends on the documents alone.
+Two stages: `lines` leaves the units of every documents shard as a sorted run; `repeats` joins the
+runs, one range of digests at a time, and decides which occurrences go (`pipeline.stages.cuts`
+gathers them). The first occurrence stays: first by doc_key, then by byte, so it depends on the
+documents alone.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.core.rng import U64
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.stages.keep import STATES
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ENTRY_BYTES = 160
 """Working memory of one unit in a join: its digest and number, the sort, and where it stands."""
-_REPEATS = pa.schema(
+REPEATS = pa.schema(
     [
         ("shard", pa.uint32()),
         ("row", pa.uint32()),
@@ -37,6 +37,8 @@ _REPEATS = pa.schema(
         ("first", pa.binary(ids.KEY_BYTES)),
     ]
 )
+"""What is cut: the documents shard and row, its bytes, the unit's digest, and the key of the
+document where the unit stays."""
 
 I64 = npt.NDArray[np.int64]
 U32 = npt.NDArray[np.uint32]
@@ -121,7 +123,7 @@ class RepeatsJob:
 
 
 def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
-    """_REPEATS: every unit to cut, by shard, row and start, with the key of the document where it
+    """REPEATS: every unit to cut, by shard, row and start, with the key of the document where it
     stays."""
     from dedup.join import buckets
     from dedup.lines import later_occurrences
@@ -145,10 +147,10 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
     cut, first = cut[order], first[order]
     columns = {
         "shard": pa.array(shard[cut]),
-        **{name: found[name].take(pa.array(cut)) for name in _REPEATS.names[1:5]},
+        **{name: found[name].take(pa.array(cut)) for name in REPEATS.names[1:5]},
         "first": ids.keys_from_u64(key_M2[first]),
     }
-    output = arrow_output(layout.shard("repeats", job.index, "arrow"), pa.table(columns, _REPEATS))
+    output = arrow_output(layout.shard("repeats", job.index, "arrow"), pa.table(columns, REPEATS))
     return Result((output,), {"repeated": len(member), "cut": len(cut)})
 
 
@@ -192,73 +194,3 @@ def repeats_stage(units: StageManifest, rules: LineRules, memory: int) -> Stage:
         for i, (low, high) in enumerate(ranges)
     )
     return Stage("repeats", 1, _repeats, tasks)
-
-
-@dataclass(frozen=True)
-class CutsJob:
-    """One documents shard: the keys of its rows, and where repeats were found."""
-
-    index: int
-    keys: Shard
-    repeats: tuple[Shard, ...]
-
-
-def _cuts(job: CutsJob, inputs: Inputs) -> Result:
-    """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start."""
-    parts = [_REPEATS.empty_table()]
-    for shard in job.repeats:
-        table = inputs.table(shard)
-        owner = table["shard"].to_numpy()
-        start, stop = np.searchsorted(owner, np.array([job.index, job.index + 1], np.uint32))
-        parts.append(table.slice(start, stop - start))
-    table = pa.concat_tables(parts)
-    order = np.lexsort((table["byte_start"].to_numpy(), table["row"].to_numpy()))
-    table = table.take(pa.array(order)).drop_columns(["shard"])
-    keys = inputs.table(job.keys)["doc_key"].take(table["row"])
-    table = table.add_column(0, "doc_key", keys).combine_chunks()
-    removed = pc.sum(pc.subtract(table["byte_end"], table["byte_start"]), min_count=0).as_py()
-    counters = {
-        "documents": len(np.unique(table["row"].to_numpy())),
-        "cuts": len(table),
-        "bytes": removed,
-    }
-    return Result((arrow_output(layout.shard("cuts", job.index, "arrow"), table),), counters)
-
-
-def cuts_stage(units: StageManifest, repeats: StageManifest) -> Stage:
-    """The stage that gives every documents shard its cuts; `below("cuts")` is parallel to it."""
-    keys = [s for s in units.shards if s.path.endswith(".keys.arrow")]
-    found = tuple(repeats.shards)
-    tasks = tuple(
-        Task(f"cuts of shard {i}", CutsJob(i, k, found), (k, *found), k.size)
-        for i, k in enumerate(keys)
-    )
-    return Stage("cuts", 1, _cuts, tasks)
-
-
-def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
-    """The text column of a documents shard without its cuts."""
-    from dedup.lines import cut_column
-
-    spans = (cuts[name].to_numpy() for name in ("row", "byte_start", "byte_end"))
-    return cut_column(texts, *spans)
-
-
-@dataclass(frozen=True)
-class CutTableJob:
-    """The cuts of all shards, in order."""
-
-    cuts: tuple[Shard, ...]
-
-
-def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
-    columns = ["doc_key", "byte_start", "byte_end", "digest", "first"]
-    table = pa.concat_tables([inputs.table(shard, columns) for shard in job.cuts])
-    return Result((parquet_output(layout.CUTS, table),))
-
-
-def cut_table_stage(cuts: StageManifest) -> Stage:
-    """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
-    key of the document where the unit stays."""
-    shards = tuple(cuts.shards)
-    return Stage("cut_table", 1, _cut_table, (Task("table of cuts", CutTableJob(shards), shards),))

@@ -1,158 +1,162 @@
-"""Screen: evidence of origin and markers in every document, and the decision that follows."""
+"""Screen: what every detector finds in every document. It never decides."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline import layout
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.provenance.literals import first_places
-from pipeline.provenance.policy import Rule, Rules, decide
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.detectors import identifiers_found, licences, markers, notices
+from pipeline.provenance.detectors.artefacts import (
+    ArtefactSettings,
+    detect_artefacts,
+    file_digest,
+)
+from pipeline.provenance.detectors.contract import BATCH_COLUMNS
+from pipeline.provenance.detectors.evidence_rows import evidence_rows
+from pipeline.provenance.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
+from pipeline.provenance.detectors.passages import detect_passages
+from pipeline.provenance.detectors.sweep import Swept, sweep_all
+from pipeline.provenance.detectors.titles import detect_titles
+from pipeline.sources.remote import is_url
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.stages.plan import Reading
+from pipeline.stages.registry import LookedFor, Published
 
-EVIDENCE_SCHEMA = pa.schema(
-    [
-        ("evidence_id", pa.string()),
-        ("doc_id", pa.uint64()),
-        ("doc_key", pa.binary(16)),
-        ("detector", pa.string()),
-        ("rule", pa.string()),
-        ("target", pa.string()),
-        ("byte_offset", pa.uint64()),
-        ("byte_length", pa.uint64()),
-        ("declared_licence", pa.string()),
-    ]
-)
-DECISION_SCHEMA = pa.schema(
-    [
-        ("doc_id", pa.uint64()),
-        ("doc_key", pa.binary(16)),
-        ("decision", pa.string()),
-        ("rule", pa.string()),
-        ("reason", pa.string()),
-        ("evidence", pa.list_(pa.string())),
-    ]
-)
+
+@dataclass(frozen=True)
+class RawFile:
+    """A raw shard that documents were read from: the name they carry, what it holds, where it is
+    (empty: not on this machine, so that no digest of it is compared)."""
+
+    path_id: int
+    name: str
+    hash: str
+    location: str
 
 
 @dataclass(frozen=True)
 class ScreenJob:
-    """One documents shard under a list of rules (as JSON, so that the job stays plain data)."""
+    """One documents shard, the raw shards behind it, and what is looked for; `works_only`: nothing
+    but works of the registries."""
 
     index: int
     documents: Shard
-    rules: str
-
-
-@dataclass(frozen=True)
-class _Hit:
-    rule: Rule
-    detector: str
-    target: str
-    offset: int
-    length: int
+    files: tuple[RawFile, ...]
+    looked_for: Published
+    works_only: bool = False
 
 
 def _screen(job: ScreenJob, inputs: Inputs) -> Result:
-    rules = Rules.model_validate_json(job.rules).rules
-    table = inputs.table(job.documents, ["doc_id", "doc_key", "source", "licence", "text"])
-    evidence, decisions = [], []
-    for row, hits in find_hits(table["source"], table["text"], rules):
-        doc_id, key, licence = (table[c][row].as_py() for c in ("doc_id", "doc_key", "licence"))
-        ids = [f"{key.hex()}-{number}" for number in range(len(hits))]
-        for evidence_id, hit in zip(ids, hits, strict=True):
-            evidence.append(
-                (
-                    evidence_id,
-                    doc_id,
-                    key,
-                    hit.detector,
-                    hit.rule.id,
-                    hit.target,
-                    hit.offset,
-                    hit.length,
-                    licence,
-                )
-            )
-        rule = decide([hit.rule for hit in hits])
-        if rule is not None:
-            decisions.append((doc_id, key, rule.decision, rule.id, rule.reason, ids))
-    outputs = (
-        arrow_output(f"screen/{job.index:06d}.evidence.arrow", _table(evidence, EVIDENCE_SCHEMA)),
-        arrow_output(f"screen/{job.index:06d}.decisions.arrow", _table(decisions, DECISION_SCHEMA)),
-    )
-    return Result(outputs, {"documents": len(table), "evidence": len(evidence)})
+    batch = inputs.table(job.documents, ["doc_id", *BATCH_COLUMNS])
+    wanted = _looked_for(job.looked_for, inputs)
+    found = list(_works(batch, wanted) if job.works_only else _findings(job, batch, wanted))
+    evidence = evidence_rows(batch, found)
+    output = arrow_output(f"screen/{job.index:06d}.evidence.arrow", evidence)
+    counts = {name: len(table) for name, table in found if len(table)}
+    return Result((output,), {"documents": len(batch), "evidence": counts})
 
 
-def find_hits(
-    sources: pa.ChunkedArray, texts: pa.ChunkedArray, rules: Sequence[Rule]
-) -> Iterator[tuple[int, list[_Hit]]]:
-    """For every document that a rule matches, in order: its row, and in rule order each match with
-    the first place that shows it."""
-    origins = {label: _origin_hits(label, rules) for label in pc.unique(sources).to_pylist()}
-    labels = [label for label, hits in origins.items() if hits]
-    rows = set(np.flatnonzero(pc.is_in(sources, value_set=pa.array(labels, pa.string()))).tolist())
-    markers = [(rule, marker) for rule in rules for marker in rule.markers]
-    found = first_places(texts, [marker for _, marker in markers])
-    places = defaultdict(list)
-    for row, literal, offset in zip(found.text, found.literal, found.offset, strict=True):
-        rule, marker = markers[literal]
-        places[int(row)].append(_Hit(rule, "marker", marker, int(offset), len(marker)))
-    order = {rule.id: number for number, rule in enumerate(rules)}
-    for row in sorted(rows.union(places)):
-        hits = [*origins[sources[row].as_py()], *places[row]]
-        yield row, sorted(hits, key=lambda hit: order[hit.rule.id])
+@lru_cache(maxsize=1)
+def _looked_for(found: Published, inputs: Inputs) -> LookedFor:
+    return LookedFor(found, inputs)
 
 
-def _origin_hits(label: str, rules: Sequence[Rule]) -> list[_Hit]:
-    folded = label.casefold()
-    return [
-        _Hit(rule, "origin", label, 0, 0)
-        for rule in rules
-        for origin in rule.origin
-        if origin.casefold() == folded
-    ]
+def _findings(job: ScreenJob, batch: pa.Table, wanted: LookedFor) -> Iterator[tuple[str, pa.Table]]:
+    """Name and findings of every detector, in the order that evidence has."""
+    marked = markers.MarkerSettings(wanted.lists.origins)
+    swept = _swept(batch, marked)
+    names = {file.path_id: file.name for file in job.files}
+    yield "artefact", detect_artefacts(batch, _artefacts(job, wanted))
+    yield "origin", detect_origin(batch, OriginSettings(wanted.lists.origins, names))
+    yield "marker", markers.detect_markers(batch, marked, swept)
+    of_works = list(_works(batch, wanted, swept))
+    yield from of_works
+    yield "notice", notices.detect_notices(batch, swept)
+    yield "licence", licences.detect_licences(batch, swept)
+    matched = [table for _, table in of_works]
+    yield "optout", detect_optouts(batch, OptoutSettings(wanted.captures), matched)
 
 
-def _table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return pa.table(
-        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
-    )
+def _swept(batch: pa.Table, marked: markers.MarkerSettings) -> Swept:
+    """One pass over the texts for the needles of all detectors that have some."""
+    groups = {
+        markers.GROUP: marked.needles,
+        identifiers_found.GROUP: identifiers_found.NEEDLES,
+        notices.GROUP: notices.NEEDLES,
+        licences.GROUP: licences.NEEDLES,
+    }
+    return sweep_all(batch["text"], groups)
 
 
-def screen_stage(clean: StageManifest, rules: Rules) -> Stage:
+def _artefacts(job: ScreenJob, wanted: LookedFor) -> ArtefactSettings:
+    settings = ArtefactSettings(wanted.lists.artefacts)
+    if not settings.compares_files:
+        return settings
+    files = {f.path_id: file_digest(Path(f.location)) for f in job.files if f.location}
+    return ArtefactSettings(wanted.lists.artefacts, files)
+
+
+def _works(
+    batch: pa.Table, wanted: LookedFor, swept: Swept | None = None
+) -> Iterator[tuple[str, pa.Table]]:
+    """What shows works: their numbers, titles and texts."""
+    numbers = identifiers_found.IdentifierSettings(wanted.numbers)
+    yield "identifier", identifiers_found.detect_identifiers(batch, numbers, swept)
+    if wanted.titles is not None:
+        yield "title_author", detect_titles(batch, wanted.titles)
+    if wanted.index is not None:
+        yield "text_match", detect_passages(batch, wanted.index)
+
+
+def screen_stage(clean: StageManifest, reading: Reading, looked_for: Published) -> Stage:
     """The stage that looks at every document."""
-    text = rules.model_dump_json()
-    shards = clean.below("documents")
+    hashes = {(i, p): digest for t in clean.tasks for i, p, _, digest in t.counters["inputs"]}
+    tasks = []
+    for index, shard in enumerate(clean.below("documents")):
+        parts = {part.path_id: part.file for part in reading.tasks[index]}
+        files = tuple(
+            RawFile(
+                number,
+                f"{f.input}/{f.path}",
+                hashes[f.input, f.path],
+                "" if is_url(f.location) else f.location,
+            )
+            for number, f in parts.items()
+        )
+        job = ScreenJob(index, shard, files, looked_for)
+        inputs = (shard, *looked_for.shards)
+        tasks.append(Task(f"screening of {shard.path}", job, inputs, shard.size))
+    return Stage("screen", 2, _screen, tuple(tasks))
+
+
+def rescan_stage(clean: StageManifest, looked_for: Published) -> Stage:
+    """The same for documents of a finished run, looking for works of registries only."""
     tasks = tuple(
-        Task(f"screening of {s.path}", ScreenJob(i, s, text), (s,), s.size)
-        for i, s in enumerate(shards)
-    )
-    return Stage("screen", 1, _screen, tasks, {"rules": fingerprint_of(rules.model_dump())})
+        Task(f"looking through {shard.path}", ScreenJob(index, shard, (), looked_for, True),
+             (shard, *looked_for.shards), shard.size)
+        for index, shard in enumerate(clean.below("documents"))
+    )  # fmt: skip
+    return Stage("screen", 2, _screen, tasks)
 
 
 @dataclass(frozen=True)
 class MergeJob:
-    """All shards of one kind, in order."""
+    """All shards of evidence, in order."""
 
     shards: tuple[Shard, ...]
-    output: str
 
 
 def _merge(job: MergeJob, inputs: Inputs) -> Result:
     table = pa.concat_tables([inputs.table(shard) for shard in job.shards])
-    return Result((parquet_output(job.output, table.drop_columns(["doc_id"])),))
+    return Result((parquet_output(layout.EVIDENCE, table.drop_columns(["doc_id"])),))
 
 
-def evidence_stage(screen: StageManifest) -> Stage:
-    """The stage that publishes evidence.parquet and decisions.parquet."""
-    tasks = []
-    for kind, output in (("evidence", layout.EVIDENCE), ("decisions", layout.DECISIONS)):
-        shards = tuple(s for s in screen.shards if s.path.endswith(f".{kind}.arrow"))
-        tasks.append(Task(f"{kind} table", MergeJob(shards, output), shards))
-    return Stage("evidence", 1, _merge, tuple(tasks))
+def evidence_stage(decisions: StageManifest) -> Stage:
+    """The stage that publishes evidence.parquet."""
+    shards = tuple(s for s in decisions.shards if s.path.endswith(".evidence.arrow"))
+    return Stage("evidence", 2, _merge, (Task("evidence table", MergeJob(shards), shards),))

@@ -148,7 +148,7 @@ def test_plan_and_status(raw: Any, tmp_path: Path, prep: Prep) -> None:
     assert [stage.stage for stage in found if stage.tasks] == stages
     assert "filters" in stages
     unfiltered = json.loads(clean(prep, raw, tmp_path / "no", "--dry-run").out)
-    assert not {"filters", "evidence"} & {stage["stage"] for stage in unfiltered}
+    assert not {"filters", "evidence", "verdicts"} & {stage["stage"] for stage in unfiltered}
     again = clean(prep, raw, out, *RULES)
     assert len(json.loads(again.out)["reused"]) == len(stages)
 

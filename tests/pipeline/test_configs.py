@@ -10,8 +10,6 @@ import pytest
 import pipeline
 from pipeline.config import load_config
 from pipeline.core.errors import ConfigError
-from pipeline.provenance.policy import decide, load_rules
-from pipeline.shipped import default_rules
 from pipeline.sources import planted, quickstart
 from pipeline.sources.record import BAD_REASONS
 from pipeline.verify import verify
@@ -35,79 +33,43 @@ def test_pile_config_states_the_defaults() -> None:
     assert config == bare
 
 
-def test_default_rules() -> None:
-    rules = load_rules(default_rules()).rules
-    assert {rule.decision for rule in rules} == {"quarantine", "review"}
-    assert any("Books3" in rule.origin for rule in rules)
-    assert all(rule.reason and rule.reason[0].islower() for rule in rules)
-
-
-def test_order_of_decisions() -> None:
-    """The first terminal rule decides; a review stands unless a later rule decides otherwise."""
-    origin, corpus, download, mention = load_rules(default_rules()).rules
-    assert decide([]) is None
-    assert decide([mention]) == mention
-    assert decide([corpus, mention]) == corpus
-    assert decide([corpus, download, mention]) == download
-    assert decide([origin, download]) == origin
-
-
-GOOD = "  - {id: a, origin: [X], decision: drop, reason: because}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rules:\n" + GOOD + GOOD, "two rules have the id 'a'"),
-        ("rules:\n" + GOOD.replace("drop", "delete"), ":2: rules.0.decision: expected"),
-        ("rules:\n" + GOOD.replace("origin", "orgin"), "did you mean 'origin'"),
-        ("rules:\n" + GOOD.replace("origin: [X], ", ""), "expected either origin or markers"),
-        ("rules:\n" + GOOD.replace("origin: [X]", "markers: [é]"), "plain ASCII"),
-        ("rules:\n" + GOOD.replace("origin: [X]", "markers: ['']"), "plain ASCII"),
-        ("rules:\n" + GOOD.replace("id: a", "id: A b"), ":2: rules.0.id:"),
-        ("rules:\n" + GOOD.replace("reason: because", "reason: ''"), ":2: rules.0.reason:"),
-        ("rules:\n" + GOOD.replace("[X]", "X"), ":2: rules.0.origin:"),
-        ("rules: 3\n", ":1: rules:"),
-        ("- id: a\n", "expected a mapping"),
-        ("", "expected a mapping"),
-        ("rule: []\n", "rule"),
-        ("rules: &x []\n", "anchors"),
-    ],
-)
-def test_bad_rules(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "rules.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as found:
-        load_rules(path)
-    assert message in str(found.value)
-    assert str(found.value).startswith(f"{path}:") and "\n" not in str(found.value)
-
-
-def test_bad_rules_stop_a_run_before_anything_is_written(corpus: Any, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.yaml"
-    rules.write_text("rules: 3\n")
-    overrides = (f"screen.rules={rules}",)
-    with pytest.raises(ConfigError, match=r"rules\.yaml:1"):
+def test_a_bad_policy_stops_a_run_before_anything_is_written(corpus: Any, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nrules: 3\n")
+    overrides = (f"screen.policy={policy}",)
+    with pytest.raises(ConfigError, match=r"policy\.yaml:2"):
         pipeline.run(corpus.config, tmp_path / "run", 0, overrides=overrides)
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="cannot read"):
-        pipeline.run(corpus.config, tmp_path / "run", 0, overrides=("screen.rules=nowhere.yaml",))
+        pipeline.run(corpus.config, tmp_path / "run", 0, overrides=("screen.policy=nowhere.yaml",))
 
 
-def test_own_rules(corpus: Any, tmp_path: Path) -> None:
-    """A rule that drops and one that clears; relative to the config."""
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(
+def test_own_policy_and_origins(corpus: Any, tmp_path: Path) -> None:
+    """A rule over a list of one's own, and one over the shipped list; relative to the config."""
+    policy, origins = tmp_path / "policy.yaml", tmp_path / "origins.yaml"
+    policy.write_text(
+        "version: 1\n"
         "rules:\n"
-        "  - {id: no-wiki, origin: [WIKI], decision: drop, reason: no encyclopaedia wanted}\n"
-        "  - {id: fine, origin: [Books3], decision: allow, reason: this copy is licensed}\n"
+        "  - id: no-wiki\n"
+        "    when: {origin.family: encyclopaedia}\n"
+        "    decision: drop\n"
+        "    reason: not wanted\n"
+        "    propagate: false\n"
+        "  - {id: look, when: {origin.family: books3}, decision: review, reason: is it ours}\n"
     )
-    pipeline.run(corpus.config, tmp_path / "run", 0, overrides=(f"screen.rules={rules}",))
+    origins.write_text(
+        "name: own\n"
+        "version: '1'\n"
+        "families:\n"
+        "  - {family: encyclopaedia, basis: 'a list for this test, 2026', labels: [Wiki]}\n"
+    )
+    overrides = (f"screen.policy={policy}", f'screen.origins=["{origins}"]')
+    pipeline.run(corpus.config, tmp_path / "run", 0, overrides=overrides)
     table = pq.read_table(tmp_path / "run/documents.parquet").to_pylist()
     wiki = {(r["state"], r["reason"]) for r in table if r["source"] == "Wiki"}
     assert wiki == {("dropped", "no-wiki"), ("dropped", "too_short")}
     book = [r for r in table if r["source"] == "Books3"]
-    assert [(r["decision"], r["rule"]) for r in book] == [("allow", "fine")]
+    assert [(r["decision"], r["rule"]) for r in book] == [("review", "look")]
     verify(tmp_path / "run")
 
 
@@ -126,7 +88,8 @@ def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PLANTED_REASONS = {
     ("kept", ""), ("dropped", "too_short"), ("duplicate", "near_duplicate"),
     ("duplicate", "exact_duplicate"),
-    ("quarantined", "origin-shadow-library"), ("quarantined", "marker-download"),
+    ("quarantined", "origin-listed"), ("quarantined", "marker-download"),
+    ("quarantined", "registered-text"), ("quarantined", "registered-passage"),
     ("bad_record", "bad_json"), ("bad_record", "surrogate"),
 }  # fmt: skip
 
@@ -135,7 +98,7 @@ def test_planted_records_show_every_reason(quickstart_run: Path) -> None:
     rows = pq.read_table(quickstart_run / "documents.parquet").to_pylist()
     assert {(r["state"], r["reason"]) for r in rows} == PLANTED_REASONS
     states = Counter(r["state"] for r in rows)
-    assert states == {"kept": 5, "dropped": 2, "duplicate": 2, "quarantined": 2, "bad_record": 2}
+    assert states == {"kept": 5, "dropped": 2, "duplicate": 2, "quarantined": 4, "bad_record": 2}
     assert {r["reason"] for r in rows if r["state"] == "bad_record"} <= set(BAD_REASONS)
     verify(quickstart_run)
 

@@ -2,14 +2,14 @@
 
 import pyarrow as pa
 
-from pipeline.stages.decisions import worst_decisions
-from pipeline.stages.screen import DECISION_SCHEMA
+from pipeline.provenance.evidence import DECISION_SCHEMA
+from pipeline.provenance.policy import worst_decisions
 
 
 def table(*rows: tuple[int, str, str]) -> pa.Table:
     return pa.Table.from_pylist(
         [
-            {"doc_id": d, "doc_key": bytes(16), "decision": decision, "rule": rule,
+            {"doc_id": d, "doc_key": d.to_bytes(16, "big"), "decision": decision, "rule": rule,
              "reason": "", "evidence": [f"{rule}{d}"]}
             for d, decision, rule in rows
         ],

@@ -19,18 +19,19 @@ from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.progress import Progress
+from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
+from pipeline.provenance.policy import Policy
 from pipeline.runner import Runner
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.decontaminate import (
-    OVERLAP_SCHEMA,
     OverlapRules,
     eval_index_stage,
     overlap_stage,
 )
-from pipeline.stages.screen import DECISION_SCHEMA, EVIDENCE_SCHEMA, evidence_stage
+from pipeline.stages.screen import evidence_stage
 
 RULES = OverlapRules(n=13, min_words=8, min_overlap=0.4, fields=None, action="drop")
 QUESTION = "Which statement best explains why photosynthesis is the foundation of most food webs?"
@@ -66,22 +67,29 @@ def texts_stage(*shards: tuple[str, ...]) -> Stage:
 
 @dataclass(frozen=True)
 class ScreenJob:
-    """(doc_id, decision) of one documents shard, as the screen stage would give them."""
+    """(doc_id, decision) of some of a shard's documents, as a stage of one's own gives them."""
 
     index: int
+    documents: int
     rows: tuple[tuple[int, str], ...]
 
 
 def _screen(job: ScreenJob, inputs: Inputs) -> Result:
     rows = [(d, d.to_bytes(16, "big"), decision) for d, decision in job.rows]
-    evidence = [(f"{d}-0", d, key, "origin", "r", "t", 0, 0, "") for d, key, _ in rows]
-    decisions = [(d, key, decision, "r", "It is so.", [f"{d}-0"]) for d, key, decision in rows]
+    evidence = [
+        (f"{d}-0", d, key, "origin", "", "label", "t", "", "t", 0, 0, None, "")
+        for d, key, _ in rows
+    ]
+    decisions = [
+        (d, key, decision, "r", "It is so.", [f"{d}-0"], None) for d, key, decision in rows
+    ]
     tables = (
         ("evidence", pa.Table.from_pylist(_named(evidence, EVIDENCE_SCHEMA), EVIDENCE_SCHEMA)),
         ("decisions", pa.Table.from_pylist(_named(decisions, DECISION_SCHEMA), DECISION_SCHEMA)),
     )
     return Result(
-        tuple(arrow_output(f"screen/{job.index:06d}.{kind}.arrow", t) for kind, t in tables)
+        tuple(arrow_output(f"screen/{job.index:06d}.{kind}.arrow", t) for kind, t in tables),
+        {"documents": job.documents},
     )
 
 
@@ -150,14 +158,15 @@ def test_from_sets_to_decisions(
     ]  # fmt: skip
 
     first, decisions = (table(shard) for shard in overlap.tasks[0].shards)
-    assert [(r["doc_id"], r["target"], r["field"], r["share"]) for r in first] == [
-        (0, "science/arc:17", "question", 1.0), (2, "science/arc:3", "question.passage", 1.0),
-    ]  # fmt: skip
+    assert [(r["doc_id"], r["target"], r["attributes"], r["score"]) for r in first] == [
+        (0, "science/arc:17", '{"field":"question"}', 1.0),
+        (2, "science/arc:3", '{"field":"question.passage"}', 1.0),
+    ]
     text = f"Ünlike this.\n{QUESTION.upper()}\nThat.".encode()
     found = text[first[0]["byte_offset"] :][: first[0]["byte_length"]].decode()
     assert found == QUESTION.upper().rstrip("?")
-    assert {(r["detector"], r["rule"], r["declared_licence"]) for r in first} == {
-        ("eval_overlap", "eval-overlap", "cc0")
+    assert {(r["detector"], r["rule"], r["kind"]) for r in first} == {
+        ("eval_overlap", "eval-overlap", "item")
     }  # fmt: skip
     assert [(d["doc_id"], d["decision"], d["rule"]) for d in decisions] == [
         (0, "drop", "eval-overlap"), (2, "drop", "eval-overlap"),
@@ -190,17 +199,19 @@ def test_decisions_take_the_place_of_the_screen_stage(
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION})
     rules = replace(RULES, action="quarantine")
     rows = ((0, "review"), (1, "quarantine"), (2, "drop"), (3, "allow"))
-    jobs = (ScreenJob(0, rows), ScreenJob(1, ()))
+    jobs = (ScreenJob(0, 5, rows), ScreenJob(1, 1, ()))
     screen = run(Stage("screen", 1, _screen, tuple(Task(f"screen {j.index}", j) for j in jobs)))
     clean = run(texts_stage((QUESTION, QUESTION, QUESTION, "x", QUESTION), ("y",)))
     index = run(eval_index_stage(find_eval_sets(("*.jsonl",), tmp_path), rules))
-    decisions = run(decisions_stage(screen, run(overlap_stage(clean, index, rules))))
+    overlap = run(overlap_stage(clean, index, rules))
+    decisions = run(decisions_stage(clean, Policy(version=1, rules=()), None, screen, overlap))
 
     assert [s.path.partition(".")[2] for s in decisions.shards] == [
-        s.path.partition(".")[2] for s in screen.shards
-    ]
+        "evidence.arrow", "policy.arrow", "decisions.arrow",
+    ] * 2  # fmt: skip
     assert [task.counters["documents"] for task in decisions.tasks] == [5, 1]
-    evidence, decided = (table(shard) for shard in decisions.tasks[0].shards)
+    evidence, by_policy, decided = (table(shard) for shard in decisions.tasks[0].shards)
+    assert by_policy == []
     assert [(d["doc_id"], d["decision"], d["rule"], len(d["evidence"])) for d in decided] == [
         (0, "quarantine", "eval-overlap", 2), (1, "quarantine", "r", 2), (2, "drop", "r", 2),
         (3, "allow", "r", 1), (4, "quarantine", "eval-overlap", 1),
@@ -209,11 +220,11 @@ def test_decisions_take_the_place_of_the_screen_stage(
     assert len(known) == len(evidence) == 8
     assert known == {e for d in decided for e in d["evidence"]}
     assert [row["doc_id"] for row in evidence] == sorted(row["doc_id"] for row in evidence)
-    assert [row["share"] for row in evidence if row["detector"] == "origin"] == [None] * 4
+    assert [row["score"] for row in evidence if row["detector"] == "origin"] == [None] * 4
 
     run(evidence_stage(decisions))
     published = pq.read_table(tmp_path / "run/evidence.parquet")
-    assert published.schema.names == [n for n in OVERLAP_SCHEMA.names if n != "doc_id"]
+    assert published.schema.names == [n for n in EVIDENCE_SCHEMA.names if n != "doc_id"]
     assert len(published) == 8
 
 

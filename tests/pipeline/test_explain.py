@@ -112,8 +112,8 @@ def test_a_kept_document_lists_those_it_stands_for(small_run: Any, prep: Prep) -
 
 def test_other_ends(small_run: Any, prep: Prep) -> None:
     quarantined = prep("explain", small_run.directory, key_of(small_run, "books3", "quarantined"))
-    assert "quarantine by origin-shadow-library: the source is listed" in quarantined.out
-    assert "evidence   origin-shadow-library: origin 'Books3'" in quarantined.out
+    assert "quarantine by origin-listed: its label is on list" in quarantined.out
+    assert "evidence   origin label 'books3': 'Books3'" in quarantined.out
     assert "exact" in quarantined.out and "texts      equal" in quarantined.out
     marker = explain(small_run.directory, key_of(small_run, "marker", "quarantined"))
     assert marker.evidence[0].byte_length > 0

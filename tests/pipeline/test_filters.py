@@ -69,13 +69,14 @@ def test_evidence_and_decisions(filtered: Path) -> None:
     evidence = rows(filtered, "evidence.parquet")
     decisions = {row["doc_key"]: row for row in rows(filtered, "decisions.parquet")}
     [word] = [e for e in evidence if e["rule"] == "c4_bad_words"]
-    assert (word["doc_key"], word["target"], word["value"]) == (
-        bad["doc_key"], "forbidden thing", None,
+    assert (word["doc_key"], word["target"], word["attributes"]) == (
+        bad["doc_key"], "forbidden thing", "",
     )  # fmt: skip
     here = [e for e in evidence if e["doc_key"] == marker["doc_key"]]
     failed = [e for e in here if e["rule"] in RULES]
     assert [e["rule"] for e in failed] == sorted((e["rule"] for e in failed), key=list(RULES).index)
-    assert all(e["value"] > e["limit"] for e in failed if e["rule"].startswith("repetition"))
+    measured = [json.loads(e["attributes"]) for e in failed if e["rule"].startswith("repetition")]
+    assert measured and all(m["value"] > m["limit"] for m in measured)
     decided = decisions[marker["doc_key"]]
     assert decided["rule"] == failed[0]["rule"]
     assert decided["reason"] == RULES[decided["rule"]]
@@ -108,7 +109,8 @@ def test_listed_and_explained(filtered: Path, prep: Prep) -> None:
     assert [r["place"]["key"] for r in found["records"]] == [r["doc_key"].hex() for r in words[:2]]
     evidence = found["records"][0]["evidence"][0]
     assert evidence["rule"] == "gopher_word_count"
-    assert evidence["value"] < evidence["limit"] == 100
+    value, limit = (evidence["attributes"][name] for name in ("value", "limit"))
+    assert value < limit == 100
     shown = prep("inspect", filtered, "--dropped", "too_short")
     assert shown.code == 0
     assert "too short" in shown.out
@@ -117,7 +119,7 @@ def test_listed_and_explained(filtered: Path, prep: Prep) -> None:
     assert "gopher_word_count (" in wrong.err
     explained = prep("explain", filtered, words[0]["doc_key"].hex())
     assert "dropped (gopher_word_count)" in explained.out
-    assert f"{evidence['value']:.4g}, limit 100" in explained.out
+    assert f"(limit 100, value {value:.4g})" in explained.out
 
 
 def test_one_source_only(filtered: Path, prep: Prep) -> None:

@@ -20,15 +20,9 @@ from pipeline.core.manifest import StageManifest
 from pipeline.progress import Progress
 from pipeline.runner import Runner
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.stages.cuts import cut_table_stage, cut_texts, cuts_stage
 from pipeline.stages.keep import STATES
-from pipeline.stages.lines import (
-    LineRules,
-    cut_table_stage,
-    cut_texts,
-    cuts_stage,
-    repeats_stage,
-    units_stage,
-)
+from pipeline.stages.lines import LineRules, repeats_stage, units_stage
 
 RULES = LineRules("line", 8, 2, None)
 MEMORY = 1 << 20
@@ -78,7 +72,7 @@ def cuts_of(root: Path, shards: Shards, rules: LineRules, memory: int) -> StageM
     run = runner_in(root).run
     toy = publish(run, shards)
     units = run(units_stage(toy, toy, rules))
-    cuts = run(cuts_stage(units, run(repeats_stage(units, rules, memory))))
+    cuts = run(cuts_stage(toy, units, run(repeats_stage(units, rules, memory)), None))
     run(cut_table_stage(cuts))
     return cuts
 
@@ -185,7 +179,7 @@ def test_only_what_depends_on_it_runs_again(tmp_path: Path) -> None:
     toy = publish(runner.run, corpus())
     units = runner.run(units_stage(toy, toy, RULES))
     more = replace(RULES, min_documents=200)
-    cuts = runner.run(cuts_stage(units, runner.run(repeats_stage(units, more, MEMORY))))
+    cuts = runner.run(cuts_stage(toy, units, runner.run(repeats_stage(units, more, MEMORY)), None))
     assert runner.reused == ["toy", "lines"]
     assert [task.counters["cuts"] for task in cuts.tasks] == [0, 0, 0]
 

@@ -116,6 +116,8 @@ fields = st.dictionaries(
 @example({"text": "a\ud800b"}, True)
 @example({"text": "😀", "meta": {"license": "\ud83d\ude00"}}, True)
 @example({"text": float("nan")}, True)
+@example({"text": "", "meta": None}, False)
+@example({"text": "", "meta": {"pile_set_name": None}}, False)
 @example({"text": "x", "score": float("inf")}, True)
 def test_record_equals_json(value: dict[str, Any], ascii_only: bool) -> None:
     """What Python's json sees is what a record holds; otherwise it is bad for a stated reason."""
@@ -124,7 +126,7 @@ def test_record_equals_json(value: dict[str, Any], ascii_only: bool) -> None:
     value = json.loads(line.decode("utf-8", "surrogatepass"))
     text, meta = value.get("text"), value.get("meta")
     plain_meta = meta is None or (
-        isinstance(meta, dict) and isinstance(meta.get("pile_set_name", ""), str)
+        isinstance(meta, dict) and isinstance(meta.get("pile_set_name"), str | None)
     )
     surrogate = isinstance(text, str) and any(0xD800 <= ord(c) < 0xE000 for c in text)
     if not isinstance(text, str) or not plain_meta:
@@ -134,7 +136,7 @@ def test_record_equals_json(value: dict[str, Any], ascii_only: bool) -> None:
     else:
         assert isinstance(item, Record), item
         assert item.text == text
-        assert json.loads(item.meta) == (meta or {})
+        assert (json.loads(item.meta) or {}) == (meta or {})
         assert item.source == (meta or {}).get("pile_set_name")
         licence = (meta or {}).get("license", "")
         assert item.licence == (licence if isinstance(licence, str) else "")

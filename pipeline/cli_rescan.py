@@ -1,0 +1,72 @@
+"""`prep rescan`: parses, calls, prints; no logic."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from pipeline.options import JsonOption, WorkersOption
+from pipeline.terminal import out, print_json, print_line, readable_bytes, shown
+
+
+def register(app: typer.Typer) -> None:
+    """Add `rescan` to the `prep` app."""
+    app.command(
+        no_args_is_help=True,
+        epilog="Examples:\n\n`prep rescan runs/pile --registry claims/ --estimate`\n\n"
+        "`prep rescan runs/pile --registry claims/ --workers 8`\n\n"
+        "then `prep trace runs/pile --work ID --train out` and `prep takedown`",
+    )(rescan)
+
+
+def rescan(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="a finished run directory")],
+    registry: Annotated[
+        list[Path], typer.Option(metavar="DIR", help="a registry of works, repeatable")
+    ],
+    policy: Annotated[
+        str, typer.Option(metavar="FILE", help="what would follow: a policy, or builtin:default")
+    ] = "builtin:default",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="RUN/rescans/NAME [default: the registry's]")
+    ] = "",
+    estimate: Annotated[bool, typer.Option(help="say what it costs, and stop")] = False,
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look through the documents of a finished run for works that were registered later.
+
+    The run is not changed: what is found counts for `prep trace` and `prep takedown`. A match is a
+    text overlap or a resemblance, no finding about permission; no match is no evidence of absence.
+    """
+    from pipeline.progress import Progress
+    from pipeline.rescan import matched_works, plan_rescan
+    from pipeline.rescan import rescan as look_through
+
+    asked = plan_rescan(directory, registry, policy, name)
+    cost = {"bytes": asked.bytes, "cpu_seconds": round(asked.cpu_seconds, 1),
+            "works": len(asked.registry.works)}  # fmt: skip
+    if estimate and as_json:
+        return print_json({"directory": str(asked.out), **cost})
+    if not as_json:
+        print_line(
+            f"{readable_bytes(asked.bytes)} of text against {cost['works']:,} works: about "
+            f"{asked.cpu_seconds:,.0f} seconds of one core"
+        )
+    if estimate:
+        return None
+    look_through(asked, workers, progress=Progress())
+    works = matched_works(asked)
+    if as_json:
+        found = [vars(work) for work in works]
+        return print_json({"directory": str(asked.out), **cost, "matched": found})
+    table = Table("work", "title", "found by")
+    for column in ("documents", "kept", "tokens"):
+        table.add_column(column, justify="right")
+    for work in works:
+        numbers = (f"{n:,}" for n in (work.documents, work.kept, work.tokens))
+        table.add_row(work.work_id, shown(work.title), ", ".join(work.detectors), *numbers)
+    if works:
+        out.print(table)
+    return print_line(f"{len(works):,} works matched; {asked.out}/evidence.parquet")

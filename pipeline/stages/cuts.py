@@ -1,0 +1,152 @@
+"""Cuts: what is taken out of texts before they are tokenized: repeated lines, and what the policy
+redacts.
+
+`redactions` finds the spans of decisions to redact; `cuts` gathers all spans of a documents shard;
+`cut_table` publishes them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import layout
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.policy import redaction_spans
+from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.stages.lines import REPEATS
+
+_CUTS = pa.schema([field for field in REPEATS if field.name != "shard"])
+_MOST_BYTES = 1 << 36
+"""More than any text has."""
+
+
+@dataclass(frozen=True)
+class RedactionsJob:
+    """One documents shard, the evidence on it and the decisions that hold."""
+
+    index: int
+    documents: Shard
+    evidence: Shard
+    decisions: Shard
+
+
+def _redactions(job: RedactionsJob, inputs: Inputs) -> Result:
+    decisions, evidence = inputs.table(job.decisions), inputs.table(job.evidence)
+    spans = redaction_spans(decisions, evidence)
+    keys = inputs.table(job.documents, ["doc_key"])["doc_key"].combine_chunks()
+    start = spans["byte_offset"].to_numpy()
+    columns = {
+        "row": pc.index_in(spans["doc_key"], value_set=keys).cast(pa.uint32()),
+        "byte_start": pa.array(start.astype(np.uint32)),
+        "byte_end": pa.array((start + spans["byte_length"].to_numpy()).astype(np.uint32)),
+        "digest": pa.nulls(len(spans), pa.uint64()),
+        "first": pa.nulls(len(spans), _CUTS.field("first").type),
+    }
+    output = arrow_output(layout.shard("redactions", job.index, "arrow"), pa.table(columns, _CUTS))
+    return Result((output,), {"spans": len(spans)})
+
+
+def redactions_stage(
+    clean: StageManifest, decided: StageManifest, verdicts: StageManifest
+) -> Stage:
+    """The stage that finds what is redacted."""
+    evidence = [s for s in decided.shards if s.path.endswith(".evidence.arrow")]
+    decisions = [s for s in verdicts.shards if s.path.endswith(".decisions.arrow")]
+    groups = zip(clean.below("documents"), evidence, decisions, strict=True)
+    tasks = tuple(
+        Task(f"redactions of {group[0].path}", RedactionsJob(i, *group), group)
+        for i, group in enumerate(groups)
+    )
+    return Stage("redactions", 1, _redactions, tasks)
+
+
+@dataclass(frozen=True)
+class CutsJob:
+    """One documents shard: the keys of its rows, where repeats were found, what is redacted."""
+
+    index: int
+    keys: Shard
+    repeats: tuple[Shard, ...]
+    redactions: Shard | None
+
+
+def _cuts(job: CutsJob, inputs: Inputs) -> Result:
+    """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start. What is redacted
+    has neither a digest nor a place where it stays; it can overlap a repeated line."""
+    parts = [_CUTS.empty_table()]
+    for shard in job.repeats:
+        table = inputs.table(shard)
+        owner = table["shard"].to_numpy()
+        start, stop = np.searchsorted(owner, np.array([job.index, job.index + 1], np.uint32))
+        parts.append(table.slice(start, stop - start).drop_columns(["shard"]))
+    if job.redactions:
+        parts.append(inputs.table(job.redactions))
+    table = pa.concat_tables(parts)
+    order = np.lexsort((table["byte_start"].to_numpy(), table["row"].to_numpy()))
+    table = table.take(pa.array(order))
+    keys = inputs.table(job.keys, ["doc_key"])["doc_key"].take(table["row"])
+    table = table.add_column(0, "doc_key", keys).combine_chunks()
+    _, start, end = _apart(table)
+    counters = {
+        "documents": len(np.unique(table["row"].to_numpy())),
+        "cuts": len(table),
+        "bytes": int((end - start).sum()),
+    }
+    return Result((arrow_output(layout.shard("cuts", job.index, "arrow"), table),), counters)
+
+
+def cuts_stage(
+    clean: StageManifest, units: StageManifest | None, repeats: StageManifest | None,
+    redactions: StageManifest | None,
+) -> Stage:  # fmt: skip
+    """The stage that gives every documents shard its cuts; `below("cuts")` is parallel to it."""
+    documents = clean.below("documents")
+    keys = [s for s in units.shards if s.path.endswith(".keys.arrow")] if units else documents
+    found = tuple(repeats.shards) if repeats else ()
+    redacted = redactions.shards if redactions else (None,) * len(documents)
+    tasks = tuple(
+        Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, *found, *((r,) if r else ())))
+        for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
+    )
+    return Stage("cuts", 2, _cuts, tasks)
+
+
+def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
+    """The text column of a documents shard without its cuts."""
+    from dedup.lines import cut_column
+
+    return cut_column(texts, *_apart(cuts))
+
+
+def _apart(cuts: pa.Table) -> tuple["np.typing.NDArray[np.int64]", ...]:
+    """Rows, starts and ends of the cuts, which ascend by row and start; what overlaps is one."""
+    row, start, end = (
+        cuts[n].to_numpy().astype(np.int64) for n in ("row", "byte_start", "byte_end")
+    )
+    reached = np.maximum.accumulate(row * _MOST_BYTES + end)
+    begins = np.flatnonzero(np.r_[True, (row * _MOST_BYTES + start)[1:] > reached[:-1]][: len(row)])
+    last = np.r_[begins[1:], len(row)].astype(np.int64) - 1
+    stop = reached[last[: len(begins)]] - row[begins] * _MOST_BYTES
+    return row[begins], start[begins], stop
+
+
+@dataclass(frozen=True)
+class CutTableJob:
+    """The cuts of all shards, in order."""
+
+    cuts: tuple[Shard, ...]
+
+
+def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
+    columns = ["doc_key", "byte_start", "byte_end", "digest", "first"]
+    table = pa.concat_tables([inputs.table(shard, columns) for shard in job.cuts])
+    return Result((parquet_output(layout.CUTS, table),))
+
+
+def cut_table_stage(cuts: StageManifest) -> Stage:
+    """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
+    key of the document where the unit stays (both null for what was redacted)."""
+    shards = tuple(cuts.shards)
+    return Stage("cut_table", 1, _cut_table, (Task("table of cuts", CutTableJob(shards), shards),))

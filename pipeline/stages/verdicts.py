@@ -1,0 +1,120 @@
+"""Verdicts: decisions after they spread over the clusters of dedup, as the policy says; publishes
+decisions.parquet and the policy itself."""
+
+import itertools
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import layout
+from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.storage import canonical_json
+from pipeline.provenance.evidence import DECISION_SCHEMA
+from pipeline.provenance.policy import Policy, numbered, propagate, worst_decisions
+from pipeline.stage import (
+    Inputs,
+    Output,
+    Result,
+    Stage,
+    Task,
+    arrow_output,
+    bytes_output,
+    parquet_output,
+)
+from pipeline.stages.batches import I64, Batch, Batches, Corpus
+from pipeline.stages.clusters import CHOICE
+from pipeline.stages.keep import KINDS, kinds
+
+
+@dataclass(frozen=True)
+class VerdictsJob:
+    """`batches` ends with this run's documents and decisions, of which the policy made `by_policy`;
+    the clusters, if there are any, and their channels; the policy as JSON."""
+
+    batches: Batches
+    by_policy: tuple[Shard, ...]
+    clusters: tuple[Shard, ...]
+    channels: tuple[str, ...]
+    policy: str
+
+
+def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
+    own = job.batches.all[-1]
+    decisions = _tables(own.decisions, inputs)
+    taken_over = _taken_over(job, inputs)
+    decisions = worst_decisions(decisions, taken_over)
+    published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
+    counters = {"decisions": len(decisions), "taken_over": len(taken_over)}
+    policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
+    return Result((*_shards(own, decisions), published, policy), counters)
+
+
+def _tables(shards: tuple[Shard, ...], inputs: Inputs) -> pa.Table:
+    return pa.concat_tables([DECISION_SCHEMA.empty_table(), *(inputs.table(s) for s in shards)])
+
+
+def _taken_over(job: VerdictsJob, inputs: Inputs) -> pa.Table:
+    """The decisions that documents take over from others of their clusters."""
+    by_policy = _tables(job.by_policy, inputs)
+    if not len(by_policy):
+        return by_policy
+    policy = Policy.model_validate_json(job.policy)
+    spread = propagate(by_policy, _clusters(job, inputs), policy)
+    spread = spread.filter(pc.is_valid(spread["propagated_from"]))
+    columns = ["doc_id", "doc_key"]
+    documents = [inputs.table(shard, columns) for shard in job.batches.all[-1].documents]
+    return numbered(spread, pa.concat_tables(documents))
+
+
+def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
+    """What clusters.parquet will say of the documents that another stands for: keys, kind, exact
+    Jaccard similarity (null where it was not computed), and the batch of the kept one."""
+    corpus = Corpus(job.batches, inputs)
+    table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
+    channels, exact = table["channels"].to_numpy(), table["exact"].to_numpy()
+    kept = table["representative"].to_numpy().astype(np.int64)
+    names = [*(batch.name for batch in job.batches.all[:-1]), ""]
+    bounds = np.cumsum([batch.total for batch in job.batches.all])
+    batch = np.searchsorted(bounds, kept, side="right")
+    return pa.table(
+        {
+            "kept": _keys(corpus, kept),
+            "member": _keys(corpus, table["member"].to_numpy().astype(np.int64)),
+            "kind": pa.array(KINDS).take(pa.array(kinds(channels, exact, job.channels))),
+            "jaccard": pa.array(exact, from_pandas=True),
+            "index": pa.array(names, pa.string()).take(pa.array(batch)),
+        }
+    )
+
+
+def _keys(corpus: Corpus, documents: I64) -> pa.Array:
+    distinct, place = np.unique(documents, return_inverse=True)
+    keys = corpus.take("documents", ["doc_key"], distinct)["doc_key"].combine_chunks()
+    return keys.take(pa.array(place))
+
+
+def _shards(own: Batch, decisions: pa.Table) -> list[Output]:
+    """Per documents shard its rows; a doc_id says in which task its document was read."""
+    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
+    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
+    return [
+        arrow_output(f"verdicts/{index:06d}.decisions.arrow", decisions.slice(low, high - low))
+        for index, (low, high) in enumerate(itertools.pairwise(bounds))
+    ]
+
+
+def verdicts_stage(
+    policy: Policy, decided: StageManifest, batches: Batches,
+    clusters: StageManifest | None = None, channels: tuple[str, ...] = (),
+) -> Stage:  # fmt: skip
+    """One fan-in task over small columns."""
+    own = batches.all[-1]
+    chosen = tuple(clusters.shards) if clusters else ()
+    by_policy = tuple(s for s in decided.shards if s.path.endswith(".policy.arrow"))
+    job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
+    task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
+    settings = {"policy": fingerprint_of(policy.model_dump())}
+    return Stage("verdicts", 1, _verdicts, (task,), settings)
