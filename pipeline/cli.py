@@ -15,10 +15,18 @@ from pipeline.cli_clean import register as register_clean
 from pipeline.cli_clusters import register as register_clusters
 from pipeline.cli_convert import register as register_convert
 from pipeline.cli_dedup import register as register_dedup
+from pipeline.cli_disclose import register as register_disclose
 from pipeline.cli_export import register as register_export
+from pipeline.cli_policy import register as register_policy
+from pipeline.cli_quarantine import register as register_quarantine
+from pipeline.cli_registry import register as register_registry
 from pipeline.cli_repack import describe_split
 from pipeline.cli_repack import register as register_repack
+from pipeline.cli_rescan import register as register_rescan
+from pipeline.cli_screen import register as register_screen
+from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
+from pipeline.cli_trace import register as register_trace
 from pipeline.core.errors import PrepError
 from pipeline.options import JsonOption, WorkersOption
 from pipeline.show_mixture import show_mixture
@@ -119,10 +127,14 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
 
 @app.command(
     epilog="Examples:\n\n`prep verify runs/quickstart`\n\n"
+    "`prep verify runs/quickstart --lineage 10000`\n\n"
     "`prep verify --hdf5 /data/from/elsewhere --vocab-size 50257 --eos 50256`"
 )
 def verify(
     directory: DirectoryArgument,
+    lineage: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="tokenize N spans again and compare")
+    ] = None,
     hdf5: Annotated[bool, typer.Option(help="a directory of .h5 files from anywhere")] = False,
     vocab_size: Annotated[int | None, typer.Option(help="with --hdf5: ids are below this")] = None,
     eos: Annotated[int | None, typer.Option(help="with --hdf5: id between documents")] = None,
@@ -130,8 +142,9 @@ def verify(
 ) -> None:
     """Prove a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
 
-    With --hdf5: say what is wrong with a directory of HDF5 files, ours or not. Exit code 4 when
-    anything is wrong.
+    With --lineage: also tokenize the texts behind N spans again, drawn from all shards after all
+    shuffles, and compare token for token. With --hdf5: say what is wrong with a directory of HDF5
+    files, ours or not. Exit code 4 when anything is wrong.
     """
     if hdf5:
         from pipeline.hdf5.foreign import check_directory
@@ -140,54 +153,11 @@ def verify(
         return show_foreign(check_directory(directory, vocab_size, eos), as_json)
     from pipeline.verify import verify as verify_run
 
-    checks = verify_run(directory)
+    checks = verify_run(directory, lineage)
     if as_json:
         return _out.print_json(json.dumps([vars(check) for check in checks]))
     for check in checks:
         _out.print(f"ok  {check.name}: {check.detail}", markup=False)
-    return None
-
-
-@app.command(
-    epilog="Examples:\n\n`prep trace runs/quickstart --train out --step 57`\n\n"
-    "`prep trace runs/quickstart --file hdf5/train/examples_000000.h5 --row 3`\n\n"
-    "`prep trace runs/corpus --file hdf5/train/examples_000000.h5 --token 123456`"
-)
-def trace(
-    directory: DirectoryArgument,
-    train: Annotated[Path | None, typer.Option(help="model_dir of a training run")] = None,
-    step: Annotated[int | None, typer.Option(help="1-based training step")] = None,
-    file: Annotated[Path | None, typer.Option(help="an HDF5 shard of the run")] = None,
-    row: Annotated[int | None, typer.Option(help="0-based row of that shard")] = None,
-    token: Annotated[int | None, typer.Option(help="0-based token of a corpus shard")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the documents behind a training step, an HDF5 row or a token of a corpus."""
-    from pipeline.provenance.trace import trace_row, trace_step, trace_token
-
-    if train is not None and step is not None:
-        spans = trace_step(directory, train, step)
-    elif file is not None and row is not None:
-        spans = trace_row(directory, file, row)
-    elif file is not None and token is not None:
-        spans = trace_token(directory, file, token)
-    else:
-        raise typer.BadParameter("give --train and --step, or --file and --row (or --token)")
-    if as_json:
-        return _out.print_json(json.dumps([vars(span) for span in spans]))
-    table = Table("row", "tokens", "document", "source", "file:line", "licence", "decision")
-    for s in spans:
-        cells = (
-            s.file if s.row is None else f"{s.file}[{s.row}]",
-            f"{s.token_start}-{s.token_end}",
-            s.document,
-            s.source,
-            f"{s.path}:{s.line}",
-            s.licence or "-",
-            f"{s.decision} {s.rule}".strip(),
-        )
-        table.add_row(*(_shown(cell) for cell in cells))
-    _out.print(table)
     return None
 
 
@@ -204,9 +174,17 @@ register_dedup(app)
 register_clean(app)
 register_clusters(app)
 register_convert(app)
+register_disclose(app)
 register_export(app)
+register_policy(app)
+register_quarantine(app)
+register_registry(app)
 register_repack(app)
+register_rescan(app)
+register_screen(app)
+register_takedown(app)
 register_tokenizer(app)
+register_trace(app)
 
 
 def _print_ledger(ledger: dict[str, Any]) -> None:

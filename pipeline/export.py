@@ -152,7 +152,7 @@ def _jobs(source: Source, request: Request, splits: tuple[str, ...]) -> Iterator
         yield TextJob(
             str(source.directory), index, document, source.ends[index], source.cuts[index],
             source.copies[index], splits, request.fields, source.seed if request.shuffle else None,
-            request.file_bytes,
+            request.file_bytes, source.taken_down,
         )  # fmt: skip
 
 

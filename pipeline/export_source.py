@@ -11,13 +11,15 @@ from pipeline.run_directory import read_finished
 from pipeline.runner import manifest_path
 from pipeline.splits import TRAIN
 from pipeline.stages.export import TableRows
+from pipeline.takedown.later_runs import standing
 
 
 @dataclass(frozen=True)
 class Source:
     """A run: where it is, its config's name, a hash of its content, its documents shards; parallel
     to these their rows of documents.parquet, their rows of lines.parquet if lines were cut, and the
-    copies of their documents if there is a mixture; its splits and its seed."""
+    copies of their documents if there is a mixture; its splits and its seed; tables of documents
+    that were taken down of it since, with their hashes."""
 
     directory: Path
     name: str
@@ -28,6 +30,7 @@ class Source:
     copies: tuple[Shard | None, ...]
     splits: tuple[str, ...]
     seed: int
+    taken_down: tuple[tuple[str, str], ...]
 
 
 def open_source(directory: Path) -> Source:
@@ -58,6 +61,7 @@ def open_source(directory: Path) -> Source:
         _stage(directory, "mixture").below("mixture") if "mixture" in stages else nothing,
         (TRAIN, *(name for name, _ in held_out)),
         int(_stage(directory, "scatter").fields["settings"]["seed"]),
+        standing(directory).masked,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import Config
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
 from pipeline.filters.rules import has_rules
@@ -20,12 +19,16 @@ from pipeline.stage import Stage
 from pipeline.stages.plan import Plan
 from pipeline.upkeep import (
     CUT_STAGES,
+    DECISION_STAGES,
     DEDUP_STAGES,
     FILTER_STAGES,
     LINE_STAGES,
     MIXTURE_STAGES,
     OVERLAP_STAGES,
+    REDACT_STAGES,
+    REVIEW_STAGES,
     STORIES,
+    TAKEDOWN_STAGES,
     VSL_STAGES,
 )
 
@@ -89,25 +92,25 @@ def _committed(out: Path, stage: str) -> StageManifest | None:
         return None
 
 
-def _left_out(config: Config, plan: Plan, story: str) -> tuple[str, ...]:
-    """Stages that this config and these inputs do not call for."""
+def _left_out(prepared: Prepared, story: str) -> tuple[str, ...]:
+    """Stages that this config, these inputs and what the run directory holds do not call for."""
+    config, plan, redacts = prepared.config, prepared.plan, prepared.screening.redacts
     filtered = has_rules(config.filters)
     return (
         *(() if plan.large else CUT_STAGES),
         *(DEDUP_STAGES if config.dedup.preset == "none" else ()),
-        *(() if config.decontaminate.sets else _overlap_stages(filtered)),
+        *(() if config.decontaminate.sets else OVERLAP_STAGES),
         *(() if filtered else FILTER_STAGES),
-        *(("evidence",) if story == "clean" and not filtered else ()),
-        *(LINE_STAGES if config.lines.unit == "none" else ()),
+        *(DECISION_STAGES if story == "clean" and not filtered else ()),
+        *(() if prepared.screening.reviews else REVIEW_STAGES),
+        *(() if prepared.takedowns.dropped else TAKEDOWN_STAGES),
+        *(() if redacts else REDACT_STAGES),
+        *(LINE_STAGES[:2] if config.lines.unit == "none" else ()),
+        *(LINE_STAGES[2:] if config.lines.unit == "none" and not redacts else ()),
         *(() if config.pack.format == "vsl" else VSL_STAGES),
         *(() if is_asked(config.mixture) else MIXTURE_STAGES),
         *(("rows",) if config.pack.format == "corpus" else ()),
     )
-
-
-def _overlap_stages(filtered: bool) -> tuple[str, ...]:
-    """Filters alone need decisions joined too."""
-    return tuple(stage for stage in OVERLAP_STAGES if stage != "decisions" or not filtered)
 
 
 def _large(plan: Plan) -> int:
@@ -121,7 +124,7 @@ def forecast(prepared: Prepared, story: Story = PREPARATION) -> list[StageForeca
     text = sum(file.text_estimate for file in prepared.plan.files)
     largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
-    left_out = _left_out(prepared.config, prepared.plan, story.name)
+    left_out = _left_out(prepared, story.name)
     stages = []
     for stage in STORIES[story.name]:
         if stage in left_out:

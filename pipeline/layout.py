@@ -2,14 +2,14 @@
 
 OWNED_DIRECTORIES = (
     "pieces", "documents", "drops", "masked", "signatures", "runs", "bands", "components", "routes",
-    "clusters", "screen", "overlap", "filters", "decisions", "keep", "splits", "lines", "repeats",
-    "cuts", "tokens", "mixture", "shuffle", "stream", "bins", "rows", "hdf5", "records", "cleaned",
-    "manifests",
+    "clusters", "registry", "screen", "overlap", "filters", "reviews", "withheld", "decisions",
+    "verdicts", "keep", "splits", "lines", "repeats", "redactions", "cuts", "tokens", "mixture",
+    "shuffle", "stream", "bins", "rows", "hdf5", "records", "cleaned", "quarantine", "manifests",
 )  # fmt: skip
 INTERMEDIATE_DIRECTORIES = (
     "pieces", "signatures", "runs", "bands", "components", "routes", "clusters", "screen",
-    "overlap", "filters", "decisions", "keep", "splits", "lines", "repeats", "cuts", "shuffle",
-    "stream", "bins", "rows",
+    "overlap", "filters", "reviews", "withheld", "decisions", "verdicts", "keep", "splits", "lines",
+    "repeats", "redactions", "cuts", "shuffle", "stream", "bins", "rows",
 )  # fmt: skip
 """Deleted by `prep clean-up`: nothing but a rebuild of later stages reads them."""
 
@@ -22,6 +22,27 @@ RECORDS = "records"
 CLEANED = "cleaned"
 """The cleaned records of every task (`prep clean`)."""
 
+REGISTRY = "registry"
+"""What documents were compared with: lists, works, the index of their texts."""
+
+TAKEDOWNS = "takedowns"
+"""What was taken down: a record, the documents and a form for each takedown (`prep takedown`)."""
+
+QUARANTINE = "quarantine"
+"""The text of quarantined documents, apart from all other text (`prep quarantine`)."""
+
+KEPT_DIRECTORIES = (TAKEDOWNS,)
+"""Written beside the stages; every commit of the run names the files below."""
+
+LOGS = ("events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
+"""Logs at the top of a run that grow after it is finished; no manifest names them."""
+
+RESCANS = "rescans"
+"""What was found in the documents of a finished run later: a directory for each `prep rescan`."""
+
+PENDING = ".pending.json"
+"""The end of a file that says what is going on right now; no manifest names it."""
+
 INPUTS = "inputs.parquet"
 SOURCES = "sources.parquet"
 DOCUMENTS = "documents.parquet"
@@ -30,6 +51,7 @@ CUTS = "lines.parquet"
 EVAL_ITEMS = "eval_items.parquet"
 EVIDENCE = "evidence.parquet"
 DECISIONS = "decisions.parquet"
+POLICY = "policy.json"
 LEDGER = "ledger.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -37,8 +59,8 @@ REPORT = "report.html"
 CLUSTER_REPORT = "clusters.html"
 MANIFEST = "manifest.json"
 OWNED_FILES = (
-    INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, LEDGER, REPORT, CLUSTER_REPORT,
-    MANIFEST, CUTS, EVAL_ITEMS, TOKENIZER, TOKENIZER_CONFIG,
+    INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, POLICY, LEDGER, REPORT,
+    CLUSTER_REPORT, MANIFEST, CUTS, EVAL_ITEMS, TOKENIZER, TOKENIZER_CONFIG,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pipeline.core.manifest import StageManifest
 from pipeline.stage import Stage
 from pipeline.stages.account import SplitCounts, split_accounts
 from pipeline.stages.corpus import corpus_stage
+from pipeline.stages.inverse import inverse_stage
 from pipeline.stages.pack import Vocabulary, pack_stage
 from pipeline.stages.params import params_stage
 from pipeline.stages.rows import rows_stage
@@ -27,6 +28,7 @@ def pack_streams(
     `clean` gives the number of records of every clean task.
     """
     pack = _packed(config, vocabulary, clean, gather, run)
+    run(inverse_stage(config, clean, gather, pack))
     counts = split_accounts(config, gather, pack)
     run(params_stage(config, vocabulary, gather, pack, counts))
     return counts

@@ -1,7 +1,8 @@
 """The story of a preparation: config -> plan -> stages -> manifest -> report."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +13,32 @@ from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
 from pipeline.deduplication import deduplicate, preset_of, verification_of
-from pipeline.filters.rules import Filters, load_filters
 from pipeline.indexes import load_earlier
 from pipeline.inputs_cache import InputHashes
 from pipeline.machine import check_engines, compile_kernels
 from pipeline.mixture import check_sources, is_asked
 from pipeline.pack_streams import pack_streams
 from pipeline.progress import Progress
-from pipeline.provenance.policy import Rules, load_rules
 from pipeline.provenance.recipe import Recipe
+from pipeline.quarantine.store import held_apart, restore, text_readers
 from pipeline.run_directory import commit, hold_and_run
-from pipeline.runner import Runner
-from pipeline.shipped import default_rules
+from pipeline.runner import FrozenStageError, Runner
+from pipeline.screening import Asked, asked, compile_screening, screening
 from pipeline.sources import quickstart
-from pipeline.sources.eval_sets import EvalSet, find_eval_sets
 from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
-from pipeline.stages.decisions import decisions_stage
-from pipeline.stages.decontaminate import (
-    OverlapRules,
-    eval_index_stage,
-    overlap_stage,
-)
-from pipeline.stages.filters import filters_stage
-from pipeline.stages.lines import (
-    LineRules,
-    cut_table_stage,
-    cuts_stage,
-    repeats_stage,
-    units_stage,
-)
+from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
+from pipeline.stages.lines import LineRules, repeats_stage, units_stage
 from pipeline.stages.mixture import mixture_accounts, mixture_stage, source_documents
 from pipeline.stages.pieces import pieces_stage, reading_of
 from pipeline.stages.plan import Plan, Reading, make_plan, plan_stage
 from pipeline.stages.report import report_stage
-from pipeline.stages.screen import evidence_stage, screen_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
+from pipeline.takedown.later_runs import Standing, raw_copies, standing
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
@@ -75,13 +62,12 @@ class Prepared:
     """A checked config with everything it names found, before anything is written."""
 
     config: Config
-    rules: Rules
+    screening: Asked
     plan: Plan
     earlier: tuple[Batch, ...]
-    eval_sets: tuple[EvalSet, ...]
-    filters: Filters
     tokenizer: TokenizerDefinition
     out: Path
+    takedowns: Standing
 
 
 @dataclass(frozen=True)
@@ -102,23 +88,16 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
     """Check the whole config and find the inputs. Raises ConfigError or InputError; writes nothing
     but, on first use, the quickstart corpus in the user's cache."""
     config = loaded.config
-    rules = load_rules(
-        default_rules()
-        if config.screen.rules == "builtin:default"
-        else loaded.base / config.screen.rules
-    )
     builtin = {}
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
+    wanted = asked(config, loaded.base, out)
     plan = make_plan(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
-    sets = config.decontaminate.sets
-    eval_sets = find_eval_sets(sets, loaded.base) if sets else ()
-    filters = load_filters(config.filters, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenizer = _tokenizer(config.tokenize, loaded.base)
-    return Prepared(config, rules, plan, earlier, eval_sets, filters, tokenizer, out)
+    return Prepared(config, wanted, plan, earlier, tokenizer, out, standing(out))
 
 
 def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
@@ -137,29 +116,19 @@ def _preparation(
         done[stage.name] = run_stage(stage)
         return done[stage.name]
 
-    index = _eval_index(prepared, run)
+    compiled = compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     if is_asked(config.mixture):
         check_sources(config.mixture, source_documents(clean))
-    decided: list[StageManifest] = []
-
-    def screen() -> StageManifest:
-        found = [run(screen_stage(clean, prepared.rules))]
-        if index is not None:
-            found.append(run(overlap_stage(clean, index, _overlap_rules(config))))
-        if prepared.filters.on:
-            found.append(run(filters_stage(clean, prepared.filters)))
-        decided.append(run(decisions_stage(*found)) if len(found) > 1 else found[0])
-        run(evidence_stage(decided[0]))
-        return decided[0]
-
-    keep = deduplicate(config, prepared.earlier, clean, screen, run)
+    taken_down = prepared.takedowns.dropped
+    screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
+    keep = deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
     tokenizer = run(tokenizer_stage(prepared.tokenizer))
-    cuts = _cuts(config, clean, keep, run)
+    cuts = _cuts(prepared, clean, done, run)
     tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, decided[0], tokens))
+    documents = run(documents_stage(clean, keep, done["verdicts"], tokens))
     mixture = None
     if is_asked(config.mixture):
         mixture = run(mixture_stage(config.mixture, config.seed, clean, tokens, documents))
@@ -173,30 +142,25 @@ def _preparation(
 
 
 PREPARATION = Story("prepare", _preparation)
-
-
-def _overlap_rules(config: Config) -> OverlapRules:
-    d = config.decontaminate
-    return OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action)
-
-
-def _eval_index(prepared: Prepared, run: RunStage) -> StageManifest | None:
-    """What evaluation items are looked for; first of all, so that bad sets fail early."""
-    if not prepared.eval_sets:
-        return None
-    return run(eval_index_stage(prepared.eval_sets, _overlap_rules(prepared.config)))
+SCREENED = ("prepare", "screen")
+"""Stories that screen documents."""
 
 
 def _cuts(
-    config: Config, clean: StageManifest, keep: StageManifest, run: RunStage
+    prepared: Prepared, clean: StageManifest, done: Mapping[str, StageManifest], run: RunStage
 ) -> StageManifest | None:
-    """The repeated lines or paragraphs that are cut from the text before it is tokenized."""
-    lines = config.lines
-    if lines.unit == "none":
+    """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
+    the policy redacts."""
+    lines, units, repeats, redactions = prepared.config.lines, None, None, None
+    if lines.unit != "none":
+        rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
+        units = run(units_stage(clean, done["keep"], rules))
+        repeats = run(repeats_stage(units, rules, prepared.config.dedup.memory))
+    if prepared.screening.redacts:
+        redactions = run(redactions_stage(clean, done["decisions"], done["verdicts"]))
+    if repeats is None and redactions is None:
         return None
-    rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
-    units = run(units_stage(clean, keep, rules))
-    cuts = run(cuts_stage(units, run(repeats_stage(units, rules, config.dedup.memory))))
+    cuts = run(cuts_stage(clean, units, repeats, redactions))
     run(cut_table_stage(cuts))
     return cuts
 
@@ -208,7 +172,7 @@ def read_inputs(
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
     reading = reading_of(prepared.plan, run(cutting) if cutting else None)
     run(plan_stage(reading))
-    clean = run(clean_stage(prepared.config, reading, unchanged))
+    clean = run(clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files))
     _check_read(prepared.config, clean)
     return reading, clean
 
@@ -239,12 +203,32 @@ def run(
     progress = progress or Progress(quiet=True)
 
     def attempt(removed: frozenset[str]) -> Manifest:
-        compile_kernels(prepared.config, progress.note)
+        compile_kernels(prepared.config, progress.note, story.name in SCREENED)
         if story is PREPARATION:
             check_engines(prepared.tokenizer, progress.note)
-        return _run_stages(prepared, story, workers, verify_inputs, progress, removed)
+        now = replace(prepared, takedowns=standing(prepared.out))
+        while True:
+            try:
+                return _run_stages(now, story, workers, verify_inputs, progress, removed)
+            except FrozenStageError as frozen:
+                if frozen.stage in text_readers(prepared.out):
+                    restore(prepared.out)
+                    continue
+                now = written_anew(now, story, frozen)
+                progress.note(f"{frozen}: writing the data set without the documents taken down")
 
     return hold_and_run(prepared.out, progress, attempt)
+
+
+def written_anew(prepared: Prepared, story: Story, frozen: FrozenStageError) -> Prepared:
+    """What was prepared, its documents taken down now to be dropped. Raises InputError for a story
+    that decides nothing."""
+    if story is not PREPARATION:
+        raise InputError(
+            f"{prepared.out}: {frozen}, and documents were taken down of it; take their lines out "
+            "of the raw shards and choose another --out"
+        )
+    return replace(prepared, takedowns=prepared.takedowns.written_anew())
 
 
 def _run_stages(
@@ -264,7 +248,8 @@ def _run_stages(
     root = out.absolute() if address else out  # workers elsewhere have another current directory
     with executor(workers, plan.bytes, address, root) as where:
         journal.event("run", config=config.name, story=story.name, workers=where.workers)
-        runner = Runner(root, where, journal, progress, removed)
+        frozen = prepared.takedowns.frozen | text_readers(out)
+        runner = Runner(root, where, journal, progress, removed, frozen)
 
         def run_stage(stage: Stage) -> StageManifest:
             manifest = runner.run(stage)
@@ -274,7 +259,9 @@ def _run_stages(
             return manifest
 
         stages = story.tell(prepared, run_stage, hashes.unchanged)
-        commit(out, (config.name, story.name), stages, runner.removed)
+        stages = held_apart(out, stages, datetime.now().astimezone().date())
+        removed = runner.removed | raw_copies(out, prepared.takedowns)
+        commit(out, (config.name, story.name), stages, removed)
         journal.event("done", reused=runner.reused, timings=progress.timings)
         return Manifest(out, stages, tuple(runner.reused))
 

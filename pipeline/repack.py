@@ -29,6 +29,7 @@ from pipeline.stages.account import repack_account_stage
 from pipeline.stages.borrow import borrow, tables_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.splits import splits_stage
+from pipeline.takedown.later_runs import check_is_masked_nowhere
 
 STORY = "repack"
 TOKENS = "tokens"
@@ -138,6 +139,7 @@ def open_tokenized(directory: Path) -> Tokenized:
             f"{directory}: {gone[0]} is missing ({len(gone)} files of {TOKENS}/ are); repack needs "
             "the tokens of the run: run it again with its config"
         )
+    check_is_masked_nowhere(directory, "other rows")
     return Tokenized(directory.resolve(), str(manifest["config"]), stages)
 
 

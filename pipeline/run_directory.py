@@ -55,11 +55,9 @@ def commit(
         if shard.path.partition("/")[0] not in removed
     }
     sweep_strays(out, {*shards, *manifests})
-    files = [
-        {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
-        for path in manifests
-    ]
+    files = [_entry(out, path) for path in manifests]
     files += [{"path": s.path, "size": s.size, "hash": s.hash} for s in shards.values()]
+    files += [_entry(out, path) for path in _kept_beside(out)]
     value = {
         "format": 1,
         "config": names[0],
@@ -73,6 +71,21 @@ def commit(
     }
     write_sealed(removed_note(out), {"removed": sorted(removed)})
     write_sealed(out / layout.MANIFEST, value)
+
+
+def _entry(out: Path, path: str) -> dict[str, Any]:
+    place = out / path
+    return {"path": path, "size": place.stat().st_size, "hash": storage.hash_file(place)}
+
+
+def _kept_beside(out: Path) -> list[str]:
+    """Files beside the stages that every run keeps, but what is only there while work goes on."""
+    return [
+        path.as_posix()
+        for name in layout.KEPT_DIRECTORIES
+        for path in (p.relative_to(out) for p in sorted((out / name).rglob("*")) if p.is_file())
+        if not path.name.endswith(layout.PENDING)
+    ]
 
 
 def sweep_strays(out: Path, named: set[str]) -> int:

@@ -1,8 +1,9 @@
 """Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
 
+import dataclasses
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from pipeline.progress import Progress
 from pipeline.stage import Inputs, Output, Stage, Task, TaskFunction
 
 TOP_MANIFEST = "manifest.json"
+_LEFT_OUT = ("location", "withheld")
 STAGE_MANIFESTS = "manifests"
 
 
@@ -102,18 +104,27 @@ class RemovedInputError(Exception):
         self.directories = directories
 
 
+class FrozenStageError(Exception):
+    """A stage would have to be made again, but a takedown changed what it is made of."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(f"{stage} changes")
+        self.stage = stage
+
+
 class Runner:
     """Runs stages of one run directory, one after the other.
 
     Shards in `removed` directories were deleted by clean-up; their stages count as done until
-    another stage needs them.
+    another stage needs them. Raises FrozenStageError instead of making a `frozen` stage again.
     """
 
     def __init__(
         self, root: Path, executor: Executor, journal: Journal, progress: Progress,
-        removed: frozenset[str] = frozenset(),
+        removed: frozenset[str] = frozenset(), frozen: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.root = root
+        self._frozen = frozen
         self.removed = removed
         self.manifests: list[StageManifest] = []
         self.reused: list[str] = []
@@ -135,6 +146,8 @@ class Runner:
             self.reused.append(stage.name)
             self.manifests.append(old)
             return old
+        if stage.name in self._frozen:
+            raise FrozenStageError(stage.name)
         self._announce(stage, old, fields)
         storage.remove(self.root / TOP_MANIFEST)
         records = self._run_tasks(stage, old)
@@ -250,7 +263,7 @@ def stage_fields(stage: Stage) -> dict[str, Any]:
 
 
 def _task_fields(task: Task) -> dict[str, Any]:
-    return {"job": plain(task.job), "inputs": [(s.path, s.content_hash) for s in task.inputs]}
+    return {"job": plain(task.job), "inputs": [s.identity for s in task.inputs]}
 
 
 def task_fingerprint(stage: Stage, task: Task) -> str:
@@ -268,13 +281,16 @@ def _shared_fields(stage: Stage) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A job as plain data for hashing; fields named `location` say where, not what, and are left
+    """A job as plain data for hashing; shards count by their content. Fields named `location` say
+    where, not what, and `withheld` what must not be stored whatever is asked for; both are left
     out.
     """
+    if isinstance(value, Shard):
+        return list(value.identity)
     if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items() if k != "location"}
+        return {str(k): plain(v) for k, v in value.items() if k not in _LEFT_OUT}
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     if isinstance(value, bytes):

@@ -10,28 +10,35 @@ from pipeline.core.journal import read_events
 from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
 from pipeline.runner import manifest_path, record_directory, removed_note
 
-OVERLAP_STAGES = ("eval_index", "overlap", "decisions")
+OVERLAP_STAGES = ("eval_index", "overlap")
 LINE_STAGES = ("lines", "repeats", "cuts", "cut_table")
 VSL_STAGES = ("bins",)
 MIXTURE_STAGES = ("mixture",)
 FILTER_STAGES = ("filters",)
+REVIEW_STAGES = ("reviews",)
+REDACT_STAGES = ("redactions",)
+TAKEDOWN_STAGES = ("withheld",)
 """Stages that are off by default."""
 
 CUT_STAGES = ("pieces",)
 """Stages that run only where a raw shard is too large for one task."""
 
+DECISION_STAGES = ("decisions", "evidence", "verdicts")
+"""Stages that `prep clean` leaves out where nothing is looked for."""
+
 DEDUP_STAGES = ("signatures", "bands", "components", "route", "clusters")
 """Stages that `dedup.preset: none` leaves out."""
 
 _PREPARE = (
-    "eval_index", "pieces", "plan", "clean", "signatures", "bands", "screen", "overlap", "filters",
-    "decisions", "evidence", "components", "route", "clusters", "keep", "lines", "repeats", "cuts",
-    "cut_table", "tokenizer", "tokenize", "sources", "documents", "mixture", "scatter", "gather",
-    "bins", "rows",
-    "pack", "params", "account", "report",
+    "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen", "overlap",
+    "filters", "reviews", "withheld", "decisions", "evidence", "components", "route", "clusters",
+    "verdicts", "keep", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenizer",
+    "tokenize", "sources", "documents", "mixture", "scatter", "gather", "bins", "rows", "pack",
+    "inverse", "params", "account", "report",
 )  # fmt: skip
 _OFF_BY_DEFAULT = (
-    *OVERLAP_STAGES, *FILTER_STAGES, *LINE_STAGES, *VSL_STAGES, *MIXTURE_STAGES, *CUT_STAGES,
+    *OVERLAP_STAGES, *FILTER_STAGES, *REVIEW_STAGES, *TAKEDOWN_STAGES, *REDACT_STAGES, *LINE_STAGES,
+    *VSL_STAGES, *MIXTURE_STAGES, *CUT_STAGES,
 )  # fmt: skip
 STAGES = tuple(stage for stage in _PREPARE if stage not in _OFF_BY_DEFAULT)
 """Stages of `prep run` with a default config and small files, in order."""
@@ -46,11 +53,17 @@ STORIES = {
     "index": _DEDUP_ALONE,
     "export": ("scatter_text", "gather_text"),
     "clean": (
-        "pieces", "plan", "clean", "filters", "evidence", "keep", "sources", "documents", "account",
-        "cleaned",
+        "pieces", "plan", "clean", "filters", *DECISION_STAGES, "keep", "sources", "documents",
+        "account", "cleaned",
     ),
+    "screen": (
+        "eval_index", "registry", *_DEDUP_ALONE[:8], "screen", "overlap", "filters", "reviews",
+        "withheld", *DECISION_STAGES, "keep", "sources", "documents", "account",
+    ),
+    "rescan": ("registry", "screen", *DECISION_STAGES),
     "repack": (
-        "tables", "splits", "scatter", "gather", "bins", "rows", "pack", "params", "account",
+        "tables", "splits", "scatter", "gather", "bins", "rows", "pack", "inverse", "params",
+        "account",
     ),
 }  # fmt: skip
 """Stages of every story of `prep`, in order."""

@@ -20,8 +20,10 @@ from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitFacts, check_split
 from pipeline.provenance.coverage import check_lineage, read_lineage
+from pipeline.provenance.inverse_check import check_inverse
 from pipeline.sources.copy import count_records
 from pipeline.split_check import straddling
+from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
 
 _WRITES_RECORDS = {"dedup": layout.RECORDS, "clean": layout.CLEANED}
 """Stories that write the records of kept documents, and the directory of these."""
@@ -35,9 +37,11 @@ class Check:
     detail: str
 
 
-def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[Check]:
+def verify(
+    directory: Path, lineage: int | None = None, on_file: Callable[[], None] = lambda: None
+) -> list[Check]:
     """Check hashes, ledger, copied records, HDF5 contract, count(EOS) and lineage coverage of a run
-    directory, whatever of these its story makes.
+    directory, whatever of these its story makes; and tokenize `lineage` spans again.
 
     Calls `on_file` for every file hashed. Raises IntegrityError naming everything found wrong.
     """
@@ -48,6 +52,9 @@ def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     checks = [_hashes(directory, manifest, on_file)]
+    taken_down = check_takedowns(directory)
+    if taken_down is not None:
+        checks.append(Check("takedowns", taken_down))
     if manifest.get("story") == "export":
         return [*checks, _exported(directory, manifest)]
     ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
@@ -62,7 +69,11 @@ def verify(directory: Path, on_file: Callable[[], None] = lambda: None) -> list[
         checks.append(_straddling(directory))
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
-        checks += _split(dataset, name, split, documents)
+        checks += _split(dataset, name, split, documents, check_masked(directory, dataset))
+    if lineage:
+        from pipeline.provenance.lineage_sample import check_spans
+
+        checks.append(Check("lineage", check_spans(directory, lineage).words))
     return checks
 
 
@@ -75,9 +86,9 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
         except IntegrityError as error:
             problems.append(str(error))
         on_file()
-    named = {file["path"] for file in files} | {layout.MANIFEST}
+    named = {file["path"] for file in files} | {layout.MANIFEST, *layout.LOGS}
     problems += [f"{directory / p}: not in the manifest" for p in storage.files_below(directory)
-                 if p.as_posix() not in named]  # fmt: skip
+                 if p.as_posix() not in named and p.parts[0] != layout.RESCANS]  # fmt: skip
     if problems:
         raise IntegrityError("\n".join(problems))
     removed = manifest.get("removed") or []
@@ -117,7 +128,7 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     folder = _WRITES_RECORDS[manifest["story"]]
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
     found = sum(count_records(directory / path) for path in files)
-    kept = sum(s.kept.documents for s in ledger.sources.values())
+    kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
     if found != kept:
         raise IntegrityError(f"{directory / folder}: {found:,} records, {kept:,} were kept")
     return Check("records", f"{found:,} records in {len(files)} files, all that were kept")
@@ -137,27 +148,31 @@ def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
 
 
 def _split(
-    dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table
+    dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table, holes: Holes
 ) -> Iterator[Check]:
     facts = check_split(dataset)
-    found = (facts.rows, facts.mask_sum, facts.tokens)
+    found = (facts.rows, facts.mask_sum + holes.masked_labels, facts.tokens)
     if found != (split.rows, split.mask_sum, split.corpus_tokens):
         raise IntegrityError(
             f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels, {facts.tokens} tokens of a "
             "corpus; the ledger differs"
         )
-    spans, ends = check_lineage(dataset, name, documents)
+    spans, ends = check_lineage(dataset, name, documents, holes.labels)
     if split.segments and split.segments != spans:
         raise IntegrityError(f"hdf5/{name}: {spans:,} segments; the ledger has {split.segments:,}")
-    eos, expected = facts.eos_labels, split.documents
-    if dataset.layout is SAMPLE:
+    eos, expected = facts.eos_labels - holes.corpus_tokens, split.documents - holes.copies
+    if dataset.layout is SAMPLE and not holes.first_token:
         eos += _first_token_is_eos(dataset) if dataset.rows else split.tokens
     elif dataset.layout is VSL:
-        expected = ends
+        expected = ends - holes.copies
     if eos != expected:
         raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {expected:,} documents")
-    yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS")
+    masked = f", {holes.copies:,} documents masked" if holes.copies else ""
+    yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
     yield Check(f"lineage/{name}", f"{spans:,} spans cover every token that is not padding")
+    entries = check_inverse(dataset)
+    if entries is not None:
+        yield Check(f"inverse/{name}", f"{entries:,} entries, as lineage says")
 
 
 def _size(dataset: SampleDataset, facts: SplitFacts) -> str:

@@ -1,7 +1,9 @@
 """D/run.json: what a model directory belongs to; written before step 1, checked on every start.
 
 It holds all that `prep trace --train D --step N` needs to find the rows of a step, and every
-setting that changes bits. Another value of any of them is refused by name.
+setting that changes bits. Another value of any of them is refused by name. One thing may change:
+the data set may be the same with documents masked by a takedown; `datasets` then says from which
+step on.
 """
 
 import json
@@ -52,20 +54,57 @@ def describe(params: Params, dataset: SampleDataset, micro_batch_size: int) -> d
     }
 
 
-def check(model_dir: Path, record: dict[str, Any]) -> bool:
-    """Whether `model_dir` already holds this run.
+def check(model_dir: Path, record: dict[str, Any], dataset: SampleDataset) -> dict[str, Any] | None:
+    """The record in `model_dir`, if it already holds this run.
 
     Raises ConfigError naming the first field in which it holds another one.
     """
     path = model_dir / NAME
     if not path.exists():
-        return False
+        return None
     try:
-        known = json.loads(path.read_bytes())
+        known: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError as error:
         raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
-    refuse_difference(model_dir, known, record)
-    return True
+    refuse_difference(model_dir, on_masked(known, record, dataset), record)
+    return known
+
+
+def on_masked(
+    known: dict[str, Any], record: dict[str, Any], dataset: SampleDataset
+) -> dict[str, Any]:
+    """`known` with the data sets of `record`, if its own are this one or became it by masking
+    alone: the same rows in the same order. Else `known` as it is."""
+    now = record["datasets"][0]
+    hashes = {*dataset.ancestors, dataset.dataset_hash}
+    same = ("rows", "rows_globally_shuffled")
+    earlier = known.get("datasets", [])
+    if all(
+        entry["dataset_hash"] in hashes and all(entry[name] == now[name] for name in same)
+        for entry in earlier
+    ):
+        return {**known, "datasets": record["datasets"]}
+    return known
+
+
+def datasets_from(
+    known: dict[str, Any] | None, record: dict[str, Any], step: int
+) -> list[dict[str, Any]]:
+    """The data sets of a run that goes on after `step`: those of `known` up to there, and the one
+    of `record` from the next step on, if it is another.
+
+    >>> now = {"datasets": [{"from_step": 1, "dataset_hash": "b"}]}
+    >>> before = {"datasets": [{"from_step": 1, "dataset_hash": "a"}]}
+    >>> [(d["from_step"], d["dataset_hash"]) for d in datasets_from(before, now, 7)]
+    [(1, 'a'), (8, 'b')]
+    >>> datasets_from(before, now, 0) == now["datasets"]
+    True
+    """
+    now = record["datasets"][0]
+    kept = [entry for entry in (known or record)["datasets"] if entry["from_step"] <= step]
+    if kept and kept[-1]["dataset_hash"] == now["dataset_hash"]:
+        return kept
+    return [*kept, {**now, "from_step": step + 1}]
 
 
 def refuse_difference(place: Path, known: dict[str, Any], record: dict[str, Any]) -> None:

@@ -126,7 +126,7 @@ def build(
     """Model on the backend, optimizer, data; brought to the state it must start from."""
     micro_batch = train_micro_batch(params)
     known = record.describe(params, dataset, micro_batch)
-    started = record.check(request.model_dir, known)
+    before = record.check(request.model_dir, known, dataset)
     training = Training(
         params=params,
         model_dir=request.model_dir,
@@ -134,14 +134,28 @@ def build(
         data=TrainingData(
             dataset, seed=record.order_seed(params), schedule=record.batch_size_schedule(params)
         ),
-        record=known,
+        record=dict(known),
         stop=stop,
         say=say,
     )
-    resume(training, request.checkpoint_path)
-    if not started:
-        record.write(request.model_dir, known)
+    found = resume(training, request.checkpoint_path)
+    earlier = before or (found.state if found else None)
+    training.record["datasets"] = record.datasets_from(earlier, known, training.step)
+    if before != training.record:
+        _tell_masked(training)
+        record.write(request.model_dir, training.record)
     return training
+
+
+def _tell_masked(training: Training) -> None:
+    """Say so when the run goes on with documents masked that it read before."""
+    last = training.record["datasets"][-1]
+    if last["from_step"] > 1 and last["from_step"] == training.step + 1:
+        names = ", ".join(training.data.dataset.takedowns)
+        training.say(
+            f"From step {last['from_step']} on documents are masked (takedowns {names}): data set "
+            f"{last['dataset_hash']}"
+        )
 
 
 def evaluator(
@@ -182,14 +196,14 @@ def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledM
     return compiled
 
 
-def resume(training: Training, asked: Path | None) -> None:
-    """Load the asked or newest checkpoint, if any, and cut logs back to it.
+def resume(training: Training, asked: Path | None) -> checkpoint.Checkpoint | None:
+    """Load the asked or newest checkpoint, if any, and cut logs back to it; returns it.
 
     Raises ConfigError when the checkpoint belongs to another run, IntegrityError when it is
     damaged; nothing is changed then.
     """
     newest = checkpoint.newest(training.model_dir)
-    path = asked or newest
+    path, found = asked or newest, None
     if path is not None:
         found = checkpoint.open_checkpoint(path)
         _check_resumable(training, found, newest)
@@ -199,10 +213,13 @@ def resume(training: Training, asked: Path | None) -> None:
     checkpoint.sweep(training.model_dir)
     for name in (metrics.TRAINING, metrics.EVALUATION):
         metrics.cut_back(training.model_dir / name, training.step)
+    return found
 
 
 def _check_resumable(training: Training, found: checkpoint.Checkpoint, newest: Path | None) -> None:
     state = {key: value for key, value in found.state.items() if key in training.record}
+    dataset = training.data.dataset
+    state = record.on_masked(state, training.record, dataset)
     record.refuse_difference(found.path, state, training.record)
     if newest is not None and checkpoint.open_checkpoint(newest).step > found.step:
         raise ConfigError(

@@ -19,12 +19,24 @@ Counters = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """One published file: path relative to the run directory, size in bytes, and both hashes."""
+    """One published file: path relative to the run directory, size in bytes, and both hashes.
+
+    A takedown takes text or tokens out of a published file. Then path, size and hash are those of
+    what is left; `content_hash` and `first_path` (empty: the path) stay those of what the task
+    made, so that nothing after it counts as changed; `scrubbed` names what took something out.
+    """
 
     path: str
     size: int
     hash: str
     content_hash: str
+    first_path: str = ""
+    scrubbed: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What fingerprints chain on: the path and the content that the task published."""
+        return self.first_path or self.path, self.content_hash
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class StageManifest:
     @property
     def content_hash(self) -> str:
         """Hash over the content of all shards: what downstream fingerprints chain on."""
-        return fingerprint_of({"shards": [(s.path, s.content_hash) for s in self.shards]})
+        return fingerprint_of({"shards": [s.identity for s in self.shards]})
 
     def find(self, path: str) -> Shard:
         """The shard with this path, which the stage is known to publish."""
@@ -110,7 +122,17 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 def write_record(path: Path, record: TaskRecord) -> None:
     """Commit one task."""
-    write_sealed(path, asdict(record))
+    write_sealed(path, _as_dict(record))
+
+
+def _as_dict(record: TaskRecord) -> dict[str, Any]:
+    """Plain data; what only scrubbed shards have is left out of all others."""
+    value = asdict(record)
+    for shard in value["shards"]:
+        for name in ("first_path", "scrubbed"):
+            if not shard[name]:
+                del shard[name]
+    return value
 
 
 def read_record(path: Path) -> TaskRecord | None:
@@ -122,13 +144,17 @@ def read_record(path: Path) -> TaskRecord | None:
 
 
 def _record(value: Mapping[str, Any]) -> TaskRecord:
-    shards = tuple(Shard(**shard) for shard in value["shards"])
+    shards = tuple(
+        Shard(**{**shard, "scrubbed": tuple(shard.get("scrubbed", ()))})
+        for shard in value["shards"]
+    )
     return TaskRecord(value["fingerprint"], shards, value["counters"])
 
 
 def write_manifest(path: Path, manifest: StageManifest) -> None:
     """Commit a stage."""
-    write_sealed(path, asdict(manifest))
+    tasks = [_as_dict(task) for task in manifest.tasks]
+    write_sealed(path, {**vars(manifest), "tasks": tasks})
 
 
 def read_manifest(path: Path) -> StageManifest | None:

@@ -10,7 +10,7 @@ another batch size, num_csx or worker count reads the same samples in the same o
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.permutation import permute
+from pipeline.core.permutation import invert, permute
 from pipeline.core.rng import key
 
 Schedule = tuple[tuple[int, int], ...]
@@ -39,6 +39,21 @@ def samples_before_step(step: int, schedule: Schedule) -> int:
     return total
 
 
+def steps_of_samples(
+    samples_N: npt.NDArray[np.int64], schedule: Schedule
+) -> npt.NDArray[np.int64]:
+    """The 1-based step that consumes each sample, (N,) int64.
+
+    >>> steps_of_samples(np.array([0, 31, 32, 63, 64]), ((1, 8), (5, 16))).tolist()
+    [1, 4, 5, 6, 7]
+    """
+    first = np.array([step for step, _ in schedule])
+    size = np.array([size for _, size in schedule])
+    before = np.array([samples_before_step(step, schedule) for step, _ in schedule])
+    part = np.searchsorted(before, samples_N, side="right") - 1
+    return np.asarray(first[part] + (samples_N - before[part]) // size[part])
+
+
 def rows_of_samples(
     first: int, count: int, *, rows: int, seed: int, file_order_first_epoch: bool
 ) -> npt.NDArray[np.int64]:
@@ -53,3 +68,18 @@ def rows_of_samples(
         epoch_key = key(seed, "training-order", int(epoch))
         out[here] = permute(within[here], rows, epoch_key).astype(np.int64)
     return out
+
+
+def samples_of_rows(
+    rows_N: npt.NDArray[np.int64], epoch: int, *, rows: int, seed: int, file_order_first_epoch: bool
+) -> npt.NDArray[np.int64]:
+    """The inverse of `rows_of_samples`: the one sample of `epoch` that reads each row, (N,) int64.
+
+    >>> order = {"rows": 5, "seed": 1, "file_order_first_epoch": True}
+    >>> samples_of_rows(rows_of_samples(5, 5, **order), 1, **order).tolist()
+    [5, 6, 7, 8, 9]
+    """
+    within = rows_N
+    if epoch or not file_order_first_epoch:
+        within = invert(rows_N, rows, key(seed, "training-order", epoch)).astype(np.int64)
+    return epoch * rows + within

@@ -31,11 +31,15 @@ class SampleDataset:
 
     A row is (3, MSL) int32, of `vsl` (5, MSL). A `corpus` is cut into windows of `sample` by the
     MSL of its parameters. Every shard's hash is checked against `data_params.json` the first time
-    it is read. Can be pickled.
+    it is read. Can be pickled. `params` is all of `data_params.json`.
+
+    `ancestors`: hashes of the data sets that this one was before documents were masked in it by
+    `takedowns`, oldest first; rows and their order are those of all of them.
     """
 
     def __init__(self, directory: Path, params: dict[str, Any]) -> None:
         self.directory = directory
+        self.params = params
         self.layout: Layout = LAYOUTS[params.get("format", SAMPLE.name)]
         self.shards = tuple(
             ShardInfo(f["name"], f["n_examples"], f["hash"], f["content_hash"])
@@ -49,6 +53,8 @@ class SampleDataset:
         self.eos_id = int(params["eos_id"])
         self.rows_globally_shuffled = bool(params["rows_globally_shuffled"])
         self.dataset_hash = str(params["dataset_hash"])
+        self.ancestors = tuple(str(parent) for parent in params.get("ancestors", ()))
+        self.takedowns = tuple(str(name) for name in params.get("takedowns", ()))
         self.files = ShardFiles(
             [Expected(directory / shard.name, shard.rows, shard.hash) for shard in self.shards],
             self._row_shape(),

@@ -1,8 +1,8 @@
 """Whether lineage names the document of every token of a split, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,21 @@ _BLOCK_TOKENS = 1 << 19
 I64 = npt.NDArray[np.int64]
 
 
+class Masked(Protocol):
+    """Labels [start, stop) of rows of a shard that are masked, (N,) each; of `vsl` one for each
+    segment."""
+
+    @property
+    def row(self) -> I64: ...  # noqa: D102
+    @property
+    def start(self) -> I64: ...  # noqa: D102
+    @property
+    def stop(self) -> I64: ...  # noqa: D102
+
+
+_NONE: Mapping[int, Masked] = {}
+
+
 def lineage_path(shard: Path) -> Path:
     """The lineage beside an HDF5 shard."""
     return shard.with_name(shard.name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX)
@@ -29,12 +44,15 @@ def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
     return pq.read_table(lineage_path(dataset.directory / dataset.shards[index].name))
 
 
-def check_lineage(dataset: SampleDataset, split: str, documents: pa.Table) -> tuple[int, int]:
+def check_lineage(
+    dataset: SampleDataset, split: str, documents: pa.Table, masked: Mapping[int, Masked] = _NONE
+) -> tuple[int, int]:
     """Spans of the split, and those that end with the last label of their document.
 
-    `documents` has the columns state, split and tokens. Raises IntegrityError naming the shard
-    unless its spans cover every token that is not padding exactly once, of `vsl` one span per
-    segment, and name kept documents of this split and tokens that they have.
+    `documents` has the columns state, split and tokens; `masked` names labels that a takedown
+    masked, by shard. Raises IntegrityError naming the shard unless its spans cover every token that
+    is not padding exactly once, of `vsl` one span per segment, and name kept documents of this
+    split and tokens that they have.
     """
     spans = ends = 0
     for index, shard in enumerate(dataset.shards):
@@ -46,7 +64,7 @@ def check_lineage(dataset: SampleDataset, split: str, documents: pa.Table) -> tu
         labelled = tokens - 1 if dataset.layout is VSL else tokens
         kept = pc.and_(pc.equal(named["state"], "kept"), pc.equal(named["split"], split))
         right = pc.all(kept, min_count=0).as_py() and bool((last <= labelled).all())
-        if not right or not _covers(dataset, index, table):
+        if not right or not _covers(dataset, index, table, masked.get(index)):
             raise IntegrityError(
                 f"{dataset.directory / shard.name}: lineage does not cover its tokens exactly"
             )
@@ -55,13 +73,17 @@ def check_lineage(dataset: SampleDataset, split: str, documents: pa.Table) -> tu
     return spans, ends
 
 
-def _covers(dataset: SampleDataset, index: int, table: pa.Table) -> bool:
+def _covers(dataset: SampleDataset, index: int, table: pa.Table, masked: Masked | None) -> bool:
     start, end = (table[name].to_numpy().astype(np.int64) for name in ("token_start", "token_end"))
     if dataset.layout is CORPUS:
         ends = np.array([dataset.shards[index].rows])
         return _tiles(np.zeros(len(start), np.int64), start, end, ends)
     row = table["row"].to_numpy().astype(np.int64)
     labels, segments = _found(dataset, index)
+    if masked is not None:
+        np.add.at(labels, masked.row, masked.stop - masked.start)
+        segments = np.concatenate([segments, np.stack([masked.row, masked.start], axis=1)])
+        segments = segments[np.lexsort((segments[:, 1], segments[:, 0]))]
     if not _tiles(row, start, end, labels):
         return False
     return dataset.layout is not VSL or np.array_equal(np.stack([row, start], axis=1), segments)

@@ -1,32 +1,50 @@
-"""`prep trace`: from a training step, an HDF5 row or a token to documents, lines and decisions."""
+"""Backwards: from a training step, a checkpoint, an HDF5 row or tokens to documents, lines and
+decisions. What is listed for a step is exposure: that the step read it, not what it learned."""
 
-import json
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import numpy.typing as npt
 
-from pipeline import layout
-from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_step
-from pipeline.hdf5.format import CORPUS
-from pipeline.hdf5.read import SampleDataset, ShardInfo, open_dataset
-from pipeline.provenance.coverage import lineage_path
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.hdf5.format import CORPUS, SAMPLE
+from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.provenance.document_table import DocumentTable
+from pipeline.provenance.inverse import Inverse, row_positions, stream_rows_at
+from pipeline.provenance.lineage_shards import RowSpans, spans_of_rows, spans_of_tokens
+from pipeline.provenance.masked import masked_since
+from pipeline.provenance.training import read_training
+from pipeline.splits import TRAIN
+
+I64 = npt.NDArray[np.int64]
+_COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
+
+_READERS = 4
+"""Files of lineage that are decoded at a time; decoding holds no lock of the interpreter."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens [token_start, token_end) of an HDF5 row, and the document they come from. A corpus has
-    no rows: they are tokens of the file."""
+    """Tokens of one document in an HDF5 row, and where the document comes from.
+
+    [token_start, token_end) of `input_ids`, the first being token doc_token_start of the document;
+    [label_start, label_end) of `labels`. In `sample` a label is the token behind its input, so a
+    document that begins the next row of the stream has one label and no input here (token_start =
+    token_end), and one of which only the last token begins the row has an input and no label. A
+    corpus has no rows: tokens are places in the file, labels are None. `masked`: taken down from
+    the data set that was asked about, so inputs are the EOS id and no label counts.
+    """
 
     file: str
     row: int | None
     token_start: int
     token_end: int
     doc_token_start: int
+    label_start: int | None
+    label_end: int | None
     document: str
     source: str
     path: str
@@ -34,59 +52,72 @@ class Span:
     licence: str
     decision: str
     rule: str
+    masked: bool
 
 
 def trace_step(directory: Path, model_dir: Path, step: int) -> list[Span]:
-    """The documents behind 1-based training step `step` of the run in `model_dir`.
+    """The documents behind 1-based training step `step` of the run in `model_dir`, in the order of
+    the batch.
 
     Pure: the order follows from seed, rows and batch schedule in `model_dir`/run.json, no log is
-    read. Raises IntegrityError when the run was trained on another data set.
+    read. Raises IntegrityError when the step was trained on another data set, one that this one was
+    masked from apart.
     """
-    path = model_dir / "run.json"
-    try:
-        training = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot read; give the model_dir of a training run") from error
-    if step < 1:
-        raise ConfigError(f"--step {step}: expected 1 or more")
-    dataset = open_dataset(directory / "hdf5" / "train")
-    valid = [d for d in training["datasets"] if d["from_step"] <= step][-1]
-    if valid["dataset_hash"] != dataset.dataset_hash:
-        raise IntegrityError(
-            f"{model_dir}: step {step} was trained on data set {valid['dataset_hash']}, "
-            f"{directory} holds {dataset.dataset_hash}"
-        )
-    schedule = tuple((int(first), int(size)) for first, size in training["batch_size_schedule"])
-    rows = rows_of_samples(
-        samples_before_step(step, schedule), batch_size_at(step, schedule), rows=dataset.rows,
-        seed=training["seed"], file_order_first_epoch=dataset.rows_globally_shuffled,
-    )  # fmt: skip
-    places = [dataset.file_and_row(int(row)) for row in rows]
-    return list(_spans(directory, places))
+    training = read_training(model_dir)
+    dataset = open_dataset(directory / "hdf5" / TRAIN)
+    rows = training.rows_of_step(dataset, step)
+    version = [*dataset.ancestors, dataset.dataset_hash].index(training.hash_at(step))
+    return _Tracer(directory, dataset, version).rows(rows)
 
 
 def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
     """The documents in one row of an HDF5 shard, given as a path inside the run directory."""
-    path, dataset, shard = _shard(directory, file)
+    path, dataset, index = _shard(directory, file)
+    shard = dataset.shards[index]
     if dataset.layout is CORPUS:
-        raise ConfigError(f"{path}: a corpus has no rows; name a token of the file with --token")
+        raise ConfigError(f"{path}: a corpus has no rows; name tokens of the file with --tokens")
     if not 0 <= row < shard.rows:
         raise InputError(f"{path}: row {row} is outside 0..{shard.rows - 1}")
-    return list(_spans(directory, [(path, row)]))
+    rows = dataset.starts[index : index + 1] + row
+    return _Tracer(directory, dataset).rows(rows.astype(np.int64))
 
 
-def trace_token(directory: Path, file: Path, token: int) -> list[Span]:
-    """The document that one token of a corpus shard comes from, and its tokens there."""
-    path, dataset, shard = _shard(directory, file)
-    if dataset.layout is not CORPUS:
-        raise ConfigError(f"{path}: rows of {dataset.layout.name}; name one with --row")
-    if not 0 <= token < shard.rows:
-        raise InputError(f"{path}: token {token} is outside 0..{shard.rows - 1}")
-    here = [("token_start", "<=", token), ("token_end", ">", token)]
-    return list(_Documents(directory).spans(path, None, here))
+def trace_tokens(
+    directory: Path, file: Path, first: int, stop: int, row: int | None = None
+) -> list[Span]:
+    """The documents in tokens [first, stop) of a row's `input_ids`, or of a corpus shard; spans are
+    cut to these tokens."""
+    path, dataset, index = _shard(directory, file)
+    shard = dataset.shards[index]
+    if (row is None) != (dataset.layout is CORPUS):
+        wanted = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; name one with"
+        raise ConfigError(f"{path}: {dataset.layout.name} {wanted} --row")
+    tokens = shard.rows if row is None else dataset.max_sequence_length
+    if not 0 <= first < stop <= tokens:
+        raise InputError(f"{path}: tokens {first}:{stop} are outside 0:{tokens}")
+    if row is None:
+        found = spans_of_tokens(path, first, stop)
+        spans = _Tracer(directory, dataset).corpus(index, found)
+    else:
+        spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
+    return [_cut(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first]
 
 
-def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, ShardInfo]:
+def _cut(span: Span, first: int, stop: int) -> Span:
+    """The part of a span that stands in tokens [first, stop), with the labels of these inputs."""
+    begin, end = max(span.token_start, first), min(span.token_end, stop)
+    labels: tuple[int | None, int | None] = (None, None)
+    if span.label_start is not None and span.label_end is not None:
+        low = max(span.label_start, first)
+        labels = low, max(low, min(span.label_end, stop))
+    moved = {
+        "token_start": begin, "token_end": end, "label_start": labels[0], "label_end": labels[1],
+        "doc_token_start": span.doc_token_start + begin - span.token_start,
+    }  # fmt: skip
+    return Span(**{**vars(span), **moved})
+
+
+def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
     path = file if file.is_file() else directory / file
     if not path.is_file():
         raise InputError(f"{file}: no such shard in {directory}")
@@ -96,53 +127,116 @@ def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, ShardInfo]
         raise InputError(
             f"{path}: not a shard of this data set; expected one of {names[0]} … {names[-1]}"
         )
-    return path, dataset, dataset.shards[names.index(path.name)]
+    return path, dataset, names.index(path.name)
 
 
-def _spans(directory: Path, places: list[tuple[Path, int]]) -> Iterator[Span]:
-    documents = _Documents(directory)
-    for path, row in places:
-        yield from documents.spans(path, row, [("row", "=", row)])
+class _Tracer:
+    """Turns rows of one split into spans; `version` of the data set, the present one by default."""
 
+    def __init__(self, directory: Path, dataset: SampleDataset, version: int | None = None) -> None:
+        self._dataset = dataset
+        self._documents = DocumentTable(directory)
+        self._masked = masked_since(directory, dataset)
+        self._version = len(dataset.ancestors) if version is None else version
+        self._about: dict[int, tuple[Any, ...]] = {}
 
-class _Documents:
-    """The tables that say what a span's document is."""
+    def rows(self, rows_R: I64) -> list[Span]:
+        """Spans of rows of the data set, in this order."""
+        starts = self._dataset.starts
+        shard_R = np.searchsorted(starts, rows_R, side="right") - 1
+        shards = np.unique(shard_R).tolist()
+        where = [np.flatnonzero(shard_R == index) for index in shards]
+        rows = [rows_R[w] - starts[index] for w, index in zip(where, shards, strict=True)]
+        with ThreadPoolExecutor(min(_READERS, len(shards))) as pool:
+            found = list(pool.map(spans_of_rows, map(self._path, shards), rows))
+        rank = np.concatenate([np.repeat(w, f[1]) for w, f in zip(where, found, strict=True)])
+        order = np.argsort(rank, kind="stable")
+        rank, spans = rank[order], RowSpans.joined([spans for spans, _ in found]).at(order)
+        if self._dataset.layout is not SAMPLE:
+            return self._made(shard_R[rank], spans, spans.token_start, spans.token_end)
+        return self._sample(rank, shard_R[rank], spans)
 
-    def __init__(self, directory: Path) -> None:
-        self._documents = pq.read_table(
-            directory / layout.DOCUMENTS,
-            columns=[
-                "doc_key",
-                "source",
-                "path_id",
-                "line",
-                "byte_offset",
-                "licence",
-                "decision",
-                "rule",
-            ],
+    def corpus(self, index: int, spans: RowSpans) -> list[Span]:
+        """Spans of a corpus shard."""
+        return self._made(np.full(len(spans), index), spans, None, None)
+
+    def _sample(self, rank: I64, shard: I64, spans: RowSpans) -> list[Span]:
+        """With the labels of every span, and the documents that have a row's last label only."""
+        reached = spans.doc_token_start + spans.token_end - spans.token_start
+        is_over = reached == self._tokens(spans.doc)
+        is_last = np.append(rank[1:] != rank[:-1], True)[: len(rank)]
+        ended = np.flatnonzero(is_last & is_over)
+        behind = self._documents_behind(shard[ended], spans.at(ended))
+        label_start = np.maximum(spans.token_start - 1, 0)
+        label_end = np.maximum(label_start, spans.token_end - is_over)
+        none, end = np.zeros(len(ended), np.int64), spans.token_end[ended]
+        added = RowSpans(spans.row[ended], end, end, behind, none)
+        order = np.argsort(np.append(np.arange(len(spans)), ended), kind="stable")
+        return self._made(
+            np.append(shard, shard[ended])[order], RowSpans.joined([spans, added]).at(order),
+            np.append(label_start, end - 1)[order], np.append(label_end, end)[order],
+        )  # fmt: skip
+
+    def _documents_behind(self, shard: I64, spans: RowSpans) -> I64:
+        """The documents that begin right behind the last spans of rows: their first tokens are the
+        last labels of these rows. Behind the last row of the stream one token may follow."""
+        rows, params = self._dataset.rows, self._dataset.params
+        order = rows, params["seed"], params["split"]
+        stream_row = stream_rows_at(self._dataset.starts[shard] + spans.row, *order)
+        found = []
+        for number, end in zip(stream_row.tolist(), spans.token_end.tolist(), strict=True):
+            if number + 1 == rows:
+                start = number * self._dataset.max_sequence_length + end
+                found.append(Inverse(self._dataset).document_at(start))
+                continue
+            place = row_positions(np.array([number + 1]), *order)
+            index, row = self._dataset.files.file_and_row(int(place[0]))
+            found.append(int(spans_of_rows(self._path(index), np.array([row]))[0].doc[0]))
+        return np.array(found, np.int64)
+
+    def _made(
+        self, shard: I64, spans: RowSpans, label_start: I64 | None, label_end: I64 | None
+    ) -> list[Span]:
+        self._learn(spans.doc)
+        none = [None] * len(spans)
+        columns = (
+            [self._name(index) for index in shard.tolist()],
+            none if self._dataset.layout is CORPUS else spans.row.tolist(),
+            spans.token_start.tolist(),
+            spans.token_end.tolist(),
+            spans.doc_token_start.tolist(),
+            none if label_start is None else label_start.tolist(),
+            none if label_end is None else label_end.tolist(),
         )
-        sources = pq.read_table(directory / layout.SOURCES, columns=["input", "path"])
-        self._sources = sources.to_pylist()
+        masked = self._masked.at(spans.doc, self._version).tolist()
+        about = (self._about[doc] for doc in spans.doc.tolist())
+        rows = zip(zip(*columns, strict=True), about, masked, strict=True)
+        return [Span(*place, *known[:-1], gone) for place, known, gone in rows]
 
-    def spans(self, path: Path, row: int | None, which: list[Any]) -> Iterator[Span]:
-        """The spans of a shard's lineage that fit `which`, in order."""
-        table = pq.read_table(lineage_path(path), filters=which)
-        found = self._documents.take(table["doc"]).to_pylist()
-        columns = {n: table[n].to_numpy() for n in ("token_start", "token_end", "doc_token_start")}
-        for index in np.argsort(columns["token_start"]).tolist():
-            yield _span(path, row, index, columns, found[index], self._sources)
+    def _learn(self, doc_N: I64) -> None:
+        """Read what spans say of these documents, and their tokens: `_about`, by dense index."""
+        rows = np.array(sorted(set(doc_N.tolist()) - self._about.keys()), np.int64)
+        found, files = self._documents.take(rows, _COLUMNS), self._documents.files
+        columns = {name: found[name].to_numpy().tolist() for name in _COLUMNS}
+        lines = columns["line"]
+        unnumbered = [place for place, line in enumerate(lines) if not line]
+        offsets = self._documents.take(rows[unnumbered], ["byte_offset"])["byte_offset"]
+        for place, offset in zip(unnumbered, offsets.to_pylist(), strict=True):
+            lines[place] = offset
+        keys = [key.hex() for key in columns["doc_key"]]
+        paths = [files[path_id] for path_id in columns["path_id"]]
+        known = zip(
+            keys, columns["source"], paths, lines, columns["licence"], columns["decision"],
+            columns["rule"], columns["tokens"], strict=True,
+        )  # fmt: skip
+        self._about.update(zip(rows.tolist(), known, strict=True))
 
+    def _tokens(self, doc_N: I64) -> I64:
+        self._learn(doc_N)
+        return np.array([self._about[doc][-1] for doc in doc_N.tolist()], np.int64)
 
-def _span(
-    path: Path, row: int | None, index: int, columns: dict[str, Any], document: dict[str, Any],
-    paths: list[dict[str, str]],
-) -> Span:  # fmt: skip
-    source = paths[document["path_id"]]
-    return Span(
-        f"{path.parent.name}/{path.name}", row, int(columns["token_start"][index]),
-        int(columns["token_end"][index]), int(columns["doc_token_start"][index]),
-        document["doc_key"].hex(), document["source"], f"{source['input']}/{source['path']}",
-        document["line"] or document["byte_offset"], document["licence"], document["decision"],
-        document["rule"],
-    )  # fmt: skip
+    def _path(self, index: int) -> Path:
+        return self._dataset.directory / self._dataset.shards[index].name
+
+    def _name(self, index: int) -> str:
+        return f"{self._dataset.directory.name}/{self._dataset.shards[index].name}"

@@ -29,7 +29,7 @@ GZIP_LEVEL = 6
 _GZIP_WINDOW = 31
 """zlib's number for the largest window and a gzip header, whose time is then 0."""
 
-_BEHIND = {"jsonl": 1, "lines": 1, "text": 0, "warc": 4}
+BEHIND = {"jsonl": 1, "lines": 1, "text": 0, "warc": 4}
 """Bytes that belong to a record but not to its length: a newline, or two of two bytes."""
 
 _GROUP_BYTES = 64 << 20
@@ -53,7 +53,7 @@ def copied(file: InputFile, reader: HashingReader, starts: I64, sizes: I64) -> I
         return
     compressor = _compressor(compression)
     blocks = decompressed(file.shown, reader, compression)  # type: ignore[arg-type]
-    for piece in cut(blocks, starts, starts + sizes + _BEHIND[kind]):
+    for piece in cut(blocks, starts, starts + sizes + BEHIND[kind]):
         yield compressor.compress(piece)
     yield compressor.flush()
 

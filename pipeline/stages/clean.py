@@ -24,6 +24,7 @@ from pipeline.sources.rules import RecordRules, rules_of, typed_columns
 from pipeline.stage import Inputs, Result, Stage, Task
 from pipeline.stages.document_rows import Cleaning, Item, Rows
 from pipeline.stages.plan import Reading
+from pipeline.stages.withheld import load_withheld
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class CleanJob:
 
 
 def _clean(job: CleanJob, inputs: Inputs) -> Result:
-    task = Rows(job.index, job.cleaning)
+    withheld = load_withheld(inputs.root, job.cleaning.withheld)
+    task = Rows(job.index, job.cleaning, withheld)
     noted: list[list[str | int]] = []
     skipped: list[list[str]] = []
     problems: list[str] = []
@@ -100,14 +102,17 @@ def _line(place: Place) -> str:
 
 
 def clean_stage(
-    config: Config, reading: Reading, still_valid: Callable[[Mapping[str, Any]], bool]
-) -> Stage:
-    """The stage that reads every raw shard once."""
+    config: Config, reading: Reading, still_valid: Callable[[Mapping[str, Any]], bool],
+    withheld: tuple[str, ...] = (),
+) -> Stage:  # fmt: skip
+    """The stage that reads every raw shard once. Texts of the documents in the tables `withheld`
+    are left out (`pipeline.stages.withheld`)."""
     rules = {i.name: rules_of(i, config) for i in config.inputs}
     clean, read = config.clean, config.read
     cleaning = Cleaning(
-        clean.min_length, clean.fix_text, clean.mask, clean.phone_regions, typed_columns(config)
-    )
+        clean.min_length, clean.fix_text, clean.mask, clean.phone_regions, typed_columns(config),
+        withheld,
+    )  # fmt: skip
     tasks = []
     for index, parts in enumerate(reading.tasks):
         chosen = tuple(rules[part.file.input] for part in parts)

@@ -19,6 +19,7 @@ from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.typed import TypedField, meta_columns, typed_arrays
 from pipeline.stage import Output, arrow_output, parquet_output
 from pipeline.stages.masked import masked_counts, masked_output, masked_rows
+from pipeline.stages.withheld import Withheld, withhold_excerpts, withhold_texts
 
 TOO_SHORT = "too_short"
 EXCERPT = 120
@@ -39,13 +40,15 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is done to every text, and the typed columns that documents have beside it."""
+    """What is done to every text, and the typed columns that documents have beside it; `withheld`:
+    tables of documents whose text must not be stored."""
 
     min_length: int
     fix_text: bool
     mask: tuple[Kind, ...]
     phone_regions: tuple[str, ...]
     columns: tuple[TypedField, ...]
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass
@@ -62,8 +65,9 @@ class Account:
 class Rows:
     """Collects one task's documents, drops and counts, batch by batch."""
 
-    def __init__(self, index: int, cleaning: Cleaning) -> None:
+    def __init__(self, index: int, cleaning: Cleaning, withheld: Withheld) -> None:
         self.index = index
+        self.withheld = withheld
         self.cleaning = cleaning
         self.schema = pa.schema([*DOCUMENT_SCHEMA, *meta_columns(cleaning.columns)])
         self.documents: list[pa.RecordBatch] = []
@@ -108,12 +112,11 @@ class Rows:
 
     def outputs(self) -> tuple[Output, ...]:
         """The shards of documents/, drops/ and, where text was masked, masked/."""
-        documents = arrow_output(
-            layout.shard("documents", self.index, "arrow"), _table(self.documents, self.schema)
-        )
-        drops = parquet_output(
-            layout.shard("drops", self.index, "parquet"), _table(self.drops, DROP_SCHEMA)
-        )
+        table, dropped = _table(self.documents, self.schema), _table(self.drops, DROP_SCHEMA)
+        path = layout.shard("documents", self.index, "arrow")
+        documents = withhold_texts(arrow_output(path, table), table, self.withheld)
+        path = layout.shard("drops", self.index, "parquet")
+        drops = withhold_excerpts(parquet_output(path, dropped), dropped, self.withheld)
         if not self.cleaning.mask:
             return documents, drops
         return documents, drops, masked_output(self.index, self.masked)

@@ -23,9 +23,9 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.shuffling.rows_of_lists import byte_lengths_of, take_rows
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.stages.cuts import cut_texts
 from pipeline.stages.export_format import Format, columns_for, image
 from pipeline.stages.keep import STATES
-from pipeline.stages.lines import cut_texts
 from pipeline.stages.shuffle import (
     WHOLE,
     Places,
@@ -36,6 +36,7 @@ from pipeline.stages.shuffle import (
     shard_of_piece,
     slices,
 )
+from pipeline.stages.withheld import load_withheld
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -55,7 +56,8 @@ class TableRows:
 class TextJob:
     """One documents shard of the run in `location`: its rows of documents.parquet and of
     lines.parquet, copies if there is a mixture, and what is wanted of it. `seed` of the shuffle,
-    None for document order. With a mixture `piece_bytes` of text are put out at a time."""
+    None for document order. With a mixture `piece_bytes` of text are put out at a time. `taken_down`:
+    tables of documents that are left out, with their hashes."""
 
     location: str
     index: int
@@ -67,6 +69,7 @@ class TextJob:
     fields: tuple[str, ...]
     seed: int | None
     piece_bytes: int
+    taken_down: tuple[tuple[str, str], ...] = ()
 
 
 def _scatter_text(job: TextJob, inputs: Inputs) -> Result:
@@ -134,6 +137,9 @@ def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
     ):
         raise IntegrityError(f"{run.path(job.ends.table)}: not the table of {job.documents.path}")
     split = np.where(state, number, -1)[ordinal]
+    if job.taken_down:
+        gone = load_withheld(run.root, [file for file, _ in job.taken_down]).doc_keys
+        split[pc.is_in(table["doc_key"], gone).to_numpy()] = -1
     if job.copies is None:
         return split, np.ones(int((split >= 0).sum()), np.int64)
     copies = np.zeros(len(ends), np.int64)

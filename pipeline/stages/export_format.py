@@ -50,6 +50,12 @@ def image(table: pa.Table, form: Format, fields: tuple[str, ...]) -> tuple[bytes
     return b"".join(pieces), content.hexdigest()
 
 
+def compressed(lines: bytes, form: Format) -> bytes:
+    """Lines of records as a file of this format, which is not parquet."""
+    compressor = _compressor(form)
+    return compressor.compress(lines) + compressor.flush() if compressor else lines
+
+
 def _compressor(form: Format) -> Any:
     if form == "jsonl.zst":
         options: dict[int, int] = {

@@ -29,7 +29,16 @@ from pipeline.hdf5.format import (
 from pipeline.hdf5.write import shard_image
 from pipeline.packing.rows import I32, I64, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.provenance.lineage import SCHEMA as LINEAGE_SCHEMA
-from pipeline.stage import Inputs, Output, Result, Stage, Task, parquet_output
+from pipeline.stage import (
+    DELTA,
+    PLAIN,
+    Inputs,
+    Output,
+    Result,
+    Stage,
+    Task,
+    parquet_output,
+)
 from pipeline.stages.rows import split_streams
 from pipeline.stages.tokenize import list_lengths
 
@@ -138,7 +147,9 @@ def hdf5_output(split: str, index: int, data: npt.NDArray[Any], compression: Com
 def lineage_output(split: str, index: int, lineage: pa.Table) -> Output:
     """The lineage beside it."""
     name = shard_name(index).removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX
-    return parquet_output(f"hdf5/{split}/{name}", lineage.combine_chunks())
+    ascending = ("row", "doc")
+    encodings = {c: DELTA if c in ascending else PLAIN for c in lineage.column_names}
+    return parquet_output(f"hdf5/{split}/{name}", lineage.combine_chunks(), encodings)
 
 
 def compression_of(config: Config) -> Compression:
@@ -173,7 +184,7 @@ def pack_stage(
             )  # fmt: skip
             work = count * pack.max_sequence_length * 2
             tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
-    return Stage("pack", 2, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
+    return Stage("pack", 3, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
 
 
 def pack_settings(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -184,15 +184,15 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
     """The last stage; its identity is the hash over all stages before it."""
     stages = tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
     software = {k: v for m in manifests.values() for k, v in m.fields["software"].items()}
-    evidence, clean = manifests["evidence"], manifests["clean"]
+    verdicts, clean = manifests["verdicts"], manifests["clean"]
     recipe = recipe_of(manifests)
     job = ReportJob(
         name, stages, tuple(sorted(software.items())), fingerprint_of({"stages": stages}),
         recipe.words if recipe else "", recipe.preset.bands if recipe else 0,
         manifests["account"].find(layout.LEDGER), manifests["documents"].find(layout.DOCUMENTS),
-        manifests["keep"].find(layout.CLUSTERS), evidence.find(layout.DECISIONS),
+        manifests["keep"].find(layout.CLUSTERS), verdicts.find(layout.DECISIONS),
         manifests["sources"].find(layout.SOURCES),
         clean.below("documents"),
         clean.below("drops"), notes,
     )  # fmt: skip
-    return Stage("report", 2, _report, (Task("report", job),))
+    return Stage("report", 2, _report, (Task("report", job),), {"notes": list(notes)})

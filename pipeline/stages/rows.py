@@ -15,10 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.config import Config
-from pipeline.core import rng
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
-from pipeline.core.permutation import invert
 from pipeline.packing.rows import Tokens
+from pipeline.provenance.inverse import row_positions
 from pipeline.provenance.lineage import StreamDocuments, spans
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.stages.tokenize import list_lengths, token_lists
@@ -85,7 +84,7 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
 
 def in_order(stream_rows: I64, rows: int, seed: int, split: str) -> tuple[I64, I64]:
     """Stream rows and their positions in the data set of `rows` rows, sorted by position."""
-    position = invert(stream_rows, rows, rng.key(seed, "rows", split)).astype(np.int64)
+    position = row_positions(stream_rows, rows, seed, split)
     order = np.argsort(position)
     return stream_rows[order], position[order]
 

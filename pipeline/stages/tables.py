@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.evidence import DECISIONS
 from pipeline.sources.template import COLUMN_PREFIX
 from pipeline.splits import TRAIN
-from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
+from pipeline.stage import DELTA, PLAIN, Inputs, Result, Stage, Task, parquet_output
 from pipeline.stages.keep import STATES
 from pipeline.stages.plan import Reading
 
@@ -33,6 +34,12 @@ PLACE = [
 ]
 DUPLICATE = "duplicate"
 COLUMNS = [*PLACE[1:], "state", "reason", "decision", "rule", "split", "representative", "tokens"]
+
+_PLAIN = ("doc_key", "representative", "byte_length", "text_bytes", "tokens")
+_ASCENDING = ("path_id", "line", "byte_offset")
+ENCODINGS = {**dict.fromkeys(_PLAIN, PLAIN), **dict.fromkeys(_ASCENDING, DELTA)}
+ROWS_PER_GROUP = 1 << 16
+"""What a look-up of one document decodes."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,8 @@ def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
     table = table.set_column(
         table.column_names.index("reason"), "reason", _reasons(table, clusters)
     )
-    return Result((parquet_output(layout.DOCUMENTS, table.combine_chunks()),))
+    table = table.combine_chunks()
+    return Result((parquet_output(layout.DOCUMENTS, table, ENCODINGS, ROWS_PER_GROUP),))
 
 
 def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
@@ -109,7 +117,7 @@ def _drops(gone: pa.Table) -> pa.Table:
     """Records that never became documents, in the same columns."""
     rows = len(gone)
     state = pc.if_else(gone["bad_record"], "bad_record", "dropped")
-    blank = pa.array([""] * rows, pa.string())
+    blank = _blank(gone)
     extra = {
         "state": state,
         "reason": gone["reason"],
@@ -127,14 +135,16 @@ def _drops(gone: pa.Table) -> pa.Table:
 
 def _with_decisions(live: pa.Table, decisions: pa.Table | None) -> pa.Table:
     """Append decision and rule; screened documents without a decision row are allowed."""
-    decision = np.full(len(live), "" if decisions is None else "allow", object)
-    rule = np.full(len(live), "", object)
-    if decisions is not None:
-        rows = np.searchsorted(live["doc_id"].to_numpy(), decisions["doc_id"].to_numpy())
-        decision[rows] = decisions["decision"].to_pylist()
-        rule[rows] = decisions["rule"].to_pylist()
-    live = live.append_column("decision", pa.array(decision, pa.string()))
-    return live.append_column("rule", pa.array(rule, pa.string()))
+    if decisions is None:
+        return live.append_column("decision", _blank(live)).append_column("rule", _blank(live))
+    row = pc.index_in(live["doc_id"], value_set=decisions["doc_id"].combine_chunks())
+    decision = pc.fill_null(decisions["decision"].take(row), DECISIONS[0])
+    rule = pc.fill_null(decisions["rule"].take(row), "")
+    return live.append_column("decision", decision).append_column("rule", rule)
+
+
+def _blank(table: pa.Table) -> pa.Array:
+    return pa.nulls(len(table), pa.string()).fill_null("")
 
 
 def _split_names(
@@ -174,7 +184,7 @@ def documents_stage(
     inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
     names = (TRAIN, *(name for name, _ in keep.fields["settings"]["splits"]))
     task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
-    return Stage("documents", 2, _documents, (task,))
+    return Stage("documents", 3, _documents, (task,))
 
 
 @dataclass(frozen=True)

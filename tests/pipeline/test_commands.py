@@ -40,7 +40,7 @@ def test_default_output_is_runs_name(
     assert first.code == 0, first.err
     assert {p.name for p in tmp_path.iterdir()} == {"runs"}
     assert (tmp_path / "runs/tiny/manifest.json").is_file()
-    for words in ("documents by source", "Books3", "train: 171 documents", "ledger: balanced"):
+    for words in ("documents by source", "Books3", "train: 170 documents", "ledger: balanced"):
         assert words in first.out
     assert "outputs: runs/tiny/" in first.out
     before = storage.tree_hash(tmp_path / "runs/tiny")
@@ -117,7 +117,7 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
     stages = json.loads(fresh.out)
     assert {s["state"] for s in stages} == {"run"}
     assert not (tmp_path / "fresh").exists()
-    expected = [*CUT_STAGES, *STAGES]  # one shard of the corpus is larger than a task
+    expected = [STAGES[0], *CUT_STAGES, *STAGES[1:]]  # one shard is larger than a task
     assert [s["stage"] for s in stages] == expected
     assert list(small_run.manifest.stages) == expected
     done = json.loads(prep("plan", config, "--out", own_run, "--json").out)
@@ -146,8 +146,8 @@ def test_status(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> None
 def test_verify(small_run: Any, prep: Callable[..., Any]) -> None:
     checks = json.loads(prep("verify", small_run.directory, "--json").out)
     assert [c["name"] for c in checks] == [
-        "hashes", "ledger", "splits", "hdf5/train", "lineage/train", "hdf5/validation",
-        "lineage/validation",
+        "hashes", "ledger", "splits", "hdf5/train", "lineage/train", "inverse/train",
+        "hdf5/validation", "lineage/validation", "inverse/validation",
     ]  # fmt: skip
     shown = prep("verify", small_run.directory)
     assert shown.code == 0 and shown.out.count("ok  ") == len(checks)

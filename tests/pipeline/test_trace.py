@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.order import rows_of_samples
-from pipeline.provenance.trace import trace_row, trace_step
+from pipeline.provenance.trace import trace_row, trace_step, trace_tokens
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
 SCHEDULE = [[1, 4], [11, 6]]
@@ -44,6 +44,10 @@ def model_dir(small_run: Any, tmp_path: Path) -> Path:
         "datasets": [{"from_step": 1, "dataset_hash": params["dataset_hash"]}],
     }
     (tmp_path / "run.json").write_text(json.dumps(value))
+    for step in (50, 100):
+        path = tmp_path / f"checkpoints/step_{step:07d}"
+        path.mkdir(parents=True)
+        (path / "manifest.json").write_text("{}")
     return tmp_path
 
 
@@ -100,6 +104,31 @@ def test_trace_step(small_run: Any, model_dir: Path, texts: dict[str, bytes], st
     check(spans, small_run, texts)
 
 
+def test_trace_tokens(small_run: Any) -> None:
+    """Spans cut to the tokens asked for; each still begins with the token it says."""
+    shard = Path("hdf5/train/examples_000000.h5")
+    whole = trace_row(small_run.directory, shard, 3)
+    with h5py.File(small_run.directory / shard, "r") as file:
+        length = file["data"].shape[2]
+    owner = {t: s for s in whole for t in range(s.token_start, s.token_end)}
+    for first, stop in ((0, length), (5, 6), (17, 90), (length - 1, length)):
+        spans = trace_tokens(small_run.directory, shard, first, stop, 3)
+        assert [s.token_start for s in spans] == [first, *(s.token_end for s in spans[:-1])]
+        assert spans[-1].token_end == stop
+        for span in spans:
+            full = owner[span.token_start]
+            assert span.document == full.document
+            shift = span.doc_token_start - full.doc_token_start
+            assert shift == span.token_start - full.token_start
+            inside = range(max(full.label_start, first), min(full.label_end, stop))
+            assert (span.label_start, span.label_end) == (inside.start, inside.stop)
+    for wrong in ((5, 5), (-1, 3), (0, length + 1)):
+        with pytest.raises(InputError, match="are outside 0:"):
+            trace_tokens(small_run.directory, shard, *wrong, 3)
+    with pytest.raises(ConfigError, match="name one with --row"):
+        trace_tokens(small_run.directory, shard, 0, 1)
+
+
 def test_another_data_set_is_refused(small_run: Any, model_dir: Path) -> None:
     value = json.loads((model_dir / "run.json").read_bytes())
     value["datasets"] = [{"from_step": 1, "dataset_hash": "0" * 32}]
@@ -135,6 +164,30 @@ def test_command(small_run: Any, model_dir: Path, prep: Callable[..., Any]) -> N
     steps = prep("trace", small_run.directory, "--train", model_dir, "--step", 2, "--json")
     assert json.loads(steps.out)[0]["row"] == 4
     assert prep("trace", small_run.directory, "--step", 2).code == 2
+    tokens = prep("trace", small_run.directory, "--file", shard, "--row", 3, "--tokens", "0:9")
+    assert tokens.code == 0 and "0-9" in tokens.out
+
+
+def test_training_commands(small_run: Any, model_dir: Path, prep: Callable[..., Any]) -> None:
+    """A checkpoint back to documents, one of these forward to its steps: they agree."""
+    run = (small_run.directory, "--train", model_dir)
+    back = json.loads(prep("trace", *run, "--checkpoint", "step_0000050", "--json").out)
+    shown = prep("trace", *run, "--checkpoint", model_dir / "checkpoints/step_0000050")
+    assert shown.code == 0 and "steps 1 to 50 read" in shown.out
+    assert sum(source["documents"] for source in back["sources"]) == back["documents_total"]
+    assert f"and {back['documents_total'] - 20:,} more" in shown.out
+    document = back["documents"][4]
+    ahead = json.loads(prep("trace", *run, "--document", document["document"], "--json").out)
+    assert ahead["documents"][0]["first_step"] == ahead["exposure"]["steps"][0] <= 50
+    assert ahead["exposure"]["first_exposed"]["step"] == 50
+    assert ahead["exposure"]["last_unexposed"] is None
+    text = prep("trace", *run, "--document", document["document"])
+    for words in ("first checkpoint exposed", "last checkpoint not exposed: none there",
+                  "exposure, not influence or memorisation"):  # fmt: skip
+        assert words in text.out
+    assert "exposure, not influence or memorisation" in shown.out
+    missing = prep("trace", *run, "--checkpoint", "step_0000051")
+    assert missing.code == 3 and "committed there: step_0000050, step_0000100" in missing.err
 
 
 def test_lineage_is_sorted(small_run: Any) -> None:

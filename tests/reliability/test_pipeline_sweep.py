@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.upkeep import CUT_STAGES, FILTER_STAGES, LINE_STAGES, OVERLAP_STAGES, STAGES
+from pipeline.provenance.registry.importing import Settings, import_works
+from pipeline.upkeep import (
+    CUT_STAGES,
+    FILTER_STAGES,
+    LINE_STAGES,
+    OVERLAP_STAGES,
+    REDACT_STAGES,
+    STAGES,
+)
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
@@ -27,16 +35,31 @@ OPTIONAL = """\
 lines: {unit: line, min_documents: 2, min_characters: 1}
 decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}
 filters: {c4: {min_sentences: 0, min_terminal_lines: 0}}
+screen: {registry: [works], policy: policy.yaml}
+"""
+POLICY = """\
+version: 1
+rules:
+  - id: overlap
+    when: {text_match.work_id: any, not: [artefact, origin]}
+    decision: redact
+    reason: "it overlaps {work.title}"
 """
 
 
 @pytest.fixture
 def every_stage(collection: Any, tmp_path: Path) -> Path:
     """The config with the stages that are off by default, shards that are too large for one task,
-    and an item one document holds."""
+    an item that one document holds, and a work that another one holds, which is redacted."""
     copy = collection.copy(tmp_path / "collection")
-    text = json.loads(copy.plain_shard.read_text().splitlines()[0])["text"]
-    (copy.directory / "eval.jsonl").write_text(json.dumps({"question": text}) + "\n")
+    records = [json.loads(line) for line in copy.plain_shard.read_text().splitlines()]
+    item = json.dumps({"question": records[0]["text"]})
+    (copy.directory / "eval.jsonl").write_text(item + "\n")
+    (copy.directory / "work.txt").write_text(records[1]["text"])
+    (copy.directory / "works.csv").write_text("title,text\nAn invented work,work.txt\n")
+    settings = Settings(texts=copy.directory)
+    import_works([copy.directory / "works.csv"], copy.directory / "works", settings)
+    (copy.directory / "policy.yaml").write_text(POLICY)
     config = copy.config.read_text().replace("task_bytes: 14 KiB", "task_bytes: 8 KiB")
     copy.config.write_text(config + OPTIONAL)
     return Path(copy.config)
@@ -46,7 +69,7 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
     options = ("--every", 41, "--offset", chaos_seed % 41)
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
-    expected = {*STAGES, *OVERLAP_STAGES, *FILTER_STAGES, *LINE_STAGES, *CUT_STAGES}
+    expected = {*STAGES, *OVERLAP_STAGES, *FILTER_STAGES, *LINE_STAGES, *CUT_STAGES, *REDACT_STAGES}
     assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])
 
 

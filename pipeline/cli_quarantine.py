@@ -1,0 +1,157 @@
+"""`prep quarantine`: parses, calls, prints; no logic."""
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.core.errors import ConfigError
+from pipeline.options import JsonOption
+
+if TYPE_CHECKING:
+    from pipeline.quarantine.access import Quarantined
+
+_app = typer.Typer(no_args_is_help=True, help="Look at, release or delete quarantined texts.")
+
+RunArgument = Annotated[Path, typer.Argument(metavar="DIR", help="a finished run directory")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="a document key, or its beginning")]
+ByOption = Annotated[str, typer.Option(metavar="NAME", help="who does it; it is recorded")]
+WhatArgument = Annotated[str, typer.Argument(metavar="KEY|WORK", help="document key or work id")]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="why; it is recorded")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `quarantine` to the `prep` app."""
+    app.add_typer(_app, name="quarantine")
+
+
+def _today() -> date:
+    return datetime.now().astimezone().date()
+
+
+@_app.command(epilog="Example: `prep quarantine collect runs/pile`")
+def collect(directory: RunArgument) -> None:
+    """Move the text of quarantined documents out of documents/; later runs keep it apart."""
+    from pipeline.quarantine.command import collect_texts
+    from pipeline.terminal import print_line
+
+    print_line(f"{collect_texts(directory, _today()):,} documents stand in {directory}/quarantine/")
+
+
+@_app.command("list", epilog="Example: `prep quarantine list runs/pile`")
+def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
+    """List the documents in quarantine, without their text."""
+    from rich.table import Table
+
+    from pipeline.quarantine.access import list_quarantined, plain
+    from pipeline.terminal import out, print_json, shown
+
+    found = list_quarantined(directory)
+    if as_json:
+        return print_json([plain(about) for about in found])
+    table = Table("document", "source", "file:line", "rule", "bytes", "since", "kept by")
+    for about in found:
+        text = "purged" if about.purged else f"{about.text_bytes:,}"
+        cells = (about.key, about.source, f"{about.file}:{about.line}", about.rule, text,
+                 about.since.isoformat() if about.since else "", about.held)  # fmt: skip
+        table.add_row(*(shown(cell) for cell in cells))
+    return out.print(table)
+
+
+@_app.command(epilog="Example: `prep quarantine show runs/pile 550f72 --by 'J. Doe'`")
+def show(directory: RunArgument, key: KeyArgument, by: ByOption) -> None:
+    """Show one document with its text."""
+    from pipeline.quarantine.access import show_quarantined
+    from pipeline.terminal import print_line
+
+    about, text = show_quarantined(directory, key, by)
+    _print_about(about)
+    for line in text.splitlines():
+        print_line(line)
+
+
+def _print_about(about: "Quarantined") -> None:
+    from pipeline.terminal import print_facts
+
+    print_facts((
+        ("document", about.key), ("source", about.source), ("place", f"{about.file}:{about.line}"),
+        ("rule", about.rule), ("reason", about.reason), ("evidence", ", ".join(about.evidence)),
+        ("kept by", about.held),
+    ))  # fmt: skip
+
+
+@_app.command(epilog="Example: `prep quarantine export runs/pile --out held.jsonl --by 'J. Doe'`")
+def export(
+    directory: RunArgument,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="a new .jsonl file")],
+    by: ByOption,
+) -> None:
+    """Write all of them with their texts, one record a line."""
+    from pipeline.quarantine.access import export_quarantined
+    from pipeline.terminal import print_line
+
+    print_line(f"{export_quarantined(directory, out, by):,} records: {out}")
+
+
+@_app.command(
+    epilog="Example: `prep quarantine release runs/pile 550f72 --by 'J. Doe' --note 'own work'`"
+)
+def release(
+    directory: RunArgument, key: KeyArgument, by: ByOption,
+    note: Annotated[str, typer.Option(metavar="TEXT", help="why; it is recorded")],
+) -> None:  # fmt: skip
+    """Record the review `allow`; the next `prep run` takes the document in."""
+    from pipeline.quarantine.access import release_quarantined
+    from pipeline.terminal import print_line
+
+    about = release_quarantined(directory, key, by, note)
+    print_line(f"{about.key}: allowed by {by}; the next `prep run` puts it where it belongs")
+
+
+@_app.command(
+    epilog="Examples:\n\n`prep quarantine purge runs/pile --older-than 90 --by 'J. Doe'`\n\n"
+    "`prep quarantine purge runs/pile --document 550f72… --by 'J. Doe'`"
+)
+def purge(
+    directory: RunArgument,
+    by: ByOption,
+    older_than: Annotated[
+        int | None, typer.Option(min=0, metavar="DAYS", help="all that are in it for longer")
+    ] = None,
+    document: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="a document key, repeatable")
+    ] = None,
+) -> None:
+    """Delete texts; keys, hashes, rules and evidence stay. What is on hold stays."""
+    from pipeline.quarantine.purge import purge as purge_texts
+    from pipeline.terminal import print_line
+
+    if (older_than is None) == (not document):
+        raise ConfigError("give --older-than DAYS or --document KEY")
+    done = purge_texts(directory, tuple(document or ()), older_than, by, _today())
+    if done is None:
+        return print_line("nothing to purge")
+    return print_line(f"{done.id}: {done.value['documents']['count']:,} texts deleted")
+
+
+@_app.command(epilog="Example: `prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'`")
+def hold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: ReasonOption) -> None:
+    """Keep a document or a work from being purged or taken down."""
+    from pipeline.takedown.holds import set_hold
+    from pipeline.terminal import print_line
+
+    set_hold(directory, what, by, reason)
+    print_line(f"{what}: on hold")
+
+
+@_app.command(
+    epilog="Example: `prep quarantine unhold runs/pile w1 --by 'J. Doe' --reason 'case closed'`"
+)
+def unhold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: ReasonOption) -> None:
+    """Lift a hold."""
+    from pipeline.takedown.holds import lift_hold
+    from pipeline.terminal import print_line
+
+    lift_hold(directory, what, by, reason)
+    print_line(f"{what}: no longer on hold")

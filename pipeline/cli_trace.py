@@ -1,0 +1,221 @@
+"""`prep trace`: parses, calls, prints; no logic."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.options import JsonOption
+
+if TYPE_CHECKING:
+    from pipeline.provenance.find_documents import FoundDocuments
+    from pipeline.provenance.trace import Span
+
+_QUESTIONS = (
+    "--step", "--checkpoint", "--file", "--document", "--work", "--isbn", "--reg", "--title",
+    "--text",
+)  # fmt: skip
+_BACKWARDS = "Backwards"
+_FORWARDS = "Forwards"
+_MOST_TEXT_BYTES = 64 << 20
+
+_EXAMPLES = (
+    "Backwards, to documents:\n\n"
+    "`prep trace runs/pile --train out --step 57`\n\n"
+    "`prep trace runs/pile --train out --checkpoint step_0000500`\n\n"
+    "`prep trace runs/pile --file hdf5/train/examples_000000.h5 --row 3 --tokens 100:200`\n\n"
+    "`prep trace runs/corpus --file hdf5/train/examples_000000.h5 --tokens 123456`\n\n"
+    "Forwards, to rows, steps and checkpoints:\n\n"
+    "`prep trace runs/pile --document 550f72 --train out`\n\n"
+    "`prep trace runs/pile --document web/a.jsonl:17`\n\n"
+    "`prep trace runs/pile --work c0ffee00c0de --train out --json`\n\n"
+    "`prep trace runs/pile --isbn 978-0-306-40615-7 --registry registries/claims`\n\n"
+    "`prep trace runs/pile --text excerpt.txt --train out`\n\n"
+    "Steps are what read a row: exposure, not influence or memorisation."
+)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options of one call that ask something; exactly one of them is given."""
+
+    step: int | None
+    checkpoint: Path | None
+    file: Path | None
+    document: str | None
+    work: str | None
+    isbn: str | None
+    reg: str | None
+    title: str | None
+    text: str | None
+
+
+def register(app: typer.Typer) -> None:
+    """Add `trace` to the `prep` app."""
+    app.command(no_args_is_help=True, epilog=_EXAMPLES)(trace)
+
+
+def trace(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a run directory")],
+    train: Annotated[
+        Path | None, typer.Option(metavar="MODEL_DIR", help="model_dir of a training run")
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="1-based step, with --train", rich_help_panel=_BACKWARDS),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="a checkpoint, with --train", rich_help_panel=_BACKWARDS),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="an HDF5 shard of the run", rich_help_panel=_BACKWARDS)
+    ] = None,
+    row: Annotated[
+        int | None, typer.Option(help="0-based row of that shard", rich_help_panel=_BACKWARDS)
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A[:B]", rich_help_panel=_BACKWARDS,
+            help="tokens A to B - 1 of that row, or of a corpus shard",
+        ),
+    ] = None,
+    document: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY|FILE:LINE|FILE", rich_help_panel=_FORWARDS,
+            help="a document, or all of a raw file",
+        ),
+    ] = None,
+    work: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="a work of the registry", rich_help_panel=_FORWARDS),
+    ] = None,
+    isbn: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="an ISBN", rich_help_panel=_FORWARDS)
+    ] = None,
+    reg: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER", help="a registration number such as TX 1-234-567",
+            rich_help_panel=_FORWARDS,
+        ),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="a title of the registry", rich_help_panel=_FORWARDS)
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|-", rich_help_panel=_FORWARDS,
+            help="a text: the same, near-duplicates, passages of it",
+        ),
+    ] = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="registry of works [default: as the run was screened with]"
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="list N at most [default: 20, all with --json]"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """From a step, checkpoint, row or token back to documents; from a document, work or text
+    forward to rows, steps and checkpoints."""
+    from pipeline.show_trace import show_checkpoint, show_forward, show_spans
+
+    asked = _Asked(step, checkpoint, file, document, work, isbn, reg, title, text)
+    _check(asked, train, row, tokens)
+    if checkpoint is not None and train is not None:
+        from pipeline.provenance.checkpoint_trace import trace_checkpoint
+
+        return show_checkpoint(trace_checkpoint(directory, train, checkpoint), limit, as_json)
+    if step is not None and train is not None:
+        from pipeline.provenance.trace import trace_step
+
+        return show_spans(trace_step(directory, train, step), limit, as_json)
+    if file is not None:
+        return show_spans(_spans(directory, file, row, tokens), limit, as_json)
+    from pipeline.provenance.exposure import trace_documents
+
+    found = _found(directory, asked, registry)
+    answer = trace_documents(directory, found.rows, train, found.because)
+    return show_forward(answer, found.notes, limit, as_json)
+
+
+def _check(asked: _Asked, train: Path | None, row: int | None, tokens: str | None) -> None:
+    given = [
+        name for name, value in zip(_QUESTIONS, vars(asked).values(), strict=True)
+        if value is not None
+    ]  # fmt: skip
+    if len(given) != 1:
+        what = f"got {', '.join(given)}" if given else "got none of them"
+        raise typer.BadParameter(f"give one of {', '.join(_QUESTIONS)}; {what}")
+    if given[0] in ("--step", "--checkpoint") and train is None:
+        raise typer.BadParameter(f"{given[0]} goes with --train MODEL_DIR")
+    if asked.file is None and (row is not None or tokens is not None):
+        raise typer.BadParameter("--row and --tokens go with --file")
+    if asked.file is not None and row is None and tokens is None:
+        raise typer.BadParameter("--file goes with --row, or with --tokens for a corpus")
+
+
+def _spans(directory: Path, file: Path, row: int | None, tokens: str | None) -> "list[Span]":
+    from pipeline.provenance.trace import trace_row, trace_tokens
+
+    if tokens is None:
+        assert row is not None, "_check refuses this"
+        return trace_row(directory, file, row)
+    first, stop = _range(tokens)
+    return trace_tokens(directory, file, first, stop, row)
+
+
+def _range(tokens: str) -> tuple[int, int]:
+    first, colon, stop = tokens.partition(":")
+    try:
+        return int(first), int(stop) if colon else int(first) + 1
+    except ValueError:
+        raise typer.BadParameter(f"--tokens {tokens}: expected A or A:B, such as 100:200") from None
+
+
+def _found(directory: Path, asked: _Asked, registry: Path | None) -> "FoundDocuments":
+    from pipeline.provenance import find_documents as find
+
+    if asked.document is not None:
+        return find.find_named(directory, asked.document)
+    if asked.work is not None:
+        return find.find_of_work(directory, asked.work, registry)
+    if asked.title is not None:
+        return find.find_of_title(directory, asked.title, registry)
+    if asked.isbn is not None:
+        return find.find_of_number(directory, "isbn", asked.isbn, registry)
+    if asked.reg is not None:
+        return find.find_of_number(directory, "usco", asked.reg, registry)
+    from pipeline.provenance.pasted_text import find_text
+
+    assert asked.text is not None, "_check refuses this"
+    return find_text(directory, _read(asked.text))
+
+
+def _read(name: str) -> str:
+    """The text in a file, or on standard input. Raises ConfigError, InputError."""
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(_MOST_TEXT_BYTES + 1)
+        else:
+            with open(name, "rb") as file:
+                data = file.read(_MOST_TEXT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"--text {name}: cannot read ({error.strerror})") from error
+    if len(data) > _MOST_TEXT_BYTES:
+        raise InputError(f"--text {name}: expected at most {_MOST_TEXT_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"--text {name}: not UTF-8 (byte {error.start})") from error

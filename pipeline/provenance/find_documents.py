@@ -1,0 +1,161 @@
+"""From what one knows of a work or a document to rows of documents.parquet.
+
+Evidence leads from works and numbers to documents; clusters.parquet adds the documents that are
+duplicates of those, because one of them may be the one that was kept. What is found is what the
+screening of this run matched: a work that was not looked for is not found here (`prep rescan`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.provenance import identifiers
+from pipeline.provenance.cluster_table import rows_of
+from pipeline.provenance.document_table import DocumentTable
+from pipeline.provenance.records import readable
+from pipeline.provenance.registry import load_registry
+from pipeline.provenance.registry.finding import find_works
+from pipeline.provenance.registry.works import Work, works_of
+
+I64 = npt.NDArray[np.int64]
+WORKS = "registry/works.arrow"
+"""The works that a run was screened with (`pipeline.stages.registry`)."""
+
+_NUMBERS = {"isbn": identifiers.isbn13, "usco": identifiers.usco}
+
+
+@dataclass(frozen=True)
+class FoundDocuments:
+    """Rows of documents.parquet, ascending; why each is among them; and what else is to be said."""
+
+    rows: tuple[int, ...]
+    because: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find_named(directory: Path, wanted: str) -> FoundDocuments:
+    """The document with this key, or at FILE:LINE, or all documents of FILE. Raises InputError."""
+    rows = DocumentTable(directory).find(wanted).tolist()
+    return FoundDocuments(tuple(rows), ("",) * len(rows))
+
+
+def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> FoundDocuments:
+    """Documents with evidence of a work: its id (or the beginning of one), registration number,
+    ISBN, DOI or title, as the run's registry or `registry` has it, and cluster siblings of them.
+
+    An id that no registry explains is looked for as it is. Raises InputError when a registry is
+    there and knows no such work.
+    """
+    works = _works(directory, registry)
+    if works is None:
+        return rows_with_siblings(directory, _of_ids(directory, [asked]), _NO_REGISTRY)
+    return _of_registered(directory, find_works(works, asked))
+
+
+def find_of_title(directory: Path, title: str, registry: Path | None = None) -> FoundDocuments:
+    """`find_of_work` by title alone. Raises InputError when no registry is there."""
+    works = _works(directory, registry)
+    if works is None:
+        raise InputError(
+            f"{directory}: screened without a registry, so titles mean nothing to it; name a "
+            "registry with --registry"
+        )
+    return _of_registered(directory, find_works(works, title))
+
+
+def find_of_number(
+    directory: Path, kind: str, number: str, registry: Path | None = None
+) -> FoundDocuments:
+    """Documents that print an ISBN (kind `isbn`) or a registration number (`usco`), and those with
+    other evidence of the works that have it. Raises ConfigError for what is no such number."""
+    normal = _NUMBERS[kind](number)
+    if normal is None:
+        raise ConfigError(f"{printable(number)}: no {kind}: its form or its check digit is wrong")
+    printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
+    found = _evidence(directory, printed, f"prints {normal}")
+    mine = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
+    found = {**_of_works(directory, mine), **found}
+    return rows_with_siblings(directory, found, _said(mine))
+
+
+_NO_REGISTRY = ("the run was screened without a registry: looked for the id in its evidence only",)
+
+
+def _said(works: Sequence[Work]) -> tuple[str, ...]:
+    return tuple(f"work {w.work_id}: {printable(w.title_raw, 80)} ({w.status})" for w in works)
+
+
+def _works(directory: Path, registry: Path | None) -> list[Work] | None:
+    """Works of `registry`, else those that the run was screened with; None without any."""
+    if registry is not None:
+        return load_registry(registry).work_list()
+    path = directory / WORKS
+    if not path.is_file():
+        return None
+    with readable(path):
+        return works_of(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+
+
+def _of_registered(directory: Path, works: Sequence[Work]) -> FoundDocuments:
+    return rows_with_siblings(directory, _of_works(directory, works), _said(works))
+
+
+def _of_works(directory: Path, works: Sequence[Work]) -> dict[bytes, str]:
+    return _of_ids(directory, [work.work_id for work in works]) if works else {}
+
+
+def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
+    return _evidence(directory, pc.field("work_id").isin(work_ids), "")
+
+
+def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
+    """Document key -> why, of the documents that some evidence is about."""
+    path = directory / layout.EVIDENCE
+    if not path.is_file():
+        raise InputError(f"{directory}: no {layout.EVIDENCE}: nothing was screened in this run")
+    columns = ["doc_key", "detector", "work_id"]
+    with readable(path):
+        rows = pq.read_table(path, columns=columns, filters=which).to_pylist()
+    found: dict[bytes, str] = {}
+    for row in rows:
+        why = because or f"{row['detector']} evidence of work {row['work_id']}"
+        known = found.get(row["doc_key"], "")
+        if why not in known:
+            found[row["doc_key"]] = f"{known}; {why}" if known else why
+    return found
+
+
+def rows_with_siblings(
+    directory: Path, found: dict[bytes, str], notes: tuple[str, ...] = ()
+) -> FoundDocuments:
+    """Rows of documents given by key, and of their cluster siblings, which are told apart."""
+    reasons = {**_siblings(directory, list(found)), **found}
+    table = DocumentTable(directory)
+    rows = table.rows_of_keys(list(reasons))
+    keys = table.take(rows, ["doc_key"])["doc_key"].to_pylist()
+    return FoundDocuments(tuple(rows.tolist()), tuple(reasons[key] for key in keys), notes)
+
+
+def _siblings(directory: Path, keys: Sequence[bytes]) -> dict[bytes, str]:
+    """The documents that stand for these, and those that these or they stand for. Every edge leads
+    from a document that went to the one that was kept, so two steps reach a whole cluster."""
+    path = directory / layout.CLUSTERS
+    if not keys or not path.is_file():
+        return {}
+    found: dict[bytes, str] = {}
+    above = rows_of(path, "member", keys)
+    here = above.filter(pc.equal(above["index"], ""))
+    for row in here.to_pylist():
+        found.setdefault(row["kept"], f"{row['kind']} duplicate of {row['member'].hex()}")
+    below = rows_of(path, "kept", [*keys, *here["kept"].to_pylist()])
+    for row in below.filter(pc.equal(below["index"], "")).to_pylist():
+        found.setdefault(row["member"], f"{row['kind']} duplicate of {row['kept'].hex()}")
+    return found

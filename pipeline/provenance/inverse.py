@@ -1,0 +1,116 @@
+"""The inverse of lineage: from a document to its place in a split, in one look-up.
+
+`hdf5/SPLIT/inverse.parquet`, sorted by document. Of `sample` and `corpus` one row per copy of a
+document: doc uint32 (row of documents.parquet), stream_start int64 (the stream token it begins
+with); its rows follow from that, because stream row k stands at `row_positions(k)`. Of `vsl`, whose
+packer nobody can invert, one row per segment: doc, doc_token_start int64, row int64 (of the data
+set), token_start int32.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.core import rng
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.permutation import invert, permute
+from pipeline.hdf5.read import SampleDataset
+from pipeline.provenance.records import readable
+
+INVERSE = "inverse.parquet"
+STREAM_SCHEMA = pa.schema([("doc", pa.uint32()), ("stream_start", pa.int64())])
+SEGMENT_SCHEMA = pa.schema([
+    ("doc", pa.uint32()), ("doc_token_start", pa.int64()), ("row", pa.int64()),
+    ("token_start", pa.int32()),
+])  # fmt: skip
+
+I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
+
+
+def inverse_path(split: Path) -> Path:
+    """The inverse beside the shards of a split."""
+    return split / INVERSE
+
+
+def stream_inverse(doc_N: U32, start_N: I64) -> pa.Table:
+    """The inverse of a split of `sample` or `corpus` from its documents in any order."""
+    order = np.lexsort((start_N, doc_N))
+    return pa.table([pa.array(doc_N[order]), pa.array(start_N[order])], schema=STREAM_SCHEMA)
+
+
+def segment_inverse(doc_N: U32, doc_token_start_N: I64, row_N: I64, token_start_N: I64) -> pa.Table:
+    """The inverse of a split of `vsl` from its segments in any order."""
+    order = np.lexsort((row_N, doc_token_start_N, doc_N))
+    columns = [
+        doc_N[order], doc_token_start_N[order], row_N[order], token_start_N[order].astype(np.int32)
+    ]  # fmt: skip
+    return pa.table([pa.array(c) for c in columns], schema=SEGMENT_SCHEMA)
+
+
+def row_positions(stream_rows: I64, rows: int, seed: int, split: str) -> I64:
+    """The row of the data set that each row of the stream became."""
+    return invert(stream_rows, rows, _key(seed, split)).astype(np.int64)
+
+
+def stream_rows_at(positions: I64, rows: int, seed: int, split: str) -> I64:
+    """The row of the stream that each row of the data set was."""
+    return permute(positions, rows, _key(seed, split)).astype(np.int64)
+
+
+def _key(seed: int, split: str) -> int:
+    return rng.key(seed, "rows", split)
+
+
+class Inverse:
+    """The inverse of one split. Raises InputError when the run has none."""
+
+    def __init__(self, dataset: SampleDataset) -> None:
+        self._path = inverse_path(dataset.directory)
+        if not self._path.is_file():
+            raise InputError(
+                f"{self._path}: missing: made before there was an {INVERSE}; repeat the `prep run` "
+                "(or `prep repack`) that made the directory, it adds the file"
+            )
+        with readable(self._path):
+            self._file = pq.ParquetFile(self._path, memory_map=True)
+
+    def of(self, docs_D: I64) -> pa.Table:
+        """The rows of these documents, which are ascending, from the row groups that hold them."""
+        groups = [
+            group
+            for group, (low, high) in enumerate(self._bounds())
+            if np.searchsorted(docs_D, low) < np.searchsorted(docs_D, high, side="right")
+        ]
+        with readable(self._path):
+            table = self._file.read_row_groups(groups)
+        doc = table["doc"].to_numpy().astype(np.int64)
+        first = np.searchsorted(doc, docs_D)
+        count = np.searchsorted(doc, docs_D, side="right") - first
+        index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+        return table.take(pa.array(index))
+
+    def parts(self) -> Iterator[pa.Table]:
+        """All rows, one row group at a time."""
+        for group in range(self._file.num_row_groups):
+            with readable(self._path):
+                yield self._file.read_row_group(group)
+
+    def document_at(self, stream_start: int) -> int:
+        """The document that begins with this token of the stream."""
+        for part in self.parts():
+            found = np.flatnonzero(part["stream_start"].to_numpy() == stream_start)
+            if len(found):
+                return int(part["doc"][int(found[0])].as_py())
+        raise IntegrityError(f"{self._path}: no document begins with token {stream_start:,}")
+
+    def _bounds(self) -> Iterator[tuple[int, int]]:
+        """First and last document of every row group."""
+        meta = self._file.metadata
+        for group in range(meta.num_row_groups):
+            statistics = meta.row_group(group).column(0).statistics
+            yield statistics.min, statistics.max

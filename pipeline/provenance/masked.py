@@ -1,0 +1,51 @@
+"""Which documents a takedown masked in a data set, and from which version of it on.
+
+A data set that takedowns were applied to names its ancestors; version v of it is the one before the
+v-th takedown, the present one is the last. DIR/takedowns/NAME.parquet lists the documents of one.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.hdf5.read import SampleDataset
+from pipeline.provenance.records import readable
+
+I64 = npt.NDArray[np.int64]
+NEVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Documents (dense indices, ascending) and the first version in which each is masked, (N,)."""
+
+    doc: I64
+    since: I64
+
+    def since_of(self, doc_M: I64) -> I64:
+        """The first version in which each document is masked; NEVER where none is, (M,)."""
+        if not len(self.doc):
+            return np.full(len(doc_M), NEVER)
+        place = np.minimum(np.searchsorted(self.doc, doc_M), len(self.doc) - 1)
+        return np.where(self.doc[place] == doc_M, self.since[place], NEVER)
+
+    def at(self, doc_M: I64, version: int) -> npt.NDArray[np.bool_]:
+        """Whether each document is masked in a version, (M,)."""
+        return np.asarray(self.since_of(doc_M) <= version)
+
+
+def masked_since(directory: Path, dataset: SampleDataset) -> Masked:
+    """What takedowns masked in a data set of the run in `directory`. Raises IntegrityError when the
+    record of one is missing."""
+    docs, versions = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for version, name in enumerate(dataset.takedowns, 1):
+        with readable(directory / layout.TAKEDOWNS / f"{name}.parquet") as path:
+            doc = pq.read_table(path, columns=["doc"])["doc"].to_numpy().astype(np.int64)
+        docs.append(doc)
+        versions.append(np.full(len(doc), version))
+    doc, first = np.unique(np.concatenate(docs), return_index=True)
+    return Masked(doc, np.concatenate(versions)[first])

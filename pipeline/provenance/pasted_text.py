@@ -1,0 +1,137 @@
+"""From a pasted text to the documents that hold it: the same text, near-duplicates, passages.
+
+In order of cost: the key of the cleaned text against the column of text keys; the text's MinHash
+bands against the sorted runs that dedup left, and exact similarity for what meets there; then its
+fingerprints against every text of documents/, which reads them all (some 10 ms a MB).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.core import ids
+from pipeline.core.errors import InputError
+from pipeline.core.manifest import read_manifest
+from pipeline.provenance.find_documents import FoundDocuments, rows_with_siblings
+from pipeline.provenance.recipe import Recipe, recipe_of
+from pipeline.provenance.records import readable
+
+_THRESHOLD = 0.8
+"""Similarity of a near-duplicate where the run recorded none."""
+
+I64 = npt.NDArray[np.int64]
+
+
+def find_text(directory: Path, text: str, with_passages: bool = True) -> FoundDocuments:
+    """Documents that are this text, near-duplicates of it, or hold passages of it; and their
+    cluster siblings. Notes say what could not be looked for.
+
+    Raises InputError for an empty text and for a run without documents/.
+    """
+    if not text.strip():
+        raise InputError("--text: expected a text, found nothing but white space")
+    shards = sorted((directory / "documents").glob("*.arrow"))
+    if not shards:
+        raise InputError(f"{directory}: no documents/: the texts were deleted, or are elsewhere")
+    cleaned = _cleaned(text)
+    found: dict[bytes, str] = {}
+    notes: list[str] = []
+    for why, keys in (
+        ("the same text", _same(shards, text, cleaned)),
+        ("a near-duplicate", _near(directory, shards, cleaned, notes)),
+        ("a passage", _passages(shards, cleaned) if with_passages else iter(())),
+    ):
+        for key, detail in keys:
+            found.setdefault(key, f"{why}{detail}")
+    return rows_with_siblings(directory, found, tuple(notes))
+
+
+def _cleaned(text: str) -> str:
+    from pipeline.cleaning import clean_texts
+
+    return str(clean_texts([text])[0].as_py())
+
+
+def _table(path: Path, columns: list[str]) -> pa.Table:
+    with readable(path):
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
+
+
+def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
+    """A pasted text may have lost white space at its ends, or come from a run that cleans not."""
+    keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
+    wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
+    for path in shards:
+        table = _table(path, ["doc_key", "text_key"])
+        for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
+            yield key, ""
+
+
+def _near(
+    directory: Path, shards: list[Path], cleaned: str, notes: list[str]
+) -> Iterator[tuple[bytes, str]]:
+    stages = ("signatures", "clusters")
+    manifests = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in stages}
+    recipe = recipe_of({name: found for name, found in manifests.items() if found})
+    if recipe is None or not recipe.preset.bands:
+        notes.append("near-duplicates were not looked for: the run compared no near-duplicates")
+        return
+    if not (directory / "runs").is_dir():
+        notes.append("near-duplicates were not looked for: runs/ was removed by `prep clean-up`")
+        return
+    from dedup.similarity import jaccard
+
+    threshold = recipe.threshold or _THRESHOLD
+    for path, rows in _candidates(directory, shards, cleaned, recipe):
+        table = _table(path, ["doc_key", "text"]).take(pa.array(rows))
+        for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
+            similarity = jaccard(cleaned, other, recipe.preset)
+            if similarity >= threshold:
+                yield key, f" (Jaccard {similarity:.3f})"
+
+
+def _candidates(
+    directory: Path, shards: list[Path], cleaned: str, recipe: Recipe
+) -> Iterator[tuple[Path, I64]]:
+    """Shards of documents/ and their rows that meet the text in a band."""
+    from dedup.lsh import band_digests
+    from dedup.minhash import sketch_documents
+    from dedup.runs import slice_run
+
+    sketches = sketch_documents([cleaned], recipe.preset)
+    if not sketches.shingles[0]:
+        return
+    digests = band_digests(sketches.signatures, recipe.preset.bands, recipe.preset.rows)
+    for path in shards:
+        runs = directory / "runs" / path.name
+        columns = [f"band_{band:02d}" for band in range(recipe.preset.bands)]
+        table = _table(runs, [name for band in columns for name in (band, f"{band}_row")])
+        met = [np.zeros(0, np.uint32)]
+        for band, digest in zip(columns, digests[:, 0].tolist(), strict=True):
+            start, stop = slice_run(table[band].to_numpy(), digest, digest)
+            met.append(table[f"{band}_row"].to_numpy()[start:stop])
+        rows = np.unique(np.concatenate(met)).astype(np.int64)
+        if len(rows):
+            yield path, rows
+
+
+def _passages(shards: list[Path], cleaned: str) -> Iterator[tuple[bytes, str]]:
+    """Documents that hold passages of the text, with the longest run of words."""
+    from pipeline.provenance.fingerprints import build_index, find_passages
+
+    index = build_index([("pasted", "excerpt", cleaned)])
+    for path in shards:
+        table = _table(path, ["doc_key", "text"])
+        best: dict[int, tuple[int, float]] = {}
+        for row in find_passages(table["text"], index).to_pylist():
+            words = int(row["longest_run_words"] or 0)
+            best[row["row"]] = max(
+                best.get(row["row"], (0, 0.0)), (words, row["document_fraction"])
+            )
+        keys = table["doc_key"].take(pa.array(list(best), pa.int64())).to_pylist()
+        for key, (words, fraction) in zip(keys, best.values(), strict=True):
+            yield key, f" ({words} words in a row, {fraction:.0%} of the document)"

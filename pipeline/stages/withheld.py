@@ -1,0 +1,139 @@
+"""Withheld: documents that were taken down of a run never come back in it.
+
+The clean stage leaves out their texts whenever it reads a raw shard again; the content hash stays
+that of what was read, so nothing after it counts as changed. Where the data set is written anew,
+the documents are dropped by the rule `takedown`: by key, and by the hash of their text, so that a
+copy in another place goes too.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.core import ids
+from pipeline.core.content import table_hash
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.provenance.evidence import DECISION_SCHEMA
+from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
+
+DIRECTORY = "withheld"
+RULE = "takedown"
+REASON = "taken down of this run"
+_EMPTY_TEXT = ids.text_key(b"")
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Keys of documents, and of texts, that must not be stored: fixed_size_binary(16) each."""
+
+    doc_keys: pa.Array
+    text_keys: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.doc_keys)
+
+
+def load_withheld(root: Path, files: Sequence[str]) -> Withheld:
+    """The keys in the tables `files`, which have doc_key and text_key (null: no text); paths
+    relative to `root`. Raises IntegrityError or OSError where one cannot be read."""
+    return _load(root, tuple(files))
+
+
+@functools.lru_cache(maxsize=4)
+def _load(root: Path, files: tuple[str, ...]) -> Withheld:
+    empty = pa.array([], pa.binary(ids.KEY_BYTES))
+    found = {"doc_key": [empty], "text_key": [empty]}
+    for file in files:
+        table = pq.read_table(root / file, columns=list(found))
+        for name, parts in found.items():
+            parts += table[name].chunks
+    doc_keys, text_keys = (pc.unique(pa.concat_arrays(p)).drop_null() for p in found.values())
+    is_empty = pc.equal(text_keys, pa.scalar(_EMPTY_TEXT, text_keys.type))
+    return Withheld(doc_keys, text_keys.filter(pc.invert(is_empty)))
+
+
+def is_withheld(table: pa.Table, withheld: Withheld) -> Mask:
+    """Which rows of a table with doc_key and text_key are of such documents, (N,)."""
+    by_key = pc.is_in(table["doc_key"], withheld.doc_keys)
+    by_text = pc.is_in(table["text_key"], withheld.text_keys)
+    return np.asarray(pc.or_(by_key, by_text).to_numpy())
+
+
+def withhold_texts(output: Output, table: pa.Table, withheld: Withheld) -> Output:
+    """The output of a documents shard, without the texts that are withheld; its content hash is
+    that of the shard as it was read."""
+    gone = is_withheld(table, withheld) if len(withheld) else np.zeros(0, np.bool_)
+    if not gone.any():
+        return output
+    return replace(
+        arrow_output(output.path, _emptied(table, "text", gone)), content_hash=table_hash(table)
+    )
+
+
+def withhold_excerpts(output: Output, table: pa.Table, withheld: Withheld) -> Output:
+    """The same for a shard of drops/, whose records have excerpts and no hash of their text."""
+    gone = pc.is_in(table["doc_key"], withheld.doc_keys).to_numpy()
+    if not gone.any():
+        return output
+    return replace(
+        parquet_output(output.path, _emptied(table, "excerpt", gone)),
+        content_hash=table_hash(table),
+    )
+
+
+def _emptied(table: pa.Table, name: str, gone: Mask) -> pa.Table:
+    texts = pc.if_else(pa.array(gone), pa.scalar("", table[name].type), table[name])
+    return table.set_column(table.column_names.index(name), table.schema.field(name), texts)
+
+
+def takedown_decisions(table: pa.Table, withheld: Withheld) -> pa.Table:
+    """One row of `DECISION_SCHEMA`, drop by the rule `takedown`, for every document of a shard
+    (doc_id, doc_key, text_key) that is withheld, in order."""
+    found = table.select(["doc_id", "doc_key"]).filter(pa.array(is_withheld(table, withheld)))
+    count = len(found)
+    columns = {
+        "doc_id": found["doc_id"], "doc_key": found["doc_key"],
+        "decision": pa.array(["drop"] * count, pa.string()),
+        "rule": pa.array([RULE] * count, pa.string()),
+        "reason": pa.array([REASON] * count, pa.string()),
+        "evidence": pa.array([[]] * count, pa.list_(pa.string())),
+        "propagated_from": pa.nulls(count, pa.binary(ids.KEY_BYTES)),
+    }  # fmt: skip
+    arrays = [columns[field.name].cast(field.type) for field in DECISION_SCHEMA]
+    return pa.table(arrays, schema=DECISION_SCHEMA)
+
+
+@dataclass(frozen=True)
+class WithheldJob:
+    """One documents shard, and the tables with the keys."""
+
+    index: int
+    documents: Shard
+    files: tuple[str, ...]
+
+
+def _withheld(job: WithheldJob, inputs: Inputs) -> Result:
+    table = inputs.table(job.documents, ["doc_id", "doc_key", "text_key"])
+    decisions = takedown_decisions(table, load_withheld(inputs.root, job.files))
+    output = arrow_output(f"{DIRECTORY}/{job.index:06d}.decisions.arrow", decisions)
+    return Result((output,), {"documents": len(table), "dropped": len(decisions)})
+
+
+def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -> Stage:
+    """The stage that decides for the documents of these takedowns (file of keys, its hash); its
+    decisions are joined with those of filters and decontamination."""
+    files = tuple(file for file, _ in takedowns)
+    tasks = tuple(
+        Task(f"takedowns in {s.path}", WithheldJob(i, s, files), (s,), s.size)
+        for i, s in enumerate(clean.below("documents"))
+    )
+    return Stage("withheld", 1, _withheld, tasks, {"takedowns": [list(t) for t in takedowns]})

@@ -1,0 +1,150 @@
+"""What `prep verify` checks of takedowns: that nothing of the documents is left."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core.content import table_hash
+from pipeline.core.errors import IntegrityError
+from pipeline.hdf5.format import CORPUS
+from pipeline.hdf5.read import SampleDataset
+from pipeline.provenance.coverage import read_lineage
+from pipeline.provenance.records import readable
+from pipeline.takedown.masking import left_over
+from pipeline.takedown.places import Mask, Spans, find_places
+from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
+from pipeline.takedown.run_tables import RunTables
+
+_TEXT_COLUMNS = {"documents": "text", "quarantine": "text", "tokens": "tokens", "drops": "excerpt"}
+
+
+@dataclass(frozen=True)
+class Holes:
+    """Where a data set is masked: labels by shard, how many, tokens of a corpus, copies of
+    documents, and whether the stream begins with one of them."""
+
+    labels: dict[int, Spans] = field(default_factory=dict)
+    masked_labels: int = 0
+    corpus_tokens: int = 0
+    copies: int = 0
+    first_token: bool = False
+
+
+def check_takedowns(directory: Path) -> str | None:
+    """Check every takedown of a run against its stored texts; says in words what was checked, None
+    when there are none. Raises IntegrityError naming a file with text that should be gone, a
+    damaged record, or a takedown that is not finished."""
+    takedowns = read_takedowns(directory)
+    if not takedowns:
+        return None
+    for takedown in takedowns:
+        _check_record(directory, takedown)
+    keys = keys_taken(directory, takedowns)
+    files = 0
+    for store, column in _TEXT_COLUMNS.items():
+        for path in sorted((directory / store).glob("*")):
+            files += 1
+            if _left(path, column, keys):
+                raise IntegrityError(f"{path}: holds {column} of documents that were taken down")
+    _check_evidence(directory, keys)
+    return f"{len(takedowns)} takedowns, {len(keys):,} documents: no text in {files:,} files"
+
+
+def _check_record(directory: Path, takedown: Takedown) -> None:
+    if takedown.pending:
+        raise IntegrityError(
+            f"{directory}: the takedown {takedown.id} is not finished; run the `prep takedown` "
+            "command that began it again, with --apply"
+        )
+    found = table_hash(takedown.documents(directory))
+    expected = takedown.value["documents"]["content_hash"]
+    if found != expected:
+        raise IntegrityError(
+            f"{directory / layout.TAKEDOWNS}/{takedown.id}.parquet: its documents are not those "
+            f"of its record (content {found}, expected {expected})"
+        )
+
+
+def _left(path: Path, column: str, keys: pa.Array) -> bool:
+    """Whether a file has a value of the column for one of these documents."""
+    with readable(path):
+        if path.suffix == ".parquet":
+            table = pq.read_table(path, columns=["doc_key", column])
+        else:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        found = table.filter(pc.is_in(table["doc_key"], keys))[column]
+    is_list = pa.types.is_large_list(found.type) or pa.types.is_list(found.type)
+    sizes = pc.list_value_length(found) if is_list else pc.binary_length(found)
+    return bool(pc.any(pc.greater(sizes, 0)).as_py())
+
+
+def _check_evidence(directory: Path, keys: pa.Array) -> None:
+    path = directory / layout.EVIDENCE
+    if not path.exists():
+        return
+    with readable(path):
+        in_text = pc.field("byte_length") > 0
+        table = pq.read_table(path, columns=["doc_key", "seen"], filters=in_text)
+    quoted = table.filter(pc.is_in(table["doc_key"], keys))["seen"]
+    if pc.any(pc.greater(pc.binary_length(quoted), 0)).as_py():
+        raise IntegrityError(f"{path}: quotes documents that were taken down")
+
+
+def kept_but_taken(directory: Path) -> int:
+    """Documents that the tables of a run count as kept, but that takedowns took since."""
+    taken = read_takedowns(directory)
+    if not taken:
+        return 0
+    run = RunTables(directory, {})
+    ends = run.documents["state"].take(pa.array(run.rows_of(keys_taken(directory, taken))))
+    return int(pc.sum(pc.equal(ends, "kept")).as_py() or 0)
+
+
+def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
+    """Check that documents taken down of a data set have no token and no label that counts left in
+    it, and say where it is masked. Raises IntegrityError naming the first shard that has one."""
+    done = tuple(t for t in read_takedowns(directory) if t.id in dataset.takedowns)
+    lost = sorted(set(dataset.takedowns) - {t.id for t in done})
+    if lost:
+        raise IntegrityError(
+            f"{dataset.directory}: masked by the takedown {lost[0]}, whose record is missing in "
+            f"{directory / layout.TAKEDOWNS}"
+        )
+    if not done:
+        return Holes()
+    run = RunTables(directory, {})
+    gone = np.zeros(len(run.documents), np.bool_)
+    gone[run.rows_of(keys_taken(directory, done))] = True
+    tokens = run.documents["tokens"].to_numpy().astype(np.int64)
+    places = find_places(dataset, gone, tokens)
+    for found in places:
+        file = dataset.files.open(found.index)
+        data = file.read(0, file.rows)
+        if left_over(data, dataset.layout, found, dataset.eos_id):
+            raise IntegrityError(
+                f"{dataset.directory / dataset.shards[found.index].name}: holds tokens or labels "
+                "of documents that were taken down"
+            )
+    is_corpus = dataset.layout is CORPUS
+    return Holes(
+        {p.index: p.labels for p in places}, sum(p.labels.columns for p in places),
+        sum(p.inputs.columns for p in places) if is_corpus else 0,
+        sum(len(p.first_docs) for p in places), any(_begins_with(dataset, gone)),
+    )  # fmt: skip
+
+
+def _begins_with(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
+    """For the shard with the first row of the stream: whether its first document is gone."""
+    if dataset.layout is CORPUS:
+        return
+    for index in range(len(dataset.shards)):
+        table = read_lineage(dataset, index)
+        first = pc.and_(pc.equal(table["stream_row"], 0), pc.equal(table["token_start"], 0))
+        for doc in table.filter(first)["doc"].to_pylist():
+            yield bool(gone[doc])

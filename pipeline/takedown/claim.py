@@ -1,0 +1,91 @@
+"""CLAIM.yaml: who asks for what to be taken down, strict and typed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.core.config_model import FrozenModel, parse
+from pipeline.core.errors import InputError
+from pipeline.core.manifest import fingerprint_of
+from pipeline.core.storage import hash_bytes
+from pipeline.core.strict_yaml import load
+
+MOST_TEXT_BYTES = 64 << 20
+
+
+class What(FrozenModel):
+    """What the claim is about; every list adds documents."""
+
+    works: tuple[str, ...] = Field((), description="work ids of the registry")
+    documents: tuple[str, ...] = Field((), description="document keys, FILE:LINE, or FILE")
+    sources: tuple[str, ...] = Field((), description="source labels: all their documents")
+    urls: tuple[str, ...] = Field((), description="beginnings of addresses in a record's meta")
+    texts: tuple[str, ...] = Field((), description="files with the text of a work")
+
+    @field_validator("urls")
+    @classmethod
+    def _long_enough(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        if any("://" not in url or len(url.partition("://")[2]) < 4 for url in urls):
+            raise ValueError("expected beginnings of addresses such as https://example.org/book/")
+        return urls
+
+    @model_validator(mode="after")
+    def _is_about_something(self) -> "What":
+        if not any(self.items()):
+            raise ValueError("expected one or more of works, documents, sources, urls, texts")
+        if not all(item.strip() for _, item in self.items()):
+            raise ValueError("expected no empty entries")
+        return self
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """(list, entry) of everything named, in order."""
+        for name in type(self).model_fields:
+            for item in getattr(self, name):
+                yield name, item
+
+
+class Claim(FrozenModel):
+    """One claim as it was received."""
+
+    id: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,60}$", description="a short id, such as 2026-0007"
+    )
+    claimant: str = Field(min_length=1, description="who asks")
+    received: date = Field(description="the day it came in, such as 2026-03-01")
+    basis: str = Field(min_length=1, description="what the claim rests on, in a sentence")
+    what: What = Field(description="what to take down")
+    note: str = Field("", description="anything else")
+
+
+@dataclass(frozen=True)
+class LoadedClaim:
+    """A claim, the texts it names (file name, UTF-8 text), and a hash of both."""
+
+    claim: Claim
+    texts: tuple[tuple[str, str], ...]
+    digest: str
+
+
+def load_claim(path: Path) -> LoadedClaim:
+    """Read a claim. Raises ConfigError with file, line and key; InputError for a text that cannot
+    be read, is not UTF-8 or is larger than 64 MiB."""
+    claim = parse(Claim, load(path))
+    texts = tuple((name, _text(path.parent / name)) for name in claim.what.texts)
+    digests = [hash_bytes(text.encode()) for _, text in texts]
+    value = {"claim": claim.model_dump(mode="json"), "texts": digests}
+    return LoadedClaim(claim, texts, fingerprint_of(value))
+
+
+def _text(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size > MOST_TEXT_BYTES:
+            raise InputError(f"{path}: {size:,} bytes; expected a text of at most 64 MiB")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot read ({error.strerror}); named by what.texts") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error

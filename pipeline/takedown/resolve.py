@@ -1,0 +1,279 @@
+"""From a claim to documents: those it names, those with the same text, and cluster siblings."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline import layout
+from pipeline.core import ids
+from pipeline.core.errors import InputError, printable
+from pipeline.provenance.document_table import DocumentTable
+from pipeline.provenance.records import readable
+from pipeline.takedown.claim import LoadedClaim
+from pipeline.takedown.run_tables import RunTables, key_array
+from pipeline.takedown.siblings import Sibling, find_siblings
+from pipeline.takedown.texts import Passages, same_text
+
+I64 = npt.NDArray[np.int64]
+
+NAMED, SAME_TEXT, SIBLING = "named", "same_text", "sibling"
+"""Why a document is taken down."""
+
+TAKEN_SCHEMA = pa.schema([
+    ("doc", pa.uint32()), ("doc_key", pa.binary(16)), ("text_key", pa.binary(16)),
+    ("role", pa.string()), ("because", pa.string()), ("via", pa.binary(16)),
+    ("similarity", pa.float64()), ("source", pa.string()), ("file", pa.string()),
+    ("line", pa.uint64()), ("state", pa.string()), ("split", pa.string()),
+    ("text_bytes", pa.uint64()), ("tokens", pa.uint32()),
+])  # fmt: skip
+"""One row per document, by doc: row of documents.parquet · key · hash of its text (null for a
+record that never became a document) · role and because: why · via, similarity: the document that a
+sibling is tied to and how like it is · where it was read · its end, split, bytes and tokens."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A document that is not taken down, and why it is worth knowing."""
+
+    key: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The documents of a claim (`TAKEN_SCHEMA`), what is only told, and what named nothing."""
+
+    taken: pa.Table
+    told: tuple[Told, ...]
+    nothing: tuple[str, ...]
+
+
+@dataclass
+class _Found:
+    """Documents as they are found: row -> (role, because, via, similarity)."""
+
+    because: dict[int, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
+    told: dict[bytes, str] = field(default_factory=dict)
+    nothing: list[str] = field(default_factory=list)
+
+    def add(self, rows: I64, role: str, why: str) -> int:
+        """Rows that are not yet there; returns how many were."""
+        before = len(self.because)
+        for row in rows.tolist():
+            self.because.setdefault(row, (role, why, None, None))
+        return len(self.because) - before
+
+    @property
+    def rows(self) -> I64:
+        return np.array(sorted(self.because), np.int64)
+
+
+def resolve(run: RunTables, loaded: LoadedClaim) -> Resolved:
+    """Find every document of the claim in a finished run.
+
+    Raises InputError when an entry of `documents` is unknown or ambiguous, and when works are named
+    but the run has no evidence of works.
+    """
+    found = _Found()
+    for name, item in loaded.claim.what.items():
+        if name not in ("urls", "texts"):
+            _FINDERS[name](run, item, found)
+    _search_shards(run, loaded, found)
+    _close(run, found)
+    told = [Told(key.hex(), why) for key, why in sorted(found.told.items())]
+    return Resolved(_table(run, found), tuple(told), tuple(found.nothing))
+
+
+def exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
+    """These documents and no others, as `TAKEN_SCHEMA`."""
+    found = _Found()
+    found.add(rows, NAMED, why)
+    return _table(run, found)
+
+
+def _named_document(run: RunTables, item: str, found: _Found) -> None:
+    rows = DocumentTable(run.directory).find(item)
+    found.add(rows, NAMED, f"document {printable(item)}")
+
+
+def _of_source(run: RunTables, item: str, found: _Found) -> None:
+    rows = np.flatnonzero(pc.equal(run.documents["source"], item).to_numpy()).astype(np.int64)
+    if not len(rows):
+        found.nothing.append(f"sources: {item}")
+    found.add(rows, NAMED, f"source {printable(item)}")
+
+
+def _of_work(run: RunTables, item: str, found: _Found) -> None:
+    tables = [_evidence_of_work(path, item) for path in _evidence_tables(run)]
+    if not tables:
+        raise InputError(
+            f"{run.directory}: its evidence names no works; run it with a registry "
+            "(screen.registry), or name documents, sources or texts in the claim"
+        )
+    table = pa.concat_tables(tables)
+    if not len(table):
+        found.nothing.append(f"works: {item}")
+    by_text = pc.equal(table["detector"], "text_match")
+    keys = pc.unique(table.filter(by_text)["doc_key"])
+    found.add(run.rows_of(keys), NAMED, f"text of work {printable(item)}")
+    for row in table.filter(pc.invert(by_text)).to_pylist():
+        why = f"{row['detector']} evidence of work {printable(item)}, no text match"
+        if row["doc_key"] not in set(keys.to_pylist()):
+            found.told.setdefault(row["doc_key"], why)
+
+
+def _evidence_tables(run: RunTables) -> list[Path]:
+    """Evidence of the run and of what was compared with it later."""
+    later = sorted((run.directory / layout.RESCANS).glob(f"*/{layout.EVIDENCE}"))
+    there = [path for path in (run.directory / layout.EVIDENCE, *later) if path.exists()]
+    return [path for path in there if "work_id" in pq.read_schema(path).names]
+
+
+def _evidence_of_work(path: Path, work: str) -> pa.Table:
+    with readable(path):
+        return pq.read_table(
+            path, columns=["doc_key", "detector"], filters=pc.field("work_id") == work
+        )
+
+
+_FINDERS = {"works": _of_work, "documents": _named_document, "sources": _of_source}
+
+
+def _search_shards(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
+    """Everything that only the shards of documents/ tell: addresses and texts."""
+    urls, texts = loaded.claim.what.urls, loaded.texts
+    if not urls and not texts:
+        return
+    passages = Passages([text for _, text in texts]) if texts else None
+    hits = dict.fromkeys([*urls, *(name for name, _ in texts)], 0)
+    for table in run.text_shards():
+        for url in urls:
+            rows = _with_address(table["meta"], url)
+            hits[url] += _add_shard_rows(run, found, table, rows, f"address {printable(url)}")
+        for name, text in texts:
+            rows = same_text(table, text)
+            hits[name] += _add_shard_rows(run, found, table, rows, f"text of {printable(name)}")
+        for passage in passages.find(table) if passages else ():
+            name = texts[passage.text][0]
+            row = np.array([passage.row], np.int64)
+            share = f"{passage.document_fraction:.0%} of it"
+            why = f"a passage of {printable(name)}: {passage.longest_run_words} words, {share}"
+            if passage.is_taken:
+                hits[name] += _add_shard_rows(run, found, table, row, why)
+            else:
+                found.told.setdefault(table["doc_key"][passage.row].as_py(), why)
+                hits[name] += 1
+    found.nothing += [item for item, count in hits.items() if not count]
+
+
+def _add_shard_rows(run: RunTables, found: _Found, table: pa.Table, rows: I64, why: str) -> int:
+    if not len(rows):
+        return 0
+    keys = table["doc_key"].take(pa.array(rows)).combine_chunks()
+    found.add(run.rows_of(keys), NAMED, why)
+    return len(rows)
+
+
+def _with_address(metas: pa.ChunkedArray, url: str) -> I64:
+    """Rows whose meta has, anywhere in it, a string that begins so."""
+    plain = pc.or_(pc.match_substring(metas, url), pc.match_substring(metas, "\\"))
+    candidates = np.flatnonzero(pc.fill_null(plain, False).to_numpy())
+    return np.array(
+        [row for row in candidates.tolist() if _begins(_json(metas[row].as_py()), url)], np.int64
+    )
+
+
+def _json(meta: str) -> object:
+    try:
+        return msgspec.json.decode(meta)
+    except msgspec.DecodeError:
+        return meta
+
+
+def _begins(value: object, url: str) -> bool:
+    if isinstance(value, dict):
+        return any(_begins(item, url) for item in value.values())
+    if isinstance(value, list):
+        return any(_begins(item, url) for item in value)
+    return isinstance(value, str) and value.startswith(url)
+
+
+def _close(run: RunTables, found: _Found) -> None:
+    """Add documents of the same text and cluster siblings until there are no more."""
+    clusters = run.directory / layout.CLUSTERS
+    if not clusters.exists():
+        found.nothing.append(
+            f"siblings: no {layout.CLUSTERS} here; plan the claim on the run that made these tokens"
+        )
+    size = -1
+    while size != len(found.because):
+        size = len(found.because)
+        _add_same_text(run, found)
+        siblings = find_siblings(clusters, run.keys_of(found.rows))
+        for sibling in siblings.verified:
+            _add_sibling(run, found, sibling)
+    for sibling in siblings.elsewhere:
+        found.told[sibling.key] = (
+            f"stands for {sibling.via.hex()} in the earlier index {printable(sibling.index)}; take "
+            "it down there too"
+        )
+    for sibling in siblings.unverified:
+        why = f"tied to {sibling.via.hex()} by {sibling.kind}, which compares no text"
+        found.told.setdefault(sibling.key, why)
+
+
+def _add_sibling(run: RunTables, found: _Found, sibling: Sibling) -> None:
+    for row in run.rows_of(key_array([sibling.key])).tolist():
+        why = f"{sibling.kind} duplicate"
+        found.because.setdefault(row, (SIBLING, why, sibling.via, sibling.similarity))
+
+
+def _add_same_text(run: RunTables, found: _Found) -> None:
+    wanted = pc.unique(_text_key_table(run, run.keys_of(found.rows))["text_key"])
+    for table in run.text_shards():
+        same = pc.and_(pc.is_in(table["text_key"], wanted), pc.greater(table["text_bytes"], 0))
+        keys = table["doc_key"].filter(same)
+        if len(keys):
+            found.add(run.rows_of(keys.combine_chunks()), SAME_TEXT, "the same text")
+
+
+def _text_key_table(run: RunTables, keys: pa.Array) -> pa.Table:
+    columns = ["doc_key", "text_key", "text_bytes"]
+    parts = [
+        table.select(columns).filter(pc.is_in(table["doc_key"], keys))
+        for table in run.text_shards()
+    ]
+    empty = pa.table({n: pa.array([], t) for n, t in zip(columns, _KEY_TYPES, strict=True)})
+    return pa.concat_tables([empty, *parts])
+
+
+_KEY_TYPES = (pa.binary(ids.KEY_BYTES), pa.binary(ids.KEY_BYTES), pa.uint64())
+
+
+def _table(run: RunTables, found: _Found) -> pa.Table:
+    rows = found.rows
+    documents = run.documents.take(pa.array(rows))
+    keys = documents["doc_key"].combine_chunks()
+    known = _text_key_table(run, keys)
+    place = pc.index_in(keys, value_set=known["doc_key"].combine_chunks())
+    reasons = [found.because[row] for row in rows.tolist()]
+    roles, because, via, similarity = zip(*reasons, strict=True) if reasons else ((), (), (), ())
+    lines = pc.if_else(
+        pc.greater(documents["line"], 0), documents["line"], documents["byte_offset"]
+    )
+    files = [run.files[path_id] for path_id in documents["path_id"].to_pylist()]
+    columns = [
+        pa.array(rows, pa.uint32()), keys, known["text_key"].combine_chunks().take(place),
+        pa.array(roles, pa.string()), pa.array(because, pa.string()),
+        pa.array(via, pa.binary(16)), pa.array(similarity, pa.float64()),
+        documents["source"].cast(pa.string()), pa.array(files, pa.string()), lines,
+        documents["state"].cast(pa.string()), documents["split"].cast(pa.string()),
+        documents["text_bytes"], documents["tokens"],
+    ]  # fmt: skip
+    return pa.table(columns, schema=TAKEN_SCHEMA)

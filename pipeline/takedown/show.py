@@ -1,0 +1,84 @@
+"""Prints plans and records of takedowns."""
+
+from typing import Any
+
+from rich.table import Table
+
+from pipeline.core.errors import printable
+from pipeline.provenance.wording import DELETED
+from pipeline.takedown.plan import Plan
+from pipeline.terminal import out, print_line, shown
+
+_MOST = 40
+
+
+def show_plan(plan: Plan) -> None:
+    """The plan for people: documents, splits, training runs, stored copies, what stays."""
+    _show_documents(plan)
+    for split in plan.splits:
+        unit = "tokens" if split.format == "corpus" else "labels"
+        print_line(
+            f"{split.split}: {split.documents:,} documents in {split.rows:,} of {split.of_rows:,} "
+            f"rows, {split.labels:,} of {split.of_labels:,} {unit} ({split.share:.4%}), "
+            f"{split.shards:,} of {split.of_shards:,} shards; "
+            f"over-deletion {split.over_deletion:.3f}"
+        )
+    for run in plan.exposed:
+        first = f", the first is step {run.listed[0]}" if run.listed else ""
+        print_line(
+            f"{run.model_dir}: {run.steps:,} of {run.last_step:,} steps read labels of them"
+            f"{first}; first checkpoint after it {run.first_exposed or '-'}, last before it "
+            f"{run.last_unexposed or '-'}"
+        )
+    for copy in plan.copies:
+        count = f", {copy.documents:,} documents" if copy.documents else ""
+        print_line(f"stored: {copy.store}: {copy.files:,} files{count}: will be {copy.done}")
+    for left in plan.outside:
+        lines = f" ({len(left.lines):,} lines)" if left.lines else ""
+        print_line(f"out of reach: {left.what} {left.where}{lines}: {left.instruction}")
+    for told in plan.told[:_MOST]:
+        print_line(f"not taken down: {told.key}: {told.why}")
+    for item in plan.nothing:
+        print_line(f"nothing matches {item}")
+    print_line(DELETED)
+
+
+def _show_documents(plan: Plan) -> None:
+    table = Table("document", "why", "via", "source", "file:line", "end", "tokens")
+    for row in plan.taken.slice(0, _MOST).to_pylist():
+        via = row["via"].hex() if row["via"] else ""
+        like = "" if row["similarity"] is None else f" {row['similarity']:.3f}"
+        cells = (
+            row["doc_key"].hex(), row["because"], via + like, row["source"],
+            f"{row['file']}:{row['line']}", row["state"], f"{row['tokens']:,}",
+        )  # fmt: skip
+        table.add_row(*(shown(cell) for cell in cells))
+    out.print(table)
+    more = len(plan.taken) - _MOST
+    if more > 0:
+        print_line(f"and {more:,} more (--json lists all)")
+    if plan.earlier:
+        print_line(f"{plan.earlier:,} documents of the claim were taken down before")
+
+
+def show_record(value: dict[str, Any]) -> None:
+    """What was done, in a few lines."""
+    name = printable(value["id"])
+    print_line(f"takedown {name}: {value['documents']['count']:,} documents, {value['mode']}")
+    for split, digest in value["data_sets"].items():
+        print_line(f"hdf5/{split}: data set {digest}")
+    print_line(f"record: takedowns/{name}.json; form: takedowns/takedown-{name}.md and .html")
+    if value["mode"] == "rewrite":
+        print_line(
+            "the data set still holds them: run `prep run` with the config of this run and --out "
+            "its directory, which writes it anew without them"
+        )
+
+
+def documents_as_rows(plan: Plan) -> list[dict[str, Any]]:
+    """The documents as plain data, keys in hex."""
+    rows: list[dict[str, Any]] = plan.taken.to_pylist()
+    for row in rows:
+        for name in ("doc_key", "text_key", "via"):
+            row[name] = row[name].hex() if row[name] else None
+    return rows
