@@ -5,8 +5,11 @@ have `doc_id` besides, which the published tables leave out.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
+
+from pipeline import layout
 
 DECISIONS = ("allow", "review", "redact", "quarantine", "drop")
 """In order of rank: a cluster's representative has the smallest."""
@@ -28,6 +31,14 @@ DECISION_SCHEMA = pa.schema([
 ])  # fmt: skip
 """A document without a row is allowed. propagated_from: the document of the same cluster whose
 decision this one has taken over; null for an own decision."""
+
+
+def screened(directory: Path) -> list[Path]:
+    """Where evidence on a run's documents stands: in the run, and in every finished rescan of it
+    (`prep rescan`), by name."""
+    later = sorted((directory / layout.RESCANS).glob(f"*/{layout.MANIFEST}"))
+    places = [directory, *(manifest.parent for manifest in later)]
+    return [place for place in places if (place / layout.EVIDENCE).is_file()]
 
 
 def table_of(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

@@ -2,12 +2,13 @@
 
 Evidence leads from works and numbers to documents; clusters.parquet adds the documents that are
 duplicates of those, because one of them may be the one that was kept. What is found is what the
-screening of this run matched: a work that was not looked for is not found here (`prep rescan`).
+screening of this run, or a `prep rescan` of it, matched: a work nobody looked for is not found.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from pipeline.core.errors import ConfigError, InputError, printable
 from pipeline.provenance import identifiers
 from pipeline.provenance.cluster_table import rows_of
 from pipeline.provenance.document_table import DocumentTable
+from pipeline.provenance.evidence import screened
 from pipeline.provenance.records import readable
 from pipeline.provenance.registry import load_registry
 from pipeline.provenance.registry.finding import find_works
@@ -94,14 +96,18 @@ def _said(works: Sequence[Work]) -> tuple[str, ...]:
 
 
 def _works(directory: Path, registry: Path | None) -> list[Work] | None:
-    """Works of `registry`, else those that the run was screened with; None without any."""
+    """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
-    path = directory / WORKS
-    if not path.is_file():
+    paths = [place / WORKS for place in screened(directory) if (place / WORKS).is_file()]
+    if not paths:
         return None
-    with readable(path):
-        return works_of(pa.ipc.open_file(pa.memory_map(str(path))).read_all())
+    works: dict[str, Work] = {}
+    for path in paths:
+        with readable(path):
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        works |= {work.work_id: work for work in works_of(table)}
+    return list(works.values())
 
 
 def _of_registered(directory: Path, works: Sequence[Work]) -> FoundDocuments:
@@ -118,12 +124,14 @@ def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
 
 def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
     """Document key -> why, of the documents that some evidence is about."""
-    path = directory / layout.EVIDENCE
-    if not path.is_file():
+    paths = [place / layout.EVIDENCE for place in screened(directory)]
+    if not paths:
         raise InputError(f"{directory}: no {layout.EVIDENCE}: nothing was screened in this run")
     columns = ["doc_key", "detector", "work_id"]
-    with readable(path):
-        rows = pq.read_table(path, columns=columns, filters=which).to_pylist()
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        with readable(path):
+            rows += pq.read_table(path, columns=columns, filters=which).to_pylist()
     found: dict[bytes, str] = {}
     for row in rows:
         why = because or f"{row['detector']} evidence of work {row['work_id']}"

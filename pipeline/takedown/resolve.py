@@ -14,6 +14,7 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, printable
 from pipeline.provenance.document_table import DocumentTable
+from pipeline.provenance.evidence import screened
 from pipeline.provenance.records import readable
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.run_tables import RunTables, key_array
@@ -130,8 +131,7 @@ def _of_work(run: RunTables, item: str, found: _Found) -> None:
 
 def _evidence_tables(run: RunTables) -> list[Path]:
     """Evidence of the run and of what was compared with it later."""
-    later = sorted((run.directory / layout.RESCANS).glob(f"*/{layout.EVIDENCE}"))
-    there = [path for path in (run.directory / layout.EVIDENCE, *later) if path.exists()]
+    there = [place / layout.EVIDENCE for place in screened(run.directory)]
     return [path for path in there if "work_id" in pq.read_schema(path).names]
 
 

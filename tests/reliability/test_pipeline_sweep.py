@@ -52,10 +52,10 @@ def every_stage(collection: Any, tmp_path: Path) -> Path:
     """The config with the stages that are off by default, shards that are too large for one task,
     an item that one document holds, and a work that another one holds, which is redacted."""
     copy = collection.copy(tmp_path / "collection")
-    records = [json.loads(line) for line in copy.plain_shard.read_text().splitlines()]
-    item = json.dumps({"question": records[0]["text"]})
-    (copy.directory / "eval.jsonl").write_text(item + "\n")
-    (copy.directory / "work.txt").write_text(records[1]["text"])
+    lines = copy.plain_shard.read_text().splitlines()
+    item, work = (json.loads(lines[number])["text"] for number in (0, -1))
+    (copy.directory / "eval.jsonl").write_text(json.dumps({"question": item}) + "\n")
+    (copy.directory / "work.txt").write_text(work)
     (copy.directory / "works.csv").write_text("title,text\nAn invented work,work.txt\n")
     settings = Settings(texts=copy.directory)
     import_works([copy.directory / "works.csv"], copy.directory / "works", settings)
