@@ -22,6 +22,7 @@ from pipeline.provenance import identifiers
 from pipeline.provenance.cluster_table import rows_of
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.evidence import screened
+from pipeline.provenance.masked import taken_for_works
 from pipeline.provenance.records import readable
 from pipeline.provenance.registry import load_registry
 from pipeline.provenance.registry.finding import find_works
@@ -119,7 +120,8 @@ def _of_works(directory: Path, works: Sequence[Work]) -> dict[bytes, str]:
 
 
 def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
-    return _evidence(directory, pc.field("work_id").isin(work_ids), "")
+    found = _evidence(directory, pc.field("work_id").isin(work_ids), "")
+    return {**taken_for_works(directory, work_ids), **found}
 
 
 def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:

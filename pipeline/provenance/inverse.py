@@ -83,7 +83,7 @@ class Inverse:
         """The rows of these documents, which are ascending, from the row groups that hold them."""
         groups = [
             group
-            for group, (low, high) in enumerate(self._bounds())
+            for group, low, high in self._bounds()
             if np.searchsorted(docs_D, low) < np.searchsorted(docs_D, high, side="right")
         ]
         with readable(self._path):
@@ -108,9 +108,10 @@ class Inverse:
                 return int(part["doc"][int(found[0])].as_py())
         raise IntegrityError(f"{self._path}: no document begins with token {stream_start:,}")
 
-    def _bounds(self) -> Iterator[tuple[int, int]]:
-        """First and last document of every row group."""
+    def _bounds(self) -> Iterator[tuple[int, int, int]]:
+        """Every row group that is not empty, its first and its last document."""
         meta = self._file.metadata
         for group in range(meta.num_row_groups):
             statistics = meta.row_group(group).column(0).statistics
-            yield statistics.min, statistics.max
+            if statistics is not None:
+                yield group, statistics.min, statistics.max

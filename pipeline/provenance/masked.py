@@ -4,14 +4,18 @@ A data set that takedowns were applied to names its ancestors; version v of it i
 v-th takedown, the present one is the last. DIR/takedowns/NAME.parquet lists the documents of one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.core.errors import printable
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.records import readable
 
@@ -36,6 +40,25 @@ class Masked:
     def at(self, doc_M: I64, version: int) -> npt.NDArray[np.bool_]:
         """Whether each document is masked in a version, (M,)."""
         return np.asarray(self.since_of(doc_M) <= version)
+
+
+def text_of_work(work_id: str) -> str:
+    """Why a document was taken down that holds text of a work, as `because` has it."""
+    return f"text of work {printable(work_id)}"
+
+
+def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str]:
+    """Documents (key -> why) that takedowns took for their text of one of these works. A takedown
+    deletes what a rescan found, so that its record alone tells of them afterwards."""
+    reasons = pa.array([text_of_work(work) for work in work_ids], pa.string())
+    found: dict[bytes, str] = {}
+    for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
+        with readable(file) as path:
+            columns = ["doc_key", "because"]
+            chosen = pc.field("because").isin(reasons)
+            rows = pq.read_table(path, columns=columns, filters=chosen).to_pylist()
+        found |= {row["doc_key"]: f"{row['because']}, taken down" for row in rows}
+    return found
 
 
 def masked_since(directory: Path, dataset: SampleDataset) -> Masked:

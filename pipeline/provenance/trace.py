@@ -199,7 +199,7 @@ class _Tracer:
     ) -> list[Span]:
         self._learn(spans.doc)
         none = [None] * len(spans)
-        columns = (
+        columns: tuple[list[Any], ...] = (
             [self._name(index) for index in shard.tolist()],
             none if self._dataset.layout is CORPUS else spans.row.tolist(),
             spans.token_start.tolist(),
@@ -210,8 +210,11 @@ class _Tracer:
         )
         masked = self._masked.at(spans.doc, self._version).tolist()
         about = (self._about[doc] for doc in spans.doc.tolist())
-        rows = zip(zip(*columns, strict=True), about, masked, strict=True)
-        return [Span(*place, *known[:-1], gone) for place, known, gone in rows]
+        found = []
+        for place, known, gone in zip(zip(*columns, strict=True), about, masked, strict=True):
+            values: tuple[Any, ...] = (*place, *known[:-1], gone)
+            found.append(Span(*values))
+        return found
 
     def _learn(self, doc_N: I64) -> None:
         """Read what spans say of these documents, and their tokens: `_about`, by dense index."""

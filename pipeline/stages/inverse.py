@@ -10,6 +10,7 @@ from pipeline.config import Config
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.hdf5.format import VSL
 from pipeline.provenance.inverse import INVERSE, segment_inverse, stream_inverse
+from pipeline.provenance.lineage import SCHEMA
 from pipeline.stage import DELTA, PLAIN, Inputs, Output, Result, Stage, Task, parquet_output
 from pipeline.stages.rows import dense_index, records_before_task, split_streams
 from pipeline.stages.tokenize import list_lengths
@@ -48,8 +49,8 @@ class SegmentInverseJob:
 
 def _segment_inverse(job: SegmentInverseJob, inputs: Inputs) -> Result:
     first = np.cumsum([0, *job.rows])
-    parts = [pq.read_table(inputs.path(shard)) for shard in job.lineage]
-    row = [part["row"].to_numpy() + start for part, start in zip(parts, first, strict=False)]
+    parts = [SCHEMA.empty_table(), *(pq.read_table(inputs.path(shard)) for shard in job.lineage)]
+    row = [part["row"].to_numpy() + start for part, start in zip(parts, [0, *first], strict=False)]
     spans = pa.concat_tables(parts)
     table = segment_inverse(
         spans["doc"].to_numpy(), spans["doc_token_start"].to_numpy(), np.concatenate(row),

@@ -15,6 +15,7 @@ from pipeline.core import ids
 from pipeline.core.errors import InputError, printable
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.evidence import screened
+from pipeline.provenance.masked import text_of_work
 from pipeline.provenance.records import readable
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.run_tables import RunTables, key_array
@@ -122,7 +123,7 @@ def _of_work(run: RunTables, item: str, found: _Found) -> None:
         found.nothing.append(f"works: {item}")
     by_text = pc.equal(table["detector"], "text_match")
     keys = pc.unique(table.filter(by_text)["doc_key"])
-    found.add(run.rows_of(keys), NAMED, f"text of work {printable(item)}")
+    found.add(run.rows_of(keys), NAMED, text_of_work(item))
     for row in table.filter(pc.invert(by_text)).to_pylist():
         why = f"{row['detector']} evidence of work {printable(item)}, no text match"
         if row["doc_key"] not in set(keys.to_pylist()):
