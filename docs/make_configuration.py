@@ -85,7 +85,7 @@ SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 HEAD = """\
 # Configuration
 
-Every key of the prep config, of a screening rule file and of `params.yaml`. This file is generated
+Every key of the prep config, of a policy and of `params.yaml`. This file is generated
 from the config models; after changing one, run `python docs/make_configuration.py`
 (`tests/docs/test_docs.py` fails while it is out of date).
 

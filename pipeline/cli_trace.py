@@ -23,7 +23,7 @@ _FORWARDS = "Forwards"
 _MOST_TEXT_BYTES = 64 << 20
 
 _EXAMPLES = (
-    "Backwards, to documents:\n\n"
+    "Examples, backwards, to documents:\n\n"
     "`prep trace runs/pile --train out --step 57`\n\n"
     "`prep trace runs/pile --train out --checkpoint step_0000500`\n\n"
     "`prep trace runs/pile --file hdf5/train/examples_000000.h5 --row 3 --tokens 100:200`\n\n"

@@ -34,9 +34,6 @@ QUARANTINE = "quarantine"
 KEPT_DIRECTORIES = (TAKEDOWNS,)
 """Written beside the stages; every commit of the run names the files below."""
 
-LOGS = ("events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
-"""Logs at the top of a run that grow after it is finished; no manifest names them."""
-
 RESCANS = "rescans"
 """What was found in the documents of a finished run later: a directory for each `prep rescan`."""
 

@@ -23,7 +23,13 @@ from pipeline.provenance.recipe import Recipe
 from pipeline.quarantine.store import held_apart, restore, text_readers
 from pipeline.run_directory import commit, hold_and_run
 from pipeline.runner import FrozenStageError, Runner
-from pipeline.screening import Asked, asked, compile_screening, screening
+from pipeline.screening import (
+    Asked,
+    asked,
+    compile_screening,
+    record_screening,
+    screening,
+)
 from pipeline.sources import quickstart
 from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
@@ -262,6 +268,8 @@ def _run_stages(
         stages = held_apart(out, stages, datetime.now().astimezone().date())
         removed = runner.removed | raw_copies(out, prepared.takedowns)
         commit(out, (config.name, story.name), stages, removed)
+        if story.name in SCREENED:
+            record_screening(out, stages)
         journal.event("done", reused=runner.reused, timings=progress.timings)
         return Manifest(out, stages, tuple(runner.reused))
 

@@ -1,6 +1,6 @@
 """Screening in a story: registry -> detectors and filters -> decisions -> evidence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pipeline.provenance.detectors.lists import (
     shipped_artefacts,
     shipped_origins,
 )
+from pipeline.provenance.events import append_event, verify_events
 from pipeline.provenance.policy import Policy, find_policy, load_policy, ready
 from pipeline.provenance.registry import combine, load_registry
 from pipeline.provenance.reviews import REVIEWS, Review, load_reviews
@@ -137,3 +138,14 @@ def screening(
         return decided
 
     return Screening(decide, wanted.policy)
+
+
+def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:
+    """Add a screening to the event log, unless it is the one that the log tells of last."""
+    what = {
+        "policy": stages["verdicts"].fields["settings"]["policy"],
+        **{name: stages[name].content_hash for name in ("registry", "screen", "verdicts")},
+    }
+    told = [event.what for event in verify_events(out).events if event.kind == "screening"]
+    if told[-1:] != [what]:
+        append_event(out, "screening", "prep", what)

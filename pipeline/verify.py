@@ -20,6 +20,7 @@ from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitFacts, check_split
 from pipeline.provenance.coverage import check_lineage, read_lineage
+from pipeline.provenance.events import verify_events
 from pipeline.provenance.inverse_check import check_inverse
 from pipeline.sources.copy import count_records
 from pipeline.split_check import straddling
@@ -52,6 +53,9 @@ def verify(
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     checks = [_hashes(directory, manifest, on_file)]
+    events = verify_events(directory).events
+    if events:
+        checks.append(Check("events", f"{len(events)} in a chain that holds"))
     taken_down = check_takedowns(directory)
     if taken_down is not None:
         checks.append(Check("takedowns", taken_down))
@@ -86,7 +90,7 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
         except IntegrityError as error:
             problems.append(str(error))
         on_file()
-    named = {file["path"] for file in files} | {layout.MANIFEST, *layout.LOGS}
+    named = {file["path"] for file in files} | {layout.MANIFEST}
     problems += [f"{directory / p}: not in the manifest" for p in storage.files_below(directory)
                  if p.as_posix() not in named and p.parts[0] != layout.RESCANS]  # fmt: skip
     if problems:

@@ -39,9 +39,7 @@ def samples_before_step(step: int, schedule: Schedule) -> int:
     return total
 
 
-def steps_of_samples(
-    samples_N: npt.NDArray[np.int64], schedule: Schedule
-) -> npt.NDArray[np.int64]:
+def steps_of_samples(samples_N: npt.NDArray[np.int64], schedule: Schedule) -> npt.NDArray[np.int64]:
     """The 1-based step that consumes each sample, (N,) int64.
 
     >>> steps_of_samples(np.array([0, 31, 32, 63, 64]), ((1, 8), (5, 16))).tolist()

@@ -227,16 +227,20 @@ def write_json(path: Path, value: Any) -> Published:
     return publish(path, canonical_json(value))
 
 
+LOGS = ("events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
+"""Logs at the top of a run directory, which hold times and grow after it is finished."""
+
+
 def files_below(directory: Path) -> Iterator[Path]:
-    """Every file outside `journal/` and `.lock`, as sorted relative paths."""
+    """Every file outside `journal/` and `.lock` that is no log, as sorted relative paths."""
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         relative = path.relative_to(directory)
-        if relative.parts[0] != "journal" and relative.name != ".lock":
+        if relative.parts[0] not in ("journal", *LOGS) and relative.name != ".lock":
             yield relative
 
 
 def tree_hash(directory: Path) -> str:
-    """sha256 over the sorted sha256 of every file outside `journal/` and `.lock`; hex."""
+    """sha256 over the sorted sha256 of every file of `files_below`; hex."""
     import hashlib
 
     def digest(path: Path) -> str:

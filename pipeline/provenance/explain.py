@@ -63,8 +63,9 @@ class Explanation:
     `decision_reason` is the sentence of the rule that decided, `decision_of` the key of the
     document of the same cluster whose decision this one has taken over (empty: its own); `excerpt`
     is filled for a record that never became a document; `kept_by` is what stands for it,
-    `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the kept document and of this one,
-    where both are in this run; `jaccard_now` is the exact similarity where none was recorded.
+    `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
+    kept document and of this one, where both are in this run; `jaccard_now` is the exact similarity
+    where none was recorded.
     """
 
     record: Record

@@ -56,8 +56,8 @@ class TableRows:
 class TextJob:
     """One documents shard of the run in `location`: its rows of documents.parquet and of
     lines.parquet, copies if there is a mixture, and what is wanted of it. `seed` of the shuffle,
-    None for document order. With a mixture `piece_bytes` of text are put out at a time. `taken_down`:
-    tables of documents that are left out, with their hashes."""
+    None for document order. With a mixture `piece_bytes` of text are put out at a time.
+    `taken_down`: tables of documents that are left out, with their hashes."""
 
     location: str
     index: int

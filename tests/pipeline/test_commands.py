@@ -146,7 +146,7 @@ def test_status(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> None
 def test_verify(small_run: Any, prep: Callable[..., Any]) -> None:
     checks = json.loads(prep("verify", small_run.directory, "--json").out)
     assert [c["name"] for c in checks] == [
-        "hashes", "ledger", "splits", "hdf5/train", "lineage/train", "inverse/train",
+        "hashes", "events", "ledger", "splits", "hdf5/train", "lineage/train", "inverse/train",
         "hdf5/validation", "lineage/validation", "inverse/validation",
     ]  # fmt: skip
     shown = prep("verify", small_run.directory)

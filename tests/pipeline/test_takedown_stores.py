@@ -182,6 +182,7 @@ def test_claims_by_work(small_run: Any, tmp_path: Path) -> None:
     later = [_evidence(schema, keys[6], "text_match")]
     output = parquet_output("", pa.Table.from_pylist(later, schema=schema))
     storage.publish(run / "rescans/late/evidence.parquet", output.data)
+    storage.publish(run / "rescans/late/manifest.json", b"{}")
     plan = planned(run, tmp_path, works=["w1", "w2"])
     assert set(plan.taken["doc_key"].to_pylist()) == {keys[3], keys[6]}
     assert [(told.key, "no text match" in told.why) for told in plan.told] == [
