@@ -34,7 +34,7 @@ from pipeline.stages.verdicts import verdicts_stage
 
 STORY = "rescan"
 DOCUMENTS = "documents"
-MB_PER_SECOND = 45.0
+MB_PER_SECOND = 60.0
 """Text that one core looks through, measured by `benchmarks/provenance`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

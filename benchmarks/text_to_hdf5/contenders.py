@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,10 +111,11 @@ def contenders_of(
     return found
 
 
-def write_config(folder: Path) -> None:
-    """Our config for the files of a folder: every default."""
+def write_config(folder: Path, registries: Sequence[Path] = ()) -> None:
+    """Our config for the files of a folder: every default, and these registries of works."""
     inputs = [{"name": "text", "path": str(folder / "*.jsonl.zst")}]
-    config = {"name": "benchmark", "seed": 1, "inputs": inputs}
+    screen = {"registry": [str(path.absolute()) for path in registries]}
+    config = {"name": "benchmark", "seed": 1, "inputs": inputs, "screen": screen}
     (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
 
 

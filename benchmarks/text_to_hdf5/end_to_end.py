@@ -45,6 +45,7 @@ from benchmarks.text_to_hdf5.contenders import (
     make_vocabulary,
     result_of,
     stages_of,
+    write_config,
 )
 from benchmarks.text_to_hdf5.inputs import Input, make_inputs
 
@@ -89,6 +90,8 @@ def main() -> None:
         ]
         scales = sorted({*options.scales, *options.peer_scales})
         inputs = make_inputs(folder, options.files, scales, options.megabytes, options.duplicates)
+        for made in inputs.values():
+            write_config(made.folder, options.registry or [])
         runs, failures = measure_all(contenders, inputs, folder, options)
     from benchmarks.text_to_hdf5.tables import show  # rich is slow to import
 
@@ -206,6 +209,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scales", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--peer-scales", type=int, nargs="+", default=[1])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--registry", action="append", type=Path, metavar="DIR",
+        help="ours also looks for the works of these registries",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=[OURS, *PACKAGES])
     cpus = sorted(os.sched_getaffinity(0))[:2]
     parser.add_argument("--cpus", type=int, nargs="+", default=cpus, help="the first is everyone's")

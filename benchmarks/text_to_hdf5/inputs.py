@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.common.corpus import read_records, text_bytes, with_copies, write_documents
 from benchmarks.common.replicas import WordReplicas, replicable
-from benchmarks.text_to_hdf5.contenders import write_config
 
 SHARD_BYTES = 32_000_000
 TINY_MEGABYTES = 0.3
@@ -84,5 +83,4 @@ def _linked(folder: Path, replicas: list[list[tuple[Path, int]]], documents: int
             files.append(folder / file.name)
             os.link(file, files[-1])
             size += text
-    write_config(folder)
     return Input(folder, tuple(files), documents * len(replicas), size)
