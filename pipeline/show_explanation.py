@@ -57,6 +57,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
         ("state", f"{state} ({r.reason})" if r.reason else state),
         ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
         ("taken over", found.decision_of and f"from {found.decision_of}, of the same cluster"),
+        ("taken down", ", ".join(found.taken_down)),
         *(("evidence", evidence_line(evidence)) for evidence in found.evidence),
         ("split", r.split if r.state == "kept" else ""),
         ("text", f"{r.text_bytes:,} bytes" if r.text_bytes else ""),

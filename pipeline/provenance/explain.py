@@ -15,6 +15,7 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.provenance.cluster_table import rows_of
+from pipeline.provenance.masked import takedowns_of
 from pipeline.provenance.recipe import Recipe, recipe_of
 from pipeline.provenance.records import Place, Record, RunRecords, readable
 
@@ -61,7 +62,8 @@ class Explanation:
     """Everything known of one document.
 
     `decision_reason` is the sentence of the rule that decided, `decision_of` the key of the
-    document of the same cluster whose decision this one has taken over (empty: its own); `excerpt`
+    document of the same cluster whose decision this one has taken over (empty: its own);
+    `taken_down` names the takedowns that took the document out of the data set; `excerpt`
     is filled for a record that never became a document; `kept_by` is what stands for it,
     `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
     kept document and of this one, where both are in this run; `jaccard_now` is the exact similarity
@@ -72,6 +74,7 @@ class Explanation:
     finished: bool
     decision_reason: str
     decision_of: str
+    taken_down: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     excerpt: str
     kept_by: Link | None
@@ -99,6 +102,7 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
         finished=records.finished,
         decision_reason=decision.get("reason", ""),
         decision_of=(decision.get("propagated_from") or b"").hex(),
+        taken_down=takedowns_of(directory, key),
         evidence=evidence_of(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         kept_by=kept_by,

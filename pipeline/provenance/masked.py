@@ -61,6 +61,17 @@ def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str
     return found
 
 
+def takedowns_of(directory: Path, key: bytes) -> tuple[str, ...]:
+    """The takedowns of a run, by name, that took this document."""
+    wanted = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
+    found = []
+    for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
+        with readable(file) as path:
+            if len(pq.read_table(path, columns=["doc"], filters=wanted)):
+                found.append(file.stem)
+    return tuple(found)
+
+
 def masked_since(directory: Path, dataset: SampleDataset) -> Masked:
     """What takedowns masked in a data set of the run in `directory`. Raises IntegrityError when the
     record of one is missing."""

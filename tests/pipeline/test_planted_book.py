@@ -256,6 +256,9 @@ def test_found_traced_and_taken_down(drill: Drill, prep: Prep, tmp_path: Path) -
             for text in ("Chapter 0.", "Chapter 4."):
                 assert text.encode() not in path.read_bytes()
 
+    explained = json.loads(prep("explain", drill.run, "web/3.jsonl:12", "--json").out)
+    assert explained["taken_down"] == ["drill-1"]
+
     # Training goes on, over the next epoch, and no later step trains on it.
     drill.train(2 * STEPS)
     after = truth(drill, 2 * STEPS)
