@@ -16,6 +16,7 @@ import pipeline
 from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.demo_registry import demo_registry
+from pipeline.provenance.disclosure.publish import disclose
 from pipeline.provenance.reviews import record_review
 from pipeline.rescan import matched_works, plan_rescan, rescan
 from pipeline.sources import planted, quickstart
@@ -92,6 +93,14 @@ def test_the_demo_work_is_found(run: Path) -> None:
     report = (run / layout.REPORT).read_text()
     assert "registered-text" in report and "registered-passage" in report
     verify(run)
+
+
+def test_the_public_audit_names_no_work(run: Path, tmp_path: Path) -> None:
+    title = "ran on Tuesdays"
+    disclose(run, tmp_path / "public", only=("audit",))
+    assert title not in (tmp_path / "public/audit.html").read_text()
+    disclose(run, tmp_path / "internal", only=("audit",), public=False)
+    assert title in (tmp_path / "internal/audit.html").read_text()
 
 
 def test_a_review_counts_and_nothing_is_detected_again(

@@ -128,7 +128,7 @@ def _shown_decision(disclosure: Disclosure, decision: DecisionFacts) -> Decision
     """Reasons that name what a document says are for the internal edition."""
     reason = decision.reason or "differs by document; see decisions.parquet"
     if disclosure.public and decision.quotes:
-        reason = "repeats words of a document; see decisions.parquet"
+        reason = "repeats words of a document or a registry; see decisions.parquet"
     return replace(decision, reason=reason)
 
 

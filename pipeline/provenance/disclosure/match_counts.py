@@ -36,15 +36,26 @@ class Matches:
 
     evidence: pa.Table
     decisions: pa.Table
+    titles: Mapping[str, str]
 
     def is_quoted(self, rule: str, reason: str) -> bool:
-        """Whether the reason of a rule's first decision holds what its evidence saw."""
+        """Whether the reason of a rule's first decision holds what its evidence saw, or the title
+        of the work it names."""
         decisions = self.decisions
         same = pc.and_(pc.equal(decisions["rule"], rule), pc.equal(decisions["reason"], reason))
         chosen = decisions.filter(same)
         ids = chosen["evidence"].slice(0, 1).combine_chunks().flatten()
         rows = self.evidence.filter(pc.is_in(self.evidence["evidence_id"], value_set=ids))
-        return any(word in reason for row in rows.to_pylist() for word in _words_of(row))
+        words = [word for row in rows.to_pylist() for word in self._words_of(row)]
+        return any(word in reason for word in words)
+
+    def _words_of(self, row: Mapping[str, Any]) -> list[str]:
+        title = self.titles.get(row["work_id"], "")[:_TITLE_BEGINS]
+        return [*_words_of(row), *([title] if title else [])]
+
+
+_TITLE_BEGINS = 30
+"""Characters by which a title is known: reasons cut long ones."""
 
 
 def _words_of(row: Mapping[str, Any]) -> list[str]:
@@ -59,11 +70,12 @@ def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(row["attributes"])) if row["attributes"] else {}
 
 
-def read_matches(directory: Path) -> Matches:
-    """Both tables; empty ones when nothing was screened."""
+def read_matches(directory: Path, works: Mapping[str, Mapping[str, Any]]) -> Matches:
+    """Both tables, empty ones when nothing was screened; and the titles of the registry's works."""
     return Matches(
         _table(directory / layout.EVIDENCE, EVIDENCE_SCHEMA),
         _table(directory / layout.DECISIONS, DECISION_SCHEMA),
+        {work: str(about.get("title_raw") or "") for work, about in works.items()},
     )
 
 

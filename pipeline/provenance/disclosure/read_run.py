@@ -58,7 +58,7 @@ def read_facts(run: Run) -> Facts:
         ledger = ledger_from_dict(json.loads((run.directory / layout.LEDGER).read_bytes()))
         documents = document_counts.read_documents(run.directory)
         registry = run_counts.read_registry(run.directory, run.stages.get("registry"))
-        matches = match_counts.read_matches(run.directory)
+        matches = match_counts.read_matches(run.directory, registry.works)
         return Facts(
             identity=_identity(run),
             ledger=ledger,

@@ -90,7 +90,7 @@ def test_opt_outs_hosts_registry_and_events(facts: Facts, rows: list[dict[str, A
         ("origins", "1", 2), ("captured opt-outs", "", 3),
     ]  # fmt: skip
     assert facts.events is not None
-    assert (facts.events.kinds, facts.events.number) == ((("review", 1), ("screening", 1)), 2)
+    assert (facts.events.kinds, facts.events.number) == ((("review", 1), ("screening", 2)), 3)
 
 
 def test_lineage_covers_every_token_that_is_not_padding(facts: Facts, rich_run: RichRun) -> None:
