@@ -14,6 +14,7 @@ import pytest
 
 import pipeline
 from pipeline import layout
+from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.demo_registry import demo_registry
 from pipeline.provenance.disclosure.publish import disclose
@@ -138,6 +139,14 @@ def test_what_is_redacted_is_not_tokenized(raw: Path, run: Path, tmp_path: Path)
         (start, end + 1, None, None)
     ]
     verify(again, lineage=100)
+
+
+def test_evidence_and_decisions_for_any_number_of_workers(raw: Path, tmp_path: Path) -> None:
+    small = "read.task_bytes=4096"
+    prepare(raw, tmp_path / "none", small)
+    prepare(raw, tmp_path / "two", small, workers=2)
+    assert storage.tree_hash(tmp_path / "none") == storage.tree_hash(tmp_path / "two")
+    assert len(list((tmp_path / "none/documents").iterdir())) > 2
 
 
 def test_another_policy_needs_no_detection(
