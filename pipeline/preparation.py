@@ -268,7 +268,7 @@ def _run_stages(
         stages = held_apart(out, stages, datetime.now().astimezone().date())
         removed = runner.removed | raw_copies(out, prepared.takedowns)
         commit(out, (config.name, story.name), stages, removed)
-        if story.name in SCREENED:
+        if story.name in SCREENED and "verdicts" in stages:
             record_screening(out, stages)
         journal.event("done", reused=runner.reused, timings=progress.timings)
         return Manifest(out, stages, tuple(runner.reused))
