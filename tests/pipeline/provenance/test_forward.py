@@ -32,7 +32,7 @@ LAST_STEP = 130
 CHECKPOINTS = (20, 60, 100)
 VARIANTS = {
     "sample": (),
-    "short rows": ("pack.max_sequence_length=16", "hdf5.shard_bytes=65536"),
+    "short rows": ("pack.max_sequence_length=32", "hdf5.shard_bytes=65536"),
     "mixture": ("mixture={epochs: {Wiki: 2.5, Code: 0.5}}", "splits={test: 10 %}"),
     "one-token documents": (
         "lines={unit: line, min_characters: 10, min_documents: 2}",
