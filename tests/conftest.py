@@ -1,4 +1,4 @@
-"""Fixtures of every test: the shared reference corpora, and one hypothesis profile."""
+"""Fixtures of every test: the shared reference corpora, and the hypothesis profiles."""
 
 import os
 from pathlib import Path
@@ -8,8 +8,10 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-settings.register_profile("wafermill", deadline=None)
-settings.load_profile("wafermill")
+# The same examples every time; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture(scope="session")
