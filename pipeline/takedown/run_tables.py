@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.manifest import Shard, StageManifest, read_manifest, read_sealed
+from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
 from pipeline.provenance.records import readable
 from pipeline.runner import STAGE_MANIFESTS
 
@@ -98,9 +98,3 @@ def open_run(directory: Path) -> RunTables:
 def key_array(keys: list[bytes]) -> pa.Array:
     """Document keys as fixed_size_binary(16)."""
     return pa.array(keys, pa.binary(ids.KEY_BYTES))
-
-
-def stage_shards(run: RunTables, stage: str) -> list[Shard]:
-    """The shards of a stage, none when it did not run."""
-    manifest = run.stages.get(stage)
-    return manifest.shards if manifest else []

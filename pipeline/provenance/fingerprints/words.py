@@ -51,11 +51,6 @@ class Words(NamedTuple):
     ends: I64
 
 
-def empty_words(count: int) -> Words:
-    """Arrays for so many words."""
-    return Words(np.empty(count, np.uint64), np.empty(count, np.int64), np.empty(count, np.int64))
-
-
 def words_of(text: Texts) -> Words:
     """All words of the first text of `text`; bytes count from its beginning."""
     start, end = int(text.offsets[0]), int(text.offsets[1])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dedup.text import Texts, joined
 from pipeline.provenance.fingerprints import reference
 from pipeline.provenance.fingerprints.alphabet import LIMIT, alphabet, unit_of
-from pipeline.provenance.fingerprints.words import ROOM, empty_words, read_words, words_of
+from pipeline.provenance.fingerprints.words import ROOM, Words, read_words, words_of
 
 PIECES = [
     "a", "b", "Word", "don't", "don’t", "-", "\u2010", "\u00ad", "-\n", "-\r\n", "-\r", "\n",
@@ -63,7 +63,8 @@ def test_table_holds_what_the_definition_says() -> None:
 def test_blocks_join(text: str, room: int) -> None:
     """Read in blocks of a few words, a text has the words that it has at once."""
     data = joined([text]).data
-    words, opened, found, position = empty_words(room), np.zeros(3, np.uint64), [], 0
+    words = Words(*(np.empty(room, kind) for kind in (np.uint64, np.int64, np.int64)))
+    opened, found, position = np.zeros(3, np.uint64), [], 0
     while position < len(data):
         held, position = read_words(data, position, len(data), alphabet(), words, 0, opened)
         found += list(zip(*(column[:held].tolist() for column in words), strict=True))
