@@ -3,6 +3,9 @@
 BackendError
  +-- BackendConfigError   the cluster, leaf size or module cannot work as asked; nothing ran
  +-- StepError            one global step failed; the weights are those before the step
+ +-- TransportError       a role or a message of the cluster was lost; go on from a checkpoint
+ +-- LoaderError          a user's loader or one of its worker processes failed
+ +-- CheckpointError      a checkpoint cannot be written, or is damaged, partial or foreign
 """
 
 
@@ -16,3 +19,15 @@ class BackendConfigError(BackendError, ValueError):
 
 class StepError(BackendError):
     """A global step failed; the master weights are those before the step."""
+
+
+class TransportError(BackendError):
+    """A role or a message of the cluster was lost; go on from the last checkpoint."""
+
+
+class LoaderError(BackendError):
+    """A user's loader, or a worker process that runs it, failed."""
+
+
+class CheckpointError(BackendError):
+    """A checkpoint cannot be written as asked, or is damaged, partial or of another format."""

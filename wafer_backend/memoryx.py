@@ -1,17 +1,22 @@
 """MemoryX: where the parameters, their gradients and the optimizer live.
 
-It streams copies of weights out, receives leaf gradients, adds them up in host memory like a
-binary counter (one lane per CS-2, so the wafer never holds an accumulated gradient), hands
-maximal nodes to SwarmX, and applies the reduced gradient with an ordinary PyTorch optimizer.
+It streams copies of weights out, cast if they travel in half precision, receives leaf gradients,
+adds them up in host memory in fp32 like a binary counter (one lane per CS-2, so the wafer never
+holds an accumulated gradient), hands maximal nodes to SwarmX, and applies the reduced gradient with
+an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.partial import Partial, add
+from wafer_backend.precision import Precision, streamed_dtype, widened
+from wafer_backend.shards import assign_servers
+from wafer_backend.sparse.masks import mask_gradient
+from wafer_backend.staging import Staging
 from wafer_backend.tree import Combiner, Node
 
 SendPartial = Callable[[Node, Partial], None]
@@ -20,22 +25,55 @@ SendPartial = Callable[[Node, Partial], None]
 class MemoryX:
     """Master weights and optimizer state, by parameter name in `named_parameters` order."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self, module: nn.Module, precision: Precision = "float32", servers: int = 1
+    ) -> None:
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         self.optimizer: torch.optim.Optimizer | None = None
+        self._formats = {n: streamed_dtype(p, precision) for n, p in self.parameters.items()}
+        chosen = assign_servers([p.nbytes for p in self.parameters.values()], servers)
+        self.servers: dict[str, int] = dict(zip(self.parameters, chosen, strict=True))
+        self.server_count = servers
+        self.staging: Staging | None = None
         self._lanes: list[Combiner[Partial]] = []
         self._leaf_gradients: dict[int, dict[str, torch.Tensor]] = {}
 
     # Weights out.
 
+    def stage(self, *, pinned: bool) -> None:
+        """Serve a device that copies weights itself: `weight` hands out what it copies from."""
+        self.staging = Staging(self.parameters, self._formats, pinned=pinned)
+
+    def begin_pass(self) -> None:
+        """A pass over a batch begins; weights do not change until it has ended."""
+        if self.staging is not None:
+            self.staging.begin_pass()
+
     def weight(self, name: str) -> torch.Tensor:
-        """A copy of one master weight with storage of its own; shape and dtype of the parameter."""
-        return self.parameters[name].detach().clone()
+        """A copy of one master weight, storage of its own, in the format weights travel in.
+
+        When staged: the master itself, or its half copy of this pass; not to be written to.
+        """
+        if self.staging is not None:
+            return self.staging.weight(name)
+        return self.parameters[name].detach().to(self._formats[name], copy=True)
+
+    def streamed_bytes(self, name: str) -> int:
+        """Bytes of one weight as it travels."""
+        return self.parameters[name].numel() * self._formats[name].itemsize
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all master weights."""
-        return sum(p.numel() * p.element_size() for p in self.parameters.values())
+        return sum(p.nbytes for p in self.parameters.values())
+
+    @property
+    def server_bytes(self) -> list[int]:
+        """Bytes of master weights on every weight server."""
+        loads = [0] * self.server_count
+        for name, parameter in self.parameters.items():
+            loads[self.servers[name]] += parameter.nbytes
+        return loads
 
     # Gradients in.
 
@@ -45,9 +83,12 @@ class MemoryX:
         self._leaf_gradients = {}
 
     def receive_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
-        """Take one gradient of one leaf; a weight used several times arrives several times."""
+        """Take one gradient of one leaf; a weight used several times arrives several times.
+
+        One in half precision is copied before this returns, any other is kept by reference.
+        """
         gradients = self._leaf_gradients.setdefault(leaf, {})
-        known = gradients.get(name)
+        known, gradient = gradients.get(name), widened(gradient)
         gradients[name] = gradient if known is None else torch.add(known, gradient)
 
     def finish_leaf(
@@ -65,38 +106,65 @@ class MemoryX:
 
     # The update.
 
-    def deliver(self, total: Partial, divisor: float) -> None:
-        """Put the reduced gradient, divided once by D, into `parameter.grad`."""
+    def delivered(
+        self, total: Partial, divisor: float, factor: float = 1.0
+    ) -> dict[str, torch.Tensor]:
+        """The reduced gradients divided once by D, times `factor`, in the format of parameters."""
+        found = {}
         for name, parameter in self.parameters.items():
             gradient = total.gradients.get(name)
-            parameter.grad = None if gradient is None else torch.div(gradient, divisor)
+            if gradient is None:
+                continue
+            gradient = gradient if divisor == 1 else torch.div(gradient, divisor)
+            gradient = gradient if factor == 1 else torch.mul(gradient, factor)
+            found[name] = gradient.to(parameter.dtype)
+        return found
 
-    def gradient_norms(self) -> torch.Tensor:
-        """The 2-norm of every parameter's gradient, (P,) fp32, in parameter order."""
-        norms = [torch.linalg.vector_norm(g, dtype=torch.float32) for _, g in self._gradients()]
-        if not norms:
-            raise StepError("no parameter received a gradient")
-        return torch.stack(norms)
+    def owned(self, server: int) -> list[str]:
+        """Parameters of one weight server, by name, in parameter order."""
+        return [name for name, owner in self.servers.items() if owner == server]
 
-    def scale_gradients(self, factor: torch.Tensor) -> None:
-        """Multiply every gradient by a 0-d factor, in place."""
-        for _, gradient in self._gradients():
+    def deliver(self, total: Partial, divisor: float, names: Iterable[str]) -> None:
+        """Put the reduced gradients, divided once by D, into `parameter.grad`."""
+        gradients = self.delivered(total, divisor)
+        for name in names:
+            parameter, gradient = self.parameters[name], gradients.get(name)
+            parameter.grad = None if gradient is None else mask_gradient(parameter, gradient)
+
+    def gradient_norms(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The 2-norm of every gradient that is there, 0-d fp32, by name."""
+        return {
+            name: torch.linalg.vector_norm(gradient, dtype=torch.float32)
+            for name, gradient in self._gradients(names)
+        }
+
+    def scale_gradients(self, factor: torch.Tensor, names: Iterable[str]) -> None:
+        """Multiply gradients by a 0-d factor, in place."""
+        for _, gradient in self._gradients(names):
             gradient.mul_(factor)
 
-    def apply(self, learning_rate: float) -> None:
-        """One optimizer step at `learning_rate`; gradients are gone after it."""
+    def apply(self, learning_rate: float, names: Collection[str]) -> None:
+        """One optimizer step of these parameters at `learning_rate`; their gradients are gone."""
         if self.optimizer is None:
             raise StepError("MemoryX has no optimizer; set `memoryx.optimizer` before training")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.step()
-        self.drop_gradients()
-
-    def drop_gradients(self) -> None:
-        """Forget all gradients, of a finished or an abandoned step."""
-        self._lanes, self._leaf_gradients = [], {}
-        for parameter in self.parameters.values():
+        aside = [(p, p.grad) for name, p in self.parameters.items() if name not in names]
+        for parameter, _ in aside:
             parameter.grad = None
+        self.optimizer.step()
+        for parameter, gradient in aside:
+            parameter.grad = gradient
+        self.drop_gradients(names)
+
+    def drop_gradients(self, names: Iterable[str]) -> None:
+        """Forget gradients, of a finished or an abandoned step."""
+        for name in names:
+            self.parameters[name].grad = None
+
+    def end_step(self) -> None:
+        """Forget what leaves have sent."""
+        self._lanes, self._leaf_gradients = [], {}
 
     # State.
 
@@ -142,7 +210,8 @@ class MemoryX:
                     f"the checkpoint {tuple(weights[name].shape)}"
                 )
 
-    def _gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
-                yield name, parameter.grad
+    def _gradients(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name in names:
+            gradient = self.parameters[name].grad
+            if gradient is not None:
+                yield name, gradient

@@ -1,54 +1,53 @@
-"""Weights that visit a wafer: streamed at attribute access, poisoned on release.
+"""Weights that visit a wafer: leased, poisoned on release, streamed again for backward.
 
-While a module is attached its classes are swapped for subclasses whose attribute access fetches a
-copy of the weight from MemoryX, so `self.weight`, tied parameters and functional uses such as `x
-@ self.embedding.weight.t()` all stream. The module's own parameters are shells of one NaN
-element.
+`attachment` makes every access to a parameter of a module ask here. A fetched copy is a lease. A
+forward lease ends when the innermost module call it was taken in returns, unless the copy is (part
+of) what that call returns: then it moves to the caller. The graph never keeps a copy alive: saving
+one for backward stores its name and geometry, and backward streams it again; that lease ends when
+another autograd node asks for a weight. A lease that ends is overwritten with NaN, so a use after
+release shows. Copies are told apart by storage pointer only while the lease holds the storage,
+when a pointer is unique, and by version counter, which catches in-place changes.
 
-A fetched copy is a lease. A forward lease ends when the innermost module call it was taken in
-returns, unless the copy is (part of) what that call returns: then it moves to the caller. The
-graph never keeps a copy alive: saving one for backward stores its name and geometry, and backward
-streams it again; that lease ends when another autograd node asks for a weight. A lease that ends
-is overwritten with NaN, so a use after release shows. Copies are told apart by storage pointer
-only while the lease holds the storage, when a pointer is unique, and by version counter, which
-catches in-place changes.
+A module may save tensors through hooks of its own (`torch.utils.checkpoint`, `save_on_cpu`). Every
+module call inside them takes weights out before those hooks see them. A weight used inside such
+hooks without a module call in between stays on the wafer until the leaf ends.
 
 Limits: `parameter.data` writes inside forward are lost; a custom autograd function that keeps a
-weight outside `save_for_backward` sees NaN; parameters held outside `_parameters` (nn.RNN) do not
-stream.
+weight outside `save_for_backward` sees NaN, and so does code that iterates `self.parameters()`.
+Reentrant checkpoints are refused by PyTorch.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
+from wafer_backend.activations import Activations, SavedActivation
 from wafer_backend.errors import StepError
+from wafer_backend.structure import tensors_in
 
 Fetch = Callable[[str], torch.Tensor]
 Deliver = Callable[[str, torch.Tensor], None]
-_STREAM = "_wafer_stream"
-_NAMES = "_wafer_names"
+Release = Callable[[torch.Tensor], None]
+Pack = Callable[[torch.Tensor], Any]
+Unpack = Callable[[Any], torch.Tensor]
 
 
 @dataclass(eq=False)
 class _Lease:
-    """One copy of a weight on the wafer, held until it is poisoned."""
+    """One copy of a weight on the wafer, held until it is poisoned.
+
+    `pinned`: stays until the leaf ends, because hooks that are not ours may have saved it.
+    """
 
     name: str
     copy: torch.Tensor
     version: int
-
-    @property
-    def pointer(self) -> int:
-        return self.copy.untyped_storage().data_ptr()
-
-    @property
-    def bytes(self) -> int:
-        return self.copy.numel() * self.copy.element_size()
+    pointer: int
+    bytes: int
+    pinned: bool = False
 
     def check(self) -> None:
         """Raise StepError when the copy was written to, which would be lost on the wafer."""
@@ -58,8 +57,7 @@ class _Lease:
             )
 
 
-@dataclass(frozen=True)
-class _Saved:
+class _SavedWeight(NamedTuple):
     """A weight, or a view of one, that the graph saved: enough to stream it again."""
 
     name: str
@@ -68,52 +66,76 @@ class _Saved:
     offset: int
 
 
-class _FromMemoryX(torch.autograd.Function):
+class _SavedElsewhere(NamedTuple):
+    """What hooks that are not ours made of an activation, and how they give it back."""
+
+    unpack: Unpack
+    packed: Any
+
+
+class FromMemoryX(torch.autograd.Function):
     """A copy of a weight whose gradient is delivered instead of being accumulated."""
 
     @staticmethod
-    def forward(ctx: Any, handle: torch.Tensor, stream: "WeightStream", name: str) -> torch.Tensor:
-        ctx.stream, ctx.name = stream, name
-        return stream.lease(name)
+    def forward(ctx: Any, handle: torch.Tensor, weights: Any, name: str) -> torch.Tensor:
+        """`weights` has `lease(name)` and `deliver(name, gradient)`; `handle` requires grad."""
+        ctx.weights, ctx.name = weights, name
+        copy: torch.Tensor = weights.lease(name)
+        return copy
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
-        ctx.stream.deliver(ctx.name, gradients[0])
+        """Hand the gradient over; nothing accumulates on the wafer."""
+        ctx.weights.deliver(ctx.name, gradients[0])
         return None, None, None
 
 
 class WeightStream:
-    """The weights of one wafer: fetches, leases, poisons, and counts resident bytes."""
+    """The weights of one wafer: fetches, leases, poisons, and counts resident bytes.
 
-    def __init__(self, fetch: Fetch, deliver: Deliver, trainable: dict[str, bool]) -> None:
+    `fetch` brings a copy, `deliver` takes a gradient away, both by name; `masters` tell which
+    weights are trained.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        deliver: Deliver,
+        masters: Mapping[str, torch.Tensor],
+        activations: Activations,
+        release: Release | None = None,
+    ) -> None:
         self._fetch = fetch
-        self._trainable = trainable
+        self._release = release
+        self._masters = masters
         self.deliver = deliver
+        self.activations = activations
         self._handle = torch.zeros((), requires_grad=True)
         self._scopes: list[list[_Lease]] = []
         self._backward: dict[str, _Lease] = {}
         self._node: object = None
         self._by_pointer: dict[int, _Lease] = {}
+        self._our_hooks: list[Pack] = []
         self.resident_bytes = 0
         self.peak_bytes = 0
 
     def access(self, name: str) -> torch.Tensor:
         """The streamed weight for one use in the forward pass."""
-        if torch.is_grad_enabled() and self._trainable[name]:
-            return _FromMemoryX.apply(self._handle, self, name)  # type: ignore[no-any-return, no-untyped-call]
+        if torch.is_grad_enabled() and self._masters[name].requires_grad:
+            return FromMemoryX.apply(self._handle, self, name)  # type: ignore[no-any-return, no-untyped-call]
         return self.lease(name)
 
     def lease(self, name: str) -> torch.Tensor:
         """A tensor over the copy of `name` that is on the wafer, fetched if there is none."""
-        for scope in self._scopes:
-            for lease in scope:
-                if lease.name == name:
-                    lease.check()
-                    return lease.copy.detach()
-        if not self._scopes:
-            raise StepError(f"parameter {name!r} was used outside a step; weights live in MemoryX")
-        lease = self._take(name)
-        self._scopes[-1].append(lease)
+        lease = self._held(name)
+        if lease is None:
+            if not self._scopes:
+                raise StepError(
+                    f"parameter {name!r} was used outside a step; weights live in MemoryX"
+                )
+            lease = self._take(name)
+            self._scopes[-1].append(lease)
+        lease.pinned = lease.pinned or self._foreign_hooks() is not None
         return lease.copy.detach()
 
     @contextlib.contextmanager
@@ -121,7 +143,7 @@ class WeightStream:
         """Run one micro-batch: weights may be used inside; all leases have ended after it."""
         self._scopes.append([])
         try:
-            with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
+            with self._hooks(self._pack):
                 yield
             self._check_scope()
         finally:
@@ -130,24 +152,42 @@ class WeightStream:
             self._scopes.clear()
             self._backward.clear()
             self._node = None
+            self.activations.clear()
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a module's forward inside a lease scope of its own."""
+        foreign = self._foreign_hooks()
+        if foreign is not None:
+            with self._hooks(self._packing_above(*foreign)):
+                return self.call(function, *args, **kwargs)
         self._scopes.append([])
         returned: set[int] = set()
         try:
             output = function(*args, **kwargs)
             if self._scopes[-1]:
-                returned = {t.untyped_storage().data_ptr() for t in _tensors(output)}
+                returned = {t.untyped_storage().data_ptr() for t in tensors_in(output)}
             self._check_scope()
             return output
         finally:
             self._close_scope(returned)
 
+    # Leases.
+
+    def _held(self, name: str) -> _Lease | None:
+        """The forward lease of a weight, if there is one; checked."""
+        for scope in self._scopes:
+            for lease in scope:
+                if lease.name == name:
+                    lease.check()
+                    return lease
+        return None
+
     def _close_scope(self, returned: set[int]) -> None:
         """End the innermost scope's leases, except copies that the call returned."""
         for lease in self._scopes.pop():
-            if lease.pointer in returned and self._scopes:
+            if lease.pinned and self._scopes:
+                self._scopes[0].append(lease)
+            elif lease.pointer in returned and self._scopes:
                 self._scopes[-1].append(lease)
             else:
                 self._end(lease)
@@ -160,9 +200,10 @@ class WeightStream:
         copy = self._fetch(name)
         if copy.numel() == 0:
             raise StepError(f"parameter {name!r} has no elements and cannot be streamed")
-        lease = _Lease(name, copy, copy._version)
+        size = copy.numel() * copy.element_size()
+        lease = _Lease(name, copy, copy._version, copy.untyped_storage().data_ptr(), size)
         self._by_pointer[lease.pointer] = lease
-        self.resident_bytes += lease.bytes
+        self.resident_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
         return lease
 
@@ -170,19 +211,59 @@ class WeightStream:
         del self._by_pointer[lease.pointer]
         self.resident_bytes -= lease.bytes
         poison(lease.copy)
+        if self._release is not None:
+            self._release(lease.copy)
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
+    # What graphs save.
+
+    @contextlib.contextmanager
+    def _hooks(self, pack: Pack) -> Iterator[None]:
+        self._our_hooks.append(pack)
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
+                yield
+        finally:
+            self._our_hooks.pop()
+
+    def _foreign_hooks(self) -> tuple[Pack, Unpack] | None:
+        """The saved-tensor hooks that somebody put above ours, if any."""
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        ours = not self._our_hooks or top is None or top[0] is self._our_hooks[-1]
+        return None if ours else top
+
+    def _pack(self, tensor: torch.Tensor) -> _SavedWeight | SavedActivation:
+        return self._pack_weight(tensor) or self.activations.pack(tensor)
+
+    def _pack_weight(self, tensor: torch.Tensor) -> _SavedWeight | None:
+        if tensor.layout is not torch.strided:
+            return None
         lease = self._by_pointer.get(tensor.untyped_storage().data_ptr())
         if lease is None:
-            return tensor
+            return None
         lease.check()
         if tensor.dtype != lease.copy.dtype:
             raise StepError(f"parameter {lease.name!r} was reinterpreted as {tensor.dtype}")
-        return _Saved(lease.name, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
+        offset = int(tensor.storage_offset())
+        return _SavedWeight(lease.name, tensor.size(), tensor.stride(), offset)
 
-    def _unpack(self, saved: torch.Tensor | _Saved) -> torch.Tensor:
-        if isinstance(saved, torch.Tensor):
-            return saved
+    def _packing_above(self, pack: Pack, unpack: Unpack) -> Pack:
+        """Weights are ours; activations go to the hooks that were on top, and are counted."""
+
+        def pack_above(tensor: torch.Tensor) -> _SavedWeight | _SavedElsewhere:
+            weight = self._pack_weight(tensor)
+            if weight is not None:
+                return weight
+            activation = tensor.detach()
+            self.activations.count(activation)
+            return _SavedElsewhere(unpack, pack(activation))
+
+        return pack_above
+
+    def _unpack(self, saved: _SavedWeight | SavedActivation | _SavedElsewhere) -> torch.Tensor:
+        if isinstance(saved, SavedActivation):
+            return self.activations.unpack(saved)
+        if isinstance(saved, _SavedElsewhere):
+            return saved.unpack(saved.packed)
         node = torch._C._current_autograd_node()
         if node is not self._node:
             for name in [name for name in self._backward if name != saved.name]:
@@ -198,79 +279,3 @@ def poison(tensor: torch.Tensor) -> None:
     """Overwrite a released copy: NaN, or zeros where the dtype has no NaN."""
     with torch.no_grad():
         tensor.fill_(float("nan") if tensor.dtype.is_floating_point else 0)
-
-
-def owner_names(module: nn.Module) -> dict[int, str]:
-    """id(parameter) -> its first name in `named_parameters`; a tied parameter has one owner."""
-    names: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), name)
-    return names
-
-
-@contextlib.contextmanager
-def attached(module: nn.Module, stream: WeightStream) -> Iterator[None]:
-    """Make `module` stream its weights through `stream`; everything is put back afterwards."""
-    names = owner_names(module)
-    originals: list[tuple[nn.Module, type[nn.Module], dict[str, nn.Parameter | None]]] = []
-    try:
-        for child in module.modules():
-            originals.append((child, type(child), dict(child._parameters)))
-            _attach(child, stream, names)
-        yield
-    finally:
-        for child, kind, parameters in originals:
-            child.__class__ = kind
-            child._parameters.update(parameters)
-            child.__dict__.pop(_STREAM, None)
-            child.__dict__.pop(_NAMES, None)
-
-
-def _attach(child: nn.Module, stream: WeightStream, names: dict[int, str]) -> None:
-    own = {key: p for key, p in child._parameters.items() if p is not None}
-    child.__dict__[_STREAM] = stream
-    child.__dict__[_NAMES] = {key: names[id(p)] for key, p in own.items()}
-    for key, parameter in own.items():
-        child._parameters[key] = _shell(parameter)
-    child.__class__ = _streaming_class(type(child))
-
-
-def _shell(parameter: nn.Parameter) -> nn.Parameter:
-    """A stand-in of the same shape and dtype that holds one element, NaN."""
-    one = torch.empty((), dtype=parameter.dtype, device=parameter.device)
-    poison(one)
-    return nn.Parameter(one.expand(parameter.shape), requires_grad=parameter.requires_grad)
-
-
-_classes: dict[type[nn.Module], type[nn.Module]] = {}
-
-
-def _streaming_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """The subclass of `kind` that fetches its parameters; made once per class."""
-    if kind in _classes:
-        return _classes[kind]
-
-    def get_attribute(self: nn.Module, name: str) -> Any:
-        owner = self.__dict__[_NAMES].get(name)
-        if owner is not None:
-            return self.__dict__[_STREAM].access(owner)
-        return kind.__getattr__(self, name)
-
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__[_STREAM].call(kind.__call__, self, *args, **kwargs)
-
-    body = {"__getattr__": get_attribute, "__call__": call, "__module__": kind.__module__}
-    _classes[kind] = type(kind.__name__, (kind,), body)
-    return _classes[kind]
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor inside nested tuples, lists and dicts."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

@@ -30,6 +30,11 @@ class SwarmX:
         for _, total in self._reduce.push(node, partial):
             self._total = total
 
+    @property
+    def complete(self) -> bool:
+        """Whether all leaves are in."""
+        return self._total is not None
+
     def total(self) -> Partial:
         """The sum over all leaves. Raises StepError when leaves are missing."""
         if self._total is None:
@@ -37,8 +42,7 @@ class SwarmX:
             raise StepError(
                 f"the reduction is incomplete: {waiting} partial nodes wait for siblings"
             )
-        total, self._total, self._reduce = self._total, None, None
-        return total
+        return self._total
 
     def abandon(self) -> None:
         """Forget a step that will not be finished."""

@@ -1,11 +1,13 @@
 """How roles talk: the protocol, and the transport that calls them directly in one process."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from wafer_backend.memoryx import MemoryX
+from wafer_backend.partial import Partial
 from wafer_backend.swarmx import SwarmX
 
 
@@ -22,6 +24,41 @@ class Transport(Protocol):
         """Say that a leaf is complete: its loss sum in nats and its counted labels."""
 
 
+class ClusterTransport(Transport, Protocol):
+    """A transport with the coordinator's side: what it may ask of the other roles.
+
+    A reduction is one round: `begin`, leaves run, `sums`; then `total`, or `deliver` and `update`;
+    `end`. Raises TransportError when a role or a message is lost.
+    """
+
+    def order(self, spans: list[range], *, by_leaf: bool) -> Iterator[tuple[int, int]]:
+        """(system, leaf) that run here, in this order; `by_leaf`: leaves must run in theirs."""
+
+    def begin(self, spans: list[range], leaves: int) -> None:
+        """Start a reduction; `spans` are the leaves of every CS-2."""
+
+    def sums(self) -> tuple[float, int]:
+        """(loss sum in nats, counted labels) over all leaves."""
+
+    def total(self) -> Partial:
+        """The sums over all leaves with their gradients."""
+
+    def deliver(self, divisor: float) -> dict[str, torch.Tensor]:
+        """Put gradient sums / divisor beside the weights; their norms, 0-d fp32, by name."""
+
+    def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
+        """Multiply gradients by a factor, and take one optimizer step."""
+
+    def drop(self) -> None:
+        """Forget the gradients beside the weights."""
+
+    def end(self) -> None:
+        """Forget what was reduced."""
+
+    def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
+        """What the module returned for every leaf, in their order, from those that ran here."""
+
+
 @dataclass
 class Traffic:
     """Bytes moved since the start of the run."""
@@ -33,9 +70,9 @@ class Traffic:
 class InlineTransport:
     """Messages are calls; tensors go by reference, and receivers never write to what they got."""
 
-    def __init__(self, memoryx: MemoryX, swarmx: SwarmX) -> None:
+    def __init__(self, memoryx: MemoryX) -> None:
         self._memoryx = memoryx
-        self._swarmx = swarmx
+        self._swarmx = SwarmX()
         self.traffic = Traffic()
 
     def fetch_weight(self, name: str) -> torch.Tensor:
@@ -52,3 +89,47 @@ class InlineTransport:
     def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
         """A finished leaf to MemoryX, whose completed nodes go on to SwarmX."""
         self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._swarmx.reduce)
+
+    def order(self, spans: list[range], *, by_leaf: bool) -> Iterator[tuple[int, int]]:
+        """Systems one after another, which is by leaf."""
+        for system, span in enumerate(spans):
+            for leaf in span:
+                yield system, leaf
+
+    def begin(self, spans: list[range], leaves: int) -> None:
+        """Lanes in MemoryX and the tree in SwarmX are ready after it."""
+        self._memoryx.begin_step(spans, leaves)
+        self._swarmx.begin_step(leaves)
+
+    def sums(self) -> tuple[float, int]:
+        """(loss sum, counted labels) over all leaves."""
+        total = self._swarmx.total()
+        return total.loss_sum, total.n_counted
+
+    def total(self) -> Partial:
+        """The sums over all leaves."""
+        return self._swarmx.total()
+
+    def deliver(self, divisor: float) -> dict[str, torch.Tensor]:
+        """Gradients into `parameter.grad`; their norms."""
+        self._memoryx.deliver(self._swarmx.total(), divisor, self._memoryx.parameters)
+        return self._memoryx.gradient_norms(self._memoryx.parameters)
+
+    def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
+        """Clip, and one optimizer step."""
+        if factor is not None:
+            self._memoryx.scale_gradients(factor, self._memoryx.parameters)
+        self._memoryx.apply(learning_rate, self._memoryx.parameters)
+
+    def drop(self) -> None:
+        """Forget `parameter.grad`."""
+        self._memoryx.drop_gradients(self._memoryx.parameters)
+
+    def end(self) -> None:
+        """Forget what leaves have sent."""
+        self._memoryx.end_step()
+        self._swarmx.abandon()
+
+    def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
+        """All of them ran here."""
+        return [outputs[leaf] for leaf in sorted(outputs)]

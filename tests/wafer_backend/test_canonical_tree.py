@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wafer_backend import BackendConfigError
+from wafer_backend.errors import BackendConfigError
 from wafer_backend.tree import (
     Combiner,
     Node,

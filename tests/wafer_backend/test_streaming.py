@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import wafer_backend
-from wafer_backend import BackendConfig, BackendConfigError, StepError
-from wafer_backend.streaming import WeightStream, attached
+from wafer_backend.activations import Activations
+from wafer_backend.attachment import attached
+from wafer_backend.compiled import BackendConfig, CompiledModule, Target
+from wafer_backend.errors import BackendConfigError, StepError
+from wafer_backend.streaming import WeightStream
 
 
 class Tied(nn.Module):
@@ -50,8 +52,8 @@ class Deep(nn.Module):
         return x_BD.sum(), len(x_BD)
 
 
-def compiled(module: nn.Module, num_csx: int = 1) -> wafer_backend.CompiledModule:
-    made = wafer_backend.compile(module, BackendConfig("CSX", 2, num_csx))
+def compiled(module: nn.Module, num_csx: int = 1, target: Target = "CSX") -> CompiledModule:
+    made = CompiledModule(module, BackendConfig(target, 2, num_csx))
     made.memoryx.optimizer = torch.optim.SGD(
         [p for p in made.memoryx.parameters.values() if p.requires_grad]
     )
@@ -178,7 +180,10 @@ def test_a_returned_weight_stays_valid_and_a_kept_one_becomes_nan():
 def test_use_outside_a_leaf_is_named():
     module = Deep()
     stream = WeightStream(
-        lambda name: torch.zeros(1), lambda name, gradient: None, {"layers.0.weight": True}
+        lambda name: torch.zeros(1),
+        lambda name, gradient: None,
+        dict(module.named_parameters()),
+        Activations(None),
     )
     with (
         attached(module, stream),
@@ -203,7 +208,7 @@ def test_a_missing_gpu_is_named():
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(BackendConfigError, match="no CUDA device"):
-        wafer_backend.compile(Deep(), BackendConfig("GPU", 2))
+        CompiledModule(Deep(), BackendConfig("GPU", 2))
 
 
 class Catches(nn.Module):
@@ -260,3 +265,101 @@ def test_frozen_weights_stream_in_backward_and_never_change():
     torch.testing.assert_close(state["first.bias"], expected)
     for name in ("first.weight", "second.weight", "second.bias"):
         assert torch.equal(state[name], plain.state_dict()[name])
+
+
+class Recurrent(nn.Module):
+    """nn.LSTM keeps its parameters in a list besides its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 6, num_layers=2, batch_first=True, dropout=0.1)
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x_BSF: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return self.head(self.lstm(x_BSF)[0]).pow(2).sum(), len(x_BSF)
+
+
+class Listed(nn.Module):
+    """Uses a list of parameters that it made itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(4, 4))
+        self.second = nn.Parameter(torch.randn(4, 4))
+        self.both = [self.first, self.second]
+
+    def forward(self, x_BF: torch.Tensor) -> tuple[torch.Tensor, int]:
+        for weight in self.both:
+            x_BF = torch.tanh(x_BF @ weight)
+        return x_BF.sum(), len(x_BF)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Recurrent, (4, 5, 4)), (Listed, (4, 4))])
+def test_parameters_in_lists_stream(make: type, shape: tuple[int, ...]):
+    results = []
+    for target in ("CSX", "CPU"):
+        torch.manual_seed(0)
+        made = compiled(make(), target=target)
+        lists = {
+            name: (value, list(value))
+            for child in made.module.modules()
+            for name, value in vars(child).items()
+            if isinstance(value, list) and any(isinstance(v, nn.Parameter) for v in value)
+        }
+        result = made.train_step(torch.ones(shape), step=1, learning_rate=0.1)
+        results.append((result.loss, result.grad_norm, made.module.state_dict()))
+        for child in made.module.modules():
+            for name in lists.keys() & vars(child).keys():
+                now = vars(child)[name]
+                assert all(a is b for a, b in zip(now, lists[name][1], strict=True))
+    assert results[0][:2] == results[1][:2]
+    assert all(torch.equal(results[0][2][name], t) for name, t in results[1][2].items())
+
+
+class Captures(nn.Module):
+    """Keeps a parameter where nothing can see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+        weight = self.weight
+        self.function = lambda x_BF: x_BF @ weight
+
+    def forward(self, x_BF: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return self.function(x_BF).sum(), len(x_BF)
+
+
+def test_a_parameter_that_does_not_stream_is_named():
+    made = compiled(Captures())
+    with pytest.raises(StepError, match="'weight' was used in a way that does not stream"):
+        made.train_step(torch.ones(4, 4), step=1, learning_rate=0.1)
+    assert made.module.weight.grad is None
+
+
+class Inside(nn.Module):
+    """Uses a weight under hooks of its own, without a module call in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.inner = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x_BF: torch.Tensor) -> tuple[torch.Tensor, int]:
+        x_BF = self.first(x_BF)
+        with torch.autograd.graph.save_on_cpu():
+            x_BF = torch.tanh(x_BF @ self.inner.weight) @ self.inner.weight
+        return self.last(x_BF).sum(), len(x_BF)
+
+
+def test_a_weight_under_foreign_hooks_stays_for_its_leaf():
+    grads = []
+    for target in ("CSX", "CPU"):
+        torch.manual_seed(0)
+        made = compiled(Inside(), target=target)
+        grads.append(made.train_step(torch.ones(4, 4), step=1, learning_rate=0.1).grad_norm)
+    assert grads[0] == grads[1]
+    streamed = compiled(Inside())
+    streamed.train_step(torch.ones(4, 4), step=1, learning_rate=0.1)
+    assert streamed.wafers[0].stream is not None
+    assert streamed.wafers[0].stream.resident_bytes == 0

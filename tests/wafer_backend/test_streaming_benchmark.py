@@ -1,0 +1,35 @@
+"""The GPU benchmark: what it says without a GPU, and that its contenders train the same model."""
+
+import pytest
+import torch
+
+from benchmarks.wafer_backend import streaming_gpu
+
+TINY = "--width 16 --layers 2 --head 8 --length 8 --samples 2 --leaves 2 --steps 2 --warm-up 0"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]):
+    assert streaming_gpu.main([]) == 2
+    assert capsys.readouterr().out == streaming_gpu.NO_DEVICE + "\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--recompute"]])
+def test_contenders_train_the_same_model(more: list[str]):
+    """On a CPU, tiny; the fourth needs a process group."""
+    found = {}
+    for contender in ("plain", "resident", "streamed"):
+        args = streaming_gpu.parse(
+            [*TINY.split(), "--threads", "1", "--contender", contender, *more]
+        )
+        args.device = "cpu"
+        found[contender] = streaming_gpu.measure(args)["losses"]
+    assert found["streamed"] == found["resident"]
+    assert found["plain"] == pytest.approx(found["resident"], abs=0.01)
+
+
+def test_the_size_of_the_model_is_told_without_memory():
+    model = streaming_gpu.meta_model(streaming_gpu.parse([]))
+    parameters = sum(p.numel() for p in model.parameters())
+    assert parameters == pytest.approx(1.3e9, rel=0.05)
+    assert all(p.is_meta for p in model.parameters())

@@ -1,0 +1,172 @@
+"""The loss contract: what a module returns, and what the gradient is divided by.
+
+A module of ours returns the pair (loss_sum, n_counted): a 0-d float tensor in nats, and the whole
+number of labels in it. Any module may return one 0-d float tensor instead, which counts as the
+mean over the samples it was given, or as their sum with `loss_reduction="sum"`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from wafer_backend.errors import StepError
+
+LossScaling = Literal["num_tokens", "batch_size"]
+LossReduction = Literal["mean", "sum"]
+LossKind = Literal["pair", "mean", "sum"]
+
+
+class OtherPath(Exception):
+    """A module returned no loss on the loss path, or a loss on the other: the call starts again."""
+
+
+@dataclass(frozen=True)
+class LossRule:
+    """What the summed gradient of loss pairs is divided by, once, after reduction.
+
+    `num_tokens`: D = counted labels of the global batch. `batch_size`: D = B / loss_weight.
+    """
+
+    scaling: LossScaling = "num_tokens"
+    weight: float = 1.0
+
+    def divisor(self, n_counted: int, batch_size: int) -> float:
+        """D of one global batch."""
+        return float(n_counted) if self.scaling == "num_tokens" else batch_size / self.weight
+
+
+@dataclass(frozen=True)
+class GlobalLoss:
+    """The loss of a global batch: sums over its leaves (float64) and the first leaf's own words.
+
+    `like`: the first leaf's loss, without its graph.
+    """
+
+    loss_sum: float
+    n_counted: int
+    batch_size: int
+    like: "LeafLoss"
+
+    @property
+    def mean(self) -> float:
+        """Nats per counted label, mean over samples, or the sum where a sum was asked for."""
+        return self.loss_sum if self.like.kind == "sum" else self.loss_sum / self.n_counted
+
+    def divisor(self, rule: LossRule) -> float:
+        """D: by the rule for a pair, samples for a mean, 1 for a sum."""
+        if self.like.kind == "pair":
+            return rule.divisor(self.n_counted, self.batch_size)
+        return 1.0 if self.like.kind == "sum" else float(self.batch_size)
+
+
+@dataclass(frozen=True)
+class LeafLoss:
+    """The loss of one leaf: `weight` * `value` is its share of the loss sum.
+
+    `value`: what the module returned, 0-d, with its graph. `n_counted`: labels of a pair, else
+    samples. `counted`: n_counted as the module returned it, for a pair.
+    """
+
+    kind: LossKind
+    value: torch.Tensor
+    weight: int
+    n_counted: int
+    counted: Any = None
+
+    @property
+    def loss_sum(self) -> float:
+        """The share of the loss sum, float64."""
+        return float(self.value.detach()) * self.weight
+
+    def without_graph(self) -> "LeafLoss":
+        """The same, for the record."""
+        return replace(self, value=self.value.detach())
+
+    def backward(self, scale: float) -> None:
+        """Backward of `scale` times the share of the loss sum."""
+        if self.value.requires_grad:
+            start = torch.full_like(self.value, scale * self.weight)
+            torch.autograd.backward([self.value], [start])
+
+
+def leaf_loss(output: Any, samples: int, reduction: LossReduction) -> LeafLoss | None:
+    """What a module returned, read as a loss; None when it is something else.
+
+    A pair is one only if its second member is an integer: (loss, accuracy) is not.
+    """
+    if _is_scalar(output):
+        if reduction == "sum":
+            return LeafLoss("sum", output, 1, samples)
+        return LeafLoss("mean", output, samples, samples)
+    if _looks_like_a_pair(output) and not _is_float(output[1]):
+        return LeafLoss("pair", output[0], 1, int(output[1]), output[1])
+    return None
+
+
+def required_loss(output: Any, samples: int, reduction: LossReduction, where: str) -> LeafLoss:
+    """A loss, or StepError that names `where`; a pair may count in whole float numbers here."""
+    if _looks_like_a_pair(output):
+        counted = float(output[1])
+        if not (counted >= 0 and counted.is_integer()):
+            raise StepError(f"{where}: n_counted must be a whole number of labels, got {counted}")
+        return LeafLoss("pair", output[0], 1, int(counted), output[1])
+    loss = leaf_loss(output, samples, reduction)
+    if loss is None:
+        raise StepError(
+            f"{where}: the module must return (loss_sum, n_counted) or one 0-d loss, both as "
+            f"floating-point tensors; got {_described(output)}"
+        )
+    return loss
+
+
+def check_finite(what: str, value: float, step: int) -> None:
+    """Raise StepError naming the step for a loss or a norm that is not finite."""
+    if not math.isfinite(value):
+        raise StepError(
+            f"step {step}: the {what} is {value}; weights are those after step {step - 1}"
+        )
+
+
+def check_same_kind(losses: Sequence[LeafLoss], step: int) -> None:
+    """Raise StepError when leaves of one batch return different kinds of loss."""
+    kinds = sorted({loss.kind for loss in losses})
+    if len(kinds) > 1:
+        raise StepError(f"step {step}: leaves of one batch returned losses of kinds {kinds}")
+
+
+def check_counted(n_counted: int, step: int) -> None:
+    """Raise StepError naming the step for a batch without labels (D = 0)."""
+    if n_counted == 0:
+        raise StepError(
+            f"step {step}: no label of the global batch counts (D = 0): every loss mask is zero"
+        )
+
+
+def _looks_like_a_pair(output: Any) -> bool:
+    if not (isinstance(output, tuple) and len(output) == 2 and _is_scalar(output[0])):
+        return False
+    counted = output[1]
+    if isinstance(counted, torch.Tensor):
+        return counted.ndim == 0 and counted.dtype != torch.bool
+    return isinstance(counted, int | float) and not isinstance(counted, bool)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim == 0 and value.is_floating_point()
+
+
+def _is_float(value: Any) -> bool:
+    return (
+        value.is_floating_point() if isinstance(value, torch.Tensor) else isinstance(value, float)
+    )
+
+
+def _described(output: Any) -> str:
+    if isinstance(output, torch.Tensor):
+        return f"a tensor of shape {tuple(output.shape)} and {output.dtype}"
+    if isinstance(output, tuple):
+        return f"({', '.join(_described(item) for item in output)})"
+    return type(output).__name__

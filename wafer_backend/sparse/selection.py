@@ -1,0 +1,84 @@
+"""Which elements a mask keeps: exact counts, ties by position, random numbers by identity.
+
+Legend: N elements of one parameter in row-major order, G groups of equal size.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from wafer_backend.errors import BackendConfigError
+
+EXCLUDED = -torch.inf
+
+
+def pruned_count(sparsity: float, n: int) -> int:
+    """Elements of n that are pruned: sparsity * n rounded to the nearest, halves up.
+
+    >>> pruned_count(0.75, 10), pruned_count(0.3, 10), pruned_count(1.0, 3)
+    (8, 3, 3)
+    """
+    return int(sparsity * n + 0.5)
+
+
+def kept_count(sparsity: float, n: int) -> int:
+    """Elements of n that are kept."""
+    return n - pruned_count(sparsity, n)
+
+
+def keep_largest(score_N: torch.Tensor, k: int) -> torch.Tensor:
+    """Bool (N,): exactly k true, at the largest scores; of equal scores the first.
+
+    `score_N` float, no NaN; EXCLUDED scores are taken last.
+
+    >>> keep_largest(torch.tensor([1.0, 3.0, 3.0, 3.0, 0.0]), 2)
+    tensor([False,  True,  True, False, False])
+    """
+    n = score_N.numel()
+    if k <= 0 or k >= n:
+        return torch.full_like(score_N, k >= n, dtype=torch.bool)
+    smallest_kept = torch.kthvalue(score_N, n - k + 1).values
+    keep_N = score_N > smallest_kept
+    ties = torch.nonzero(score_N == smallest_kept).flatten()
+    keep_N[ties[: k - int(keep_N.sum())]] = True
+    return keep_N
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Every one of `groups` equal parts of the output or input channels keeps the same number.
+
+    Weights have shape (outputs, inputs, ...). When k does not divide by `groups`, the first groups
+    keep one more.
+    """
+
+    groups: int = 1
+    channels: Literal["out", "in"] = "out"
+
+    def keep(self, score: torch.Tensor, k: int) -> torch.Tensor:
+        """Bool of the shape of `score`: k true, the largest of every group."""
+        by_channel = score if self.channels == "out" else score.transpose(0, 1)
+        score_GN = by_channel.reshape(self.groups, -1)
+        base, extra = divmod(k, self.groups)
+        rows = [keep_largest(row, base + (g < extra)) for g, row in enumerate(score_GN)]
+        keep = torch.stack(rows).reshape(by_channel.shape)
+        return keep if self.channels == "out" else keep.transpose(0, 1)
+
+    def check(self, name: str, shape: torch.Size) -> None:
+        """Raises BackendConfigError when the channels of a parameter do not divide."""
+        axis = 0 if self.channels == "out" else 1
+        if self.groups > 1 and (len(shape) <= axis or shape[axis] % self.groups):
+            raise BackendConfigError(
+                f"balance_{self.channels}_groups={self.groups} does not divide the channels of "
+                f"{name!r}, shape {tuple(shape)}; exclude it with a param_filter"
+            )
+
+
+def uniform(shape: torch.Size, seed: int, name: str, update: int) -> torch.Tensor:
+    """Uniform float64 in [0, 1) of `shape`: a function of (seed, parameter name, update number)."""
+    identity = f"sparsity\x00{seed}\x00{name}\x00{update}".encode()
+    digest = hashlib.blake2b(identity, digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,1 @@
+"""How the roles of a cluster talk: by calls, over a simulated network, or between processes."""

@@ -1,0 +1,104 @@
+"""One weight server with its node of the reduce tree, as a state machine: no I/O, no clock.
+
+It owns some of the parameters by name. Messages may come in any order, and each comes once
+(`mailbox`); what belongs to an abandoned round is dropped, and an update is applied once a round.
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from wafer_backend.errors import TransportError
+from wafer_backend.memoryx import MemoryX
+from wafer_backend.partial import Partial
+from wafer_backend.swarmx import SwarmX
+from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
+
+
+class Shard:
+    """MemoryX shard `index`: the parameters of `memoryx` that this server owns."""
+
+    def __init__(self, index: int, memoryx: MemoryX) -> None:
+        self.address = Address("MemoryX", index)
+        self._memoryx = memoryx
+        self._names = memoryx.owned(index)
+        self._swarmx = SwarmX()
+        self._round = -1
+        self._total: Partial | None = None
+        self._applied = -1
+        self._answers: dict[Kind, Callable[[Message], Iterable[Message]]] = {
+            Kind.BEGIN: self._begin,
+            Kind.FETCH: self._fetch,
+            Kind.PARTIAL: self._partial,
+            Kind.COLLECT: self._collect,
+            Kind.DELIVER: self._deliver,
+            Kind.APPLY: self._apply,
+            Kind.DROP: self._drop,
+            Kind.END: self._end,
+        }
+
+    def handle(self, message: Message) -> list[Message]:
+        """Act on one message; returns what to send."""
+        if message.kind not in self._answers:
+            return []
+        stale = message.round != self._round and message.kind not in (Kind.BEGIN, Kind.FETCH)
+        return [] if stale else list(self._answers[message.kind](message))
+
+    def _begin(self, message: Message) -> Iterable[Message]:
+        if message.round > self._round:
+            self._round, self._total = message.round, None
+            self._swarmx.begin_step(int(message.numbers["leaves"]))
+        yield message.answer(Kind.DONE)
+
+    def _fetch(self, message: Message) -> Iterable[Message]:
+        weight = self._swarmx.broadcast(self._memoryx.weight(message.name))
+        yield message.answer(Kind.WEIGHT, tensors={message.name: weight})
+
+    def _partial(self, message: Message) -> Iterable[Message]:
+        assert message.node is not None, "a PARTIAL has a node"
+        numbers = message.numbers
+        partial = Partial(message.tensors, numbers["loss_sum"], int(numbers["n_counted"]))
+        self._swarmx.reduce(message.node, partial)
+        if not self._swarmx.complete:
+            return
+        total = self._total = self._swarmx.total()
+        sums = {"loss_sum": total.loss_sum, "n_counted": float(total.n_counted)}
+        yield Message(Kind.REDUCED, self.address, COORDINATOR, self._round, numbers=sums)
+
+    def _collect(self, message: Message) -> Iterable[Message]:
+        yield message.answer(Kind.DONE, tensors=self._sums().gradients)
+
+    def _deliver(self, message: Message) -> Iterable[Message]:
+        self._memoryx.deliver(self._sums(), message.numbers["divisor"], self._names)
+        yield message.answer(Kind.DONE, tensors=self._memoryx.gradient_norms(self._names))
+
+    def _apply(self, message: Message) -> Iterable[Message]:
+        if self._applied != message.round:
+            self._applied = message.round
+            factor = message.tensors.get("factor")
+            if factor is not None:
+                self._memoryx.scale_gradients(factor, self._names)
+            self._memoryx.apply(message.numbers["learning_rate"], self._names)
+        yield message.answer(Kind.DONE)
+
+    def _drop(self, message: Message) -> Iterable[Message]:
+        self._memoryx.drop_gradients(self._names)
+        yield message.answer(Kind.DONE)
+
+    def _end(self, message: Message) -> Iterable[Message]:
+        self._total = None
+        self._swarmx.abandon()
+        yield message.answer(Kind.DONE)
+
+    def _sums(self) -> Partial:
+        if self._total is None:
+            raise TransportError(f"{self.address}: asked for sums that are not complete")
+        return self._total
+
+
+def split(partial: Partial, servers: dict[str, int], count: int) -> list[dict[str, torch.Tensor]]:
+    """The tensors of a partial by the server that owns them; some may be empty."""
+    parts: list[dict[str, torch.Tensor]] = [{} for _ in range(count)]
+    for name, tensor in partial.gradients.items():
+        parts[servers[name]][name] = tensor
+    return parts
