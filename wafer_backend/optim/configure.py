@@ -1,0 +1,172 @@
+"""Optimizers and schedules from the sections of a params file, old spellings included.
+
+optimizer = configure_optimizer("AdamW", params, learning_rate=6e-4, beta1=0.9, beta2=0.95)
+scheduler = configure_lr_scheduler(optimizer, [
+    {"scheduler": "Linear", "initial_learning_rate": 0, "end_learning_rate": 6e-4, "steps": 9},
+    {"scheduler": "CosineDecay", "initial_learning_rate": 6e-4, "end_learning_rate": 6e-5,
+     "total_iters": 91},
+])
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from wafer_backend.errors import BackendConfigError
+from wafer_backend.optim import lr_scheduler, torch_optimizers
+from wafer_backend.optim.lamb import Lamb
+from wafer_backend.optim.lion import Lion
+from wafer_backend.optim.optimizer import Optimizer, Params
+
+LearningRate = float | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+_OPTIMIZERS: dict[str, Any] = {
+    name: getattr(torch_optimizers, name)
+    for name in (
+        *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon"),
+        *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
+    )
+} | {"Lamb": Lamb, "Lion": Lion}
+
+_SCHEDULERS: dict[str, Any] = {
+    name: getattr(lr_scheduler, f"{name}LR")
+    for name in (
+        *("Constant", "Polynomial", "Linear", "Exponential", "InverseExponentialTimeDecay"),
+        *("InverseSquareRootDecay", "CosineDecay", "PiecewiseConstant", "MultiStep", "Step"),
+        *("CosineAnnealing", "Multiplicative", "Cyclic", "OneCycle"),
+    )
+} | {"CosineAnnealingWarmRestarts": lr_scheduler.CosineAnnealingWarmRestarts}
+
+# Spellings of R1.x, and of TensorFlow before it: what each may stand for, in order.
+_OLDER = {
+    "weight_decay_rate": ("weight_decay",),
+    "steps": ("total_iters",),
+    "decay_steps": ("total_iters",),
+    "learning_rate": ("learning_rate", "initial_learning_rate", "lr"),
+    "val": ("learning_rate",),
+    "values": ("learning_rates",),
+    "boundaries": ("milestones",),
+}
+
+
+def configure_optimizer(optimizer_type: str, params: Params, **kwargs: Any) -> Optimizer:
+    """The optimizer of that name, in any case, over `params` (tensors or parameter groups).
+
+    Arguments are those of the class; `beta1` and `beta2`, `weight_decay_rate` and `learning_rate`
+    are taken too. A `learning_rate` that is a schedule gives lr = 0 until a scheduler sets it.
+    Raises BackendConfigError for an unknown name or argument.
+    """
+    name = _known("optimizer_type", optimizer_type, _OPTIMIZERS)
+    cls = _OPTIMIZERS[name]
+    if isinstance(kwargs.get("learning_rate"), list | tuple | Mapping):
+        kwargs["learning_rate"] = 0.0
+    signature = inspect.signature(cls)
+    if "betas" in signature.parameters and {"beta1", "beta2"} & kwargs.keys():
+        first, second = signature.parameters["betas"].default
+        if "betas" in kwargs:
+            raise BackendConfigError(f"{name}: betas and beta1 or beta2 are given; leave one out")
+        kwargs["betas"] = (kwargs.pop("beta1", first), kwargs.pop("beta2", second))
+    if isinstance(kwargs.get("betas"), list):
+        kwargs["betas"] = tuple(kwargs["betas"])
+    optimizer: Optimizer = _call(name, cls, params, kwargs)
+    return optimizer
+
+
+def configure_lr_scheduler(
+    optimizer: torch.optim.Optimizer,
+    learning_rate: LearningRate,
+    adjust_learning_rate: Any = None,
+) -> lr_scheduler.LRScheduler:
+    """A number, one schedule, or schedules that follow one another (all but the last with an end).
+
+    A schedule is a mapping with `scheduler`, its name in any case with or without LR, and the
+    arguments of its class; `main_scheduler: chained` multiplies the list instead. Groups that
+    carry `adjust_learning_rate` are scaled by it; given as an argument it only asks for that.
+    """
+    if isinstance(learning_rate, int | float):
+        made: list[Any] = [lr_scheduler.ConstantLR(optimizer, float(learning_rate))]
+        chained = False
+    else:
+        parts = [learning_rate] if isinstance(learning_rate, Mapping) else list(learning_rate)
+        if not parts:
+            raise BackendConfigError("learning_rate is an empty list; expected a schedule or more")
+        chained = _is_chained(parts)
+        made = [_schedule(optimizer, part) for part in parts]
+    scaled = any("adjust_learning_rate" in group for group in optimizer.param_groups)
+    if chained:
+        if scaled or adjust_learning_rate:
+            raise BackendConfigError(
+                "chained schedules and adjust_learning_rate do not work together; use a sequence"
+            )
+        return lr_scheduler.ChainedLR(made)
+    scheduler = made[0] if len(made) == 1 else _sequence(optimizer, made)
+    if scaled or adjust_learning_rate:
+        return lr_scheduler.ScalePerParamLR(optimizer, scheduler)
+    return scheduler
+
+
+def _schedule(optimizer: torch.optim.Optimizer, part: Mapping[str, Any]) -> Any:
+    if "scheduler" not in part:
+        raise BackendConfigError(f"schedule {dict(part)} has no key 'scheduler'; name one")
+    name = str(part["scheduler"])
+    stem = name[:-2] if name.lower().endswith("lr") else name
+    known = _known("scheduler", stem, _SCHEDULERS)
+    arguments = {k: v for k, v in part.items() if k not in ("scheduler", "main_scheduler")}
+    return _call(known, _SCHEDULERS[known], optimizer, arguments)
+
+
+def _sequence(optimizer: torch.optim.Optimizer, made: list[Any]) -> lr_scheduler.SequentialLR:
+    for index, scheduler in enumerate(made[:-1]):
+        if scheduler.total_iters is None:
+            raise BackendConfigError(
+                f"schedule {index} ({type(scheduler).__name__}) has no end, and another follows; "
+                "give it total_iters or put it last"
+            )
+    milestones = list(accumulate(scheduler.total_iters for scheduler in made[:-1]))
+    return lr_scheduler.SequentialLR(optimizer, made, milestones)
+
+
+def _is_chained(parts: Iterable[Mapping[str, Any]]) -> bool:
+    asked = {str(part["main_scheduler"]).lower() for part in parts if "main_scheduler" in part}
+    if len(asked) > 1:
+        raise BackendConfigError(f"main_scheduler is {sorted(asked)}; give all schedules the same")
+    kinds = {"sequential": False, "sequentiallr": False, "chained": True, "chainedlr": True}
+    return kinds[_known("main_scheduler", asked.pop(), kinds)] if asked else False
+
+
+def _call(name: str, cls: Any, first: Any, given: Mapping[str, Any]) -> Any:
+    """`cls(first, **given)` with older spellings put right and errors that say what is wrong."""
+    parameters = inspect.signature(cls).parameters
+    allowed = list(parameters)[1:]
+    arguments: dict[str, Any] = {}
+    for key, value in given.items():
+        new = next((n for n in _OLDER.get(key, ()) if n in parameters), key)
+        if new not in allowed:
+            raise BackendConfigError(f"{name} has no argument {key!r}; {_meant(key, allowed)}")
+        if new in arguments:
+            raise BackendConfigError(f"{name}: {new} is given twice, once as {key!r}")
+        arguments[new] = value
+    empty = inspect.Parameter.empty
+    missing = [n for n in allowed if parameters[n].default is empty and n not in arguments]
+    if missing:
+        raise BackendConfigError(f"{name} needs {', '.join(missing)}; got {sorted(given)}")
+    return cls(first, **arguments)
+
+
+def _known(option: str, value: str, known: Iterable[str]) -> str:
+    names = {name.lower(): name for name in known}
+    if value.lower() not in names:
+        raise BackendConfigError(f"{option} {value!r} is unknown; {_meant(value, names.values())}")
+    return names[value.lower()]
+
+
+def _meant(value: str, known: Iterable[str]) -> str:
+    names = {name.lower(): name for name in known}
+    close = get_close_matches(value.lower(), names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {names[close[0]]!r}?"
+    return f"expected one of {', '.join(names.values())}"
