@@ -1,0 +1,60 @@
+"""How fast samples go through an executor. These are rates of this machine, of no CS-2."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+_WINDOW = 20
+
+
+class RateTracker:
+    """Samples per second, of the last steps and of all."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again from now."""
+        self._start = self._clock()
+        self._ends: deque[tuple[float, int]] = deque([(self._start, 0)], maxlen=_WINDOW + 1)
+        self.total_count = 0
+
+    def add(self, count: int) -> None:
+        """Count the samples of a finished step."""
+        self.total_count += count
+        self._ends.append((self._clock(), self.total_count))
+
+    @property
+    def rate(self) -> float:
+        """Samples per second of the last 20 steps; 0 before the first."""
+        (start, before), (end, after) = self._ends[0], self._ends[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
+    @property
+    def global_rate(self) -> float:
+        """Samples per second since the start, as of the last finished step; 0 before the first."""
+        end = self._ends[-1][0]
+        return self.total_count / (end - self._start) if end > self._start else 0.0
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._start
+
+
+class ExecutorProfiler:
+    """`executor.profiler`: `.rate_tracker`, and `.rate()` and `.global_rate()` as scripts for
+    the oldest releases call them.
+    """
+
+    def __init__(self) -> None:
+        self.rate_tracker = RateTracker()
+
+    def rate(self) -> float:
+        """Samples per second of the last 20 steps."""
+        return self.rate_tracker.rate
+
+    def global_rate(self) -> float:
+        """Samples per second since the start."""
+        return self.rate_tracker.global_rate
