@@ -1,32 +1,149 @@
 """A weight-streaming cluster in the shape of a CS-2 installation, usable alone.
 
-    config = BackendConfig(target="CSX", num_csx=2, micro_batch_size=1)
-    compiled = compile(module, config)          # module(batch) returns (loss_sum, n_counted)
-    compiled.memoryx.optimizer = torch.optim.AdamW(compiled.memoryx.parameters.values())
-    result = compiled.train_step(batch, step=1, learning_rate=1e-3)
+It runs scripts of the cstorch API on today's torch (docs/cstorch.md):
 
-Bits are equal for every num_csx (`tree`), and equal to a plain PyTorch loop that adds micro-batch
-gradients in the same tree. They are promised for one thread count, torch build and CPU
-capability.
+    import wafer_backend as cstorch
 
-Limits: one process (the inline transport); the module must return the loss pair itself; fp32;
-what does not stream is listed in `streaming`. It computes what such a cluster computes, not as
-fast, and not with its number formats. Activation checkpointing inside a streamed module is not
-supported yet.
+    backend = cstorch.backend("CSX", cluster_config=cstorch.distributed.ClusterConfig(num_csx=2))
+    model = Model()
+    compiled = cstorch.compile(model, backend)
+    optimizer = cstorch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    @cstorch.trace
+    def step(batch):
+        loss = compiled(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+Weights live in MemoryX and visit a wafer while they are used; a global batch is cut into leaves;
+gradients are added in a tree that does not depend on num_csx, so the bits are equal for every
+num_csx. They are promised for one thread count, torch build and CPU capability. The engine alone
+is `CompiledModule(module, BackendConfig(...))`.
+
+Limits: it computes what such a cluster computes, not as fast and not with its number formats; what
+does not stream is listed in `streaming`; names of cstorch that are missing say so
+(`unsupported`).
 """
 
-from wafer_backend.backend import BackendConfig, CompiledModule, compile, device_of
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from wafer_backend import amp, backends, distributed, metrics, optim, sparse, unsupported, utils
+from wafer_backend.aliases import install_aliases
+from wafer_backend.backends import backend, current_backend, current_torch_device, use_cs
+from wafer_backend.compilation import compile
+from wafer_backend.compiled import BackendConfig, CompiledModule, device_of
 from wafer_backend.coordinator import LossRule, StepResult
-from wafer_backend.errors import BackendConfigError, BackendError, StepError
+from wafer_backend.creation import (
+    from_numpy,
+    full,
+    full_like,
+    make_constant,
+    ones,
+    ones_like,
+    tensor,
+    to_numpy,
+    zeros,
+    zeros_like,
+)
+from wafer_backend.distributed import is_streamer, num_streamers, num_tasks
+from wafer_backend.errors import (
+    BackendConfigError,
+    BackendError,
+    CheckpointError,
+    LoaderError,
+    StepError,
+)
+from wafer_backend.scopes import current_pol, name_scope, pol
+from wafer_backend.session import manual_seed, reset
+from wafer_backend.storage import load, save
+from wafer_backend.tracing import (
+    checkpoint_closure,
+    compile_step,
+    current_executor,
+    step_closure,
+    trace,
+)
+
+if TYPE_CHECKING:
+    from wafer_backend import legacy, performance_model
+    from wafer_backend.legacy import PyTorchBaseModel, run, task_id
+    from wafer_backend.utils.tensorboard import summarize_scalar, summarize_tensor
 
 __all__ = [
     "BackendConfig",
     "BackendConfigError",
     "BackendError",
+    "CheckpointError",
     "CompiledModule",
+    "LoaderError",
     "LossRule",
+    "PyTorchBaseModel",
     "StepError",
     "StepResult",
+    "amp",
+    "backend",
+    "backends",
+    "checkpoint_closure",
     "compile",
+    "compile_step",
+    "current_backend",
+    "current_executor",
+    "current_pol",
+    "current_torch_device",
     "device_of",
+    "distributed",
+    "from_numpy",
+    "full",
+    "full_like",
+    "install_aliases",
+    "is_streamer",
+    "legacy",
+    "load",
+    "make_constant",
+    "manual_seed",
+    "metrics",
+    "name_scope",
+    "num_streamers",
+    "num_tasks",
+    "ones",
+    "ones_like",
+    "optim",
+    "performance_model",
+    "pol",
+    "reset",
+    "run",
+    "save",
+    "sparse",
+    "step_closure",
+    "summarize_scalar",
+    "summarize_tensor",
+    "task_id",
+    "tensor",
+    "to_numpy",
+    "trace",
+    "use_cs",
+    "utils",
+    "zeros",
+    "zeros_like",
 ]
+
+# Imported when asked for: few scripts need them.
+_LATER = {
+    "PyTorchBaseModel": "legacy",
+    "legacy": "",
+    "performance_model": "",
+    "run": "legacy",
+    "summarize_scalar": "utils.tensorboard",
+    "summarize_tensor": "utils.tensorboard",
+    "task_id": "legacy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise unsupported.missing(name)
+    module = importlib.import_module(f"wafer_backend.{_LATER[name] or name}")
+    return getattr(module, name) if _LATER[name] else module

@@ -1,0 +1,85 @@
+"""Scripts that import cerebras.pytorch: in a process of its own, since imports are for good."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SAME_MODULES = """
+import warnings
+warnings.simplefilter("error")
+import wafer_backend
+wafer_backend.install_aliases()
+wafer_backend.install_aliases()
+
+import cerebras.pytorch as new
+import cerebras_pytorch as old
+import cerebras_pytorch.experimental as oldest
+assert new is old is oldest is wafer_backend
+
+import cerebras.pytorch.backends.flags
+import cerebras_pytorch.experimental.backends.flags
+from cerebras_pytorch.experimental.tracing import trace
+import wafer_backend.backends.flags as real
+assert cerebras.pytorch.backends.flags is cerebras_pytorch.experimental.backends.flags is real
+assert trace is wafer_backend.trace
+assert real.__name__ == real.__spec__.name == "wafer_backend.backends.flags"
+assert wafer_backend.__spec__.name == "wafer_backend"
+
+from cerebras.pytorch.utils.tensorboard import SummaryWriter
+from wafer_backend.utils import tensorboard
+assert SummaryWriter is tensorboard.SummaryWriter
+
+for name in ("cerebras.pytorch.nonsense", "cerebras.modelzoo", "cerebras_pytorch.nonsense"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        assert name in str(error), error
+    else:
+        raise AssertionError(name)
+print("same")
+"""
+
+REFUSED = """
+import wafer_backend
+try:
+    wafer_backend.install_aliases()
+except wafer_backend.BackendConfigError as error:
+    print(error)
+import cerebras.pytorch
+print(cerebras.pytorch.REAL)
+"""
+
+BESIDE = """
+import wafer_backend
+wafer_backend.install_aliases()
+import cerebras.modelzoo, cerebras.pytorch
+print(cerebras.modelzoo.REAL, cerebras.pytorch.__name__)
+"""
+
+
+def run(script: str, path: Path | None = None) -> str:
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(path)!r})\n{script}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def installed(directory: Path, name: str) -> Path:
+    package = directory / "cerebras" / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("REAL = 'the real one'\n")
+    return directory
+
+
+def test_every_alias_is_the_same_module():
+    assert run(SAME_MODULES) == "same\n"
+
+
+def test_an_installed_package_is_never_hidden(tmp_path):
+    refusal, real = run(REFUSED, installed(tmp_path, "pytorch")).splitlines()
+    assert refusal.startswith("cerebras.pytorch is installed: ")
+    assert real == "the real one"
+
+
+def test_other_packages_of_the_name_space_stay(tmp_path):
+    assert run(BESIDE, installed(tmp_path, "modelzoo")) == "the real one wafer_backend\n"

@@ -1,0 +1,105 @@
+"""`install_aliases`: scripts that import `cerebras.pytorch` run without a change.
+
+    import wafer_backend
+    wafer_backend.install_aliases()
+    import cerebras.pytorch as cstorch        # R2.1 and later
+    import cerebras_pytorch as cstorch        # R1.9 to R2.0
+    import cerebras_pytorch.experimental      # R1.8
+
+It is opt-in and never hides an installed package of that name.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from wafer_backend.errors import BackendConfigError
+
+TARGET = "wafer_backend"
+ALIASES = ("cerebras_pytorch.experimental", "cerebras_pytorch", "cerebras.pytorch")
+_NAMESPACE = "cerebras"
+
+
+def install_aliases() -> None:
+    """Make the aliases importable in this process; a second call does nothing.
+
+    Raises BackendConfigError when a package of one of these names is installed.
+    """
+    if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
+        return
+    for name in ("cerebras_pytorch", "cerebras.pytorch"):
+        if name in sys.modules or _is_installed(name):
+            raise BackendConfigError(
+                f"{name} is installed: wafer_backend does not take its name; uninstall it, or "
+                "write `import wafer_backend as cstorch`"
+            )
+    sys.meta_path.insert(0, _AliasFinder())
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _real_name(name: str) -> str | None:
+    """The module of this package that an alias stands for.
+
+    >>> _real_name("cerebras.pytorch.optim"), _real_name("cerebras.modelzoo")
+    ('wafer_backend.optim', None)
+    """
+    for alias in ALIASES:
+        if name == alias or name.startswith(alias + "."):
+            return TARGET + name[len(alias) :]
+    return None
+
+
+class _AliasFinder(MetaPathFinder):
+    """Finds aliases before the path is searched, so that no module is loaded a second time."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        real = _real_name(fullname)
+        if real is not None:
+            if importlib.util.find_spec(real) is None:
+                return None
+            return ModuleSpec(fullname, _AliasLoader(real), is_package=True)
+        if fullname == _NAMESPACE and not self._others_find(fullname):
+            return ModuleSpec(fullname, _EmptyPackage(), is_package=True)
+        return None
+
+    def _others_find(self, fullname: str) -> bool:
+        others = [finder for finder in sys.meta_path if finder is not self]
+        return any(finder.find_spec(fullname, None) is not None for finder in others)
+
+
+class _AliasLoader(Loader):
+    """Hands out a module that exists, under a second name."""
+
+    def __init__(self, real: str) -> None:
+        self._real = real
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._real)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _EmptyPackage(Loader):
+    """`cerebras` itself, where nothing of that name is installed."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__path__ = []

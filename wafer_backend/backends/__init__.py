@@ -1,0 +1,32 @@
+"""Which backend a process has, how it is set up, and the flags `backends.csx.…`."""
+
+from wafer_backend.backends.base import Backend, BackendType
+from wafer_backend.backends.current import (
+    backend,
+    configure_cluster,
+    csx,
+    current_backend,
+    current_torch_device,
+    has_backend,
+    load_run_state,
+    reset,
+    run_state,
+    use_cs,
+)
+from wafer_backend.backends.sharding import warn_if_sharded
+
+__all__ = [
+    "Backend",
+    "BackendType",
+    "backend",
+    "configure_cluster",
+    "csx",
+    "current_backend",
+    "current_torch_device",
+    "has_backend",
+    "load_run_state",
+    "reset",
+    "run_state",
+    "use_cs",
+    "warn_if_sharded",
+]

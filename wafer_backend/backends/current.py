@@ -1,0 +1,210 @@
+"""The process-wide backend, the modules compiled for it, and how far they have run."""
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from wafer_backend.backends.base import Backend, BackendType
+from wafer_backend.backends.flags import CsxFlags
+from wafer_backend.errors import BackendConfigError
+
+if TYPE_CHECKING:
+    from wafer_backend.distributed import ClusterConfig
+
+
+class Compiled(Protocol):
+    """What a compiled module tells its backend."""
+
+    @property
+    def bound_num_csx(self) -> int | None:
+        """num_csx of its first step; None before it."""
+
+    def progress(self) -> dict[str, Any]:
+        """What resuming needs besides weights, as JSON; empty before the first step."""
+
+    def restore_progress(self, progress: dict[str, Any]) -> None:
+        """Go on where a run that reported `progress` stopped; nothing after the first step."""
+
+
+csx = CsxFlags()
+_backend: Backend | None = None
+_settings: dict[str, Any] = {}
+_modules: list[Compiled] = []
+_loaded: list[dict[str, Any]] = []
+
+_FOR_ALL = {"artifact_dir": None, "cluster_config": None}
+_KEYWORDS: dict[BackendType, dict[str, Any]] = {
+    BackendType.CSX: _FOR_ALL
+    | {"compile_dir": None, "compile_only": False, "validate_only": False}
+    | {"mixed_precision": None, "use_cs_grad_accum": True},
+    BackendType.CPU: _FOR_ALL,
+    BackendType.GPU: _FOR_ALL
+    | {"enable_distributed": False, "main_process_id": 0, "dist_backend": "nccl"}
+    | {"init_method": None, "sync_batchnorm": False},
+}
+
+
+def backend(
+    backend_type: str | BackendType | None = None,
+    artifact_dir: str | Path | None = None,
+    **settings: Any,
+) -> Backend:
+    """The process-wide backend; without arguments the current one.
+
+    For all: `artifact_dir` (where runs leave files), `cluster_config` (ClusterConfig; CPU and GPU
+    ignore it). CSX: `compile_only` (a step prints the plan instead), `validate_only` (a step runs
+    one sample forward instead), `mixed_precision` (True: compute in the half dtype of `amp`;
+    False: fp32; default: what `amp` was told), `compile_dir`, `use_cs_grad_accum` (without
+    effect). GPU: `main_process_id, dist_backend, init_method, sync_batchnorm` (without effect);
+    `enable_distributed=True` is not supported.
+
+    Raises BackendConfigError when a backend with other arguments exists, for keywords the kind
+    does not know, and for a GPU that is not there.
+    """
+    global _backend, _settings
+    if backend_type is None:
+        if artifact_dir is not None or settings:
+            raise BackendConfigError("backend(...): the first argument must be CSX, CPU or GPU")
+        return current_backend()
+    kind = BackendType.parse(backend_type)
+    asked = _checked(kind, settings | {"artifact_dir": artifact_dir})
+    if _backend is not None:
+        _same(kind, asked)
+        return _backend
+    _backend = _make(kind, asked)
+    _settings = {"backend_type": kind} | copy.deepcopy(asked)
+    return _backend
+
+
+def current_backend() -> Backend:
+    """The process-wide backend. Raises BackendConfigError when there is none."""
+    if _backend is None:
+        raise BackendConfigError('there is no backend yet: call backend("CSX") first')
+    return _backend
+
+
+def has_backend() -> bool:
+    """Whether `backend(...)` or `compile(model, NAME)` was called."""
+    return _backend is not None
+
+
+def current_torch_device() -> torch.device:
+    """The torch device of the current backend; the host when there is none."""
+    return torch.device("cpu") if _backend is None else _backend.torch_device
+
+
+def use_cs() -> bool:
+    """Whether the current backend is CSX."""
+    return _backend is not None and _backend.is_csx
+
+
+def configure_cluster(cluster_config: "ClusterConfig") -> None:
+    """Give the current backend its cluster: num_csx may come after `compile`.
+
+    Raises BackendConfigError when a compiled module has run with another num_csx.
+    """
+    current_backend().cluster_config = cluster_config
+
+
+def reset() -> None:
+    """Forget the backend, its compiled modules and all flags: for notebooks and tests.
+
+    Modules compiled before must not be called again.
+    """
+    global _backend
+    _backend = None
+    _settings.clear()
+    _modules.clear()
+    _loaded.clear()
+    csx.reset()
+
+
+def register(module: Compiled) -> None:
+    """Count a compiled module in, in the order of `compile` calls."""
+    _modules.append(module)
+    _take_up()
+
+
+def run_state() -> dict[str, Any]:
+    """How far every compiled module has run, as JSON; weights are not in it.
+
+    The random numbers of a leaf follow from it, so resumed dropout is that of an unbroken run.
+    """
+    return {"modules": [module.progress() for module in _modules]}
+
+
+def load_run_state(state: dict[str, Any]) -> None:
+    """Take up `run_state` of an earlier process; modules that have run already are left alone.
+
+    Modules correspond by the order of their `compile` calls, which may come before or after.
+    """
+    _loaded[:] = state.get("modules", [])
+    _take_up()
+
+
+def _take_up() -> None:
+    for module, progress in zip(_modules, _loaded, strict=False):
+        if progress:
+            module.restore_progress(progress)
+
+
+def _checked(kind: BackendType, settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings of this kind of backend, defaults filled in."""
+    if kind.is_cpu and "mixed_precision" in settings:
+        raise BackendConfigError(
+            "backend('CPU', mixed_precision=...): wrap the forward in amp.autocast() instead"
+        )
+    known = _KEYWORDS[kind]
+    unknown = sorted(settings.keys() - known.keys())
+    if unknown:
+        raise BackendConfigError(
+            f"backend({kind.value!r}) has no setting {unknown[0]!r}; it has: "
+            f"{', '.join(sorted(known))}"
+        )
+    asked = known | settings
+    if asked.get("enable_distributed"):
+        raise BackendConfigError(
+            "backend('GPU', enable_distributed=True) is not supported: one GPU is used; "
+            "several systems are emulated with backend('CSX') and num_csx"
+        )
+    if asked.get("compile_only") and asked.get("validate_only"):
+        raise BackendConfigError("compile_only and validate_only exclude each other")
+    return asked
+
+
+def _same(kind: BackendType, asked: dict[str, Any]) -> None:
+    wanted = {"backend_type": kind} | asked
+    for name, value in wanted.items():
+        if _settings.get(name) != value:
+            raise BackendConfigError(
+                f"a process has one backend: {name} is {_settings.get(name)!r}, "
+                f"and backend(...) was called again with {value!r}; call backend() for the "
+                "current one"
+            )
+
+
+def _make(kind: BackendType, asked: dict[str, Any]) -> Backend:
+    from wafer_backend.distributed import ClusterConfig
+
+    if kind.is_gpu and not torch.cuda.is_available():
+        raise BackendConfigError("backend('GPU'): torch finds no CUDA device; use CSX or CPU")
+    return Backend(
+        kind,
+        artifact_dir=asked["artifact_dir"],
+        cluster_config=asked["cluster_config"] or ClusterConfig(),
+        compile_only=bool(asked.get("compile_only")),
+        validate_only=bool(asked.get("validate_only")),
+        mixed_precision=asked.get("mixed_precision"),
+        may_change_cluster=_may_change_cluster,
+    )
+
+
+def _may_change_cluster(cluster_config: "ClusterConfig") -> None:
+    for module in _modules:
+        if module.bound_num_csx not in (None, cluster_config.num_csx):
+            raise BackendConfigError(
+                f"num_csx cannot change from {module.bound_num_csx} to {cluster_config.num_csx}: "
+                "the first step has run; save a checkpoint and start again with the new num_csx"
+            )

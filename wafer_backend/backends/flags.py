@@ -1,0 +1,169 @@
+"""The flags a script sets before its first step: `backends.csx.GROUP.NAME = value`.
+
+Groups `precision`, `performance` and `debug` are those of the cstorch API; most of them steer a
+compiler or servers that are not here, and are accepted so that scripts run. `emulation` is this
+package's own. A flag says what it does in `describe()`; a misspelt one is an error.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wafer_backend.errors import BackendConfigError
+
+WITHOUT_EFFECT = "accepted without effect"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: its default, what it means, and a check that returns what was expected or None."""
+
+    default: Any
+    meaning: str
+    wrong: Callable[[Any], str | None] = lambda value: None
+
+
+class FlagGroup:
+    """Flags that are read and set as attributes; only the names given exist."""
+
+    def __init__(self, name: str, flags: Mapping[str, Flag]) -> None:
+        self.__dict__["_name"] = name
+        self.__dict__["_flags"] = dict(flags)
+        self.__dict__["_values"] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        flag = self._known(name)
+        return self._values.get(name, flag.default)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        expected = self._known(name).wrong(value)
+        if expected is not None:
+            raise BackendConfigError(f"{self._name}.{name} = {value!r}: expected {expected}")
+        self._values[name] = value
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._flags)
+
+    def describe(self) -> dict[str, str]:
+        """Flag name -> what it means."""
+        return {name: flag.meaning for name, flag in self._flags.items()}
+
+    def reset(self) -> None:
+        """Back to the defaults."""
+        self._values.clear()
+
+    def _known(self, name: str) -> Flag:
+        if name in self._flags:
+            return self._flags[name]  # type: ignore[no-any-return]
+        close = difflib.get_close_matches(name, self._flags, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise AttributeError(
+            f"{self._name} has no flag {name!r}{hint} It has: {', '.join(sorted(self._flags))}"
+        )
+
+
+class CsxFlags:
+    """`backends.csx`: the four groups of flags."""
+
+    __slots__ = ("debug", "emulation", "performance", "precision")
+
+    def __init__(self) -> None:
+        for name, flags in _GROUPS.items():
+            object.__setattr__(self, name, FlagGroup(f"backends.csx.{name}", flags))
+
+    precision: FlagGroup
+    performance: FlagGroup
+    debug: FlagGroup
+    emulation: FlagGroup
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"backends.csx.{name} cannot be set; groups: {', '.join(_GROUPS)}")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"backends.csx has no group {name!r}; groups: {', '.join(_GROUPS)}")
+
+    def reset(self) -> None:
+        """Every flag back to its default."""
+        for name in _GROUPS:
+            getattr(self, name).reset()
+
+
+def _is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _wrong_micro_batch(value: object) -> str | None:
+    if value == "explore" or isinstance(value, dict):
+        return (
+            "'auto', None or samples per leaf: searching for a micro-batch size ('explore') is "
+            "not supported, there is no compiler to ask"
+        )
+    return None if value in ("auto", None) or _is_count(value) else "'auto', None or an int >= 1"
+
+
+def _wrong_count(value: object) -> str | None:
+    return None if _is_count(value) else "an int >= 1"
+
+
+def _wrong_seed(value: object) -> str | None:
+    return None if value is None or _is_count(value, 0) else "None or an int >= 0"
+
+
+def _one_of(*values: object) -> Callable[[Any], str | None]:
+    expected = "one of " + ", ".join(map(repr, values))
+    return lambda value: None if value in values else expected
+
+
+def _ignored(default: object) -> Flag:
+    return Flag(default, WITHOUT_EFFECT)
+
+
+_MEMORY_OF_ROLES = ("compile_crd", "execute_crd", "wrk", "act", "cmd", "wgt", "chf")
+
+_GROUPS: dict[str, dict[str, Flag]] = {
+    "precision": {
+        "optimization_level": Flag(
+            1,
+            "precision optimization level 0, 1 or 2; kept for `current_pol`, changes no number",
+            _one_of(0, 1, 2),
+        ),
+    },
+    "performance": {
+        "micro_batch_size": Flag(
+            "auto",
+            "samples of one leaf; 'auto': the largest that fits emulation.wafer_memory and leaves "
+            "emulation.min_leaves; None: the whole global batch is one leaf",
+            _wrong_micro_batch,
+        ),
+        "transfer_processes": _ignored(5),
+        "max_transfer_bytes": _ignored(None),
+        "compress_weights": _ignored(False),
+        "use_speculative_optimizers": _ignored(True),
+    },
+    "debug": {
+        "lazy_initialization": _ignored(True),
+        "retrace_every_iteration": _ignored(False),
+        "drop_data": _ignored(False),
+        "skip_weight_init": _ignored(False),
+        **{f"{role}_memory_gi": _ignored(None) for role in _MEMORY_OF_ROLES},
+    },
+    "emulation": {
+        "wafer_memory": Flag(40 * 10**9, "bytes of one emulated wafer", _wrong_count),
+        "min_leaves": Flag(8, "leaves that 'auto' leaves at least in a global batch", _wrong_count),
+        "activations": Flag(
+            "keep",
+            "activations of a leaf between forward and backward: keep, recompute, or evict to "
+            "activation workers; the bits are the same",
+            _one_of("keep", "recompute", "evict"),
+        ),
+        "threads": Flag(1, "CPU threads of every role; bits depend on it", _wrong_count),
+        "seed": Flag(
+            None,
+            "of the random numbers of a leaf; None: torch.initial_seed() at the first step",
+            _wrong_seed,
+        ),
+    },
+}

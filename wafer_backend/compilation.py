@@ -1,0 +1,267 @@
+"""`compile`: a module that runs on the emulated cluster, with the face of the module it came from.
+
+Nothing binds before the first call: num_csx, the half dtype and flags are read then. After it they
+may not change.
+"""
+
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from wafer_backend import amp, backends, dry_run
+from wafer_backend.activations import ActivationRule
+from wafer_backend.backends.base import Backend, BackendType
+from wafer_backend.backends.current import register
+from wafer_backend.compiled import BackendConfig, CompiledModule
+from wafer_backend.errors import BackendConfigError
+from wafer_backend.loss import LossReduction
+from wafer_backend.precision import Precision
+
+
+def compile(
+    model: nn.Module,
+    backend: str | BackendType | Backend | None = None,
+    *,
+    loss_reduction: LossReduction = "mean",
+) -> "PseudoModule":
+    """Prepare `model` for the backend: the current one, or CSX, CPU or GPU by name.
+
+    `loss_reduction` says what a scalar that the model returns is over its samples: their mean
+    (then leaves are weighted by their samples) or their sum. A model that returns tensors has its
+    loss computed outside, over the whole global batch.
+
+    Raises BackendConfigError for a second kind of backend, or a model without parameters.
+    """
+    if not isinstance(model, nn.Module):
+        raise BackendConfigError(f"compile takes a torch.nn.Module, got {type(model).__name__}")
+    chosen = _chosen(backend)
+    if not any(True for _ in model.parameters()):
+        raise BackendConfigError("the module has no parameters")
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        model.to(chosen.torch_device)
+    pseudo = PseudoModule(model, chosen, loss_reduction)
+    register(pseudo)
+    return pseudo
+
+
+def _chosen(backend: str | BackendType | Backend | None) -> Backend:
+    if backend is None:
+        return backends.current_backend()
+    if isinstance(backend, BackendConfig):
+        raise BackendConfigError(
+            "compile takes a backend, not a BackendConfig; the engine alone is made by "
+            "CompiledModule(module, config)"
+        )
+    if isinstance(backend, Backend):
+        if not backends.has_backend() or backend is not backends.current_backend():
+            raise BackendConfigError("compile: this backend is not the process's current one")
+        return backend
+    kind = BackendType.parse(backend)
+    if not backends.has_backend():
+        return backends.backend(kind)
+    current = backends.current_backend()
+    if current.backend_type is not kind:
+        raise BackendConfigError(f"a process has one backend: it is {current.name}, not {backend}")
+    return current
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What scripts set, as read at a step; it may not change after the first."""
+
+    num_csx: int
+    micro_batch_size: int | Literal["auto"] | None
+    precision: Precision
+    activations: ActivationRule
+    wafer_memory: int
+    min_leaves: int
+    max_wgt_servers: int
+    threads: int
+    seed: int | None
+
+
+class PseudoModule:
+    """A compiled module. It calls like the model and has the model's methods.
+
+    Parameters stay the model's own objects, so an optimizer over either is the same.
+    """
+
+    def __init__(self, module: nn.Module, backend: Backend, loss_reduction: LossReduction) -> None:
+        self.module = module
+        self.backend = backend
+        self._loss_reduction = loss_reduction
+        self._engine: CompiledModule | None = None
+        self._settings: _Settings | None = None
+        self._restored: dict[str, Any] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One global batch: what the model returns, for all samples.
+
+        Positional and keyword arguments are the model's; tensors have the samples first. Raises
+        BackendConfigError when a setting has changed since the first call.
+        """
+        if not self.backend.is_e2e_execution:
+            self._dry_run(args, kwargs)
+        if self._engine is None:
+            self._bind(dry_run.batch_size_of((args, kwargs)))
+            assert self._engine is not None
+        self._unchanged()
+        return self._engine(*args, **kwargs)
+
+    forward = __call__
+
+    @property
+    def engine(self) -> CompiledModule | None:
+        """The engine: MemoryX, wafers, transport. None before the first call."""
+        return self._engine
+
+    def train(self, mode: bool = True) -> "PseudoModule":
+        """Training mode on or off, of the model."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> "PseudoModule":
+        """Evaluation mode, of the model."""
+        return self.train(False)
+
+    def apply(self, function: Any) -> Any:
+        """Apply a function to every submodule, or a sparsity algorithm to the model."""
+        if hasattr(function, "apply") and not isinstance(function, nn.Module):
+            return function.apply(self.module)
+        self.module.apply(function)
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> "PseudoModule":
+        """Move or cast the model. Raises BackendConfigError after the first call."""
+        if self._engine is not None:
+            raise BackendConfigError(
+                "a compiled module cannot be moved or cast after its first step"
+            )
+        self.module.to(*args, **kwargs)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "module":
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name in ("module", "backend"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.module, name, value)
+
+    def __repr__(self) -> str:
+        return f"compiled for {self.backend!r}: {self.module!r}"
+
+    # Its part of the backend's bookkeeping.
+
+    @property
+    def bound_num_csx(self) -> int | None:
+        """num_csx of the first step; None before it."""
+        return None if self._settings is None else self._settings.num_csx
+
+    def progress(self) -> dict[str, Any]:
+        """The next step's number, samples of a leaf, seed: what resuming needs, as JSON."""
+        if self._engine is None:
+            return dict(self._restored)
+        return self._engine.state_dict() | {"seed": self._engine.config.seed}
+
+    def restore_progress(self, progress: dict[str, Any]) -> None:
+        """Go on at the step, seed and leaf size of an earlier run; nothing after the first call.
+
+        A seed or micro-batch size that the script sets itself goes before.
+        """
+        if self._engine is None:
+            self._restored = dict(progress)
+
+    # Binding.
+
+    def _bind(self, batch_size: int) -> None:
+        settings = _read(self.backend)
+        asked = settings.micro_batch_size
+        leaf = None if asked == "auto" else batch_size if asked is None else asked
+        seed = settings.seed
+        if seed is None:
+            seed = self._restored.get("seed", torch.initial_seed())
+        config = BackendConfig(
+            target=self.backend.name,
+            micro_batch_size=leaf,
+            num_csx=settings.num_csx,
+            seed=seed,
+            threads=settings.threads,
+            loss_reduction=self._loss_reduction,
+            precision=settings.precision,
+            activations=settings.activations,
+            wafer_memory=settings.wafer_memory,
+            min_leaves=settings.min_leaves,
+            max_wgt_servers=settings.max_wgt_servers,
+        )
+        engine = CompiledModule(self.module, config)
+        if self._restored:
+            engine.load_state_dict(_resumed(self._restored, leaf))
+        self.backend.cluster_config.bind()
+        self._engine, self._settings = engine, settings
+
+    def _unchanged(self) -> None:
+        assert self._settings is not None
+        now, bound = asdict(_read(self.backend)), asdict(self._settings)
+        for name, value in bound.items():
+            if now[name] != value:
+                raise BackendConfigError(
+                    f"{name} was {value!r} at the first step and is {now[name]!r} now: it cannot "
+                    "change; save a checkpoint and start again"
+                )
+
+    def _dry_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.backend.validate_only:
+            print(dry_run.check(self.module, args, kwargs))
+        else:
+            settings = _read(self.backend)
+            batch_size = dry_run.batch_size_of((args, kwargs))
+            size = settings.micro_batch_size
+            leaf = batch_size if size is None else None if size == "auto" else size
+            print(dry_run.plan(self.module, batch_size, settings.num_csx, leaf))
+        raise dry_run.DryRunFinished
+
+
+def _read(backend: Backend) -> _Settings:
+    """All settings as they are now."""
+    flags = backends.csx.emulation
+    cluster = backend.cluster_config
+    return _Settings(
+        num_csx=cluster.num_csx if backend.is_csx else 1,
+        micro_batch_size=backends.csx.performance.micro_batch_size,
+        precision=_precision(backend),
+        activations=flags.activations,
+        wafer_memory=flags.wafer_memory,
+        min_leaves=flags.min_leaves,
+        max_wgt_servers=cluster.max_wgt_servers,
+        threads=flags.threads,
+        seed=flags.seed,
+    )
+
+
+def _precision(backend: Backend) -> Precision:
+    """What wafers compute in: the half dtype where the script asked for it, on CSX only.
+
+    On CPU and GPU scripts wrap the forward in `amp.autocast` themselves.
+    """
+    asked = amp.mixed_precision() if backend.mixed_precision is None else backend.mixed_precision
+    return amp.get_half_dtype_str() if backend.is_csx and asked else "float32"
+
+
+def _resumed(progress: dict[str, Any], leaf: int | None) -> dict[str, Any]:
+    """The engine's part of a progress, with the leaf size that the script asks for."""
+    before = progress["micro_batch_size"]
+    if leaf is not None and before not in (None, leaf):
+        warnings.warn(
+            f"resuming with {leaf} samples in a leaf, the checkpoint's run had {before}: sums are "
+            "rounded differently, so the bits are not those of an unbroken run",
+            stacklevel=5,
+        )
+    state = {name: value for name, value in progress.items() if name != "seed"}
+    return state if leaf is None else state | {"micro_batch_size": leaf}

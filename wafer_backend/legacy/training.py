@@ -1,0 +1,206 @@
+"""`run`: what `python run.py` does in the oldest style."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from wafer_backend import amp, storage
+from wafer_backend.backends import Backend, backend
+from wafer_backend.errors import BackendConfigError
+from wafer_backend.legacy.arguments import Arguments, Params, read_arguments
+from wafer_backend.legacy.base_model import LossModel, PyTorchBaseModel
+from wafer_backend.metrics import Metric
+from wafer_backend.tracing import checkpoint_closure, step_closure, trace
+from wafer_backend.utils.data import DataExecutor, DataLoader
+
+GetLoader = Callable[[Params], Any]
+
+
+def run(
+    model_fn: Callable[..., PyTorchBaseModel | nn.Module],
+    train_data_fn: GetLoader | None = None,
+    eval_data_fn: GetLoader | None = None,
+    default_params_fn: Callable[[Params], Any] | None = None,
+    *,
+    arguments: Sequence[str] | None = None,
+) -> list[float]:
+    """Train or evaluate as the command line (or `arguments`) says.
+
+    `model_fn(params)` or `model_fn(params, device)` gives a PyTorchBaseModel, or a module that
+    takes a batch and returns the loss. The loader functions take params. `default_params_fn` may
+    change params first. Returns the losses, one a step.
+    """
+    asked = read_arguments(arguments)
+    params = asked.params
+    if default_params_fn is not None:
+        params = default_params_fn(params) or params
+    torch.manual_seed(int(params["runconfig"].get("seed", 1)))
+    chosen = _backend(asked)
+    _set_precision(params["model"], chosen)
+    with chosen.device:
+        model = _build(model_fn, params)
+    return _Run(params, model, chosen).go(train_data_fn, eval_data_fn)
+
+
+def _backend(asked: Arguments) -> Backend:
+    settings: dict[str, Any] = {"cluster_config": asked.cluster}
+    if asked.target == "CSX":
+        settings |= {"compile_only": asked.compile_only, "validate_only": asked.validate_only}
+    return backend(asked.target, **settings)
+
+
+def _set_precision(model: dict[str, Any], chosen: Backend) -> None:
+    if model.get("mixed_precision") and not chosen.is_cpu:
+        amp.set_half_dtype(model.get("fp16_type", "float16"))
+
+
+def _build(
+    model_fn: Callable[..., PyTorchBaseModel | nn.Module], params: Params
+) -> PyTorchBaseModel:
+    takes_device = "device" in inspect.signature(model_fn).parameters
+    model = model_fn(params, device=None) if takes_device else model_fn(params)
+    return LossModel(params, model) if isinstance(model, nn.Module) else model
+
+
+class _Run:
+    """One run: what it was told, the model, and the step it has reached."""
+
+    def __init__(self, params: Params, model: PyTorchBaseModel, chosen: Backend) -> None:
+        self._params = params
+        self._config: dict[str, Any] = params["runconfig"]
+        self._model = model
+        self._backend = chosen
+        self._directory = Path(self._config["model_dir"])
+        self._step = 0
+        self._losses: list[float] = []
+
+    def go(self, get_train: GetLoader | None, get_eval: GetLoader | None) -> list[float]:
+        """Carry out the mode of the run."""
+        mode = self._config["mode"]
+        self._restore()
+        if mode != "eval":
+            self._train(_given(get_train, "train_data_fn", mode))
+        if mode != "train":
+            self._evaluate(_given(get_eval, "eval_data_fn", mode))
+        return self._losses
+
+    def _train(self, get_loader: GetLoader) -> None:
+        updates, steps = self._model.updates, self._steps_to_run()
+        assert updates is not None
+        if steps == 0:
+            print(f"Nothing to train: step {self._step} is the last of max_steps", flush=True)
+            return
+        self._model.train()
+        executor = DataExecutor(
+            DataLoader(get_loader, self._params),
+            num_steps=steps,
+            checkpoint_steps=self._config.get("checkpoint_steps"),
+        )
+
+        @trace
+        def training_step(batch: Any) -> torch.Tensor:
+            loss = self._model(batch)
+            updates.apply(loss)
+            return loss
+
+        @step_closure
+        def log(loss: torch.Tensor, step: int) -> None:
+            self._losses.append(float(loss))
+            if step % int(self._config.get("log_steps", 1)) == 0:
+                self._say_training(float(loss), step, executor)
+
+        save = checkpoint_closure(self._save)
+        for batch in executor:
+            loss = training_step(batch)
+            self._step += 1
+            log(loss, self._step)
+            save(self._step)
+
+    def _evaluate(self, get_loader: GetLoader) -> None:
+        self._model.eval()
+        losses: list[float] = []
+        executor = DataExecutor(
+            DataLoader(get_loader, self._params), num_steps=self._config.get("eval_steps")
+        )
+
+        @trace
+        def evaluation_step(batch: Any) -> torch.Tensor:
+            with torch.no_grad():
+                return self._model(batch)
+
+        @step_closure
+        def log(loss: torch.Tensor) -> None:
+            losses.append(float(loss))
+
+        for batch in executor:
+            log(evaluation_step(batch))
+        self._losses += losses
+        if losses:
+            found = [f"Loss={sum(losses) / len(losses):.5f}"]
+            found += [f"{name}={float(metric):.5f}" for name, metric in self._metrics()]
+            where = f"| Eval Device={self._backend.name}, GlobalStep={self._step}"
+            print(f"{where}, Batch={len(losses)}, {', '.join(found)}", flush=True)
+
+    def _metrics(self) -> Iterator[tuple[str, Any]]:
+        """Metrics that the model holds, computed."""
+        for holder in (self._model, self._model.model.module):
+            for name, value in vars(holder).items():
+                if isinstance(value, Metric):
+                    yield name, value.compute()
+
+    def _say_training(self, loss: float, step: int, executor: Any) -> None:
+        tracker = executor.profiler.rate_tracker
+        print(
+            f"| Train Device={self._backend.name}, Step={step}, Loss={loss:.5f}, "
+            f"Rate={tracker.rate:.2f} samples/sec, GlobalRate={tracker.global_rate:.2f} "
+            "samples/sec",
+            flush=True,
+        )
+
+    def _steps_to_run(self) -> int | None:
+        if self._config.get("num_steps") is not None:
+            return int(self._config["num_steps"])
+        if self._config.get("max_steps") is not None:
+            return max(0, int(self._config["max_steps"]) - self._step)
+        return None
+
+    def _save(self, step: int) -> None:
+        path = self._directory / f"checkpoint_{step}.mdl"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        updates = self._model.updates
+        state = {} if updates is None else updates.state_dict()
+        state |= {"model": self._model.model.state_dict(), "global_step": step}
+        storage.save(state, path)
+        print(f"Saved checkpoint {path}", flush=True)
+
+    def _restore(self) -> None:
+        path = self._config.get("checkpoint_path") or self._newest()
+        if path is None:
+            return
+        state = storage.load(path)
+        self._model.model.load_state_dict(state["model"])
+        if self._model.updates is not None:
+            self._model.updates.load_state_dict(state)
+        self._step = int(state.get("global_step", 0))
+        print(f"Loaded checkpoint {path}: step {self._step}", flush=True)
+
+    def _newest(self) -> Path | None:
+        if not self._config.get("autoload_last_checkpoint", True):
+            return None
+        numbered = {
+            int(found[1]): path
+            for path in self._directory.glob("checkpoint_*.mdl")
+            if (found := re.fullmatch(r"checkpoint_(\d+)\.mdl", path.name))
+        }
+        return numbered[max(numbered)] if numbered else None
+
+
+def _given(get_loader: GetLoader | None, name: str, mode: str) -> GetLoader:
+    if get_loader is None:
+        raise BackendConfigError(f"--mode {mode} needs {name}, which run(...) was not given")
+    return get_loader
