@@ -1,0 +1,38 @@
+"""`python -m wafer_backend.performance_model --validate [--plot FILE]`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.core.storage import publish
+from wafer_backend.performance_model.plot import svg
+from wafer_backend.performance_model.validation import compare_table_4, compare_table_5, report
+
+EXAMPLES = """\
+examples:
+  python -m wafer_backend.performance_model --validate
+  python -m wafer_backend.performance_model --validate --plot scaling.svg
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m wafer_backend.performance_model",
+        description="The performance model of CS-2 clusters against the paper's tables.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--validate", action="store_true", required=True, help="print the comparison"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also write it as an SVG here")
+    given = parser.parse_args(arguments)
+    print(report())
+    if given.plot is not None:
+        publish(given.plot, svg((compare_table_4(), compare_table_5())).encode())
+        print(f"\nplot: {given.plot}")
+
+
+if __name__ == "__main__":
+    main()

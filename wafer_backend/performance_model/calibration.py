@@ -1,0 +1,113 @@
+"""The constants of the step-time law and how they are found in the paper's tables.
+
+Law (in units of one sequence's compute, a): K (m + h) (1 + c g(N)), for K micro-batches of m
+sequences on each of N systems; g(N) = (N - 1) / N. The form of g was fixed before any fit. h is
+the fixed cost of a micro-batch (weights streamed without compute to hide behind, pipeline fill);
+c is the cost of reducing over systems.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_backend.performance_model.paper import SYSTEMS_4, SYSTEMS_5, Strong, Weak
+
+_POINTS, _ROUNDS = 41, 6
+_RANGE_H, _RANGE_C = (0.0, 60.0), (0.0, 0.02)
+REFERENCE_LENGTH = 2048
+"""Tokens of the sequences in which h is counted."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants of the law.
+
+    `fixed_sequences` (h): fixed cost of a micro-batch, in sequences of 2048 tokens. `reduction`
+    (c): share of the step at N -> infinity. `efficiency`: share of the peak that kernels reach
+    while they compute; assumed, not measured.
+    """
+
+    fixed_sequences: float
+    reduction: float
+    efficiency: float
+
+
+TABLE_5_CALIBRATION = Calibration(fixed_sequences=16.2, reduction=0.0115, efficiency=0.5)
+"""h and c from Table 5 at 1, 2 and 4 systems (`fit_strong`). The efficiency is an assumption: with
+one half, h is 9 to 11 bytes per parameter at 150 GB/s from 1.3B up, near the 8 (16-bit weights down
+twice, fp32 gradients up) to 12 (all fp32) that streaming moves."""
+
+
+def overhead_form(systems: float) -> float:
+    """g(N) = (N - 1) / N: what a system receives from all the others, as a share.
+
+    >>> [overhead_form(n) for n in (1, 2, 4)]
+    [0.0, 0.5, 0.75]
+    """
+    return (systems - 1) / systems
+
+
+def step_time(micro_batches: int, sub_batch: float, systems: int, h: float, c: float) -> float:
+    """The law: K (m + h) (1 + c g(N)), in units of one sequence's compute."""
+    return micro_batches * (sub_batch + h) * (1 + c * overhead_form(systems))
+
+
+def weak_speed(systems: int, c: float) -> float:
+    """Samples/s relative to one system when each keeps its batch: N / (1 + c g(N)).
+
+    >>> weak_speed(1, 0.05)
+    1.0
+    """
+    return systems / (1 + c * overhead_form(systems))
+
+
+def strong_speed(row: Strong, column: int, h: float, c: float) -> float:
+    """Samples/s relative to one system for a row of Table 5, at SYSTEMS_5[column]."""
+
+    def seconds(at: int) -> float:
+        systems, size = SYSTEMS_5[at], row.sub_batch[at]
+        return step_time(-(-row.batch // (systems * size)), size, systems, h, c)
+
+    return seconds(0) / seconds(column)
+
+
+def fit_weak(rows: Sequence[Weak], columns: Sequence[int] = (1, 2)) -> float:
+    """One pooled c: the mean over rows of each row's least-squares c in these columns of Table 4.
+
+    The least squares are of the relative step-time overhead N / speed - 1.
+    """
+    g = np.array([overhead_form(SYSTEMS_4[i]) for i in columns])
+    overhead = np.array([[SYSTEMS_4[i] / row.speed[i] - 1 for i in columns] for row in rows])
+    return float((overhead @ g / (g @ g)).mean())
+
+
+def fit_strong(rows: Sequence[Strong], columns: Sequence[int] = (0, 1, 2)) -> tuple[float, float]:
+    """(h, c) of least squared relative error of the speeds in these columns of Table 5.
+
+    A grid that is refined around its best point: deterministic, no start value.
+    """
+    (low_h, high_h), (low_c, high_c) = _RANGE_H, _RANGE_C
+    for _ in range(_ROUNDS):
+        h, c = np.linspace(low_h, high_h, _POINTS), np.linspace(low_c, high_c, _POINTS)
+        i, j = np.unravel_index(np.argmin(_squares(rows, columns, h, c)), (_POINTS, _POINTS))
+        step_h, step_c = 2 * (h[1] - h[0]), 2 * (c[1] - c[0])
+        low_h, high_h = max(h[i] - step_h, _RANGE_H[0]), min(h[i] + step_h, _RANGE_H[1])
+        low_c, high_c = max(c[j] - step_c, _RANGE_C[0]), min(c[j] + step_c, _RANGE_C[1])
+    return float(h[i]), float(c[j])
+
+
+def _squares(
+    rows: Sequence[Strong], columns: Sequence[int], h: NDArray[np.float64], c: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Sum of squared relative errors, (len(h), len(c))."""
+    total = np.zeros((len(h), len(c)))
+    for row in rows:
+        k = [-(-row.batch // (n * m)) for n, m in zip(SYSTEMS_5, row.sub_batch, strict=True)]
+        first = k[0] * (row.sub_batch[0] + h)
+        for i in columns:
+            fixed = first / (k[i] * (row.sub_batch[i] + h))
+            speed = fixed[:, None] / (1 + c * overhead_form(SYSTEMS_5[i]))[None, :]
+            total += (speed / row.speed[i] - 1) ** 2
+    return total
