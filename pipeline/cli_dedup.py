@@ -251,7 +251,7 @@ def _reading(max_bad_share: str) -> "ReadConfig":
 
 
 def _named(name: str | None) -> str | None:
-    from pipeline.config import InputConfig
+    from pipeline.input_config import InputConfig
 
     return None if name is None else str(_checked(InputConfig, name=name, path="").name)
 

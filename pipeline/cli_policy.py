@@ -37,7 +37,8 @@ def register(app: typer.Typer) -> None:
         "550f72f4 --decision redact --span 120:480 --by 'A. Reader' --note 'a poem'`"
     )(review)
     group.command(
-        epilog="Example: `prep policy explain runs/quickstart 550f72f4 --policy policy.yaml`"
+        epilog="Examples:\n\n`prep policy explain runs/quickstart 550f72f4`\n\n"
+        "`prep policy explain runs/quickstart 550f72f4 --policy policy.yaml`"
     )(explain)
     app.add_typer(group, name="policy")
 
@@ -105,16 +106,20 @@ def review(
 def explain(
     directory: RunArgument,
     document: DocumentArgument,
-    policy: Annotated[str, typer.Option(metavar="POLICY", help="a file, or builtin:…")] = BUILTIN,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help=f"a file, or {BUILTIN}; else the run's own"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go through the rules of a policy for one document: which match, with which evidence, and what
     is missing for the others."""
-    from pipeline.provenance.policy.loading import find_policy, load_policy
+    from pipeline.provenance.policy.loading import find_policy, load_policy, policy_of
     from pipeline.provenance.policy.outcomes import chain
     from pipeline.show_policy import show_chain
 
-    show_chain(chain(directory, document, load_policy(find_policy(policy))), policy, as_json)
+    rules = policy_of(directory) if policy is None else load_policy(find_policy(policy))
+    show_chain(chain(directory, document, rules), policy or "the run's own", as_json)
 
 
 def _span(text: str) -> tuple[int, int]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.core.errors import ConfigError
 from pipeline.options import JsonOption
 
 if TYPE_CHECKING:
@@ -30,18 +29,9 @@ def _today() -> date:
     return datetime.now().astimezone().date()
 
 
-@_app.command(epilog="Example: `prep quarantine collect runs/pile`")
-def collect(directory: RunArgument) -> None:
-    """Move the text of quarantined documents out of documents/; later runs keep it apart."""
-    from pipeline.quarantine.command import collect_texts
-    from pipeline.terminal import print_line
-
-    print_line(f"{collect_texts(directory, _today()):,} documents stand in {directory}/quarantine/")
-
-
 @_app.command("list", epilog="Example: `prep quarantine list runs/pile`")
 def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
-    """List the documents in quarantine, without their text."""
+    """List the documents in quarantine, without their text; what stayed its time is due."""
     from rich.table import Table
 
     from pipeline.quarantine.access import list_quarantined, plain
@@ -49,12 +39,16 @@ def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
 
     found = list_quarantined(directory)
     if as_json:
-        return print_json([plain(about) for about in found])
-    table = Table("document", "source", "file:line", "rule", "bytes", "since", "kept by")
+        today = _today()
+        return print_json([{**plain(about), "due": about.is_due(today)} for about in found])
+    columns = ("document", "source", "file:line", "rule", "bytes", "since", "until", "kept by")
+    table, today = Table(*columns), _today()
     for about in found:
         text = "purged" if about.purged else f"{about.text_bytes:,}"
-        cells = (about.key, about.source, f"{about.file}:{about.line}", about.rule, text,
-                 about.since.isoformat() if about.since else "", about.held)  # fmt: skip
+        since, until = (str(day or "") for day in (about.since, about.until))
+        due = f"{until}, due" if about.is_due(today) else until
+        cells = (about.key, about.source, f"{about.file}:{about.line}", about.rule, text, since,
+                 due, about.held)  # fmt: skip
         table.add_row(*(shown(cell) for cell in cells))
     return out.print(table)
 
@@ -110,25 +104,30 @@ def release(
 
 
 @_app.command(
-    epilog="Examples:\n\n`prep quarantine purge runs/pile --older-than 90 --by 'J. Doe'`\n\n"
+    epilog="Examples:\n\n`prep quarantine purge runs/pile --by 'J. Doe'`\n\n"
+    "`prep quarantine purge runs/pile --older-than 90 --by 'J. Doe'`\n\n"
     "`prep quarantine purge runs/pile --document 550f72… --by 'J. Doe'`"
 )
 def purge(
     directory: RunArgument,
     by: ByOption,
     older_than: Annotated[
-        int | None, typer.Option(min=0, metavar="DAYS", help="all that are in it for longer")
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="DAYS",
+            help="all that are in it for longer [default: screen.quarantine_days]",
+        ),
     ] = None,
     document: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="a document key, repeatable")
     ] = None,
 ) -> None:
-    """Delete texts; keys, hashes, rules and evidence stay. What is on hold stays."""
+    """Delete texts that are due, or so old, or of one document; keys, hashes, rules and evidence
+    stay. What is on hold stays."""
     from pipeline.quarantine.purge import purge as purge_texts
     from pipeline.terminal import print_line
 
-    if (older_than is None) == (not document):
-        raise ConfigError("give --older-than DAYS or --document KEY")
     done = purge_texts(directory, tuple(document or ()), older_than, by, _today())
     if done is None:
         return print_line("nothing to purge")

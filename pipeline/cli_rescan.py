@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from pipeline.options import JsonOption, WorkersOption
-from pipeline.terminal import out, print_json, print_line, readable_bytes, shown
+from pipeline.terminal import out, print_json, print_line, readable_bytes, readable_seconds, shown
 
 
 def register(app: typer.Typer) -> None:
@@ -51,8 +51,8 @@ def rescan(
         return print_json({"directory": str(asked.out), **cost})
     if not as_json:
         print_line(
-            f"{readable_bytes(asked.bytes)} of text against {cost['works']:,} works: about "
-            f"{asked.cpu_seconds:,.0f} seconds of one core"
+            f"{readable_bytes(asked.bytes)} of text against {cost['works']:,} works: "
+            f"{readable_seconds(asked.cpu_seconds)} of one core"
         )
     if estimate:
         return None

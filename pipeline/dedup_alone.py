@@ -6,18 +6,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.config import (
-    CleanConfig,
-    Config,
-    DedupConfig,
-    InputConfig,
-    LoadedConfig,
-    PackConfig,
-    ReadConfig,
-)
+from pipeline.config import CleanConfig, Config, DedupConfig, LoadedConfig, PackConfig, ReadConfig
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import StageManifest
 from pipeline.deduplication import deduplicate
+from pipeline.input_config import InputConfig
 from pipeline.preparation import (
     Prepared,
     RunStage,

@@ -49,6 +49,7 @@ EVAL_ITEMS = "eval_items.parquet"
 EVIDENCE = "evidence.parquet"
 DECISIONS = "decisions.parquet"
 POLICY = "policy.json"
+RETENTION = "quarantine.json"
 LEDGER = "ledger.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -56,7 +57,7 @@ REPORT = "report.html"
 CLUSTER_REPORT = "clusters.html"
 MANIFEST = "manifest.json"
 OWNED_FILES = (
-    INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, POLICY, LEDGER, REPORT,
+    INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, POLICY, RETENTION, LEDGER, REPORT,
     CLUSTER_REPORT, MANIFEST, CUTS, EVAL_ITEMS, TOKENIZER, TOKENIZER_CONFIG,
 )  # fmt: skip
 

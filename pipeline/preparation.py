@@ -20,9 +20,10 @@ from pipeline.mixture import check_sources, is_asked
 from pipeline.pack_streams import pack_streams
 from pipeline.progress import Progress
 from pipeline.provenance.recipe import Recipe
-from pipeline.quarantine.store import held_apart, restore, text_readers
+from pipeline.quarantine.retention import note_days
+from pipeline.quarantine.store import finish_moving, keep_apart, restore
 from pipeline.run_directory import commit, hold_and_run
-from pipeline.runner import FrozenStageError, Runner
+from pipeline.runner import FrozenStageError, Runner, TextsApartError
 from pipeline.screening import (
     Asked,
     asked,
@@ -40,6 +41,7 @@ from pipeline.stages.lines import LineRules, repeats_stage, units_stage
 from pipeline.stages.mixture import mixture_accounts, mixture_stage, source_documents
 from pipeline.stages.pieces import pieces_stage, reading_of
 from pipeline.stages.plan import Plan, Reading, make_plan, plan_stage
+from pipeline.stages.quarantine import quarantine_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import documents_stage, sources_stage
@@ -130,6 +132,7 @@ def _preparation(
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
+    run(quarantine_stage(clean, done["verdicts"], config.screen.quarantine_days))
     tokenizer = run(tokenizer_stage(prepared.tokenizer))
     cuts = _cuts(prepared, clean, done, run)
     tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
@@ -207,19 +210,24 @@ def run(
         loaded = load_config(config, overrides)
     prepared = prepare(loaded, Path(out) if out is not None else None)
     progress = progress or Progress(quiet=True)
+    progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
 
     def attempt(removed: frozenset[str]) -> Manifest:
         compile_kernels(prepared.config, progress.note, story.name in SCREENED)
         if story is PREPARATION:
             check_engines(prepared.tokenizer, progress.note)
         now = replace(prepared, takedowns=standing(prepared.out))
+        finish_moving(prepared.out)
+        if story.name not in SCREENED:
+            restore(prepared.out)
         while True:
             try:
                 return _run_stages(now, story, workers, verify_inputs, progress, removed)
+            except TextsApartError as needed:
+                if not restore(prepared.out):
+                    raise
+                progress.note(f"{needed}: they are put back, and apart again in the end")
             except FrozenStageError as frozen:
-                if frozen.stage in text_readers(prepared.out):
-                    restore(prepared.out)
-                    continue
                 now = written_anew(now, story, frozen)
                 progress.note(f"{frozen}: writing the data set without the documents taken down")
 
@@ -229,7 +237,7 @@ def run(
 def written_anew(prepared: Prepared, story: Story, frozen: FrozenStageError) -> Prepared:
     """What was prepared, its documents taken down now to be dropped. Raises InputError for a story
     that decides nothing."""
-    if story is not PREPARATION:
+    if story.name not in SCREENED:
         raise InputError(
             f"{prepared.out}: {frozen}, and documents were taken down of it; take their lines out "
             "of the raw shards and choose another --out"
@@ -254,8 +262,7 @@ def _run_stages(
     root = out.absolute() if address else out  # workers elsewhere have another current directory
     with executor(workers, plan.bytes, address, root) as where:
         journal.event("run", config=config.name, story=story.name, workers=where.workers)
-        frozen = prepared.takedowns.frozen | text_readers(out)
-        runner = Runner(root, where, journal, progress, removed, frozen)
+        runner = Runner(root, where, journal, progress, removed, prepared.takedowns.frozen)
 
         def run_stage(stage: Stage) -> StageManifest:
             manifest = runner.run(stage)
@@ -265,13 +272,15 @@ def _run_stages(
             return manifest
 
         stages = story.tell(prepared, run_stage, hashes.unchanged)
-        stages = held_apart(out, stages, datetime.now().astimezone().date())
+        stages = keep_apart(root, stages, where)
+        note_days(out, stages, datetime.now().astimezone().date())
         removed = runner.removed | raw_copies(out, prepared.takedowns)
         commit(out, (config.name, story.name), stages, removed)
         if story.name in SCREENED and "verdicts" in stages:
             record_screening(out, stages)
-        journal.event("done", reused=runner.reused, timings=progress.timings)
-        return Manifest(out, stages, tuple(runner.reused))
+        reused = [name for name in runner.reused if name not in progress.timings]
+        journal.event("done", reused=reused, timings=progress.timings)
+        return Manifest(out, stages, tuple(reused))
 
 
 def _check_read(config: Config, clean: StageManifest) -> None:

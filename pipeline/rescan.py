@@ -28,6 +28,7 @@ from pipeline.stage import Stage
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.borrow import borrow
 from pipeline.stages.decisions import decisions_stage
+from pipeline.stages.quarantine import NAME as QUARANTINE
 from pipeline.stages.registry import Lists, published, registry_stage
 from pipeline.stages.screen import evidence_stage, rescan_stage
 from pipeline.stages.verdicts import verdicts_stage
@@ -42,11 +43,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Rescan:
-    """What is asked for: the run and its clean stage, the registry, where the result goes."""
+    """What is asked for: the run, its clean stage and its quarantine, the registry, where the
+    result goes."""
 
     directory: Path
     config: str
     clean: StageManifest
+    quarantine: StageManifest | None
     registry: Registry
     policy: Policy
     out: Path
@@ -93,7 +96,8 @@ def plan_rescan(
         raise ConfigError(f"--name {name!r}: expected letters, digits, dots and dashes, 64 at most")
     out = directory / layout.RESCANS / name
     chosen = load_policy(find_policy(policy))
-    return Rescan(directory, str(manifest["config"]), clean, registry, chosen, out)
+    held = read_manifest(manifest_path(directory, QUARANTINE))
+    return Rescan(directory, str(manifest["config"]), clean, held, registry, chosen, out)
 
 
 def rescan(
@@ -120,13 +124,14 @@ def _tell(asked: Rescan, runner: Runner) -> dict[str, StageManifest]:
     done: dict[str, StageManifest] = {}
 
     def do(stage: Stage) -> StageManifest:
-        done[stage.name] = runner.run(borrow(stage, asked.directory.resolve(), (DOCUMENTS,)))
+        elsewhere = (DOCUMENTS, layout.QUARANTINE)
+        done[stage.name] = runner.run(borrow(stage, asked.directory.resolve(), elsewhere))
         return done[stage.name]
 
     nothing = Lists(origins=(), artefacts=(), captures=())
     places, content = asked.registry.directories, asked.registry.content_hash
     looked_for = published(do(registry_stage(nothing, places, content)))
-    found = do(rescan_stage(asked.clean, looked_for))
+    found = do(rescan_stage(asked.clean, looked_for, asked.quarantine))
     decided = do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
     do(evidence_stage(decided))
     counts = tuple(task.counters["documents"] for task in decided.tasks)

@@ -1,5 +1,6 @@
 """A run directory: held by one writer, committed by its manifest, read as a finished run."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,13 +90,16 @@ def _kept_beside(out: Path) -> list[str]:
 
 
 def sweep_strays(out: Path, named: set[str]) -> int:
-    """Delete files in directories the toolkit owns that no manifest names; returns how many."""
+    """Delete files in directories the toolkit owns that no manifest names, and the directories that
+    they leave empty; returns how many files."""
     swept = 0
     for path in list(storage.files_below(out)):
         owned = path.parts[0] in layout.OWNED_DIRECTORIES or path.as_posix() in layout.OWNED_FILES
         if owned and path.as_posix() not in named and path.as_posix() != layout.MANIFEST:
             storage.remove(out / path)
             swept += 1
+            with contextlib.suppress(OSError):  # it holds other files
+                (out / path.parent).rmdir()
     return swept
 
 

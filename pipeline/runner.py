@@ -96,6 +96,14 @@ def _different(call: _Call) -> NondeterminismError:
     )
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """Records of the tasks of a stage that are done, by number, and the calls that are left."""
+
+    records: dict[int, TaskRecord]
+    calls: list[tuple[int, _Call]]
+
+
 class RemovedInputError(Exception):
     """A task needs shards that clean-up removed; the stages that made them must run again first."""
 
@@ -110,6 +118,10 @@ class FrozenStageError(Exception):
     def __init__(self, stage: str) -> None:
         super().__init__(f"{stage} changes")
         self.stage = stage
+
+
+class TextsApartError(Exception):
+    """Texts that stand in quarantine/ are needed where they were read; says what for."""
 
 
 class Runner:
@@ -148,9 +160,10 @@ class Runner:
             return old
         if stage.name in self._frozen:
             raise FrozenStageError(stage.name)
+        planned = self._planned(stage, old)
         self._announce(stage, old, fields)
         storage.remove(self.root / TOP_MANIFEST)
-        records = self._run_tasks(stage, old)
+        records = self._run_tasks(stage, planned)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
         shutil.rmtree(record_directory(self.root, stage.name), ignore_errors=True)
@@ -192,7 +205,9 @@ class Runner:
             "stage", name=stage.name, workers=self._executor.workers, changed=changed
         )
 
-    def _run_tasks(self, stage: Stage, old: StageManifest | None) -> list[TaskRecord]:
+    def _planned(self, stage: Stage, old: StageManifest | None) -> _Planned:
+        """What is done of a stage, and what is left. Raises RemovedInputError or TextsApartError
+        where a task that is left lacks what it reads."""
         directory = record_directory(self.root, stage.name)
         fingerprints = [task_fingerprint(stage, task) for task in stage.tasks]
         known = {record.fingerprint: record for record in (old.tasks if old else ())}
@@ -206,11 +221,20 @@ class Runner:
             if record is not None and self._valid(stage, record):
                 records[index] = record
             else:
-                gone = {_directory(shard) for shard in task.inputs if self._is_removed(shard)}
-                if gone:
-                    raise RemovedInputError(frozenset(gone))
+                self._check_inputs(stage, task)
                 place = directory / f"{index:06d}.json"
                 calls.append((index, _Call(self.root, stage.function, task, fingerprint, place)))
+        return _Planned(records, calls)
+
+    def _check_inputs(self, stage: Stage, task: Task) -> None:
+        gone = {_directory(shard) for shard in task.inputs if self._is_removed(shard)}
+        if gone:
+            raise RemovedInputError(frozenset(gone))
+        if stage.reads_texts and any(shard.is_apart for shard in task.inputs):
+            raise TextsApartError(f"{stage.name} looks at texts in quarantine")
+
+    def _run_tasks(self, stage: Stage, planned: _Planned) -> list[TaskRecord]:
+        records, calls = dict(planned.records), planned.calls
         # The largest first, so that no worker is left alone with one at the end.
         calls.sort(key=lambda call: -call[1].task.work)
         problems = []

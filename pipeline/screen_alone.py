@@ -16,6 +16,7 @@ from pipeline.preparation import Prepared, RunStage, Story, Unchanged, read_inpu
 from pipeline.screening import compile_screening, screening
 from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
+from pipeline.stages.quarantine import quarantine_stage
 from pipeline.stages.tables import documents_stage, sources_stage
 
 
@@ -85,6 +86,7 @@ def _screen(
     taken_down = prepared.takedowns.dropped
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(prepared.config, prepared.earlier, clean, screened, run)
+    run(quarantine_stage(clean, done["verdicts"], prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))
     documents = run(documents_stage(clean, keep, done["verdicts"]))
     run(account_stage(clean, documents, {}))

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from pipeline.core.errors import printable
 from pipeline.provenance.explain import Evidence, Explanation, Link
-from pipeline.provenance.records import where
+from pipeline.provenance.quarantined import QUARANTINED
+from pipeline.provenance.records import LEAST_DIGITS, where
 from pipeline.provenance.side_by_side import Piece, Row, compare, shortened
 from pipeline.terminal import out, print_facts, print_json, print_line, shown, similarity
 
@@ -60,11 +61,20 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
         ("taken down", ", ".join(found.taken_down)),
         *(("evidence", evidence_line(evidence)) for evidence in found.evidence),
         ("split", r.split if r.state == "kept" else ""),
-        ("text", f"{r.text_bytes:,} bytes" if r.text_bytes else ""),
+        ("text", _about_text(found)),
         ("tokens", f"{r.tokens:,}" if r.tokens else ""),
         ("excerpt", found.excerpt),
         ("run", "" if found.finished else "not finished: there are no tokens and no rows yet"),
     ]
+
+
+def _about_text(found: Explanation) -> str:
+    record = found.record
+    size = f"{record.text_bytes:,} bytes" if record.text_bytes else ""
+    if not found.in_quarantine:
+        return size
+    key = record.place.key[:LEAST_DIGITS]
+    return f"{size}, in quarantine: `prep quarantine show DIR {key} --by NAME` (an event)"
 
 
 def evidence_line(found: Evidence) -> str:
@@ -104,8 +114,17 @@ def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
         ("kind", link.kind + shared),
         ("similarity", values or "not computed"),
         ("recipe", found.recipe.words if found.recipe else ""),
-        ("texts", "" if found.texts else "the kept one is not in this run: nothing to compare"),
+        ("texts", "" if found.texts else _why_no_texts(found, link)),
     ]
+
+
+def _why_no_texts(found: Explanation, link: Link) -> str:
+    if link.place is None:
+        return "the kept one is not in this run: nothing to compare"
+    compared = "equal" if link.kind == "exact" else "not compared"
+    if QUARANTINED in (found.record.state, link.state):
+        return f"{compared}; the text is in quarantine"
+    return f"{compared}; the text was taken down"
 
 
 def _print_members(found: Explanation) -> None:

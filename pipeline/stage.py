@@ -103,6 +103,9 @@ class Stage:
     software: Mapping[str, str] = field(default_factory=dict)
     still_valid: Callable[[Mapping[str, Any]], bool] | None = None
     """For tasks that read raw files: whether the inputs noted in its counters are unchanged."""
+    reads_texts: bool = True
+    """Whether a task looks at the texts of its documents shards, quarantined ones included. They
+    are put back before one of it runs; a stage that says no does not cause that."""
 
 
 def arrow_output(path: str, table: pa.Table) -> Output:

@@ -47,6 +47,17 @@ def similarity(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
+def readable_seconds(seconds: float) -> str:
+    """An estimated duration.
+
+    >>> readable_seconds(0.27), readable_seconds(1.2), readable_seconds(5_025.7)
+    ('under a second', 'about a second', 'about 5,026 seconds')
+    """
+    if seconds < 1:
+        return "under a second"
+    return "about a second" if seconds < 1.5 else f"about {seconds:,.0f} seconds"
+
+
 def readable_bytes(size: float) -> str:
     """A size in decimal units.
 

@@ -32,9 +32,9 @@ DEDUP_STAGES = ("signatures", "bands", "components", "route", "clusters")
 _PREPARE = (
     "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen", "overlap",
     "filters", "reviews", "withheld", "decisions", "evidence", "components", "route", "clusters",
-    "verdicts", "keep", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenizer",
-    "tokenize", "sources", "documents", "mixture", "scatter", "gather", "bins", "rows", "pack",
-    "inverse", "params", "account", "report",
+    "verdicts", "keep", "quarantine", "lines", "repeats", "redactions", "cuts", "cut_table",
+    "tokenizer", "tokenize", "sources", "documents", "mixture", "scatter", "gather", "bins", "rows",
+    "pack", "inverse", "params", "account", "report",
 )  # fmt: skip
 _OFF_BY_DEFAULT = (
     *OVERLAP_STAGES, *FILTER_STAGES, *REVIEW_STAGES, *TAKEDOWN_STAGES, *REDACT_STAGES, *LINE_STAGES,
@@ -58,7 +58,7 @@ STORIES = {
     ),
     "screen": (
         "eval_index", "registry", *_DEDUP_ALONE[:8], "screen", "overlap", "filters", "reviews",
-        "withheld", *DECISION_STAGES, "keep", "sources", "documents", "account",
+        "withheld", *DECISION_STAGES, "keep", "quarantine", "sources", "documents", "account",
     ),
     "rescan": ("registry", "screen", *DECISION_STAGES),
     "repack": (

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from wafer_backend.errors import StepError
+
 
 @dataclass(frozen=True)
 class _Seen:
@@ -39,6 +41,17 @@ class Buffers:
     def any(self) -> bool:
         """Whether there are any."""
         return any(True for _ in self._slots())
+
+    def check_unchanged(self, before: Snapshot) -> None:
+        """Raise StepError when a buffer is no longer what it was."""
+        for (child, key), seen in before.items():
+            tensor = child._buffers[key]
+            if tensor is None or not seen.is_still(tensor):
+                raise StepError(
+                    f"buffer {key!r} of {type(child).__name__} changes in forward; leaves that run "
+                    "in several processes cannot share it: use the inline transport, or a module "
+                    "without running statistics"
+                )
 
     def snapshot(self) -> Snapshot:
         """The values of all buffers now."""

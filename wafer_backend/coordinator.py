@@ -247,6 +247,7 @@ class Coordinator:
     ) -> None:
         torch.set_num_threads(self._threads)
         self._memoryx.begin_pass()
+        before = self._buffers.snapshot() if self._transport.processes > 1 else {}
         order = self._transport.order(spans, by_leaf=self._buffers.any)
         for system, turns in itertools.groupby(order, key=lambda turn: turn[0]):
             wafer = self._wafers[system]
@@ -254,6 +255,7 @@ class Coordinator:
                 for _, index in turns:
                     arguments = self._worker.leaf(batch, index)
                     run_leaf(wafer, Leaf(step, index, len(batch.samples(index)), arguments))
+        self._buffers.check_unchanged(before)
 
     def _deliver(self, divisor: float) -> torch.Tensor:
         """Gradients are in their places after it; their global norm, in parameter order (0-d)."""

@@ -31,6 +31,10 @@ class ClusterTransport(Transport, Protocol):
     `end`. Raises TransportError when a role or a message is lost.
     """
 
+    @property
+    def processes(self) -> int:
+        """Processes that the wafers run in."""
+
     def order(self, spans: list[range], *, by_leaf: bool) -> Iterator[tuple[int, int]]:
         """(system, leaf) that run here, in this order; `by_leaf`: leaves must run in theirs."""
 
@@ -57,6 +61,9 @@ class ClusterTransport(Transport, Protocol):
 
     def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
         """What the module returned for every leaf, in their order, from those that ran here."""
+
+    def bring_home(self) -> None:
+        """Weights and optimizer state of all servers are in this process's MemoryX after it."""
 
 
 @dataclass
@@ -133,3 +140,11 @@ class InlineTransport:
     def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
         """All of them ran here."""
         return [outputs[leaf] for leaf in sorted(outputs)]
+
+    @property
+    def processes(self) -> int:
+        """One."""
+        return 1
+
+    def bring_home(self) -> None:
+        """They never left."""

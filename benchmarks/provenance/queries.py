@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from benchmarks.common.measuring import machine
 from benchmarks.provenance.made_run import Made, make_run, write_training
@@ -32,6 +33,7 @@ from pipeline.provenance.exposure import trace_documents
 from pipeline.provenance.inverse import Inverse
 from pipeline.provenance.trace import trace_row, trace_step
 from pipeline.provenance.training import read_training
+from pipeline.takedown.places import find_places
 
 BATCH = 512
 EPOCHS = 2
@@ -78,6 +80,7 @@ def questions(
     docs = np.concatenate([part["doc"].to_numpy() for part in Inverse(dataset).parts()])
     keys = DocumentTable(run).take(docs[:: max(1, len(docs) // 4000)].astype(np.int64), ["doc_key"])
     key_list = keys["doc_key"].to_pylist()
+    tokens = pq.read_table(run / "documents.parquet", columns=["tokens"])["tokens"].to_numpy()
     asked: dict[str, list[Callable[[], Any]]] = {name: [] for name in NAMES}
     for _ in range(rounds):
         shard = int(draw.integers(0, made.shards))
@@ -89,7 +92,7 @@ def questions(
         answers = (
             _row(run, path, row), _step(run, model, first), _step(run, model, later),
             _documents(run, some, model), _documents(run, some[:1], model),
-            _by_key(run, chosen, model),
+            _by_key(run, chosen, model), _places(run, some, tokens),
         )  # fmt: skip
         for name, answer in zip(NAMES, answers, strict=True):
             asked[name].append(answer)
@@ -99,6 +102,7 @@ def questions(
 NAMES = (
     "row", "step of 512 rows, first epoch", "step of 512 rows, later epoch",
     "takedown of 25 documents", "one document", "takedown of 25 documents given by key",
+    "places of 25 documents to mask",
 )  # fmt: skip
 
 
@@ -118,6 +122,13 @@ def _documents(run: Path, docs: np.ndarray, model: Path) -> Callable[[], Any]:
 
 def _by_key(run: Path, keys: list[bytes], model: Path) -> Callable[[], Any]:
     return lambda: trace_documents(run, DocumentTable(run).rows_of_keys(keys), model)
+
+
+def _places(run: Path, docs: np.ndarray, tokens: np.ndarray) -> Callable[[], Any]:
+    gone = np.zeros(len(tokens), np.bool_)
+    gone[docs] = True
+    counts = tokens.astype(np.int64)
+    return lambda: find_places(open_dataset(run / "hdf5/train"), gone, counts)
 
 
 def _median(rounds: list[Callable[[], Any]]) -> float:

@@ -16,6 +16,9 @@ from pipeline.core.storage import canonical_json, hash_bytes, write_json
 
 Counters = Mapping[str, Any]
 
+APART = "quarantine"
+"""What a shard of documents/ is marked with while texts of it stand in quarantine/ instead."""
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -37,6 +40,11 @@ class Shard:
     def identity(self) -> tuple[str, str]:
         """What fingerprints chain on: the path and the content that the task published."""
         return self.first_path or self.path, self.content_hash
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether texts of it stand in quarantine/."""
+        return APART in self.scrubbed
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core.errors import InputError, printable
 from pipeline.provenance.explain import Evidence, evidence_of
+from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
 from pipeline.provenance.records import PLACE, Place, RunRecords, readable
 
 EXCERPT_BYTES = 600
@@ -74,11 +75,16 @@ def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
     )  # fmt: skip
     return tuple(
         DroppedRecord(
-            place, state, size, texts[key] if key in texts else records.excerpt(key),
-            evidence.get(key, ()),
+            place, state, size, _excerpt(records, texts, key, state), evidence.get(key, ()),
         )
         for key, place, state, size in rows
     )  # fmt: skip
+
+
+def _excerpt(records: RunRecords, texts: dict[bytes, str], key: bytes, state: str) -> str:
+    if key in texts:
+        return texts[key]
+    return IN_QUARANTINE if state == QUARANTINED else records.excerpt(key)
 
 
 def _failed(directory: Path, rule: str) -> int:

@@ -16,6 +16,7 @@ from pipeline.core import ids
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.provenance.cluster_table import rows_of
 from pipeline.provenance.masked import takedowns_of
+from pipeline.provenance.quarantined import QUARANTINED
 from pipeline.provenance.recipe import Recipe, recipe_of
 from pipeline.provenance.records import Place, Record, RunRecords, readable
 
@@ -64,10 +65,11 @@ class Explanation:
     `decision_reason` is the sentence of the rule that decided, `decision_of` the key of the
     document of the same cluster whose decision this one has taken over (empty: its own);
     `taken_down` names the takedowns that took the document out of the data set; `excerpt`
-    is filled for a record that never became a document; `kept_by` is what stands for it,
+    is filled for a record that never became a document; `in_quarantine` says that its text stands
+    in quarantine/, where `prep quarantine show` shows it; `kept_by` is what stands for it,
     `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
-    kept document and of this one, where both are in this run; `jaccard_now` is the exact similarity
-    where none was recorded.
+    kept document and of this one, where both are in documents/; `jaccard_now` is the exact
+    similarity where none was recorded.
     """
 
     record: Record
@@ -77,6 +79,7 @@ class Explanation:
     taken_down: tuple[str, ...]
     evidence: tuple[Evidence, ...]
     excerpt: str
+    in_quarantine: bool
     kept_by: Link | None
     stands_for: tuple[Link, ...]
     stands_for_total: int
@@ -105,6 +108,7 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
         taken_down=takedowns_of(directory, key),
         evidence=evidence_of(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
+        in_quarantine=record.state == QUARANTINED and key not in records.texts([key], 1),
         kept_by=kept_by,
         stands_for=stands_for,
         stands_for_total=total,

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError, printable
 from pipeline.provenance import identifiers
-from pipeline.provenance.cluster_table import rows_of
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.evidence import screened
 from pipeline.provenance.masked import taken_for_works
@@ -27,6 +26,7 @@ from pipeline.provenance.records import readable
 from pipeline.provenance.registry import load_registry
 from pipeline.provenance.registry.finding import find_works
 from pipeline.provenance.registry.works import Work, works_of
+from pipeline.provenance.siblings import find_siblings
 
 I64 = npt.NDArray[np.int64]
 WORKS = "registry/works.arrow"
@@ -147,25 +147,10 @@ def rows_with_siblings(
     directory: Path, found: dict[bytes, str], notes: tuple[str, ...] = ()
 ) -> FoundDocuments:
     """Rows of documents given by key, and of their cluster siblings, which are told apart."""
-    reasons = {**_siblings(directory, list(found)), **found}
+    siblings = find_siblings(directory / layout.CLUSTERS, found, only_verified=False)
+    tied = {s.key: f"{s.kind} duplicate of {s.via.hex()}" for s in siblings.tied}
+    reasons = {**tied, **found}
     table = DocumentTable(directory)
     rows = table.rows_of_keys(list(reasons))
     keys = table.take(rows, ["doc_key"])["doc_key"].to_pylist()
     return FoundDocuments(tuple(rows.tolist()), tuple(reasons[key] for key in keys), notes)
-
-
-def _siblings(directory: Path, keys: Sequence[bytes]) -> dict[bytes, str]:
-    """The documents that stand for these, and those that these or they stand for. Every edge leads
-    from a document that went to the one that was kept, so two steps reach a whole cluster."""
-    path = directory / layout.CLUSTERS
-    if not keys or not path.is_file():
-        return {}
-    found: dict[bytes, str] = {}
-    above = rows_of(path, "member", keys)
-    here = above.filter(pc.equal(above["index"], ""))
-    for row in here.to_pylist():
-        found.setdefault(row["kept"], f"{row['kind']} duplicate of {row['member'].hex()}")
-    below = rows_of(path, "kept", [*keys, *here["kept"].to_pylist()])
-    for row in below.filter(pc.equal(below["index"], "")).to_pylist():
-        found.setdefault(row["member"], f"{row['kind']} duplicate of {row['kept'].hex()}")
-    return found

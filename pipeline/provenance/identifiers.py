@@ -28,6 +28,7 @@ _USCO = re.compile(
     re.IGNORECASE,
 )
 _USCO_LENGTH = 12
+_USCO_WRITTEN = 7
 _USCO_SHORTEST = 5
 
 
@@ -103,10 +104,13 @@ def lccn(text: str) -> str | None:
 def usco(text: str) -> str | None:
     """A number of the US Copyright Office as its catalogue writes it: prefix and digits, 12
     characters in all. Digits stand together (seven and more) or in groups of three: a state and a
-    ZIP code such as "TX 75201" is none.
+    ZIP code such as "TX 75201" is none. A low number counts where its zeros are written, seven
+    digits in all.
 
     >>> usco("TX 3-372-564"), usco("tx-3-372-564"), usco("TXu 1-234-567"), usco("TX 75201")
     ('TX0003372564', 'TX0003372564', 'TXu001234567', None)
+    >>> usco("TX 0-000-001"), usco("TX 000-001"), usco("TX 0-000-000")
+    ('TX0000000001', None, None)
     """
     found = _USCO.fullmatch(text.strip())
     if found is None:
@@ -119,5 +123,5 @@ def usco(text: str) -> str | None:
     number = digits.lstrip("0")
     if not number or len(number) > room:
         return None
-    is_whole = len(digits) == room
-    return prefix + number.zfill(room) if is_whole or len(number) >= _USCO_SHORTEST else None
+    is_told = len(digits) >= _USCO_WRITTEN or len(number) >= _USCO_SHORTEST
+    return prefix + number.zfill(room) if is_told else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from pipeline.provenance.cluster_table import (
     read_clusters,
     with_sources,
 )
+from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
 from pipeline.provenance.records import PLACE, Place, RunRecords, is_key, keys_start_with
 from pipeline.stages.keep import KINDS
 
@@ -106,7 +108,15 @@ def inspect_cluster(directory: Path, wanted: str, filters: Filters) -> Members:
     texts = records.texts([*keys, *([] if index else [kept])], EXCERPT_BYTES)
     shown = ShownCluster(cluster, _kept_place(records, documents, cluster))
     members = _members(rows, texts, records.places(_rows(documents, keys)), directory)
-    return Members(shown, "" if index else texts.get(kept, ""), members)
+    return Members(shown, "" if index else _kept_excerpt(records, kept, texts), members)
+
+
+def _kept_excerpt(records: RunRecords, kept: bytes, texts: dict[bytes, str]) -> str:
+    """The beginning of the kept document, which a rule can have quarantined with its cluster."""
+    if kept in texts:
+        return texts[kept]
+    record = records.by_key([kept]).get(kept)
+    return IN_QUARANTINE if record and record.state == QUARANTINED else ""
 
 
 def _members(
@@ -117,10 +127,14 @@ def _members(
     return tuple(
         Member(
             by_key[row["member"].hex()], row["kind"], row["member_state"], bands[row["member"]],
-            row["estimate"], row["jaccard"], texts.get(row["member"], ""),
+            row["estimate"], row["jaccard"], texts.get(row["member"], _instead(row)),
         )
         for row in rows.to_pylist()
     )  # fmt: skip
+
+
+def _instead(row: dict[str, Any]) -> str:
+    return IN_QUARANTINE if row["member_state"] == QUARANTINED else ""
 
 
 def _check(filters: Filters, sources: Mapping[str, int]) -> None:

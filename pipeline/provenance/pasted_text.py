@@ -2,10 +2,12 @@
 
 In order of cost: the key of the cleaned text against the column of text keys; the text's MinHash
 bands against the sorted runs that dedup left, and exact similarity for what meets there; then its
-fingerprints against every text of documents/, which reads them all (some 10 ms a MB).
+fingerprints against every text of documents/ and quarantine/, which reads them all (some 10 ms a
+MB).
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from pipeline.core import ids
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.provenance.find_documents import FoundDocuments, rows_with_siblings
+from pipeline.provenance.quarantined import beside, held_shard, held_shards, with_texts
 from pipeline.provenance.recipe import Recipe, recipe_of
 from pipeline.provenance.records import readable
 
@@ -43,7 +46,7 @@ def find_text(directory: Path, text: str, with_passages: bool = True) -> FoundDo
     for why, keys in (
         ("the same text", _same(shards, text, cleaned)),
         ("a near-duplicate", _near(directory, shards, cleaned, notes)),
-        ("a passage", _passages(shards, cleaned) if with_passages else iter(())),
+        ("a passage", _passages(directory, shards, cleaned) if with_passages else iter(())),
     ):
         for key, detail in keys:
             found.setdefault(key, f"{why}{detail}")
@@ -88,6 +91,7 @@ def _near(
     threshold = recipe.threshold or _THRESHOLD
     for path, rows in _candidates(directory, shards, cleaned, recipe):
         table = _table(path, ["doc_key", "text"]).take(pa.array(rows))
+        table = with_texts(table, held_shard(directory / beside(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
             similarity = jaccard(cleaned, other, recipe.preset)
             if similarity >= threshold:
@@ -119,13 +123,13 @@ def _candidates(
             yield path, rows
 
 
-def _passages(shards: list[Path], cleaned: str) -> Iterator[tuple[bytes, str]]:
+def _passages(directory: Path, shards: list[Path], cleaned: str) -> Iterator[tuple[bytes, str]]:
     """Documents that hold passages of the text, with the longest run of words."""
     from pipeline.provenance.fingerprints import build_index, find_passages
 
     index = build_index([("pasted", "excerpt", cleaned)])
-    for path in shards:
-        table = _table(path, ["doc_key", "text"])
+    documents = (_table(path, ["doc_key", "text"]) for path in shards)
+    for table in chain(documents, held_shards(directory)):
         best: dict[int, tuple[int, float]] = {}
         for row in find_passages(table["text"], index).to_pylist():
             words = int(row["longest_run_words"] or 0)

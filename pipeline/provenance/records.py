@@ -130,7 +130,8 @@ class RunRecords:
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
 
     def texts(self, keys: Sequence[bytes], most_bytes: int | None = None) -> dict[bytes, str]:
-        """Cleaned texts by key, cut after `most_bytes`; keys without a text are left out."""
+        """Cleaned texts by key, cut after `most_bytes`. Keys without a text are left out, and those
+        whose text is in quarantine or was taken down."""
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found: dict[bytes, str] = {}
         for path in self._shards():
@@ -220,10 +221,14 @@ def readable(path: Path) -> Iterator[Path]:
 
 
 def texts_of(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:
-    """Texts by key from a table with `doc_key` and `text`, cut after `most_bytes`."""
+    """Texts by key from a table with `doc_key` and `text`, cut after `most_bytes`. Where it has
+    `text_bytes` too, documents whose text was taken out are left out."""
     found = {}
+    sizes = table["text_bytes"] if "text_bytes" in table.column_names else None
     for row in np.flatnonzero(pc.is_in(table["doc_key"], keys).to_numpy()).tolist():
         text = table["text"][row].as_buffer()[:most_bytes].to_pybytes()
+        if not text and sizes is not None and sizes[row].as_py():
+            continue
         found[table["doc_key"][row].as_py()] = text.decode(errors="ignore")
     return found
 

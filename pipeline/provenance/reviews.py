@@ -60,11 +60,13 @@ def record_review(
     Raises InputError for an unknown document or one without a text, ConfigError for spans that are
     missing, unwanted or not in the text, IntegrityError when the event log does not hold together.
     """
+    from pipeline.provenance.quarantined import held_text
     from pipeline.provenance.records import RunRecords
 
     records = RunRecords(directory)
     record = records.find(wanted)
-    text = _text(records.texts([bytes.fromhex(record.place.key)]), record)
+    key = bytes.fromhex(record.place.key)
+    text = _text(records.texts([key]) or held_text(directory, key), record)
     if not by.strip() or not note.strip():
         raise ConfigError("--by and --note: expected the name of a person, and a reason")
     what = {

@@ -2,24 +2,32 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, printable
 from pipeline.provenance.events import append_event, append_line
+from pipeline.provenance.quarantined import held_shards
+from pipeline.provenance.records import readable
 from pipeline.provenance.reviews import REVIEWS, Review
-from pipeline.quarantine.store import held_shards, is_moved, read_days
+from pipeline.quarantine.retention import read_days, read_retention
+from pipeline.runner import manifest_path
+from pipeline.stages.quarantine import NAME
 from pipeline.takedown.holds import held_documents
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """One document in quarantine; `text` is empty when it was purged, `held` says what keeps it."""
+    """One document in quarantine: whether its text was purged, since when it is there, the last day
+    that it is to stay (None: for good), and what `held` says keeps it."""
 
     key: str
     text_key: str
@@ -32,12 +40,18 @@ class Quarantined:
     text_bytes: int
     purged: bool
     since: date | None
+    until: date | None
     held: str
+
+    def is_due(self, today: date) -> bool:
+        """Whether its text stayed as long as it was to stay, and nothing keeps it."""
+        late = self.until is not None and self.until < today
+        return late and not self.purged and not self.held
 
 
 def list_quarantined(directory: Path) -> list[Quarantined]:
-    """Every document in quarantine, without its text, by shard and row. Raises InputError when the
-    run has no such store."""
+    """Every document in quarantine, without its text, by shard and row. Raises InputError for a run
+    that screened nothing."""
     return [about for about, _ in _rows(directory)]
 
 
@@ -45,7 +59,7 @@ def show_quarantined(directory: Path, wanted: str, by: str) -> tuple[Quarantined
     """One document (its key, or the beginning) with its text; an event names who looked."""
     about, text = _one(directory, wanted)
     _note(directory, by, {"action": "show", "doc_key": about.key})
-    return about, text
+    return about, text.as_py()
 
 
 def export_quarantined(directory: Path, out: Path, by: str) -> int:
@@ -53,9 +67,10 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
     many. Raises ConfigError when the file is there."""
     if out.exists():
         raise ConfigError(f"--out {out}: exists; give a new file")
-    rows = [{**plain(about), "text": text} for about, text in _rows(directory)]
+    rows = list(_rows(directory))
     _note(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
-    storage.publish(out, msgspec.json.Encoder().encode_lines(rows))
+    lines = ({**plain(about), "text": text.as_py()} for about, text in rows)
+    storage.publish(out, (msgspec.json.encode(line) + b"\n" for line in lines))
     return len(rows)
 
 
@@ -83,7 +98,7 @@ def _note(directory: Path, by: str, what: dict[str, Any]) -> None:
     append_event(directory, "quarantine", by, what)
 
 
-def _one(directory: Path, wanted: str) -> tuple[Quarantined, str]:
+def _one(directory: Path, wanted: str) -> tuple[Quarantined, pa.LargeStringScalar]:
     found = [row for row in _rows(directory) if row[0].key.startswith(wanted.lower())]
     if len(found) != 1 or len(wanted) < 6:
         what = f"{len(found):,} documents match" if found else "no such document in quarantine"
@@ -91,42 +106,56 @@ def _one(directory: Path, wanted: str) -> tuple[Quarantined, str]:
     return found[0]
 
 
-def _rows(directory: Path) -> Iterator[tuple[Quarantined, str]]:
-    if not is_moved(directory):
+def _rows(directory: Path) -> Iterator[tuple[Quarantined, pa.LargeStringScalar]]:
+    """Every document, and its text, which is read as it is asked for."""
+    if not manifest_path(directory, NAME).exists():
         raise InputError(
-            f"{directory}: no texts in quarantine; `prep quarantine collect` moves those of "
-            "quarantined documents there"
+            f"{directory}: nothing was screened here; expected the directory of a `prep run` or "
+            "`prep screen`"
         )
-    files = [f"{row['input']}/{row['path']}" for row in _inputs(directory)]
-    days = read_days(directory)
+    facts = _Facts(_files(directory), read_days(directory), read_retention(directory))
     for table in held_shards(directory):
         held = held_documents(directory, pc.unique(table["doc_key"]))
-        for row in table.to_pylist():
-            key = row["doc_key"].hex()
-            yield (
-                Quarantined(
-                    key, row["text_key"].hex(), row["source"], files[row["path_id"]],
-                    row["line"] or row["byte_offset"], row["rule"], row["reason"],
-                    tuple(row["evidence"] or ()), row["text_bytes"],
-                    not row["text"] and row["text_bytes"] > 0, days.get(key),
-                    held.get(row["doc_key"], ""),
-                ),
-                row["text"],
-            )  # fmt: skip
+        gone = pc.and_(
+            pc.equal(pc.binary_length(table["text"]), 0), pc.greater(table["text_bytes"], 0)
+        )
+        table = table.append_column("purged", gone)
+        for number, row in enumerate(table.drop_columns(["text"]).to_pylist()):
+            about = facts.about(row, held.get(row["doc_key"], ""))
+            yield about, table["text"][number]
 
 
-def _inputs(directory: Path) -> list[dict[str, str]]:
-    import pyarrow.parquet as pq
+@dataclass(frozen=True)
+class _Facts:
+    """What the store itself does not tell: names of raw shards, and days."""
 
-    from pipeline import layout
+    files: list[str]
+    days: dict[str, date]
+    retention: int | None
 
-    rows: list[dict[str, str]] = pq.read_table(
-        directory / layout.SOURCES, columns=["input", "path"]
-    ).to_pylist()
-    return rows
+    def about(self, row: dict[str, Any], held: str) -> Quarantined:
+        """A row without its text."""
+        key = row["doc_key"].hex()
+        since, until = self.days.get(key), None
+        if since is not None and self.retention is not None:
+            until = since + timedelta(days=self.retention)
+        return Quarantined(
+            key, row["text_key"].hex(), row["source"], self.files[row["path_id"]],
+            row["line"] or row["byte_offset"], row["rule"], row["reason"],
+            tuple(row["evidence"] or ()), row["text_bytes"], row["purged"], since, until, held,
+        )  # fmt: skip
+
+
+def _files(directory: Path) -> list[str]:
+    with readable(directory / layout.SOURCES) as path:
+        rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
+    return [f"{row['input']}/{row['path']}" for row in rows]
 
 
 def plain(about: Quarantined) -> dict[str, Any]:
     """Plain data, for JSON."""
-    since = about.since.isoformat() if about.since else None
-    return {**vars(about), "since": since, "evidence": list(about.evidence)}
+    days = {
+        name: day.isoformat() if day else None
+        for name, day in (("since", about.since), ("until", about.until))
+    }
+    return {**vars(about), **days, "evidence": list(about.evidence)}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import fingerprint_of
 from pipeline.quarantine.access import Quarantined, list_quarantined
-from pipeline.quarantine.store import key_array
+from pipeline.quarantine.retention import read_retention
 from pipeline.takedown.apply import SignOff, apply, resume
 from pipeline.takedown.claim import Claim, LoadedClaim, What
 from pipeline.takedown.copies import outside_copies, stored_copies
@@ -21,7 +21,7 @@ from pipeline.takedown.holds import refuse_held
 from pipeline.takedown.plan import Plan
 from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_takedowns
 from pipeline.takedown.resolve import exactly
-from pipeline.takedown.run_tables import open_run
+from pipeline.takedown.run_tables import key_array, open_run
 
 
 def choose(
@@ -44,14 +44,32 @@ def choose(
     ]
 
 
+def days_of(directory: Path, keys: Sequence[str], older_than: int | None) -> int | None:
+    """The days after which texts are purged: those asked for, or those of the run; None where
+    documents are named. Raises ConfigError when neither is known, or both are asked for."""
+    if keys:
+        if older_than is not None:
+            raise ConfigError("give --older-than DAYS or --document KEY, not both")
+        return None
+    days = read_retention(directory) if older_than is None else older_than
+    if days is None:
+        raise ConfigError(
+            "give --older-than DAYS or --document KEY: the run has no screen.quarantine_days"
+        )
+    return days
+
+
 def purge(
     directory: Path, keys: Sequence[str], older_than: int | None, by: str, today: date
 ) -> Takedown | None:
     """Delete the text of the chosen documents; returns the record, None when there is nothing to
-    do. An interrupted purge goes on as `prep quarantine purge` is called again.
+    do. Without keys and days, those of the run count (`screen.quarantine_days`). An interrupted
+    purge goes on as `prep quarantine purge` is called again.
 
-    Raises InputError when a document that was named is on hold.
+    Raises InputError when a document that was named is on hold, ConfigError when nothing says what
+    to purge.
     """
+    older_than = days_of(directory, keys, older_than)
     for takedown in read_takedowns(directory):
         if takedown.pending and takedown.mode == PURGE:
             resume(directory, takedown.id)
@@ -60,9 +78,13 @@ def purge(
     if not chosen:
         return None
     names = [about.key for about in chosen]
-    refuse_held(directory, key_array(names), "purge")
+    refuse_held(directory, key_array([bytes.fromhex(name) for name in names]), "purge")
     run = open_run(directory)
-    taken = exactly(run, run.rows_of(key_array(names)), "purged from quarantine")
+    taken = exactly(
+        run,
+        run.rows_of(key_array([bytes.fromhex(name) for name in names])),
+        "purged from quarantine",
+    )
     taken = taken.set_column(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pipeline.config import Config, InputConfig
+from pipeline.config import Config
+from pipeline.input_config import InputConfig
 from pipeline.sources.template import Template, column_name, field_path, parse_template
 from pipeline.sources.typed import TypedField
 

@@ -12,6 +12,7 @@ from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.provenance.cluster_summary import Cluster, largest, of_cluster
 from pipeline.provenance.cluster_table import mentioned, read_bands, read_clusters, with_sources
+from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
 from pipeline.provenance.records import texts_of
 from pipeline.provenance.side_by_side import first_difference
 from pipeline.report.clusters import ShownCluster, ShownMember, SourceShare
@@ -36,7 +37,7 @@ class ClusterTables:
 
 @dataclass(frozen=True)
 class _Document:
-    """What the page needs of one document."""
+    """What the page needs of one document; of a quarantined one no text."""
 
     sample: Sample
     state: str
@@ -88,11 +89,14 @@ def _documents(
         texts |= texts_of(inputs.table(shard, ["doc_key", "text"]), wanted, _READ_BYTES)
     found = {}
     for row in tables.documents.filter(pc.is_in(tables.documents["doc_key"], wanted)).to_pylist():
-        key, text = row["doc_key"], texts[row["doc_key"]]
+        key, hidden = row["doc_key"], row["state"] == QUARANTINED
+        text = "" if hidden else texts[key]
         line = row["line"] or row["byte_offset"]
         file = tables.files[row["path_id"]]
-        sample = Sample(key.hex(), row["source"], file, line, excerpt(text))
-        found[key] = _Document(sample, row["state"], text, row["text_bytes"] <= _READ_BYTES)
+        said = IN_QUARANTINE if hidden else excerpt(text)
+        sample = Sample(key.hex(), row["source"], file, line, said)
+        whole = not hidden and row["text_bytes"] <= _READ_BYTES
+        found[key] = _Document(sample, row["state"], text, whole)
     return found
 
 
@@ -112,7 +116,9 @@ def _shown(
 def _member(
     row: dict[str, Any], bands: tuple[int, ...], document: _Document, kept: _Document | None
 ) -> ShownMember:
-    different = first_difference(kept.text, document.text) if kept else None
+    different = None
+    if kept and QUARANTINED not in (kept.state, document.state):
+        different = first_difference(kept.text, document.text)
     kept_passage, passage = different or ((), ())
     equal = kept is not None and different is None and kept.whole and document.whole
     return ShownMember(

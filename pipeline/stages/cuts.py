@@ -59,7 +59,7 @@ def redactions_stage(
         Task(f"redactions of {group[0].path}", RedactionsJob(i, *group), group)
         for i, group in enumerate(groups)
     )
-    return Stage("redactions", 1, _redactions, tasks)
+    return Stage("redactions", 1, _redactions, tasks, reads_texts=False)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def cuts_stage(
         Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, *found, *((r,) if r else ())))
         for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
     )
-    return Stage("cuts", 2, _cuts, tasks)
+    return Stage("cuts", 2, _cuts, tasks, reads_texts=False)
 
 
 def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:

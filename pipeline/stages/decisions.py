@@ -64,4 +64,4 @@ def decisions_stage(
         inputs = (*evidence, *decisions, *(s for s in (works, documents) if s))
         tasks.append(Task(f"decisions of shard {index}", job, inputs))
     settings = {"policy": fingerprint_of(policy.model_dump())}
-    return Stage("decisions", 2, _decisions, tuple(tasks), settings)
+    return Stage("decisions", 2, _decisions, tuple(tasks), settings, reads_texts=False)

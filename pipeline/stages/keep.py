@@ -209,4 +209,4 @@ def keep_stage(
     job = KeepJob(batches, chosen, channels, config.seed, splits.held_out(config))
     settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
     task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))
-    return Stage("keep", 2, _keep, (task,), settings)
+    return Stage("keep", 2, _keep, (task,), settings, reads_texts=False)

@@ -1,5 +1,6 @@
 """Registry: what documents are compared with, compiled and published with the run: the lists of
-origins, artefacts and opt-outs, the works of the registries, and the index of their texts."""
+origins, artefacts and opt-outs, the works of the registries, and the indexes of their titles and
+texts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pipeline.core.config_model import FrozenModel
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.provenance.detectors.captures import Capture, Captures, captures_of
 from pipeline.provenance.detectors.lists import ArtefactList, OriginList
-from pipeline.provenance.detectors.title_index import TitleIndex, build_title_index
+from pipeline.provenance.detectors.title_index import TitleIndex, title_arrays
 from pipeline.provenance.fingerprints.build import build_index
 from pipeline.provenance.fingerprints.index import TABLES, Index
 from pipeline.provenance.registry import combine, load_registry
@@ -21,6 +22,7 @@ from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, by
 
 LISTS = f"{layout.REGISTRY}/lists.json"
 WORKS = f"{layout.REGISTRY}/works.arrow"
+TITLES = f"{layout.REGISTRY}/titles.arrow"
 _NUMBERS = ("reg_no", "doi", "lccn", "isbn13", "asin")
 
 
@@ -47,8 +49,10 @@ def _registry(job: RegistryJob, inputs: Inputs) -> Result:
         return Result((lists,))
     registry = combine([load_registry(Path(place)) for place in job.location])
     index = build_index(registry.references())
-    outputs = (lists, arrow_output(WORKS, registry.works), *_tables(index))
-    return Result(outputs, {"works": len(registry.works), "compared": len(index.works)})
+    works = registry.works
+    titles = arrow_output(TITLES, title_arrays(works))
+    outputs = (lists, arrow_output(WORKS, works), titles, *_tables(index))
+    return Result(outputs, {"works": len(works), "compared": len(index.works)})
 
 
 def _tables(index: Index) -> Iterator[Output]:
@@ -62,29 +66,31 @@ def _index_path(table: str) -> str:
 def registry_stage(lists: Lists, directories: tuple[Path, ...], content: str) -> Stage:
     """The stage that compiles what documents are compared with; it needs no other stage."""
     job = RegistryJob(lists.model_dump_json(), tuple(map(str, directories)), content)
-    return Stage("registry", 1, _registry, (Task("registry of works", job),))
+    return Stage("registry", 2, _registry, (Task("registry of works", job),))
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the stage published: the lists and, where registries were named, the works and the
-    tables of the index."""
+    """What the stage published: the lists and, where registries were named, the works, the arrays
+    of the index of titles and the tables of the index of texts."""
 
     lists: Shard
     works: Shard | None
+    titles: Shard | None
     index: tuple[Shard, ...]
 
     @property
     def shards(self) -> tuple[Shard, ...]:
         """All of it."""
-        return (self.lists, *((self.works,) if self.works else ()), *self.index)
+        there = (shard for shard in (self.works, self.titles) if shard)
+        return (self.lists, *there, *self.index)
 
 
 def published(manifest: StageManifest) -> Published:
     """The shards of the stage by what they hold."""
     by_path = {shard.path: shard for shard in manifest.shards}
     index = tuple(by_path[path] for name in TABLES if (path := _index_path(name)) in by_path)
-    return Published(by_path[LISTS], by_path.get(WORKS), index)
+    return Published(by_path[LISTS], by_path.get(WORKS), by_path.get(TITLES), index)
 
 
 class LookedFor:
@@ -115,7 +121,9 @@ class LookedFor:
     @cached_property
     def titles(self) -> TitleIndex | None:
         """The index of their titles and authors; None without a registry."""
-        return None if self.works is None else build_title_index(self.works)
+        if self.works is None or self._found.titles is None:
+            return None
+        return TitleIndex.of_tables(self.works, self._inputs.table(self._found.titles))
 
     @cached_property
     def numbers(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pipeline.core.ledger import Ledger as RunLedger
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.provenance.cluster_summary import Summary, summarize
+from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
 from pipeline.provenance.recipe import recipe_of
 from pipeline.provenance.records import texts_of
 from pipeline.report import clusters, html, model
@@ -59,8 +60,11 @@ class _Tables:
         self.files = [f"{row['input']}/{row['path']}" for row in sources]
 
     def samples(self, rows: pa.Table) -> tuple[model.Sample, ...]:
-        """Samples for rows of the documents table, in their order."""
-        excerpts = self._excerpts(rows["doc_key"].combine_chunks())
+        """Samples for rows of the documents table, in their order; of quarantined ones no text."""
+        open_ones = rows.filter(pc.not_equal(rows["state"], QUARANTINED))
+        excerpts = self._excerpts(open_ones["doc_key"].combine_chunks())
+        hidden = rows.filter(pc.equal(rows["state"], QUARANTINED))["doc_key"].to_pylist()
+        excerpts |= dict.fromkeys(hidden, IN_QUARANTINE)
         return tuple(
             model.Sample(
                 row["doc_key"].hex(), row["source"], self.paths[row["path_id"]], row["line"],
@@ -195,4 +199,4 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         clean.below("documents"),
         clean.below("drops"), notes,
     )  # fmt: skip
-    return Stage("report", 2, _report, (Task("report", job),), {"notes": list(notes)})
+    return Stage("report", 3, _report, (Task("report", job),), {"notes": list(notes)})

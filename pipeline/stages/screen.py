@@ -22,6 +22,7 @@ from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
 from pipeline.provenance.detectors.passages import detect_passages
 from pipeline.provenance.detectors.sweep import Swept, sweep_all
 from pipeline.provenance.detectors.titles import detect_titles
+from pipeline.provenance.quarantined import beside, with_texts
 from pipeline.sources.remote import is_url
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.stages.plan import Reading
@@ -42,17 +43,20 @@ class RawFile:
 @dataclass(frozen=True)
 class ScreenJob:
     """One documents shard, the raw shards behind it, and what is looked for; `works_only`: nothing
-    but works of the registries."""
+    but works of the registries; `held`: the shard of quarantine/ that has texts of it."""
 
     index: int
     documents: Shard
     files: tuple[RawFile, ...]
     looked_for: Published
     works_only: bool = False
+    held: Shard | None = None
 
 
 def _screen(job: ScreenJob, inputs: Inputs) -> Result:
     batch = inputs.table(job.documents, ["doc_id", *BATCH_COLUMNS])
+    if job.held is not None:
+        batch = with_texts(batch, inputs.table(job.held))
     wanted = _looked_for(job.looked_for, inputs)
     found = list(_works(batch, wanted) if job.works_only else _findings(job, batch, wanted))
     evidence = evidence_rows(batch, found)
@@ -134,14 +138,19 @@ def screen_stage(clean: StageManifest, reading: Reading, looked_for: Published) 
     return Stage("screen", 2, _screen, tuple(tasks))
 
 
-def rescan_stage(clean: StageManifest, looked_for: Published) -> Stage:
-    """The same for documents of a finished run, looking for works of registries only."""
-    tasks = tuple(
-        Task(f"looking through {shard.path}", ScreenJob(index, shard, (), looked_for, True),
-             (shard, *looked_for.shards), shard.size)
-        for index, shard in enumerate(clean.below("documents"))
-    )  # fmt: skip
-    return Stage("screen", 2, _screen, tasks)
+def rescan_stage(
+    clean: StageManifest, looked_for: Published, quarantine: StageManifest | None = None
+) -> Stage:
+    """The same for documents of a finished run, looking for works of registries only; texts that
+    are in quarantine are read there."""
+    held = {shard.path: shard for shard in quarantine.shards} if quarantine else {}
+    tasks = []
+    for index, shard in enumerate(clean.below("documents")):
+        found = held.get(beside(shard.path))
+        job = ScreenJob(index, shard, (), looked_for, True, found)
+        inputs = (shard, *((found,) if found else ()), *looked_for.shards)
+        tasks.append(Task(f"looking through {shard.path}", job, inputs, shard.size))
+    return Stage("screen", 2, _screen, tuple(tasks))
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def documents_stage(
     inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
     names = (TRAIN, *(name for name, _ in keep.fields["settings"]["splits"]))
     task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
-    return Stage("documents", 3, _documents, (task,))
+    return Stage("documents", 3, _documents, (task,), reads_texts=False)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Verdicts: decisions after they spread over the clusters of dedup, as the policy says; publishes
-decisions.parquet and the policy itself."""
+decisions.parquet and the policy itself. Counted: the documents shards with a document in
+quarantine."""
 
 import itertools
 import json
@@ -16,7 +17,6 @@ from pipeline.provenance.evidence import DECISION_SCHEMA
 from pipeline.provenance.policy import Policy, numbered, propagate, worst_decisions
 from pipeline.stage import (
     Inputs,
-    Output,
     Result,
     Stage,
     Task,
@@ -47,9 +47,17 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     taken_over = _taken_over(job, inputs)
     decisions = worst_decisions(decisions, taken_over)
     published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
-    counters = {"decisions": len(decisions), "taken_over": len(taken_over)}
     policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
-    return Result((*_shards(own, decisions), published, policy), counters)
+    parts = _by_shard(own, decisions)
+    counters = {
+        "decisions": len(decisions), "taken_over": len(taken_over),
+        "quarantined": [i for i, part in enumerate(parts) if _quarantines(part)],
+    }  # fmt: skip
+    shards = [
+        arrow_output(f"verdicts/{index:06d}.decisions.arrow", part)
+        for index, part in enumerate(parts)
+    ]
+    return Result((*shards, published, policy), counters)
 
 
 def _tables(shards: tuple[Shard, ...], inputs: Inputs) -> pa.Table:
@@ -96,14 +104,15 @@ def _keys(corpus: Corpus, documents: I64) -> pa.Array:
     return keys.take(pa.array(place))
 
 
-def _shards(own: Batch, decisions: pa.Table) -> list[Output]:
+def _quarantines(decisions: pa.Table) -> bool:
+    return bool(pc.any(pc.equal(decisions["decision"], "quarantine")).as_py())
+
+
+def _by_shard(own: Batch, decisions: pa.Table) -> list[pa.Table]:
     """Per documents shard its rows; a doc_id says in which task its document was read."""
     task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
     bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
-    return [
-        arrow_output(f"verdicts/{index:06d}.decisions.arrow", decisions.slice(low, high - low))
-        for index, (low, high) in enumerate(itertools.pairwise(bounds))
-    ]
+    return [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
 
 
 def verdicts_stage(
@@ -117,4 +126,4 @@ def verdicts_stage(
     job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
     task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
     settings = {"policy": fingerprint_of(policy.model_dump())}
-    return Stage("verdicts", 1, _verdicts, (task,), settings)
+    return Stage("verdicts", 2, _verdicts, (task,), settings, reads_texts=False)

@@ -136,4 +136,5 @@ def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -
         Task(f"takedowns in {s.path}", WithheldJob(i, s, files), (s,), s.size)
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("withheld", 1, _withheld, tasks, {"takedowns": [list(t) for t in takedowns]})
+    settings = {"takedowns": [list(t) for t in takedowns]}
+    return Stage("withheld", 1, _withheld, tasks, settings, reads_texts=False)

@@ -129,8 +129,8 @@ def outside_copies(
     found.append(
         Outside(
             "backups", "", (),
-            "backups, snapshots, exports that were not named, runs packed anew from this one and "
-            "other runs of the same raw shards are not known here; look for them",
+            "not known here, nor are snapshots, exports that were not named, runs packed anew from "
+            "this one and other runs of the same raw shards; look for them",
         )
     )  # fmt: skip
     return tuple(found)

@@ -6,17 +6,15 @@ document begins a row, at the end of the row before it in the stream. In `vsl` l
 a document fill the same columns. A corpus has no labels.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.coverage import lineage_path
+from pipeline.provenance.forward import whereabouts
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -65,96 +63,41 @@ class ShardPlaces:
 
 def find_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> list[ShardPlaces]:
     """The places of the documents that are `gone`, (documents,) bool; `tokens`, as many int64, are
-    the tokens that each document has. Lineage is read one shard at a time."""
-    tables = [_gone_spans(dataset, index, gone) for index in range(len(dataset.shards))]
-    inputs = [_inputs(table) for table in tables]
-    match dataset.layout.name:
-        case "corpus":
-            labels = [_NONE] * len(tables)
-        case "vsl":
-            labels = inputs
-        case "sample":
-            own = [_own_labels(dataset, table, tokens) for table in tables]
-            before = _labels_before(dataset, tables)
-            labels = [_joined(a, b) for a, b in zip(own, before, strict=True)]
-    begun = [_column(t, "doc")[_column(t, "doc_token_start") == 0] for t in tables]
-    return [
-        ShardPlaces(index, *found)
-        for index, found in enumerate(zip(inputs, labels, begun, strict=True))
-        if len(found[0]) or len(found[1])
-    ]
-
-
-_COLUMNS = ["token_start", "token_end", "doc", "doc_token_start"]
-_EMPTY = np.zeros(0, np.int64)
-_NONE = Spans(_EMPTY, _EMPTY, _EMPTY, _EMPTY)
-
-
-def _gone_spans(dataset: SampleDataset, index: int, gone: Mask) -> pa.Table:
-    columns = _COLUMNS if dataset.layout is CORPUS else [*_COLUMNS, "row", "stream_row"]
-    table = _lineage(dataset, index, columns)
-    return table.filter(pa.array(gone[table["doc"].to_numpy()]))
-
-
-def _lineage(dataset: SampleDataset, index: int, columns: Sequence[str]) -> pa.Table:
-    path = lineage_path(dataset.directory / dataset.shards[index].name)
-    return pq.read_table(path, columns=list(columns))
-
-
-def _column(table: pa.Table, name: str) -> I64:
-    values: I64 = table[name].to_numpy().astype(np.int64)
-    return values
-
-
-def _inputs(table: pa.Table) -> Spans:
-    start, stop, doc = (_column(table, name) for name in ("token_start", "token_end", "doc"))
-    row = _column(table, "row") if "row" in table.column_names else np.zeros(len(doc), np.int64)
-    return Spans(row, start, stop, doc)
-
-
-def _own_labels(dataset: SampleDataset, table: pa.Table, tokens: I64) -> Spans:
-    """Labels in the rows of the inputs: one place before these. The last label of the stream asks
-    for a token that is no input of any row."""
-    spans = _inputs(table)
-    last_row = _column(table, "stream_row") == dataset.rows - 1
-    behind = _column(table, "doc_token_start") + spans.stop - spans.start
-    goes_on = last_row & (behind < tokens[spans.doc])
-    start, stop = np.maximum(spans.start, 1) - 1, spans.stop - 1 + goes_on
-    return _kept(Spans(spans.row, start, stop, spans.doc))
-
-
-def _labels_before(dataset: SampleDataset, tables: list[pa.Table]) -> list[Spans]:
-    """Per shard, last labels of rows whose next row in the stream begins with such a document."""
-    stream_row = np.concatenate([_EMPTY, *(_column(t, "stream_row") for t in tables)])
-    first = np.concatenate([_EMPTY, *(_column(t, "token_start") for t in tables)]) == 0
-    doc = np.concatenate([_EMPTY, *(_column(t, "doc") for t in tables)])
-    chosen = first & (stream_row > 0)
-    wanted, doc = stream_row[chosen] - 1, doc[chosen]
-    order = np.argsort(wanted)
-    wanted, doc = wanted[order], doc[order]
-    if not len(wanted):
-        return [_NONE] * len(tables)
-    last = dataset.max_sequence_length - 1
+    the tokens that each document has. They are looked up in the inverse of the split's lineage.
+    Raises InputError when the run has none."""
+    docs = np.flatnonzero(gone)
+    places = whereabouts(dataset, docs, tokens[docs]).places
+    names = [f"{dataset.directory.name}/{info.name}" for info in dataset.shards]
+    shard = pc.index_in(places["file"], value_set=pa.array(names, pa.string())).to_numpy()
+    columns = {name: _column(places, name) for name in _COLUMNS}
+    order = np.lexsort((columns["token_start"], columns["row"], shard))
+    columns = {name: column[order] for name, column in columns.items()}
     found = []
-    for index in range(len(tables)):
-        table = _lineage(dataset, index, ["row", "stream_row"])
-        there, at = np.unique(_column(table, "stream_row"), return_index=True)
-        place = np.searchsorted(there, wanted)
-        here = (place < len(there)) & (there[np.minimum(place, len(there) - 1)] == wanted)
-        row = _column(table, "row")[at[place[here]]]
-        column = np.full(len(row), last, np.int64)
-        found.append(Spans(row, column, column + 1, doc[here]))
+    for index in np.unique(shard).tolist():
+        here = slice(*np.searchsorted(shard[order], [index, index + 1]))
+        found.append(_in_shard(index, {name: column[here] for name, column in columns.items()}))
     return found
 
 
-def _joined(first: Spans, second: Spans) -> Spans:
-    parts = [np.concatenate(pair) for pair in zip(vars(first).values(), vars(second).values(),
-                                                  strict=True)]  # fmt: skip
-    order = np.lexsort((parts[1], parts[0]))
-    return Spans(*(part[order] for part in parts))
+_COLUMNS = ("row", "token_start", "token_end", "doc", "doc_token_start", "label_start", "label_end")
 
 
-def _kept(spans: Spans) -> Spans:
-    """Without those that hold nothing."""
-    filled = spans.stop > spans.start
-    return Spans(*(column[filled] for column in vars(spans).values()))
+def _column(places: pa.Table, name: str) -> I64:
+    values: I64 = pc.fill_null(places[name], 0).to_numpy().astype(np.int64)
+    return values
+
+
+def _in_shard(index: int, columns: dict[str, I64]) -> ShardPlaces:
+    """The places of one shard: `_COLUMNS` of its windows, by row and first input."""
+    inputs, labels = (_spans(columns, *names) for names in _RANGES)
+    begins = (columns["doc_token_start"] == 0) & (columns["token_end"] > columns["token_start"])
+    return ShardPlaces(index, inputs, labels, columns["doc"][begins])
+
+
+_RANGES = (("token_start", "token_end"), ("label_start", "label_end"))
+
+
+def _spans(columns: dict[str, I64], first: str, last: str) -> Spans:
+    """The windows in which this range holds something."""
+    held = columns[last] > columns[first]
+    return Spans(*(columns[name][held] for name in ("row", first, last, "doc")))

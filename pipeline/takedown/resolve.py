@@ -17,9 +17,9 @@ from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.evidence import screened
 from pipeline.provenance.masked import text_of_work
 from pipeline.provenance.records import readable
+from pipeline.provenance.siblings import Sibling, find_siblings
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.run_tables import RunTables, key_array
-from pipeline.takedown.siblings import Sibling, find_siblings
 from pipeline.takedown.texts import Passages, same_text
 
 I64 = npt.NDArray[np.int64]
@@ -216,8 +216,8 @@ def _close(run: RunTables, found: _Found) -> None:
     while size != len(found.because):
         size = len(found.because)
         _add_same_text(run, found)
-        siblings = find_siblings(clusters, run.keys_of(found.rows))
-        for sibling in siblings.verified:
+        siblings = find_siblings(clusters, run.keys_of(found.rows).to_pylist(), only_verified=True)
+        for sibling in siblings.tied:
             _add_sibling(run, found, sibling)
     for sibling in siblings.elsewhere:
         found.told[sibling.key] = (

@@ -16,13 +16,14 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
+from pipeline.provenance.quarantined import beside, held_shard, keys_of, with_texts
 from pipeline.provenance.records import readable
 from pipeline.runner import STAGE_MANIFESTS
 
 I64 = npt.NDArray[np.int64]
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "byte_length", "text_bytes",
             "state", "split", "tokens"]  # fmt: skip
-_TEXT_STORIES = ("prepare", "dedup", "index", "clean", "repack")
+_TEXT_STORIES = ("prepare", "dedup", "index", "clean", "screen", "repack")
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,15 @@ class RunTables:
         return self.documents["doc_key"].take(pa.array(rows)).combine_chunks()
 
     def text_shards(self) -> Iterator[pa.Table]:
-        """Every shard of documents/ that is there, memory-mapped."""
+        """Every shard of documents/ that is there, memory-mapped; and, once more, those of its rows
+        whose texts are in quarantine, with these."""
         for path in sorted((self.directory / "documents").glob("*.arrow")):
             with readable(path):
-                yield pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            yield table
+            held = held_shard(self.directory / beside(path.name))
+            if len(held):
+                yield with_texts(table.filter(pc.is_in(table["doc_key"], keys_of(held))), held)
 
     def splits(self) -> list[str]:
         """The splits that have shards."""

@@ -35,7 +35,8 @@ def show_plan(plan: Plan) -> None:
         print_line(f"stored: {copy.store}: {copy.files:,} files{count}: will be {copy.done}")
     for left in plan.outside:
         lines = f" ({len(left.lines):,} lines)" if left.lines else ""
-        print_line(f"out of reach: {left.what} {left.where}{lines}: {left.instruction}")
+        where = f" {left.where}" if left.where else ""
+        print_line(f"out of reach: {left.what}{where}{lines}: {left.instruction}")
     for told in plan.told[:_MOST]:
         print_line(f"not taken down: {told.key}: {told.why}")
     for item in plan.nothing:

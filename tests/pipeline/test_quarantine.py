@@ -1,9 +1,7 @@
-"""The quarantine store: moved, looked at, released, purged, held."""
+"""The quarantine store: looked at, released, purged, held."""
 
 import json
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -15,18 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.core import failpoint, lock, storage
+from pipeline.clean_alone import story_of
+from pipeline.config import load_config
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.preparation import run as run_config
 from pipeline.provenance.events import verify_events
+from pipeline.provenance.pasted_text import find_text
+from pipeline.provenance.registry.importing import Settings, import_works
+from pipeline.provenance.reviews import record_review
 from pipeline.quarantine.access import (
     export_quarantined,
     list_quarantined,
     release_quarantined,
     show_quarantined,
 )
-from pipeline.quarantine.command import collect_texts
 from pipeline.quarantine.purge import purge
-from pipeline.quarantine.store import is_apart, is_moved, restore
+from pipeline.quarantine.retention import read_days
+from pipeline.screen_alone import SCREEN
 from pipeline.takedown.holds import lift_hold, read_holds, set_hold
 from pipeline.verify import verify
 
@@ -38,9 +41,9 @@ def quarantined(run: Path) -> list[str]:
     return [key.hex() for key in table["doc_key"].to_pylist()]
 
 
-def texts(run: Path) -> dict[str, str]:
-    found = {}
-    for path in sorted((run / "documents").glob("*.arrow")):
+def texts(run: Path, store: str = "documents") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in sorted((run / store).glob("*.arrow")):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         keys = [key.hex() for key in table["doc_key"].to_pylist()]
         found |= dict(zip(keys, table["text"].to_pylist(), strict=True))
@@ -49,137 +52,145 @@ def texts(run: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(small_run: Any, tmp_path: Path) -> Path:
-    shutil.copytree(small_run.directory, tmp_path / "run")
-    return tmp_path / "run"
+    """A run whose documents are in quarantine since DAY."""
+    out = Path(shutil.copytree(small_run.directory, tmp_path / "run"))
+    days = dict.fromkeys(quarantined(out), DAY.isoformat())
+    (out / "journal/quarantine.json").write_text(json.dumps(days))
+    return out
 
 
-@pytest.fixture
-def apart(run: Path) -> Path:
-    collect_texts(run, DAY)
-    return run
-
-
-def test_texts_are_moved_and_nothing_else(run: Path, small_run: Any) -> None:
-    before = texts(run)
-    held = quarantined(run)
-    assert held
-    assert collect_texts(run, DAY) == len(held)
-    after = texts(run)
-    assert {key for key in before if after[key] != before[key]} == set(held)
-    assert {after[key] for key in held} == {""}
-    for key in held:
-        about, text = show_quarantined(run, key, "Jane")
-        assert text == before[key]
-        assert about.rule
-    verify(run)
-    manifest = pipeline.run(small_run.corpus.config, run, 0)
-    assert set(manifest.reused) == set(manifest.stages) - {"quarantine"}
-    assert texts(run) == after
-    verify(run)
-
-
-def test_restored_bytes_are_those_that_were_read(run: Path, small_run: Any) -> None:
-    collect_texts(run, DAY)
-    with lock.hold(run):
-        restore(run)
-    for path in sorted((small_run.directory / "documents").glob("*.arrow")):
-        assert storage.hash_file(run / "documents" / path.name) == storage.hash_file(path)
-    assert is_apart(run)
-    assert not is_moved(run)
-
-
-def test_a_run_that_screens_again_sees_the_texts_and_moves_them_again(
-    apart: Path, small_run: Any
-) -> None:
-    """Another tokenizer setting reads texts; the outcome is that of a run without quarantine."""
-    before = texts(small_run.directory)
-    held = quarantined(apart)
-    changes = ("clean.min_length=210", "dedup.preset=none")
-    pipeline.run(small_run.corpus.config, apart, 0, overrides=changes)
-    fresh = apart.parent / "fresh"
-    pipeline.run(small_run.corpus.config, fresh, 0, overrides=changes)
-    params = [json.loads((r / "hdf5/train/data_params.json").read_bytes()) for r in (apart, fresh)]
-    assert params[0]["dataset_hash"] == params[1]["dataset_hash"]
-    again = quarantined(apart)
-    assert again == quarantined(fresh)
-    assert {texts(apart)[key] for key in again} == {""}
-    assert show_quarantined(apart, held[0], "Jane")[1] == before[held[0]]
-    verify(apart)
-
-
-def test_every_look_is_an_event(apart: Path, tmp_path: Path) -> None:
-    key = quarantined(apart)[0]
-    show_quarantined(apart, key[:8], "Jane")
-    export_quarantined(apart, tmp_path / "held.jsonl", "Joe")
+def test_every_look_is_an_event(run: Path, tmp_path: Path) -> None:
+    key = quarantined(run)[0]
+    show_quarantined(run, key[:8], "Jane")
+    export_quarantined(run, tmp_path / "held.jsonl", "Joe")
     records = [json.loads(line) for line in (tmp_path / "held.jsonl").read_text().splitlines()]
-    assert sorted(r["key"] for r in records) == sorted(quarantined(apart))
+    assert sorted(r["key"] for r in records) == sorted(quarantined(run))
     assert all(record["text"] for record in records)
-    told = [(e.by, e.what["action"]) for e in verify_events(apart).events if e.kind == "quarantine"]
+    told = [(e.by, e.what["action"]) for e in verify_events(run).events if e.kind == "quarantine"]
     assert told[-2:] == [("Jane", "show"), ("Joe", "export")]
     with pytest.raises(ConfigError, match="--by"):
-        show_quarantined(apart, key, " ")
+        show_quarantined(run, key, " ")
     with pytest.raises(InputError, match="no such document"):
-        show_quarantined(apart, "00" * 16, "Jane")
+        show_quarantined(run, "00" * 16, "Jane")
     with pytest.raises(ConfigError, match="exists"):
-        export_quarantined(apart, tmp_path / "held.jsonl", "Joe")
+        export_quarantined(run, tmp_path / "held.jsonl", "Joe")
 
 
-def test_purge_deletes_texts_and_keeps_the_rest(apart: Path, small_run: Any) -> None:
-    before = texts(small_run.directory)
-    found = quarantined(apart)
+def test_purge_deletes_texts_and_keeps_the_rest(run: Path, small_run: Any) -> None:
+    before = texts(small_run.directory, "quarantine")
+    found = quarantined(run)
     held = [key for key in found if [before[k] for k in found].count(before[key]) == 1]
-    done = purge(apart, (held[0],), None, "Jane", DAY)
+    done = purge(run, (held[0],), None, "Jane", DAY)
     assert done is not None
     assert done.id == "purge-0001"
-    about = {a.key: a for a in list_quarantined(apart)}
+    about = {a.key: a for a in list_quarantined(run)}
     assert about[held[0]].purged
     assert about[held[0]].text_bytes == len(before[held[0]].encode())
     probe = before[held[0]][40:80].splitlines()[0].encode()
-    assert not [p for p in apart.rglob("*.arrow") if probe in p.read_bytes()]
-    verify(apart)
-    assert purge(apart, (held[0],), None, "Jane", DAY) is None
-    manifest = pipeline.run(small_run.corpus.config, apart, 0)
-    assert set(manifest.reused) == set(manifest.stages) - {"quarantine"}
+    assert not [p for p in run.rglob("*.arrow") if probe in p.read_bytes()]
+    verify(run)
+    assert purge(run, (held[0],), None, "Jane", DAY) is None
+    manifest = pipeline.run(small_run.corpus.config, run, 0)
+    assert set(manifest.reused) == set(manifest.stages)
     with pytest.raises(InputError, match="was purged"):
-        release_quarantined(apart, held[0], "Jane", "own work")
-    kinds = [e.kind for e in verify_events(apart).events]
+        release_quarantined(run, held[0], "Jane", "own work")
+    kinds = [e.kind for e in verify_events(run).events]
     assert kinds.count("purge") == 1
 
 
-def test_a_purge_leaves_other_copies_of_the_text(apart: Path, small_run: Any) -> None:
+def test_a_purge_leaves_other_copies_of_the_text(run: Path, small_run: Any) -> None:
     """Only the document goes, not whatever has the same text."""
-    held = set(quarantined(apart))
-    before = texts(small_run.directory)
-    purge(apart, sorted(held), None, "Jane", DAY)
-    pipeline.run(small_run.corpus.config, apart, 0, overrides=("seed=8",))
-    table = pq.read_table(apart / "documents.parquet").to_pylist()
+    held = set(quarantined(run))
+    before = texts(small_run.directory, "quarantine")
+    purge(run, sorted(held), None, "Jane", DAY)
+    pipeline.run(small_run.corpus.config, run, 0, overrides=("seed=8",))
+    table = pq.read_table(run / "documents.parquet").to_pylist()
     ends = {row["doc_key"].hex(): row["state"] for row in table}
     assert {ends[key] for key in held} == {"dropped"}
     assert sum(state == "kept" for state in ends.values()) > 100
-    assert {before[key] for key in held}.isdisjoint(texts(apart).values())
-    verify(apart)
+    assert {before[key] for key in held}.isdisjoint(texts(run).values())
+    verify(run)
 
 
-def test_retention_counts_days(apart: Path) -> None:
-    assert purge(apart, (), 30, "Jane", DAY + timedelta(days=30)) is None
-    done = purge(apart, (), 30, "Jane", DAY + timedelta(days=31))
+def test_retention_counts_days(run: Path) -> None:
+    assert purge(run, (), 30, "Jane", DAY + timedelta(days=30)) is None
+    done = purge(run, (), 30, "Jane", DAY + timedelta(days=31))
     assert done is not None
-    assert done.value["documents"]["count"] == len(quarantined(apart))
+    assert done.value["documents"]["count"] == len(quarantined(run))
 
 
-def test_holds_forbid_deletion(apart: Path, tmp_path: Path) -> None:
-    held = quarantined(apart)
-    set_hold(apart, held[0], "Counsel", "case 7")
+def test_retention_of_a_config(run: Path, small_run: Any) -> None:
+    """The run says how long; nothing but a purge deletes, and a hold keeps."""
+    with pytest.raises(ConfigError, match=r"no screen\.quarantine_days"):
+        purge(run, (), None, "Jane", DAY)
+    for _ in range(2):
+        pipeline.run(small_run.corpus.config, run, 0, overrides=("screen.quarantine_days=30",))
+    held = list_quarantined(run)
+    assert {(about.since, about.until) for about in held} == {(DAY, DAY + timedelta(days=30))}
+    assert not any(about.purged for about in held)
+    set_hold(run, held[0].key, "Counsel", "case 7")
+    late = DAY + timedelta(days=31)
+    assert not any(about.is_due(DAY + timedelta(days=30)) for about in held)
+    assert [a.is_due(late) for a in list_quarantined(run)] == [False] + [True] * (len(held) - 1)
+    done = purge(run, (), None, "Jane", late)
+    assert done is not None
+    assert done.value["documents"]["count"] == len(held) - 1
+    assert done.value["claim"]["basis"] == "in quarantine for over 30 days"
+    assert [about.purged for about in list_quarantined(run)] == [False] + [True] * (len(held) - 1)
+    assert not any(about.is_due(late) for about in list_quarantined(run))
+
+
+def test_days_are_those_of_the_first_run(run: Path, small_run: Any) -> None:
+    """They go on while texts go back and forth, and end when a document leaves quarantine."""
+    pipeline.run(small_run.corpus.config, run, 0, overrides=("seed=8",))
+    assert read_days(run) == dict.fromkeys(quarantined(run), DAY)
+    about = next(a for a in list_quarantined(run) if a.rule == "marker-download")
+    release_quarantined(run, about.key, "Jane", "own work")
+    pipeline.run(small_run.corpus.config, run, 0, overrides=("seed=8",))
+    assert read_days(run) == dict.fromkeys(quarantined(run), DAY)
+    assert about.key not in read_days(run)
+
+
+def test_purge_of_a_run_that_only_screened(tmp_path: Path, small_run: Any) -> None:
+    out = tmp_path / "screened"
+    loaded = load_config(small_run.corpus.config)
+    run_config(loaded, out, 0, story=SCREEN)
+    key = quarantined(out)[0]
+    assert purge(out, (key,), None, "Jane", DAY) is not None
+    verify(out)
+    manifest = run_config(loaded, out, 0, story=SCREEN)
+    assert set(manifest.reused) == set(manifest.stages)
+    assert [about.purged for about in list_quarantined(out) if about.key == key] == [True]
+
+
+def test_a_purged_document_does_not_come_back(run: Path, small_run: Any) -> None:
+    """Neither as texts are put back for another policy, nor as its raw shard is read again."""
+    gone = next(about for about in list_quarantined(run) if about.rule == "origin-listed")
+    text = texts(run, "quarantine")[gone.key]
+    purge(run, (gone.key,), None, "Jane", DAY)
+    copies = [p for p in run.rglob("*.arrow") if text[:60].encode() in p.read_bytes()]
+    for path in (run / "documents").glob("*.arrow"):
+        path.unlink()
+    pipeline.run(small_run.corpus.config, run, 0)
+    assert texts(run)[gone.key] == texts(run, "quarantine")[gone.key] == ""
+    found = [p for p in run.rglob("*.arrow") if text[:60].encode() in p.read_bytes()]
+    assert found == copies
+    verify(run)
+
+
+def test_holds_forbid_deletion(run: Path, tmp_path: Path) -> None:
+    held = quarantined(run)
+    set_hold(run, held[0], "Counsel", "case 7")
     with pytest.raises(InputError, match="must be kept for now"):
-        purge(apart, (held[0],), None, "Jane", DAY)
-    done = purge(apart, (), 0, "Jane", DAY + timedelta(days=1))
+        purge(run, (held[0],), None, "Jane", DAY)
+    done = purge(run, (), 0, "Jane", DAY + timedelta(days=1))
     assert done is None or done.value["documents"]["count"] == len(held) - 1
-    assert [hold.what for hold in read_holds(apart)] == [held[0]]
-    lift_hold(apart, held[0], "Counsel", "case closed")
-    assert read_holds(apart) == ()
-    assert purge(apart, (held[0],), None, "Jane", DAY) is not None
+    assert [hold.what for hold in read_holds(run)] == [held[0]]
+    lift_hold(run, held[0], "Counsel", "case closed")
+    assert read_holds(run) == ()
+    assert purge(run, (held[0],), None, "Jane", DAY) is not None
     with pytest.raises(InputError, match="not on hold"):
-        lift_hold(apart, held[0], "Counsel", "again")
+        lift_hold(run, held[0], "Counsel", "again")
 
 
 def test_holds_forbid_takedowns(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
@@ -196,65 +207,94 @@ def test_holds_forbid_takedowns(run: Path, tmp_path: Path, prep: Callable[..., A
     verify(run)
 
 
-def test_a_released_document_is_taken_in(apart: Path, small_run: Any) -> None:
-    held = quarantined(apart)
-    release_quarantined(apart, held[0], "Jane", "own work")
-    review = json.loads((apart / "reviews.jsonl").read_text().splitlines()[-1])
+def test_a_released_document_has_a_review(run: Path) -> None:
+    """The next run takes it: see test_quarantine_store.py."""
+    held = quarantined(run)
+    release_quarantined(run, held[0], "Jane", "own work")
+    review = json.loads((run / "reviews.jsonl").read_text().splitlines()[-1])
     assert (review["doc_key"], review["decision"], review["by"]) == (held[0], "allow", "Jane")
 
 
 def test_command(run: Path, prep: Callable[..., Any], tmp_path: Path) -> None:
-    assert "no texts in quarantine" in prep("quarantine", "list", run).err
-    assert prep("quarantine", "collect", run).code == 0
     told = json.loads(prep("quarantine", "list", run, "--json").out)
     assert {about["key"] for about in told} == set(quarantined(run))
+    assert {(about["since"], about["until"], about["due"]) for about in told} == {
+        (DAY.isoformat(), None, False)
+    }
     key = told[0]["key"]
     assert prep("quarantine", "show", run, key, "--by", "Jane").code == 0
     options = ("--by", "Jane", "--reason", "case 7")
     assert prep("quarantine", "hold", run, key, *options).code == 0
     assert "on hold by Jane" in prep("quarantine", "list", run).out
     assert prep("quarantine", "purge", run, "--by", "Jane").code == 2
+    both = ("--document", key, "--older-than", 1)
+    assert prep("quarantine", "purge", run, "--by", "Jane", *both).code == 2
     assert prep("quarantine", "purge", run, "--by", "J", "--document", key).code == 3
     assert prep("quarantine", "unhold", run, key, *options).code == 0
     assert prep("quarantine", "purge", run, "--by", "J", "--document", key).code == 0
     assert prep("verify", run).code == 0
 
 
-@pytest.mark.crash
-def test_collect_killed_at_fault_points(run: Path, small_run: Any, tmp_path: Path) -> None:
-    """No text is lost: the same command, or the run itself, brings the undisturbed end."""
-    whole = tmp_path / "whole"
-    shutil.copytree(run, whole)
-    collect_texts(whole, DAY)
-    for number in range(1, 200, 5):
-        out = tmp_path / "killed"
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(run, out)
-        code = _forked(out, f"*@{number}=kill")
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        if number % 2:
-            pipeline.run(small_run.corpus.config, out, 0)
-        collect_texts(out, DAY)
-        verify(out)
-        assert texts(out) == texts(whole)
-        shown = {a.key: show_quarantined(out, a.key, "J")[1] for a in list_quarantined(out)}
-        assert shown == {a.key: show_quarantined(whole, a.key, "J")[1]
-                         for a in list_quarantined(whole)}  # fmt: skip
-    assert number > 15
+def test_due_documents_are_listed(run: Path, small_run: Any, prep: Callable[..., Any]) -> None:
+    pipeline.run(small_run.corpus.config, run, 0, overrides=("screen.quarantine_days=1",))
+    assert "2026-03-03, due" in prep("quarantine", "list", run).out
+    ended = prep("quarantine", "purge", run, "--by", "Jane")
+    assert ended.code == 0
+    assert "purge-0001: 3 texts deleted" in ended.out
+    assert "due" not in prep("quarantine", "list", run).out
 
 
-def _forked(run: Path, plan: str) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            os.environ["WAFERMILL_FAILPOINT"] = plan
-            failpoint._hits.clear()
-            failpoint._plan = failpoint._read_plan()
-            collect_texts(run, DAY)
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def test_other_commands_show_no_text(run: Path, prep: Callable[..., Any]) -> None:
+    """They say where it stands and how to look at it."""
+    held = texts(run, "quarantine")
+    for key, text in held.items():
+        explained = prep("explain", run, key)
+        assert f"in quarantine: `prep quarantine show DIR {key[:6]} --by NAME`" in explained.out
+        assert json.loads(prep("explain", run, key, "--json").out)["in_quarantine"] is True
+        assert text[:40] not in explained.out
+    key = next(key for key in held if list(held.values()).count(held[key]) == 2)
+    cluster = prep("inspect", run, "--cluster", key)
+    dropped = prep("inspect", run, "--dropped", "origin-listed")
+    for shown in (cluster, dropped):
+        assert shown.code == 0
+        assert "its text is in quarantine" in shown.out
+        assert held[key][:40] not in shown.out
+
+
+def test_a_run_that_screens_nothing_has_no_store(
+    small_run: Any, tmp_path: Path, prep: Callable[..., Any]
+) -> None:
+    run_config(load_config(small_run.corpus.config), tmp_path / "run", 0, story=story_of("jsonl"))
+    ended = prep("quarantine", "list", tmp_path / "run")
+    assert ended.code == 3
+    assert "nothing was screened here" in ended.err
+
+
+def test_texts_in_quarantine_are_compared(
+    run: Path, small_run: Any, tmp_path: Path, prep: Callable[..., Any]
+) -> None:
+    """Whoever looks for a text finds it there: a pasted one, a claim, a registry that comes later,
+    a review of a span."""
+    about = next(a for a in list_quarantined(run) if a.rule == "marker-download")
+    text = texts(run, "quarantine")[about.key]
+    words = text.split()
+    part = " ".join(words[10:90])
+    keys = pq.read_table(run / "documents.parquet")["doc_key"].to_pylist()
+    row = keys.index(bytes.fromhex(about.key))
+    assert row in find_text(run, part).rows
+    edited = text.replace(words[40], "elsewhere", 1)
+    assert row in find_text(run, edited, with_passages=False).rows
+    (tmp_path / "book.txt").write_text(text)
+    claim = "id: c1\nclaimant: P\nreceived: 2026-03-01\nbasis: b\nwhat: {texts: [book.txt]}\n"
+    (tmp_path / "claim.yaml").write_text(claim)
+    planned = prep("takedown", tmp_path / "claim.yaml", "--run", run, "--plan", "--json")
+    assert planned.code == 0, planned.err
+    assert about.key in planned.out
+    (tmp_path / "works.csv").write_text("title,text\nA book,book.txt\n")
+    import_works([tmp_path / "works.csv"], tmp_path / "works", Settings(texts=tmp_path))
+    assert prep("rescan", run, "--registry", tmp_path / "works", "--name", "later").code == 0
+    found = pq.read_table(run / "rescans/later/evidence.parquet")
+    matched = found.filter(pc.equal(found["detector"], "text_match"))["doc_key"].to_pylist()
+    assert bytes.fromhex(about.key) in matched
+    review = record_review(run, about.key, "redact", "Jane", "a name", [(0, 5)])
+    assert review.text_key == about.text_key

@@ -194,6 +194,7 @@ def test_works_that_are_registered_later(raw: Path, tmp_path: Path, prep: Prep) 
     assert len(rescan(asked, 0).reused) == len(first.stages)
     shown = prep("rescan", out, "--registry", demo_registry(), "--name", "other", "--workers", 2)
     assert shown.code == 0 and "1 works matched" in shown.out
+    assert "under a second of one core" in shown.out
     files = ("evidence.parquet", "decisions.parquet")
     for name in files:
         assert (asked.out / name).read_bytes() == (out / "rescans/other" / name).read_bytes()

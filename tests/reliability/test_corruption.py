@@ -156,6 +156,8 @@ def test_prep_run_rebuilds_exactly_what_was_damaged(
         mended = prep("run", collection.config, "--out", run, "--workers", 0)
         assert mended.code == 0, f"{relative} {done}: {mended.err}"
         wanted = {stage: tasks} if stage else {}
+        if relative.parts[0] == "quarantine":
+            wanted["clean"] = 1  # its texts stand nowhere else: the raw shard is read again
         assert mended.tasks == wanted, f"{relative} {done}: {mended.tasks}"
         undamaged(run)
 

@@ -40,6 +40,7 @@ screen: {registry: [works], policy: policy.yaml}
 POLICY = """\
 version: 1
 rules:
+  - {id: books, when: {origin.target: books3}, decision: quarantine, reason: a listed origin}
   - id: overlap
     when: {text_match.work_id: any, not: [artefact, origin]}
     decision: redact
@@ -105,7 +106,10 @@ def test_power_loss(sweep: Sweep, collection: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("change", ["pack.max_sequence_length=48", "seed=9", "dedup.preset=none"])
+@pytest.mark.parametrize(
+    "change", ["pack.max_sequence_length=48", "seed=9", "dedup.preset=none", "lines.unit=line"]
+)
 def test_kills_while_a_finished_run_is_rebuilt(sweep: Sweep, collection: Any, change: str) -> None:
+    """The last one looks at texts, which then leave quarantine and go back to it."""
     result = sweep("pipeline", "--config", collection.config, "--set", change, "--every", 9)
     assert result["bad"] == []

@@ -125,7 +125,7 @@ def test_a_second_run_is_refused_and_a_dead_holder_is_not_waited_for(
 ) -> None:
     out = tmp_path / "run"
     first = start(out, 0, "task.start.tokenizer@1=sleep:60")
-    first.wait_for("manifests/keep.json")
+    first.wait_for("manifests/quarantine.json")
     before = storage.tree_hash(out)
     for command in (("run", collection.config, "--out", out, "--workers", 0), ("clean-up", out)):
         second = prep(*command)

@@ -170,6 +170,14 @@ class SimulatedTransport:
                 raise self._failed(f"leaf {leaf} never ran: its wafer has ended")
         return [outputs[leaf] for leaf in sorted(outputs)]
 
+    @property
+    def processes(self) -> int:
+        """One."""
+        return 1
+
+    def bring_home(self) -> None:
+        """All roles share this process's memory."""
+
     # Messages and time.
 
     def _check_whole(self) -> None:

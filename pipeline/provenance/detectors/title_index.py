@@ -72,17 +72,29 @@ class WorkName(NamedTuple):
     authors: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
+ARRAYS = pa.schema([
+    ("slots", pa.large_list(pa.int32())), ("hashes", pa.large_list(pa.uint64())),
+    ("idf", pa.large_list(pa.float32())), ("rare", pa.large_list(pa.uint8())),
+    ("file_starts", pa.large_list(pa.int64())), ("filed", pa.large_list(pa.int32())),
+    ("title_starts", pa.large_list(pa.int64())), ("words", pa.large_list(pa.int32())),
+    ("author_starts", pa.large_list(pa.int64())), ("surnames", pa.large_list(pa.int32())),
+])  # fmt: skip
+"""The arrays of a `TitleIndex`, in one row, so that one file holds them and can be mapped."""
+_NAMES = ["work_id", "title_raw", "subtitle", "authors"]
+
+
 @dataclass(frozen=True)
 class TitleIndex:
     """W works by the V words of their proper titles and authors' surnames.
 
-    slots (S,) int32: word by hash, -1 where empty, S a power of two; hashes (V,) uint64; idf (V,)
-    float32; rare (V,) bool; filed (F,) int32: works filed under word v [file_starts[v]:
-    file_starts[v + 1]]; words (T,) int32: title words of work w [title_starts[w]:…]; surnames
-    (N,) int32: last words of its authors' surnames [author_starts[w]:…].
+    works: `_NAMES` of WORKS. slots (S,) int32: word by hash, -1 where empty, S a power of two;
+    hashes (V,) uint64; idf (V,) float32; rare (V,) bool; filed (F,) int32: works filed under word v
+    [file_starts[v]: file_starts[v + 1]]; words (T,) int32: title words of work w
+    [title_starts[w]:…]; surnames (N,) int32: last words of its authors' surnames
+    [author_starts[w]:…]. All arrays are read-only, so that kernels are compiled once.
     """
 
-    works: tuple[tuple[str, str, tuple[str, ...]], ...]
+    works: pa.Table
     slots: I32
     hashes: U64
     idf: F32
@@ -94,17 +106,26 @@ class TitleIndex:
     author_starts: I64
     surnames: I32
 
+    @classmethod
+    def of_tables(cls, works: pa.Table, arrays: pa.Table) -> "TitleIndex":
+        """The index of a registry's works from what `title_arrays` made of them."""
+        found = {name: arrays[name].chunk(0).flatten().to_numpy() for name in ARRAYS.names}
+        found["rare"] = found["rare"].view(np.bool_)
+        return cls(works.select(_NAMES), **found)
+
     def __len__(self) -> int:
         return len(self.works)
 
     def name(self, work: int) -> WorkName:
         """What a work is called."""
-        work_id, title, authors = self.works[work]
+        (row,) = self.works.slice(work, 1).to_pylist()
+        title, authors = _title(row["title_raw"], row["subtitle"]), row["authors"]
         parts = split_title(title)
         readings = (parts.title, f"{parts.title} {parts.subtitle}")
         titles = dict.fromkeys(text for r in readings if (text := normalise_title(r)))
         names = authors or split_authors(parts.responsibility)
-        return WorkName(work_id, title, tuple(map(self._weighed, titles)), _authors(names))
+        weighed = tuple(map(self._weighed, titles))
+        return WorkName(row["work_id"], title, weighed, _authors(names))
 
     def _weighed(self, text: str) -> WeighedTitle:
         """A word of subtitles only weighs as one of one title, or as a common one."""
@@ -134,26 +155,27 @@ def build_title_index(works: pa.Table) -> TitleIndex:
 
     Where title_raw has no subtitle, the column's is added.
     """
-    columns = (works[c].to_pylist() for c in ("work_id", "title_raw", "subtitle", "authors"))
-    rows, parts = [], []
-    for work_id, title, subtitle, authors in zip(*columns, strict=True):
-        part = split_title(title)
-        if subtitle and not part.subtitle:
-            title = f"{title}: {subtitle}"
-        rows.append((work_id, title, tuple(authors)))
-        parts.append(part)
+    return TitleIndex.of_tables(works, title_arrays(works))
+
+
+def title_arrays(works: pa.Table) -> pa.Table:
+    """`ARRAYS` of a registry's works: what takes time in making the index."""
+    parts = list(map(split_title, works["title_raw"].to_pylist()))
     titles = [normalise_title(part.title) for part in parts]
     names = [
         [author_key(name)[0] for name in authors or split_authors(part.responsibility)]
-        for part, (_, _, authors) in zip(parts, rows, strict=True)
+        for part, authors in zip(parts, works["authors"].to_pylist(), strict=True)
     ]
     surnames = [" ".join(name.split()[-1] for name in of_work if name) for of_work in names]
-    return _index(tuple(rows), titles, surnames)
+    return _arrays(titles, surnames)
 
 
-def _index(
-    rows: tuple[tuple[str, str, tuple[str, ...]], ...], titles: list[str], surnames: list[str]
-) -> TitleIndex:
+def _title(title: str, subtitle: str) -> str:
+    return f"{title}: {subtitle}" if subtitle and not split_title(title).subtitle else title
+
+
+def _arrays(titles: list[str], surnames: list[str]) -> pa.Table:
+    works = len(titles)
     title_hashes, title_work = _distinct(*_hashes_of(titles))
     name_hashes, name_work = _distinct(*_hashes_of(surnames))
     hashes = np.unique(np.concatenate([title_hashes, name_hashes]))
@@ -161,15 +183,17 @@ def _index(
     df = np.bincount(words, minlength=len(hashes)).astype(np.float64)
     common, _ = _hashes_of(sorted(COMMON_WORDS))
     prior = np.where(np.isin(hashes, common), _COMMON_TITLES, 0)
-    titles_in_all = _PRIOR_TITLES + len(rows)
+    titles_in_all = _PRIOR_TITLES + works
     idf = np.log(titles_in_all / np.maximum(df + prior, 1)).astype(np.float32)
     rare = df + prior <= max(2.0, _RARE_SHARE * titles_in_all)
-    starts = _starts(title_work, len(rows))
-    file_starts, filed = _filed(words, title_work, idf, len(rows))
-    return TitleIndex(
-        rows, _slots(hashes), hashes, idf, rare, file_starts, filed, starts, words,
-        _starts(name_work, len(rows)), np.searchsorted(hashes, name_hashes).astype(np.int32),
+    file_starts, filed = _filed(words, title_work, idf, works)
+    arrays = (
+        _slots(hashes), hashes, idf, rare.view(np.uint8), file_starts, filed,
+        _starts(title_work, works), words, _starts(name_work, works),
+        np.searchsorted(hashes, name_hashes).astype(np.int32),
     )  # fmt: skip
+    rows = [pa.LargeListArray.from_arrays([0, len(array)], pa.array(array)) for array in arrays]
+    return pa.table(rows, schema=ARRAYS)
 
 
 def _filed(words: I32, work: I64, idf: F32, works: int) -> tuple[I64, I32]:

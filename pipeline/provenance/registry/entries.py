@@ -28,9 +28,12 @@ _BY = re.compile(r"\A(?:\w+\s+)?by\s+", re.IGNORECASE)
 _CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
 _TRUE, _FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
 _PLAIN = ("publisher", "claimant", "catalog_url", "jurisdiction", "contact", "basis")
-_SINGLE: dict[str, Callable[[str], str | None]] = {
-    "reg_no": identifiers.usco, "doi": identifiers.doi, "lccn": identifiers.lccn,
-}  # fmt: skip
+_SINGLE: dict[str, tuple[Callable[[str], str | None], str]] = {
+    "reg_no": (identifiers.usco, "a US registration number such as TX 3-372-564 or TX0003372564"),
+    "doi": (identifiers.doi, "a DOI such as 10.1000/182"),
+    "lccn": (identifiers.lccn, "a Library of Congress number such as n78-890351"),
+}
+"""Normal form and what it is expected to be."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +178,14 @@ def _dates(entry: Entry, values: Mapping[str, str], remarks: list[str]) -> Known
 
 def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
     found: Known = {}
-    for name, normal in _SINGLE.items():
+    for name, (normal, expected) in _SINGLE.items():
         parts = _BETWEEN.split(values.get(name, "")) if name == "reg_no" else [values.get(name, "")]
         known = list(dict.fromkeys(n for part in parts if part for n in [normal(part)] if n))
         if known:
             found[name] = known[0]
         if values.get(name) and not known:
-            remarks.append(f"{name} {printable(values[name], 40)!r}: not of that form; left out")
+            shown = printable(values[name], 40)
+            remarks.append(f"{name} {shown!r}: expected {expected}; left out")
         elif known[1:]:
             remarks.append(f"{name}: {known[0]} is taken, {', '.join(known[1:])} left out")
     isbns, asins = _books(f"{values.get('isbn13', '')};{values.get('asin', '')}", remarks)

@@ -16,7 +16,7 @@ REFUSED = {
         "", "TX", "TX 75201", "Dallas, TX 75201", "TX 75201-1234", "TX 972-555-1234",
         "TX0000000000",
         "TX 12345678901", "XX0003372564", "TX 3-372-56", "TX 33-72-564", "TEXAS 3-372-564",
-        "PA 12", "TX0003372564 / 1992-08-05",
+        "PA 12", "TX0003372564 / 1992-08-05", "TX 0-000-000", "TX 000-001", "TX 1", "TX 0-00-001",
     ],
     "doi": ["", "10.10/x", "11.1000/x", "10.1000", "10.1000/", "doi:", "10.1000/a b"],
     "asin": ["", "B0", "BACKGROUND", "0306406152", "B00ICN066", "B00ICN066AA", "b00-cn066a"],
@@ -86,6 +86,16 @@ def test_registration_numbers_in_every_spelling(prefix: str, number: int) -> Non
     for between in ("-", " ", "\N{EN DASH}"):
         spelt = grouped.replace(",", between)
         assert usco(f"{prefix}{between}{spelt}") == usco(f" {prefix} {spelt} ") == expected
+
+
+@given(st.sampled_from(["TX", "TXu"]), st.integers(1, 9_999_999))
+def test_seven_digits_are_a_registration_number_however_low(prefix: str, number: int) -> None:
+    """Every spelling of `TX[- ]?\\d-?\\d{3}-?\\d{3}`."""
+    expected, digits = f"{prefix}{number:0{12 - len(prefix)}d}", f"{number:07d}"
+    for between in ("", " ", "-"):
+        for dash in ("", "-"):
+            spelt = f"{prefix}{between}{digits[0]}{dash}{digits[1:4]}{dash}{digits[4:]}"
+            assert usco(spelt) == expected
 
 
 def test_registration_numbers_of_unpublished_works() -> None:

@@ -53,6 +53,7 @@ def found_in(batch: pa.Table, settings: IdentifierSettings = NONE) -> list[tuple
         ("Reg. No. VA-1-234-567", [("usco", "VA0001234567")]),
         ("see TX 1-234-567 there", [("usco", "TX0001234567")]),
         ("TXu 1-234-567", [("usco", "TXu001234567")]),
+        ("TX 0-000-001", [("usco", "TX0000000001")]),
     ],
 )
 def test_found(make_batch: MakeBatch, text: str, expected: list[tuple[str, str]]) -> None:

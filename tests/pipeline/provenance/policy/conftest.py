@@ -128,6 +128,7 @@ def run(tmp_path: Path, default_policy: Policy) -> Path:
     (directory / "documents").mkdir(parents=True)
     pq.write_table(pa.table({"input": ["web"], "path": ["a.jsonl"]}), directory / "inputs.parquet")
     (directory / "manifest.json").write_bytes(canonical_json({}))
+    (directory / "policy.json").write_bytes(canonical_json(default_policy.model_dump(mode="json")))
     numbers = list(TEXTS)
     live = pa.table({
         "doc_key": pa.array(map(key_of, numbers), pa.binary(16)),

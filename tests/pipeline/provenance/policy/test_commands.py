@@ -197,7 +197,7 @@ def test_review(run: Path, policy: Any, make_key: Make) -> None:
 
 
 def test_explain(run: Path, policy: Any, write_policy: Write, make_key: Make) -> None:
-    code, out, _ = policy("explain", run, make_key(1).hex())
+    code, out, _ = policy("explain", run, make_key(1).hex(), "--policy", BUILTIN)
     assert code == 0
     assert "recorded   drop by gopher_word_count: words" in out
     assert "builtin:default: review by marker-mention: the text names libgen: libgen" in out
@@ -214,6 +214,19 @@ def test_explain(run: Path, policy: Any, write_policy: Write, make_key: Make) ->
         ("origin-listed", [f"{make_key(2).hex()}-p0"])
     ]
     assert value["decision"]["decision"] == value["recorded"]["decision"] == "quarantine"
+
+
+def test_explain_by_the_policy_of_the_run(
+    run: Path, policy: Any, write_policy: Write, make_key: Make
+) -> None:
+    key = make_key(2).hex()
+    assert "policy     the run's own: quarantine by origin-listed" in policy("explain", run, key)[1]
+    lenient = load_policy(write_policy(LENIENT))
+    (run / "policy.json").write_text(lenient.model_dump_json())
+    assert "the run's own: review by origin: listed" in policy("explain", run, key)[1]
+    (run / "policy.json").unlink()
+    code, _, err = policy("explain", run, key)
+    assert code == 3 and "no policy.json: not a run that was screened" in err
 
 
 def test_explain_what_excludes(run: Path, policy: Any, write_policy: Write, make_key: Make) -> None:

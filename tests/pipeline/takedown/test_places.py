@@ -1,5 +1,6 @@
 """Where documents stand, for every document of a run, against a plain reading and `prep trace`."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
+from pipeline.core.errors import InputError
 from pipeline.hdf5.format import LAYOUTS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.exposure import trace_documents
@@ -85,6 +87,56 @@ def test_every_document(run: Path, split: str) -> None:
         assert np.array_equal(marked(dataset, places, "inputs"), inputs == doc), doc
         if dataset.layout.name != "corpus":
             assert np.array_equal(marked(dataset, places, "labels"), labels == doc), doc
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_many_documents_at_once(run: Path, share: float) -> None:
+    """The places of all, each with its document, and which copies begin in which shard."""
+    tokens = pq.read_table(run / "documents.parquet", columns=["tokens"])["tokens"].to_numpy()
+    gone = np.random.default_rng(3).random(len(tokens)) < share
+    for split in ("train", "validation"):
+        dataset = open_dataset(run / "hdf5" / split)
+        owners = stream_owners(dataset)
+        begun = first_documents(dataset)
+        places = find_places(dataset, gone, tokens.astype(np.int64))
+        which = ("inputs",) if dataset.layout.name == "corpus" else ("inputs", "labels")
+        for name, owner in zip(which, owners, strict=False):
+            assert np.array_equal(marked(dataset, places, name), (owner >= 0) & gone[owner])
+            for place in places:
+                spans = getattr(place, name)
+                row, column = spans.flat()
+                row = row + dataset.starts[place.index]
+                if dataset.layout.name == "corpus":
+                    row, column = row + column, np.zeros_like(column)
+                lengths = spans.stop - spans.start
+                assert np.array_equal(owner[row, column], spans.doc.repeat(lengths))
+        found = {place.index: sorted(place.first_docs.tolist()) for place in places}
+        expected = {i: [d for d in docs if gone[d]] for i, docs in begun.items()}
+        assert {i: docs for i, docs in found.items() if docs} == {
+            i: docs for i, docs in expected.items() if docs
+        }
+
+
+def first_documents(dataset: SampleDataset) -> dict[int, list[int]]:
+    """Shard -> the documents whose first token it holds, once per copy, from its lineage."""
+    tables = [
+        pq.read_table(dataset.directory / shard.name.replace(".h5", ".lineage.parquet"))
+        for shard in dataset.shards
+    ]
+    return {
+        index: sorted(r["doc"] for r in table.to_pylist() if r["doc_token_start"] == 0)
+        for index, table in enumerate(tables)
+    }
+
+
+def test_a_run_without_an_inverse(small_run: Any, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(small_run.directory, tmp_path / "run"))
+    (copy / "hdf5/train/inverse.parquet").unlink()
+    count = len(small_run.table("documents.parquet"))
+    with pytest.raises(InputError, match=r"inverse\.parquet: missing"):
+        find_places(
+            open_dataset(copy / "hdf5/train"), np.ones(count, bool), np.ones(count, np.int64)
+        )
 
 
 def test_prep_trace_names_the_same_places(run: Path) -> None:

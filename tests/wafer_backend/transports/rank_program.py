@@ -1,0 +1,101 @@
+"""What every rank of a test runs: train, evaluate, call, and print what came out, in hex.
+
+Arguments: transport, num_csx, steps, what to run (train or outputs).
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from wafer_backend.compiled import BackendConfig, CompiledModule
+
+
+class Tiny(nn.Module):
+    """Dropout, a layer that is used twice; log-probabilities whose loss is computed outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.again = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.again(torch.relu(self.again(self.first(x)))))
+        hidden = nn.functional.dropout(hidden, 0.2, self.training)
+        return torch.log_softmax(self.last(hidden), dim=-1)
+
+
+class WithLoss(nn.Module):
+    """Its mean loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = Tiny()
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.nll_loss(self.module(batch["x"]), batch["y"])
+
+
+def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(12, 4, generator=generator), torch.arange(12) % 3
+
+
+def train(config: BackendConfig, steps: int) -> None:
+    """A sharded MemoryX, as `train` has it."""
+    compiled = CompiledModule(WithLoss(), config)
+    compiled.memoryx.optimizer = torch.optim.AdamW(compiled.memoryx.parameters.values())
+    for step in range(1, steps + 1):
+        x, y = data(step)
+        batch = {"x": x, "y": y}
+        result = compiled.train_step(batch, step=step, learning_rate=0.01, max_gradient_norm=0.1)
+        print("loss", result.loss.hex(), result.grad_norm.hex(), flush=True)
+    print("evaluation", *compiled.evaluate(batch), flush=True)
+    compiled.bring_home()
+    print("weights", _digest(compiled.memoryx.parameters.values()), flush=True)
+    states = compiled.memoryx.optimizer_state()
+    print("state", _digest(t for name in sorted(states) for t in states[name].values()), flush=True)
+
+
+def _digest(tensors: Iterable[torch.Tensor]) -> str:
+    raw = [tensor.detach().numpy().tobytes() for tensor in tensors]
+    return hashlib.sha256(b"".join(raw)).hexdigest()
+
+
+def outputs(config: BackendConfig, steps: int) -> None:
+    """A user's script: outputs, a loss outside, PyTorch's clipping and optimizer."""
+    module = Tiny()
+    compiled = CompiledModule(module, config)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    for step in range(1, steps + 1):
+        x, y = data(step)
+        loss = nn.functional.nll_loss(compiled(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        print("loss", float(loss).hex(), flush=True)
+    print("weights", _digest(module.parameters()), flush=True)
+
+
+def buffers(config: BackendConfig, steps: int) -> None:
+    """A module whose running statistics follow the order of leaves."""
+    compiled = CompiledModule(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), config)
+    compiled(data(steps)[0])
+
+
+def main() -> None:
+    transport, num_csx, steps, what = sys.argv[1:]
+    torch.manual_seed(0)
+    config = BackendConfig(
+        target="CSX", micro_batch_size=2, num_csx=int(num_csx), seed=5, transport=transport,
+        liveness=4.0,
+    )  # fmt: skip
+    {"train": train, "outputs": outputs, "buffers": buffers}[what](config, int(steps))
+
+
+if __name__ == "__main__":
+    main()

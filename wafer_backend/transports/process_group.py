@@ -1,0 +1,274 @@
+"""A cluster of processes: every rank runs the same program and hosts some of the roles.
+
+Rank r of W hosts wafers r, r + W, ... and MemoryX shards r, r + W, ...; rank 0 the coordinator. A
+wafer asks the rank of a weight's shard for it, and sends every maximal node of its leaves to every
+shard; a thread on each rank serves its shards. Then all main threads go through the same steps:
+sums, gradients, norms, update; nobody fetches for the next step before everybody has updated.
+"""
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from wafer_backend.errors import TransportError
+from wafer_backend.memoryx import MemoryX
+from wafer_backend.partial import Partial
+from wafer_backend.structure import map_tensors, tensors_in
+from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
+from wafer_backend.transports.ranks import Ranks
+from wafer_backend.transports.shard import Shard, split
+from wafer_backend.tree import Node
+
+
+class ProcessGroupTransport:
+    """This rank's part of the cluster."""
+
+    def __init__(self, memoryx: MemoryX, ranks: Ranks) -> None:
+        self._memoryx = memoryx
+        self._ranks = ranks
+        mine = range(ranks.rank, memoryx.server_count, ranks.size)
+        self._shards = {index: Shard(index, memoryx) for index in mine}
+        self._changed = threading.Condition()
+        self._reduced: dict[int, tuple[float, int]] = {}
+        self._sums: tuple[float, int] | None = None
+        self._lost: TransportError | None = None
+        self._round = -1
+        self._wafer = Address("wafer", ranks.rank)
+        if ranks.size > 1:
+            threading.Thread(target=self._serve, name="MemoryX", daemon=True).start()
+
+    # The wafers' side.
+
+    def fetch_weight(self, name: str) -> torch.Tensor:
+        """A copy of a weight, from the rank of the shard that owns it."""
+        shard = self._memoryx.servers[name]
+        request = Message(
+            Kind.FETCH, self._wafer, Address("MemoryX", shard), self._round, name=name
+        )
+        rank = shard % self._ranks.size
+        if rank == self._ranks.rank:
+            (answer,) = self._shards[shard].handle(request)
+        else:
+            self._ranks.send(request, rank, "up")
+            answer = self._ranks.receive(rank, "down")
+        return answer.tensors[name]
+
+    def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
+        """One gradient into the lane of this wafer's system."""
+        self._memoryx.receive_gradient(leaf, name, gradient)
+
+    def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
+        """A finished leaf; maximal nodes that it completes go to every shard."""
+        self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._send_partial)
+
+    def _send_partial(self, node: Node, partial: Partial) -> None:
+        numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
+        for shard, tensors in enumerate(
+            split(partial, self._memoryx.servers, self._memoryx.server_count)
+        ):
+            message = Message(
+                Kind.PARTIAL, self._wafer, Address("MemoryX", shard), self._round,
+                node=node, tensors=tensors, numbers=numbers,
+            )  # fmt: skip
+            rank = shard % self._ranks.size
+            if rank == self._ranks.rank:
+                self._take(message)
+            else:
+                self._ranks.send(message, rank, "up")
+
+    # The coordinator's side, the same on every rank.
+
+    def order(self, spans: list[range], *, by_leaf: bool) -> Iterator[tuple[int, int]]:
+        """(system, leaf) of this rank's wafers, when every rank has come so far.
+
+        So nobody fetches a weight that is still being updated, or sends to a round that another
+        rank has not begun.
+        """
+        self._meet()
+        for system, span in enumerate(spans):
+            if system % self._ranks.size == self._ranks.rank:
+                self._wafer = Address("wafer", system)
+                for leaf in span:
+                    yield system, leaf
+
+    def begin(self, spans: list[range], leaves: int) -> None:
+        """Start a reduction: a new round."""
+        self._memoryx.begin_step(spans, leaves)
+        self._round += 1
+        self._reduced.clear()
+        self._sums = None
+        self._own(Kind.BEGIN, {"leaves": float(leaves)})
+
+    def sums(self) -> tuple[float, int]:
+        """(loss sum, counted labels) over all leaves."""
+        if self._sums is None:
+            self._sums = self._agreed()
+        return self._sums
+
+    def _agreed(self) -> tuple[float, int]:
+        """Wait for this rank's shards; rank 0 then tells what they found."""
+        with self._changed:
+            while len(self._reduced) < len(self._shards):
+                if self._lost is not None:
+                    raise self._lost
+                self._changed.wait(timeout=1.0)
+        if self._ranks.rank:
+            numbers = self._ranks.receive(0, "side").numbers
+            return numbers["loss_sum"], int(numbers["n_counted"])
+        loss_sum, n_counted = self._reduced[0]
+        self._tell(
+            self._ranks.others, numbers={"loss_sum": loss_sum, "n_counted": float(n_counted)}
+        )
+        return loss_sum, n_counted
+
+    def total(self) -> Partial:
+        """The sums with their gradients, of all shards, on every rank."""
+        loss_sum, n_counted = self.sums()
+        own = self._own(Kind.COLLECT)
+        return Partial(self._shared(own), loss_sum, n_counted)
+
+    def deliver(self, divisor: float) -> dict[str, torch.Tensor]:
+        """Sums / divisor become gradients of this rank's shards; all norms by name, 0-d fp32."""
+        found = self._shared(self._own(Kind.DELIVER, {"divisor": divisor}))
+        return {name: found[name] for name in self._memoryx.parameters if name in found}
+
+    def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
+        """Clip by a factor, and one optimizer step on this rank's shards."""
+        tensors = {} if factor is None else {"factor": factor}
+        self._own(Kind.APPLY, {"learning_rate": learning_rate}, tensors)
+
+    def drop(self) -> None:
+        """Forget the gradients of this rank's shards."""
+        self._own(Kind.DROP)
+
+    def end(self) -> None:
+        """Forget the round; nothing of it is acted on any more."""
+        self._memoryx.end_step()
+        self._own(Kind.END)
+
+    def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
+        """What the module returned for every leaf, on every rank."""
+        own = {
+            f"{leaf}.{place}": tensor
+            for leaf, output in outputs.items()
+            for place, tensor in enumerate(tensors_in(output))
+        }
+        found = self._shared(own)
+        like = next(iter(outputs.values()))
+        leaves = sorted({int(label.partition(".")[0]) for label in found})
+        return [outputs[leaf] if leaf in outputs else _like(like, leaf, found) for leaf in leaves]
+
+    @property
+    def processes(self) -> int:
+        """One a rank."""
+        return self._ranks.size
+
+    def bring_home(self) -> None:
+        """Weights and optimizer state of all shards are in every rank's MemoryX after it.
+
+        All ranks call it. Memory for all of it is needed on each.
+        """
+        names = list(self._memoryx.parameters)
+        own = [name for index in self._shards for name in self._memoryx.owned(index)]
+        parameters = self._memoryx.parameters
+        weights = self._shared({name: parameters[name].detach() for name in own})
+        state = self._memoryx.optimizer_state()
+        fields = self._union({field for name in own for field in state.get(name, {})})
+        moved = self._shared(
+            {
+                f"{names.index(name)}.{fields.index(field)}": tensor
+                for name in own
+                for field, tensor in state.get(name, {}).items()
+            }
+        )
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for place, tensor in moved.items():
+            index, _, field = place.partition(".")
+            found.setdefault(names[int(index)], {})[fields[int(field)]] = tensor
+        self._memoryx.load(weights, found or None)
+
+    def _union(self, words: set[str]) -> list[str]:
+        """The words of all ranks, sorted."""
+        packed = torch.tensor(list(json.dumps(sorted(words)).encode()), dtype=torch.uint8)
+        found = self._shared({str(self._ranks.rank): packed})
+        return sorted(
+            {word for part in found.values() for word in json.loads(bytes(part.tolist()))}
+        )
+
+    # Messages.
+
+    def _own(
+        self,
+        kind: Kind,
+        numbers: dict[str, float] | None = None,
+        tensors: dict[str, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Tell this rank's shards; the tensors of their answers."""
+        found: dict[str, torch.Tensor] = {}
+        with self._changed:
+            for shard in self._shards.values():
+                message = Message(
+                    kind, COORDINATOR, shard.address, self._round,
+                    tensors=tensors or {}, numbers=numbers or {},
+                )  # fmt: skip
+                for answer in shard.handle(message):
+                    found.update(answer.tensors)
+        return found
+
+    def _take(self, message: Message) -> None:
+        """Hand a PARTIAL to a shard of this rank."""
+        with self._changed:
+            for answer in self._shards[message.receiver.index].handle(message):
+                numbers = answer.numbers
+                sums = numbers["loss_sum"], int(numbers["n_counted"])
+                self._reduced[message.receiver.index] = sums
+                self._changed.notify_all()
+
+    def _serve(self) -> None:
+        """Answer other ranks until they end (a daemon thread)."""
+        try:
+            while True:
+                message = self._ranks.receive(None, "up")
+                if message.kind == Kind.PARTIAL:
+                    self._take(message)
+                    continue
+                for answer in self._shards[message.receiver.index].handle(message):
+                    self._ranks.send(answer, message.sender.index % self._ranks.size, "down")
+        except TransportError as error:
+            with self._changed:
+                self._lost = error
+                self._changed.notify_all()
+
+    def _tell(self, to: list[int], **content: object) -> None:
+        me = Address("rank", self._ranks.rank)
+        for rank in to:
+            self._ranks.send(
+                Message(Kind.DONE, me, Address("rank", rank), self._round, **content),  # type: ignore[arg-type]
+                rank,
+                "side",
+            )
+
+    def _shared(self, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors of all ranks: through rank 0, so that nobody waits in a circle."""
+        if self._ranks.rank:
+            self._tell([0], tensors=own)
+            return self._ranks.receive(0, "side").tensors
+        found = dict(own)
+        for rank in self._ranks.others:
+            found.update(self._ranks.receive(rank, "side").tensors)
+        self._tell(self._ranks.others, tensors=found)
+        return found
+
+    def _meet(self) -> None:
+        """Go on when all ranks are here."""
+        self._shared({})
+
+
+def _like(output: Any, leaf: int, found: Mapping[str, torch.Tensor]) -> Any:
+    """The output of another leaf in the structure of one that ran here."""
+    places = itertools.count()
+    return map_tensors(lambda tensor: found[f"{leaf}.{next(places)}"], output)
