@@ -4,15 +4,18 @@ Key names are Model Zoo's; keys that are ours are marked so. A value Model Zoo k
 yet is refused by the type, never ignored.
 """
 
+import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.core.config_model import Bytes, FrozenModel, parse
 from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import load
+from pipeline.core.strict_yaml import Loaded, load
 from pipeline.shipped import find_config
+from wafer_backend.activations import ActivationRule
+from wafer_backend.precision import Precision
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
@@ -86,7 +89,12 @@ class ModelConfig(FrozenModel):
         "num_tokens", description="divide the gradient by counted tokens, or by batch_size / weight"
     )
     loss_weight: float = Field(1.0, gt=0, description="used by loss_scaling: batch_size")
-    mixed_precision: Literal[False] = Field(False, description="only fp32 is built so far")
+    mixed_precision: bool = Field(
+        False, description="compute in fp16_type; false: in fp32. Masters and sums are fp32 always"
+    )
+    fp16_type: Literal["bfloat16", "float16"] = Field(
+        "float16", description="half precision of matrices and computing, with mixed_precision"
+    )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "ModelConfig":
@@ -95,6 +103,21 @@ class ModelConfig(FrozenModel):
                 f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
             )
         return self
+
+    @field_validator("fp16_type", mode="before")
+    @classmethod
+    def _public_format(cls, value: Any) -> Any:
+        if value == "cbfloat16":
+            raise ValueError(
+                "cbfloat16 is not supported: its definition is not public, so it cannot be "
+                "emulated; use bfloat16"
+            )
+        return value
+
+    @property
+    def precision(self) -> Precision:
+        """What the wafers compute in."""
+        return self.fp16_type if self.mixed_precision else "float32"
 
 
 class Linear(FrozenModel):
@@ -139,6 +162,19 @@ class OptimizerConfig(FrozenModel):
     learning_rate: Rate | tuple[Scheduler, ...] = Field(
         description="a number, or schedulers that follow one another; the last value stays"
     )
+    loss_scaling_factor: float | Literal["dynamic"] = Field(
+        1.0,
+        description="loss scale of float16, a power of two; dynamic: starts at 32768, halves on "
+        "overflow (that step is skipped), doubles after 2000 finite steps",
+    )
+
+    @field_validator("loss_scaling_factor", mode="before")
+    @classmethod
+    def _power_of_two(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value != "dynamic" and not (number and value > 0 and math.frexp(value)[0] == 0.5):
+            raise ValueError("expected dynamic, or a power of two, which divides out exactly")
+        return value
 
 
 class RunConfig(FrozenModel):
@@ -166,6 +202,18 @@ class RunConfig(FrozenModel):
     )
     wafer_memory: Bytes = Field(40 * 10**9, description="memory of one emulated wafer (ours)")
     min_leaves: Count = Field(8, description="leaves that micro_batch_size: auto must leave (ours)")
+    activations: ActivationRule = Field(
+        "keep",
+        description="where they wait for backward: on the wafer, on the activation worker (evict), "
+        "or nowhere (recompute block by block); changes no bits, but what micro_batch_size: auto "
+        "chooses (ours)",
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="what wafers of target CSX compute on (ours); part of the run"
+    )
+    max_wgt_servers: Count = Field(
+        1, description="weight servers that whole weights are spread over; never changes bits"
+    )
 
 
 class Params(FrozenModel):
@@ -186,7 +234,9 @@ def load_params(path: Path) -> Params:
     Raises ConfigError with one line: FILE:LINE, dotted key, what was expected, a did-you-mean.
     """
     file = find_config("train", path)
-    params = parse(Params, load(file))
+    loaded = load(file)
+    params = parse(Params, loaded)
+    _check_loss_scale(params, loaded)
     base = file.resolve().parent
     changes = {
         name: section.model_copy(update={"data_dir": base / section.data_dir})
@@ -208,3 +258,15 @@ def override(
             raise ConfigError(f"{option} {value}: expected an integer of at least {least}")
     update = {key: value for key, value in given.items() if value is not None}
     return params.model_copy(update={"runconfig": params.runconfig.model_copy(update=update)})
+
+
+def _check_loss_scale(params: Params, loaded: Loaded) -> None:
+    """Refuse a loss scale where gradients have the range of fp32 anyway."""
+    factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
+    if factor != 1.0 and precision != "float16":
+        key = "optimizer.loss_scaling_factor"
+        raise ConfigError(
+            f"{loaded.where(key)}: {key}: {factor} is for float16 only, and this model computes in "
+            f"{precision}; leave it out, or set model.mixed_precision: true and model.fp16_type: "
+            "float16"
+        )

@@ -11,7 +11,7 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.read import SampleDataset
 from trainer import metrics
 from trainer.data import to_batch
-from wafer_backend import CompiledModule
+from wafer_backend.compiled import CompiledModule
 
 
 @dataclass(frozen=True)

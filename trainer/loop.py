@@ -13,7 +13,8 @@ from trainer.data import TrainingData
 from trainer.evaluate import Evaluator
 from trainer.schedule import learning_rate
 from trainer.stop import Stopped, StopRequest
-from wafer_backend import CompiledModule, StepResult
+from wafer_backend.compiled import CompiledModule
+from wafer_backend.coordinator import StepResult
 
 Say = Callable[[str], None]
 
@@ -73,12 +74,14 @@ class Training:
             "step": self.step,
             "loss": result.loss,
             "loss_hex": result.loss.hex(),
-            "grad_norm": result.grad_norm,
+            "grad_norm": None if result.skipped else result.grad_norm,
             "learning_rate": rate,
             "samples_per_second": samples / seconds,
             "num_csx": self.compiled.config.num_csx,
             "leaves_per_csx": list(result.leaves_per_csx),
         }
+        if self.compiled.loss_scale is not None:
+            line |= {"loss_scale": result.loss_scale, "skipped": result.skipped}
         metrics.append(self.model_dir / metrics.TRAINING, line)
         if self.step == 1 or self.step % self.params.runconfig.log_steps == 0:
             self.say(
@@ -111,6 +114,8 @@ class Training:
                 "learning_rate": learning_rate(self.step + 1, rates),
             },
         }
+        if self.compiled.loss_scale is not None:
+            state["loss_scale"] = self.compiled.loss_scale.state_dict()
         path = checkpoint.save(self.model_dir, self.step, self.compiled.memoryx, state)
         checkpoint.prune(self.model_dir, self.params.runconfig.max_checkpoints)
         self.say(f"Saved checkpoint {path}")

@@ -49,9 +49,28 @@ def describe(params: Params, dataset: SampleDataset, micro_batch_size: int) -> d
                 "rows_globally_shuffled": dataset.rows_globally_shuffled,
             }
         ],
-        "model": params.model.model_dump(mode="json"),
-        "optimizer": params.optimizer.model_dump(mode="json"),
+        "model": model_section(params),
+        "optimizer": _optimizer_section(params),
+        **_accelerator(params),
     }
+
+
+def model_section(params: Params) -> dict[str, Any]:
+    """Section `model` as far as it changes bits: in fp32 the half precision is no matter."""
+    unused = set() if params.model.mixed_precision else {"fp16_type"}
+    return params.model.model_dump(mode="json", exclude=unused)
+
+
+def _optimizer_section(params: Params) -> dict[str, Any]:
+    unused = set() if params.model.precision == "float16" else {"loss_scaling_factor"}
+    return params.optimizer.model_dump(mode="json", exclude=unused)
+
+
+def _accelerator(params: Params) -> dict[str, Any]:
+    """Kernels of a GPU add up in other orders, and its AdamW is the fused one."""
+    if params.runconfig.device == "cpu":
+        return {}
+    return {"device": params.runconfig.device, "fused_optimizer": True}
 
 
 def check(model_dir: Path, record: dict[str, Any], dataset: SampleDataset) -> dict[str, Any] | None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from pipeline.core.errors import ConfigError, InputError, PrepError
 from pipeline.core.lock import hold
 from pipeline.hdf5.read import SampleDataset
-from trainer import checkpoint, leaves, metrics, optimizer, record
+from trainer import checkpoint, job, leaves, metrics, optimizer, record
 from trainer.config import Params, load_params, override
 from trainer.data import TrainingData, open_checked
 from trainer.evaluate import Evaluator
@@ -18,9 +20,10 @@ from trainer.loop import Say, Training
 from trainer.model import GPT
 from trainer.prepare import DataDirectories, data_directories
 from trainer.stop import Stopped, StopRequest, listening
-from wafer_backend import BackendConfig, BackendConfigError, CompiledModule, LossRule, StepError
-from wafer_backend import compile as compile_module
-from wafer_backend.backend import Target, device_of
+from wafer_backend.compiled import BackendConfig, CompiledModule, Target, device_of
+from wafer_backend.errors import BackendConfigError, StepError
+from wafer_backend.loss import LossRule
+from wafer_backend.loss_scale import LossScale
 from wafer_backend.tree import leaf_count, spans
 
 Mode = Literal["train", "eval", "train_and_eval"]
@@ -32,7 +35,7 @@ class TrainingError(PrepError):
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for."""
+    """What the command line asked for. `listed`: whether `train jobs get` shows the run."""
 
     target: Target
     params: Path
@@ -43,32 +46,61 @@ class Request:
     seed: int | None = None
     data: Path | None = None
     checkpoint_path: Path | None = None
+    listed: bool = False
+    job_labels: tuple[str, ...] = ()
 
 
 def run(request: Request, say: Say) -> int:
     """Carry out a request; returns the exit code (0, or 128 + signal). Raises PrepError."""
-    with _as_prep_errors():
-        params = override(
-            load_params(request.params),
-            seed=request.seed,
-            num_csx=request.num_csx,
-            num_steps=request.num_steps,
-        )
-        check_cluster(params, request)
-        directories = data_directories(params, request.data)
-        work = _evaluate if request.mode == "eval" else _train
-        return work(params, request, directories, say)
+    with as_prep_errors():
+        params = checked_params(request)
+        systems = params.runconfig.num_csx if request.target == "CSX" else 0
+        with job.listed(request.job_labels, systems, say, really=request.listed) as entry:
+            directories = data_directories(params, request.data)
+            entry.running()
+            work = _evaluate if request.mode == "eval" else _train
+            code = work(params, request, directories, say)
+            entry.ended(code)
+        return code
+
+
+def checked_params(request: Request) -> Params:
+    """The params file with the options over it, its cluster checked. Raises ConfigError."""
+    params = override(
+        load_params(request.params),
+        seed=request.seed,
+        num_csx=request.num_csx,
+        num_steps=request.num_steps,
+    )
+    check_cluster(params, request)
+    return params
 
 
 def check_cluster(params: Params, request: Request) -> None:
     """Refuse what cannot work, before data is prepared or a file is written."""
-    device_of(request.target)
+    _check_device(params, request.target)
     batch_size = params.train_input.batch_size
     spans(params.runconfig.num_csx, leaf_count(batch_size, train_micro_batch(params)))
     if request.mode != "eval" and params.runconfig.max_steps is None:
         raise ConfigError("no length: give --num_steps, or runconfig.max_steps in the params file")
     if request.mode != "train" and params.eval_input is None:
         raise ConfigError(f"--mode {request.mode} needs a section eval_input in {request.params}")
+
+
+def _check_device(params: Params, target: Target) -> None:
+    if params.runconfig.device == "cpu":
+        device_of(target)
+        return
+    if target != "CSX":
+        raise ConfigError(
+            f"runconfig.device is {params.runconfig.device!r}, which is for target CSX; with "
+            f"target {target} leave it out"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"runconfig.device is {params.runconfig.device!r}, but torch finds no CUDA device on "
+            "this machine; use cpu"
+        )
 
 
 def train_micro_batch(params: Params) -> int:
@@ -101,7 +133,7 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, sa
         raise InputError(f"{request.model_dir}: no checkpoint to evaluate; give --checkpoint_path")
     found = checkpoint.open_checkpoint(path)
     known = {"model": found.state["model"]}
-    record.refuse_difference(path, known, {"model": params.model.model_dump(mode="json")})
+    record.refuse_difference(path, known, {"model": record.model_section(params)})
     with hold(request.model_dir), listening() as stop:
         compiled = compile_model(params, request.target, train_micro_batch(params))
         checkpoint.load_into(found, compiled.memoryx)
@@ -190,9 +222,20 @@ def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledM
         seed=params.runconfig.seed,
         threads=params.runconfig.threads,
         loss=LossRule(params.model.loss_scaling, params.model.loss_weight),
+        precision=params.model.precision,
+        activations=params.runconfig.activations,
+        max_wgt_servers=params.runconfig.max_wgt_servers,
+        device=params.runconfig.device,
     )
-    compiled = compile_module(GPT(params.model, params.runconfig.seed), config)
-    compiled.memoryx.optimizer = optimizer.build(compiled.memoryx.parameters, params.optimizer)
+    compiled = CompiledModule(GPT(params.model, params.runconfig.seed), config)
+    compiled.memoryx.optimizer = optimizer.build(
+        compiled.memoryx.parameters, params.optimizer, fused=config.device == "cuda"
+    )
+    factor = params.optimizer.loss_scaling_factor
+    if compiled.loss_scale is not None and factor != "dynamic":
+        compiled.loss_scale = LossScale(
+            factor, min_loss_scale=factor, max_loss_scale=factor, dynamic=False
+        )
     return compiled
 
 
@@ -208,6 +251,8 @@ def resume(training: Training, asked: Path | None) -> checkpoint.Checkpoint | No
         found = checkpoint.open_checkpoint(path)
         _check_resumable(training, found, newest)
         checkpoint.load_into(found, training.compiled.memoryx)
+        if training.compiled.loss_scale is not None:
+            training.compiled.loss_scale.load_state_dict(found.state["loss_scale"])
         training.step = found.step
         training.say(f"Loaded checkpoint {path} (step {found.step})")
     checkpoint.sweep(training.model_dir)
@@ -247,7 +292,7 @@ def train_to_the_end(training: Training) -> int:
 
 
 @contextlib.contextmanager
-def _as_prep_errors() -> Iterator[None]:
+def as_prep_errors() -> Iterator[None]:
     """The backend has errors of its own; a user meets one family with exit codes."""
     try:
         yield

@@ -161,9 +161,10 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Trainer:
+def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """A trainer over a fresh tiny data set (50 training rows, 9 validation rows)."""
     torch.set_num_threads(1)
+    monkeypatch.setenv("WAFERMILL_JOBS", str(tmp_path / "jobs"))
     data = tmp_path / "prepared"
     write_split(data / "hdf5" / "train", rows(50, seed=1))
     write_split(data / "hdf5" / "validation", rows(9, seed=2))

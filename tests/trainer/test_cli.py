@@ -24,6 +24,8 @@ def test_help_has_examples():
     assert result.exit_code == 0
     for text in (
         "--num_csx",
+        "--compile_only",
+        "train jobs get",
         "--model_dir",
         "--checkpoint_path",
         "Examples:",
@@ -76,7 +78,33 @@ def test_the_module_runs_from_another_directory(trainer, tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", code, *arguments(trainer)],
         cwd=elsewhere, capture_output=True, text=True, check=False,
-        env={"PYTHONPATH": ":".join(p for p in sys.path if p), "PATH": ""},
+        env={
+            "PYTHONPATH": ":".join(p for p in sys.path if p), "PATH": "",
+            "WAFERMILL_JOBS": str(tmp_path / "jobs"),
+        },
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert list(elsewhere.iterdir()) == []
+
+
+def test_no_target_means_csx(trainer):
+    result = RUNNER.invoke(app, arguments(trainer)[1:])
+    assert result.exit_code == 0, result.output
+    assert "| Train Device=CSX, Step=2" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--params", "x", "--no_such"), "No such option"),
+        (("TPU", "--params", "x"), "TPU"),
+        (("CSX",), "--params"),
+        (("jobs", "frob"), "No such command"),
+        (("run", "--params", "x"), "run"),
+    ],
+)
+def test_what_does_not_parse_is_a_usage_error(words, text):
+    result = RUNNER.invoke(app, list(words))
+    assert result.exit_code == 2
+    assert "Usage: " in result.stderr
+    assert text in result.stderr

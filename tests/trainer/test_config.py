@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.core.errors import ConfigError, InputError
 from trainer import leaves
@@ -28,7 +29,16 @@ def message(trainer, error=ConfigError, **changes) -> str:
         ("runconfig", "max_step", 5, "runconfig.max_step: unknown key; did you mean 'max_steps'?"),
         ("train_input", "batch_size", "7", 'batch_size: expected a valid integer; got "7"'),
         ("train_input", "micro_batch_size", 0, "train_input.micro_batch_size"),
-        ("model", "mixed_precision", True, "model.mixed_precision: expected False; got true"),
+        ("model", "mixed_precision", "bf16", "model.mixed_precision: expected a valid boolean"),
+        ("model", "fp16_type", "cbfloat16", "model.fp16_type: cbfloat16 is not supported: its"),
+        ("model", "fp16_type", "float8", "model.fp16_type: expected 'bfloat16' or 'float16'"),
+        ("optimizer", "loss_scaling_factor", "auto", "optimizer.loss_scaling_factor: expected dyn"),
+        ("optimizer", "loss_scaling_factor", 3.0, "loss_scaling_factor: expected dynamic, or a po"),
+        ("optimizer", "loss_scaling_factor", 0, "optimizer.loss_scaling_factor: expected dynamic"),
+        ("optimizer", "loss_scaling_factor", 8, "loss_scaling_factor: 8.0 is for float16 only"),
+        ("runconfig", "activations", "drop", "activations: expected 'keep', 'recompute' or"),
+        ("runconfig", "device", "tpu", "runconfig.device: expected 'cpu' or 'cuda'; got"),
+        ("runconfig", "max_wgt_servers", 0, "runconfig.max_wgt_servers: expected"),
         ("model", "num_heads", 3, "hidden_size 16 is not a multiple of num_heads 3"),
         ("optimizer", "learning_rate", [{"scheduler": "Lineer"}], "optimizer.learning_rate"),
     ],
@@ -50,6 +60,23 @@ def test_options_have_limits(trainer, option, value):
     assert f"--{option} {value}: expected an integer of at least" in message(
         trainer, **{option: value}
     )
+
+
+def test_cuda_is_for_target_csx_and_a_machine_that_has_it(trainer, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    trainer.configure(runconfig={"device": "cuda"})
+    assert "runconfig.device is 'cuda', which is for target CSX" in message(trainer, target="CPU")
+    assert "runconfig.device is 'cuda', but torch finds no CUDA device" in message(trainer)
+
+
+def test_a_loss_scale_is_for_float16_only(trainer):
+    trainer.configure(
+        model={"mixed_precision": True, "fp16_type": "bfloat16"},
+        optimizer={"loss_scaling_factor": "dynamic"},
+    )
+    text = message(trainer)
+    assert "optimizer.loss_scaling_factor: dynamic is for float16 only, and this model" in text
+    assert "params.yaml:" in text
 
 
 def test_another_sequence_length_names_both(trainer):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pipeline.core.rng import key
 from trainer.config import ModelConfig, TruncatedNormal
+from wafer_backend.performance_model.shape import GPTShape
 
 
 class Attention(nn.Module):
@@ -76,7 +77,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The decoder with its loss. Weights are a function of (config, seed, parameter name)."""
+    """The decoder with its loss. Weights are a function of (config, seed, parameter name).
+
+    `gpt_shape`: as the performance model reads it.
+    """
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
@@ -89,6 +93,14 @@ class GPT(nn.Module):
         self.read_out = nn.Linear(width, vocabulary, bias=config.use_bias_in_output)
         if config.share_embedding_weights:
             self.read_out.weight = self.token_embedding.weight
+        self.gpt_shape = GPTShape(
+            layers=config.num_hidden_layers,
+            width=width,
+            heads=config.num_heads,
+            filter=config.filter_size,
+            vocabulary=vocabulary,
+            sequence_length=config.max_position_embeddings,
+        )
         initialize(self, config, seed)
 
     def logits(self, input_ids_BS: Tensor) -> Tensor:

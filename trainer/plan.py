@@ -1,0 +1,143 @@
+"""What a run would be, in seconds and without data: `--compile_only` and `--validate_only`.
+
+The model is built on the meta device, so a 13B model needs no memory. Two clusters are described:
+the emulated one that `train` would run, and real CS-2 systems, whose figures are simulated.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from trainer import leaves
+from trainer.config import Params
+from trainer.loop import Say
+from trainer.model import GPT
+from trainer.run import Request, as_prep_errors, checked_params, train_micro_batch
+from wafer_backend.performance_model import predict, training_flops_per_sequence
+from wafer_backend.performance_model.hardware import MASTER_BYTES
+from wafer_backend.precision import Precision, streamed_dtype
+from wafer_backend.tree import leaf_count, spans
+
+_MOMENTS = 2
+_PASSES = 2
+
+
+def compile_only(request: Request, say: Say) -> int:
+    """Print the plan of a run; nothing is written. Returns 0. Raises PrepError."""
+    with as_prep_errors():
+        params = checked_params(request)
+        module = on_meta(params)
+        for line in (*_work(params, module), *_emulated(params, module)):
+            say(line)
+        say("")
+        say("CS-2 systems (bf16; the micro-batch is not the leaf above)")
+        say(str(predict(module, params.train_input.batch_size, params.runconfig.num_csx)))
+    return 0
+
+
+def validate_only(request: Request, say: Say) -> int:
+    """Check config, cluster and model build, without data. Returns 0. Raises PrepError."""
+    with as_prep_errors():
+        params = checked_params(request)
+        count = _parameters(on_meta(params))
+        systems = params.runconfig.num_csx
+        say(f"Valid: {request.params}, {count:,} parameters, {_leaves(params)}, {systems} CS-2")
+    return 0
+
+
+def on_meta(params: Params) -> GPT:
+    """The model without storage."""
+    with torch.device("meta"):
+        return GPT(params.model, params.runconfig.seed)
+
+
+def _work(params: Params, module: GPT) -> Iterator[str]:
+    model, batch = params.model, params.train_input.batch_size
+    flops = training_flops_per_sequence(module.gpt_shape)
+    yield "Plan; nothing is run"
+    yield f"parameters: {_parameters(module):,}"
+    yield f"FLOPs per sequence: {flops:.4g}, per step: {flops * batch:.4g}"
+    yield f"batch: {batch:,} sequences, {batch * model.max_position_embeddings:,} tokens"
+    if params.runconfig.max_steps is not None:
+        tokens = params.runconfig.max_steps * batch * model.max_position_embeddings
+        yield f"steps: {params.runconfig.max_steps:,}, {tokens:,} tokens"
+
+
+def _emulated(params: Params, module: GPT) -> Iterator[str]:
+    """The cluster this machine would emulate."""
+    leaf, precision = train_micro_batch(params), params.model.precision
+    count = leaf_count(params.train_input.batch_size, leaf)
+    systems = params.runconfig.num_csx
+    owned = [len(span) for span in spans(systems, count)]
+    down, up = streamed_bytes(params, module)
+    weights = MASTER_BYTES * _parameters(module)
+    largest = sorted((_travelling(p, precision) for p in module.parameters()), reverse=True)
+    resident = sum(largest[:2]) + largest[0]
+    activations = leaf * leaves.activation_bytes(params.model, params.runconfig.activations)
+    partials = math.ceil(math.log2(count)) + 1
+    yield ""
+    yield f"Emulated cluster ({precision}, activations: {params.runconfig.activations})"
+    yield f"leaves: {_leaves(params)}; per CS-2: {_range(owned)} on {systems} CS-2"
+    yield (
+        f"streamed per step: {_size(down * count)} down, {_size(up * count)} up, all CS-2 together"
+    )
+    yield (
+        f"wafer memory: {_size(activations + resident)} of "
+        f"{_size(params.runconfig.wafer_memory)} (activations of a leaf {_size(activations)}, two "
+        f"weights and a gradient {_size(resident)}; estimated)"
+    )
+    yield (
+        f"MemoryX: {_size((1 + _MOMENTS) * weights)} (weights {_size(weights)}, optimizer "
+        f"{_size(_MOMENTS * weights)}); in a step up to {partials} sums of gradients of "
+        f"{_size(weights)} each"
+    )
+
+
+def streamed_bytes(params: Params, module: GPT) -> tuple[int, int]:
+    """Bytes that travel for one leaf: weights down, at most, and gradients up.
+
+    A weight comes once for forward and once for backward, those of blocks once more where
+    activations are recomputed; a gradient has the format its weight travels in.
+    """
+
+    def once(part: nn.Module) -> int:
+        visits = part.named_parameters(remove_duplicate=False)
+        return sum(_travelling(p, params.model.precision) for _, p in visits)
+
+    again = once(module.blocks) if params.runconfig.activations == "recompute" else 0
+    return _PASSES * once(module) + again, once(module)
+
+
+def _travelling(parameter: nn.Parameter, precision: Precision) -> int:
+    return parameter.numel() * streamed_dtype(parameter, precision).itemsize
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _leaves(params: Params) -> str:
+    leaf = train_micro_batch(params)
+    plural = "" if leaf == 1 else "s"
+    count = leaf_count(params.train_input.batch_size, leaf)
+    return f"{count:,} leaves of {leaf} sequence{plural}"
+
+
+def _range(counts: list[int]) -> str:
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _size(count: float) -> str:
+    """Bytes with a decimal unit.
+
+    >>> _size(154.24e9), _size(512)
+    ('154.2 GB', '512 B')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.4g} {unit}"
