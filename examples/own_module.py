@@ -6,7 +6,7 @@ python examples/own_module.py
 import torch
 from torch import nn
 
-from wafer_backend import BackendConfig, compile
+from wafer_backend.compiled import BackendConfig, CompiledModule
 
 STEPS, BATCH, FEATURES = 5, 12, 8
 
@@ -28,7 +28,7 @@ def losses(num_csx: int) -> list[str]:
     """The loss of every step, as exact hexadecimal floats."""
     torch.manual_seed(0)
     config = BackendConfig(target="CSX", num_csx=num_csx, micro_batch_size=1)
-    compiled = compile(Regression(), config)
+    compiled = CompiledModule(Regression(), config)
     compiled.memoryx.optimizer = torch.optim.AdamW(compiled.memoryx.parameters.values())
     generator = torch.Generator().manual_seed(1)
     found = []
