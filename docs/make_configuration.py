@@ -67,6 +67,7 @@ UNITS = {
     "optimizer.max_gradient_norm": "2-norm", "optimizer.learning_rate": "per step",
     "optimizer.loss_scaling_factor": "", "runconfig.max_wgt_servers": "servers",
     "initial_learning_rate": "", "end_learning_rate": "", "learning_rate": "",
+    "start_step": "step", "end_step": "step",
     "total_iters": "steps", "runconfig.max_steps": "steps", "runconfig.seed": "",
     "runconfig.num_csx": "systems", "runconfig.checkpoint_steps": "steps",
     "runconfig.max_checkpoints": "checkpoints", "runconfig.eval_frequency": "steps",

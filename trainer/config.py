@@ -177,6 +177,13 @@ class OptimizerConfig(FrozenModel):
         return value
 
 
+class OpProfilerConfig(FrozenModel):
+    """Section `runconfig.op_profiler_config`: a trace of each of these steps, a table of all."""
+
+    start_step: Count = Field(description="first step that is profiled")
+    end_step: Count = Field(description="last step that is profiled")
+
+
 class RunConfig(FrozenModel):
     """Section `runconfig`: lengths in steps, and the emulated cluster."""
 
@@ -197,6 +204,9 @@ class RunConfig(FrozenModel):
         None, description="batches of one evaluation; null: the whole set"
     )
     log_steps: Count = Field(1, description="steps between console lines; step 1 is shown too")
+    op_profiler_config: OpProfilerConfig | None = Field(
+        None, description="steps to profile, into MODEL_DIR/profile; null: none"
+    )
     threads: Count = Field(
         1, description="CPU threads (ours); part of the run: bits hold for one count"
     )

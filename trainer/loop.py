@@ -1,7 +1,8 @@
 """The training loop: step, metrics, evaluation, checkpoint; and what happens when it is stopped."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from trainer.schedule import learning_rate
 from trainer.stop import Stopped, StopRequest
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.coordinator import StepResult
+from wafer_backend.step_profile import StepProfile
 
 Say = Callable[[str], None]
 
@@ -23,7 +25,7 @@ Say = Callable[[str], None]
 class Training:
     """Everything one run needs; `step` is the last finished step.
 
-    `validation`: evaluates while training, None for `--mode train`.
+    `validation`: evaluates while training, None for `--mode train`. `profile`: of some steps.
     """
 
     params: Params
@@ -34,6 +36,7 @@ class Training:
     stop: StopRequest
     say: Say
     validation: Evaluator | None = None
+    profile: StepProfile | None = None
     step: int = 0
     _rate: "Rate" = field(default_factory=lambda: Rate())
 
@@ -57,16 +60,29 @@ class Training:
         step = self.step + 1
         rate = learning_rate(step, self.params.optimizer.learning_rate)
         started = time.monotonic()
-        result = self.compiled.train_step(
-            self.data.batch(step),
-            step=step,
-            learning_rate=rate,
-            max_gradient_norm=self.params.optimizer.max_gradient_norm,
-            between_leaves=self.stop.check,
-        )
+        with self._profiled(step):
+            result = self.compiled.train_step(
+                self.data.batch(step),
+                step=step,
+                learning_rate=rate,
+                max_gradient_norm=self.params.optimizer.max_gradient_norm,
+                between_leaves=self.stop.check,
+            )
         seconds = time.monotonic() - started
         self.step = step
         self._log(result, rate, batch_size_at(step, self.data.schedule), seconds)
+
+    @contextlib.contextmanager
+    def _profiled(self, step: int) -> Iterator[None]:
+        """Profile the step if it is one of `op_profiler_config`; the last one shows the table."""
+        if self.profile is None:
+            yield
+            return
+        with self.profile.step(self.compiled, step):
+            yield
+        wanted = self.params.runconfig.op_profiler_config
+        if wanted is not None and step == wanted.end_step:
+            self.say(self.profile.table())
 
     def _log(self, result: StepResult, rate: float, samples: int, seconds: float) -> None:
         self._rate.add(samples, seconds)

@@ -24,6 +24,7 @@ from wafer_backend.compiled import BackendConfig, CompiledModule, Target, device
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.loss import LossRule
 from wafer_backend.loss_scale import LossScale
+from wafer_backend.step_profile import ProfiledSteps, StepProfile
 from wafer_backend.tree import leaf_count, spans
 
 Mode = Literal["train", "eval", "train_and_eval"]
@@ -169,6 +170,7 @@ def build(
         record=dict(known),
         stop=stop,
         say=say,
+        profile=_profile(params, request.model_dir),
     )
     found = resume(training, request.checkpoint_path)
     earlier = before or (found.state if found else None)
@@ -177,6 +179,14 @@ def build(
         _tell_masked(training)
         record.write(request.model_dir, training.record)
     return training
+
+
+def _profile(params: Params, model_dir: Path) -> StepProfile | None:
+    """What profiles steps, into MODEL_DIR/profile, if some are asked for."""
+    wanted = params.runconfig.op_profiler_config
+    if wanted is None:
+        return None
+    return StepProfile(ProfiledSteps(wanted.start_step, wanted.end_step), model_dir / "profile")
 
 
 def _tell_masked(training: Training) -> None:

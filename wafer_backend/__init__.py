@@ -30,7 +30,17 @@ does not stream is listed in `streaming`; names of cstorch that are missing say 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from wafer_backend import amp, backends, distributed, metrics, optim, sparse, unsupported, utils
+from wafer_backend import (
+    amp,
+    backends,
+    distributed,
+    metrics,
+    optim,
+    profiler,
+    sparse,
+    unsupported,
+    utils,
+)
 from wafer_backend.aliases import install_aliases
 from wafer_backend.backends import backend, current_backend, current_torch_device, use_cs
 from wafer_backend.compilation import compile
@@ -113,6 +123,7 @@ __all__ = [
     "optim",
     "performance_model",
     "pol",
+    "profiler",
     "reset",
     "run",
     "save",

@@ -36,9 +36,7 @@ class Call(Protocol):
 class LossCall:
     """Path a: the sums over all leaves wait for backward, once."""
 
-    def __init__(
-        self, memoryx: MemoryX, reduced: Reduced, total: Partial, rule: LossRule
-    ) -> None:
+    def __init__(self, memoryx: MemoryX, reduced: Reduced, total: Partial, rule: LossRule) -> None:
         loss = reduced.loss
         self._memoryx = memoryx
         self._total: Partial | None = total

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from wafer_backend import amp, backends, dry_run
+from wafer_backend import amp, backends, dry_run, profiler
 from wafer_backend.activations import ActivationRule
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.current import register
@@ -109,6 +109,7 @@ class PseudoModule:
             self._bind(dry_run.batch_size_of((args, kwargs)))
             assert self._engine is not None
         self._unchanged()
+        profiler.attach(self._engine)
         return self._engine(*args, **kwargs)
 
     forward = __call__

@@ -1,6 +1,7 @@
 """A module compiled for a target: the entry point of the engine."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -19,9 +20,12 @@ from wafer_backend.leaf_size import LeafSize, Probe, Room
 from wafer_backend.loss import LossReduction, LossRule, OtherPath
 from wafer_backend.loss_scale import LossScale
 from wafer_backend.memoryx import MemoryX
+from wafer_backend.module_times import ModuleTimes
+from wafer_backend.observation import observed
 from wafer_backend.precision import Precision
+from wafer_backend.timeline import Timeline
 from wafer_backend.training_mode import training_mode
-from wafer_backend.transports.choice import TransportName, make_transport
+from wafer_backend.transports.choice import TransportName, make_transport, server_count
 from wafer_backend.transports.simulated import Simulation
 from wafer_backend.wafer import Wafer, WaferRule
 
@@ -43,7 +47,8 @@ class BackendConfig:
     wafers of target CSX compute on; weights stay on the host. `prefetch_bytes`: bytes of weights
     copied to it ahead of their use; None for two of the largest on cuda, and for none on a CPU,
     where setting it serves tests. `transport`: how roles talk; `simulation`: the faults and the
-    seed of the simulated one.
+    seed of the simulated one; `liveness`: seconds of silence after which a rank of the distributed
+    one is dead.
     """
 
     target: Target
@@ -62,6 +67,7 @@ class BackendConfig:
     prefetch_bytes: int | None = None
     transport: TransportName = "inline"
     simulation: Simulation = field(default_factory=Simulation)
+    liveness: float = 15.0
 
 
 def _continue() -> None:
@@ -81,7 +87,7 @@ class CompiledModule:
 
     def __init__(self, module: nn.Module, config: BackendConfig) -> None:
         _check(config)
-        device = _wafer_device(config)
+        self.device = device = _wafer_device(config)
         _place(module, config, device)
         if not any(True for _ in module.parameters()):
             raise BackendConfigError("the module has no parameters")
@@ -89,9 +95,11 @@ class CompiledModule:
         self.config = config
         self.step = 1
         self.loss_scale = LossScale() if config.precision == "float16" else None
-        self.memoryx = MemoryX(module, config.precision, max(1, config.max_wgt_servers))
+        self.memoryx = MemoryX(
+            module, config.precision, server_count(config.transport, config.max_wgt_servers)
+        )
         self.transport = make_transport(
-            config.transport, self.memoryx, config.num_csx, config.simulation
+            config.transport, self.memoryx, config.num_csx, config.simulation, config.liveness
         )
         self.worker = ActivationWorker(device)
         self.buffers = Buffers(module)
@@ -180,6 +188,19 @@ class CompiledModule:
             else:
                 loaded = self.worker.load(arguments, micro_batch_size)
             return self._coordinator.evaluate(loaded, between_leaves)
+
+    def profile(
+        self, timeline: Timeline, modules: ModuleTimes | None = None
+    ) -> AbstractContextManager[None]:
+        """Record what runs inside the block, and times of modules if asked for; same bits."""
+        return observed(self, timeline, modules)
+
+    def bring_home(self) -> None:
+        """Have all weights and optimizer state here, to save them; every rank calls it.
+
+        The distributed transport leaves what `train_step` updates with the rank that owns it.
+        """
+        self.transport.bring_home()
 
     @property
     def micro_batch_size(self) -> int | None:
@@ -309,6 +330,11 @@ def _check(config: BackendConfig) -> None:
         value = getattr(config, name)
         if value is not None and value < limit:
             raise BackendConfigError(f"{name} is {value}; expected at least {limit}")
+    if config.target != "CSX" and config.transport == "distributed":
+        raise BackendConfigError(
+            f"the distributed transport is for target CSX, not {config.target}, whose weights are "
+            "resident"
+        )
     if config.target != "CSX" and (config.device != "cpu" or config.prefetch_bytes is not None):
         raise BackendConfigError(
             f"device and prefetch_bytes are for target CSX, which streams weights; with target "

@@ -2,7 +2,7 @@
 
 import torch
 
-from wafer_backend import amp, backends, loss_scale, tracing
+from wafer_backend import amp, backends, loss_scale, profiler, tracing
 
 
 def manual_seed(seed: int) -> None:
@@ -11,7 +11,8 @@ def manual_seed(seed: int) -> None:
 
 
 def reset() -> None:
-    """Forget the backend, compiled modules, flags, executors, closures, half dtype, loss scale.
+    """Forget the backend, compiled modules, flags, executors, closures, half dtype, loss scale,
+    and the profile.
 
     For notebooks and tests. Models and optimizers are the script's own and stay; modules compiled
     before must not be called again.
@@ -19,4 +20,5 @@ def reset() -> None:
     backends.reset()
     tracing.reset()
     amp.reset()
+    profiler.reset()
     loss_scale.set_current(None)

@@ -10,7 +10,6 @@ REASONS: dict[str, str] = {
     "export": "steps run eagerly, there is no graph to export",
     "get_debug_name": "there is no compiler whose debug names could be read",
     "nn": "use torch.nn; its modules stream as they are",
-    "profiler": "samples per second are in executor.profiler; a CSX's operators are not timed",
     "register_decomposition": "operators are torch's own, none is decomposed for a compiler",
     "save_summaries": "use summarize_scalar, or utils.tensorboard.SummaryWriter in a closure",
     "saver": "use save and load",

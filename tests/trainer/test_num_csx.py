@@ -77,3 +77,13 @@ def test_the_shipped_config_trains_alike_on_1_and_12_systems(trainer, make_split
         trainer.train(out, num_csx=num_csx, mode="train_and_eval", **options)
     assert trainer.bits("csx1") == trainer.bits("csx12")
     assert trainer.metrics("csx12")[0]["leaves_per_csx"] == [1] * 12
+
+
+def test_profiled_steps_change_no_bits_and_leave_traces(trainer):
+    trainer.train("plain")
+    profiled = {"op_profiler_config": {"start_step": 2, "end_step": 3}}
+    trainer.train("profiled", params=trainer.configure(runconfig=profiled))
+    assert trainer.bits("profiled") == trainer.bits("plain")
+    found = sorted(path.name for path in (trainer.root / "profiled" / "profile").iterdir())
+    assert found == ["op_profile.txt", "step_2.json", "step_3.json"]
+    assert any("PYTORCH MODULE NAME" in line for line in trainer.said)

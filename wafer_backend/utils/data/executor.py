@@ -23,8 +23,9 @@ class DataExecutor:
     checkpoint closures run, every so many and the last, or a Schedule. `activation_steps`: the
     script looks at outputs every so many steps; closures run at every step all the same.
     `cs_config`: the cluster, as older scripts give it. `writer`: kept as an attribute.
-    `micro_batch_size`: as `backends.csx.performance.micro_batch_size`. `profiler_activities`
-    and `listeners` are accepted; listeners other than an empty list are not supported.
+    `micro_batch_size`: as `backends.csx.performance.micro_batch_size`. `profiler_activities`: a
+    `profiler.profile`, active while this runs; a list of names is accepted without effect.
+    `listeners` other than an empty list are not supported.
 
     After `break` the closures of the step it ended run as well; what they raise then is printed
     by Python, not raised. Raises BackendConfigError for impossible settings, LoaderError when
@@ -37,7 +38,7 @@ class DataExecutor:
         num_steps: int | None = None,
         checkpoint_steps: int | Schedule | None = None,
         activation_steps: int | None = None,
-        profiler_activities: list[str] | None = None,
+        profiler_activities: Any = None,
         cs_config: ClusterConfig | None = None,
         writer: Any = None,
         listeners: list[Any] | None = None,
@@ -88,18 +89,20 @@ class DataExecutor:
         return self.num_steps
 
     def __iter__(self) -> Iterator[Any]:
-        from wafer_backend import tracing
+        from wafer_backend import profiler, tracing
 
         self.user_iteration = 0
         self.profiler.rate_tracker.reset()
         tracing.set_executor(self)
         try:
-            for batch in itertools.islice(self._batches(), _steps_to_run(self.num_steps)):
-                self.user_iteration += 1
-                try:
-                    yield batch
-                finally:
-                    self._end_step(batch)
+            with profiler.activity_profile(self.profiler_activities):
+                for batch in itertools.islice(self._batches(), _steps_to_run(self.num_steps)):
+                    self.user_iteration += 1
+                    try:
+                        with profiler.step(self.user_iteration):
+                            yield batch
+                    finally:
+                        self._end_step(batch)
         finally:
             tracing.set_executor(None)
 
