@@ -66,6 +66,7 @@ UNITS = {
     "b": "", "optimizer.betas": "", "optimizer.eps": "", "optimizer.weight_decay": "",
     "optimizer.max_gradient_norm": "2-norm", "optimizer.learning_rate": "per step",
     "optimizer.loss_scaling_factor": "", "runconfig.max_wgt_servers": "servers",
+    "liveness": "seconds", "max_num_restarts": "", "min_num_csx": "", "processes": "",
     "initial_learning_rate": "", "end_learning_rate": "", "learning_rate": "",
     "start_step": "step", "end_step": "step",
     "total_iters": "steps", "runconfig.max_steps": "steps", "runconfig.seed": "",

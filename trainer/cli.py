@@ -39,6 +39,14 @@ class ModeName(StrEnum):
     train_and_eval = "train_and_eval"
 
 
+class TransportOption(StrEnum):
+    """How roles talk."""
+
+    inline = "inline"
+    simulated = "simulated"
+    distributed = "distributed"
+
+
 EXAMPLES = """\b
 Examples:
   train CSX --params configs/train/tiny.yaml --num_csx 2 --num_steps 200 \\
@@ -54,7 +62,8 @@ Examples:
 `train jobs --help` tells how to list, cancel and label runs.
 The same command resumes from the newest checkpoint, also with another --num_csx.
 Exit codes: 0 done, 1 a step failed, 2 config, 3 input, 4 integrity, 5 resource,
-130 and 143 stopped by a signal after writing a checkpoint.
+75 a rank of the cluster was lost, 130 and 143 stopped by a signal after writing a
+checkpoint.
 """
 
 
@@ -72,6 +81,10 @@ def train(
     mode: Annotated[ModeName, typer.Option("--mode", "-m", help="What to do.")] = ModeName.train,
     num_csx: Annotated[
         int | None, typer.Option("--num_csx", help="Emulated CS-2 systems; never changes bits.")
+    ] = None,
+    transport: Annotated[
+        TransportOption | None,
+        typer.Option("--transport", help="How the emulated roles talk; never changes bits."),
     ] = None,
     num_steps: Annotated[
         int | None,
@@ -105,6 +118,7 @@ def train(
         model_dir=model_dir,
         mode=mode.value,
         num_csx=num_csx,
+        transport=None if transport is None else transport.value,
         num_steps=num_steps,
         seed=seed,
         data=data,

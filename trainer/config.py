@@ -184,6 +184,13 @@ class OpProfilerConfig(FrozenModel):
     end_step: Count = Field(description="last step that is profiled")
 
 
+class Autorestart(FrozenModel):
+    """Section `runconfig.autorestart`: what follows when a rank is lost (distributed only)."""
+
+    max_num_restarts: int = Field(0, ge=0, description="restarts from the last checkpoint")
+    min_num_csx: Count = Field(1, description="each restart takes a system less, down to this")
+
+
 class RunConfig(FrozenModel):
     """Section `runconfig`: lengths in steps, and the emulated cluster."""
 
@@ -221,9 +228,26 @@ class RunConfig(FrozenModel):
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="what wafers of target CSX compute on (ours); part of the run"
     )
-    max_wgt_servers: Count = Field(
-        1, description="weight servers that whole weights are spread over; never changes bits"
+    max_wgt_servers: int = Field(
+        0,
+        ge=0,
+        description="weight servers that whole weights are spread over; 0: one, or one for every "
+        "rank; never changes bits",
     )
+    transport: Literal["inline", "simulated", "distributed"] = Field(
+        "inline",
+        description="how the roles of the cluster talk (ours): by calls; over a simulated network; "
+        "between processes of this machine or of torchrun; never changes bits",
+    )
+    processes: Count | None = Field(
+        None,
+        description="ranks that transport: distributed starts (ours); null: one for every core, "
+        "and no more than num_csx",
+    )
+    liveness: float = Field(
+        15.0, gt=0, description="silence after which a rank counts as dead (ours)"
+    )
+    autorestart: Autorestart = Autorestart()
 
 
 class Params(FrozenModel):
@@ -257,7 +281,12 @@ def load_params(path: Path) -> Params:
 
 
 def override(
-    params: Params, *, seed: int | None, num_csx: int | None, num_steps: int | None
+    params: Params,
+    *,
+    seed: int | None = None,
+    num_csx: int | None = None,
+    num_steps: int | None = None,
+    transport: str | None = None,
 ) -> Params:
     """Put command-line options over the file's values. Raises ConfigError naming the option."""
     given = {"seed": seed, "num_csx": num_csx, "max_steps": num_steps}
@@ -266,7 +295,8 @@ def override(
         value = given[key]
         if value is not None and value < least:
             raise ConfigError(f"{option} {value}: expected an integer of at least {least}")
-    update = {key: value for key, value in given.items() if value is not None}
+    asked = {**given, "transport": transport}
+    update = {key: value for key, value in asked.items() if value is not None}
     return params.model_copy(update={"runconfig": params.runconfig.model_copy(update=update)})
 
 

@@ -28,7 +28,8 @@ class Evaluator:
     """Evaluates the weights in MemoryX on one data set.
 
     `batch_size`, `micro_batch_size`: sequences of a batch and of a leaf; `max_batches`: None for
-    all rows; `between_leaves` may raise to give up.
+    all rows; `between_leaves` may raise to give up; `writes`: whether this process adds
+    to eval.jsonl.
     """
 
     compiled: CompiledModule
@@ -38,6 +39,7 @@ class Evaluator:
     micro_batch_size: int
     max_batches: int | None
     between_leaves: Callable[[], None]
+    writes: bool
     say: Callable[[str], None]
 
     def run(self, step: int) -> Evaluation:
@@ -52,7 +54,8 @@ class Evaluator:
             "n_counted": found.n_counted,
             "samples": found.samples,
         }
-        metrics.append(self.model_dir / metrics.EVALUATION, line)
+        if self.writes:
+            metrics.append(self.model_dir / metrics.EVALUATION, line)
         self.say(
             f"| Eval Device={self.compiled.config.target}, GlobalStep={step}, "
             f"Loss={found.loss:.5f}, Rate={found.samples / seconds:.2f} samples/sec"

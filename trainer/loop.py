@@ -26,6 +26,7 @@ class Training:
     """Everything one run needs; `step` is the last finished step.
 
     `validation`: evaluates while training, None for `--mode train`. `profile`: of some steps.
+    `writes`: whether this process writes files; of several ranks one does.
     """
 
     params: Params
@@ -37,6 +38,7 @@ class Training:
     say: Say
     validation: Evaluator | None = None
     profile: StepProfile | None = None
+    writes: bool = True
     step: int = 0
     _rate: "Rate" = field(default_factory=lambda: Rate())
 
@@ -47,6 +49,7 @@ class Training:
                 self._save()
             self._evaluate_if_due(last_step)
             while self.step < last_step:
+                self._stop_together()
                 self._advance()
                 self._evaluate_if_due(last_step)
                 if self._checkpoint_due(last_step):
@@ -66,11 +69,21 @@ class Training:
                 step=step,
                 learning_rate=rate,
                 max_gradient_norm=self.params.optimizer.max_gradient_norm,
-                between_leaves=self.stop.check,
+                between_leaves=self._between_leaves,
             )
         seconds = time.monotonic() - started
         self.step = step
         self._log(result, rate, batch_size_at(step, self.data.schedule), seconds)
+
+    def _between_leaves(self) -> None:
+        """One process stops between leaves; ranks only between steps."""
+        if self.compiled.transport.processes == 1:
+            self.stop.check()
+
+    def _stop_together(self) -> None:
+        """Raise Stopped on every rank if rank 0 got a signal."""
+        if self.compiled.transport.processes > 1:
+            self.stop.raise_for(self.compiled.transport.agreed(self.stop.number))
 
     @contextlib.contextmanager
     def _profiled(self, step: int) -> Iterator[None]:
@@ -98,7 +111,8 @@ class Training:
         }
         if self.compiled.loss_scale is not None:
             line |= {"loss_scale": result.loss_scale, "skipped": result.skipped}
-        metrics.append(self.model_dir / metrics.TRAINING, line)
+        if self.writes:
+            metrics.append(self.model_dir / metrics.TRAINING, line)
         if self.step == 1 or self.step % self.params.runconfig.log_steps == 0:
             self.say(
                 f"| Train Device={self.compiled.config.target}, Step={self.step}, "
@@ -132,6 +146,9 @@ class Training:
         }
         if self.compiled.loss_scale is not None:
             state["loss_scale"] = self.compiled.loss_scale.state_dict()
+        self.compiled.bring_home()
+        if not self.writes:
+            return
         path = checkpoint.save(self.model_dir, self.step, self.compiled.memoryx, state)
         checkpoint.prune(self.model_dir, self.params.runconfig.max_checkpoints)
         self.say(f"Saved checkpoint {path}")

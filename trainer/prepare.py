@@ -10,10 +10,12 @@ from trainer.config import Params
 
 @dataclass(frozen=True)
 class DataDirectories:
-    """Directories of .h5 shards; `validation` is None when there is none."""
+    """Directories of .h5 shards; `validation` is None when there is none. `run`: the prep run
+    directory that `--data` names or its config made, None without `--data`."""
 
     train: Path
     validation: Path | None
+    run: Path | None = None
 
 
 def data_directories(params: Params, data: Path | None) -> DataDirectories:
@@ -39,7 +41,7 @@ def _of_run(directory: Path) -> DataDirectories:
         raise InputError(
             f"--data {directory}: expected a prep run directory with hdf5/train inside"
         )
-    return DataDirectories(train, validation if validation.is_dir() else None)
+    return DataDirectories(train, validation if validation.is_dir() else None, directory)
 
 
 def _prepared(config: Path) -> Path:

@@ -12,7 +12,7 @@ import torch
 from pipeline.core.errors import ConfigError, InputError, PrepError
 from pipeline.core.lock import hold
 from pipeline.hdf5.read import SampleDataset
-from trainer import checkpoint, job, leaves, metrics, optimizer, record
+from trainer import checkpoint, job, leaves, metrics, optimizer, ranks, record
 from trainer.config import Params, load_params, override
 from trainer.data import TrainingData, open_checked
 from trainer.evaluate import Evaluator
@@ -21,10 +21,12 @@ from trainer.model import GPT
 from trainer.prepare import DataDirectories, data_directories
 from trainer.stop import Stopped, StopRequest, listening
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target, device_of
-from wafer_backend.errors import BackendConfigError, StepError
+from wafer_backend.errors import BackendConfigError, StepError, TransportError
 from wafer_backend.loss import LossRule
 from wafer_backend.loss_scale import LossScale
 from wafer_backend.step_profile import ProfiledSteps, StepProfile
+from wafer_backend.transports.choice import TransportName
+from wafer_backend.transports.ranks import LOST, joined_environment
 from wafer_backend.tree import leaf_count, spans
 
 Mode = Literal["train", "eval", "train_and_eval"]
@@ -32,6 +34,12 @@ Mode = Literal["train", "eval", "train_and_eval"]
 
 class TrainingError(PrepError):
     """A step failed (loss or gradient not finite, nothing to learn from); checkpoints are kept."""
+
+
+class LostRankError(PrepError):
+    """A role or a rank of the cluster was lost; the same command goes on from the checkpoint."""
+
+    exit_code = LOST
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Request:
     model_dir: Path
     mode: Mode
     num_csx: int | None = None
+    transport: TransportName | None = None
     num_steps: int | None = None
     seed: int | None = None
     data: Path | None = None
@@ -56,13 +65,24 @@ def run(request: Request, say: Say) -> int:
     with as_prep_errors():
         params = checked_params(request)
         systems = params.runconfig.num_csx if request.target == "CSX" else 0
-        with job.listed(request.job_labels, systems, say, really=request.listed) as entry:
+        listed = request.listed and (ranks.is_launcher(params) or not joined_environment())
+        with job.listed(request.job_labels, systems, say, really=listed) as entry:
             directories = data_directories(params, request.data)
             entry.running()
-            work = _evaluate if request.mode == "eval" else _train
-            code = work(params, request, directories, say)
+            code = _carry_out(params, request, directories, say)
             entry.ended(code)
         return code
+
+
+def _carry_out(params: Params, request: Request, directories: DataDirectories, say: Say) -> int:
+    if ranks.is_launcher(params):
+        return ranks.launch(params, directories, say)
+    work = _evaluate if request.mode == "eval" else _train
+    return work(params, request, directories, say if ranks.is_writer() else _silent)
+
+
+def _silent(line: str) -> None:
+    """Another rank says it."""
 
 
 def checked_params(request: Request) -> Params:
@@ -72,6 +92,7 @@ def checked_params(request: Request) -> Params:
         seed=request.seed,
         num_csx=request.num_csx,
         num_steps=request.num_steps,
+        transport=request.transport,
     )
     check_cluster(params, request)
     return params
@@ -80,6 +101,7 @@ def checked_params(request: Request) -> Params:
 def check_cluster(params: Params, request: Request) -> None:
     """Refuse what cannot work, before data is prepared or a file is written."""
     _check_device(params, request.target)
+    ranks.check(params, request.target)
     batch_size = params.train_input.batch_size
     spans(params.runconfig.num_csx, leaf_count(batch_size, train_micro_batch(params)))
     if request.mode != "eval" and params.runconfig.max_steps is None:
@@ -114,7 +136,7 @@ def _train(params: Params, request: Request, directories: DataDirectories, say: 
     validation = None
     if request.mode == "train_and_eval":
         validation = open_validation(directories, params)
-    with hold(request.model_dir), listening() as stop:
+    with _held(request.model_dir), listening() as stop:
         training = build(params, request, dataset, stop, say)
         if validation is not None:
             training.validation = evaluator(
@@ -135,7 +157,7 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, sa
     found = checkpoint.open_checkpoint(path)
     known = {"model": found.state["model"]}
     record.refuse_difference(path, known, {"model": record.model_section(params)})
-    with hold(request.model_dir), listening() as stop:
+    with _held(request.model_dir), listening() as stop:
         compiled = compile_model(params, request.target, train_micro_batch(params))
         checkpoint.load_into(found, compiled.memoryx)
         say(f"Loaded checkpoint {path} (step {found.step})")
@@ -144,6 +166,11 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, sa
         except Stopped as stopped:
             return stopped.exit_code
     return 0
+
+
+def _held(model_dir: Path) -> contextlib.AbstractContextManager[None]:
+    """The lock of the directory, which the rank that writes holds for all."""
+    return hold(model_dir) if ranks.is_writer() else contextlib.nullcontext()
 
 
 def open_validation(directories: DataDirectories, params: Params) -> SampleDataset:
@@ -170,14 +197,16 @@ def build(
         record=dict(known),
         stop=stop,
         say=say,
-        profile=_profile(params, request.model_dir),
+        profile=_profile(params, request.model_dir) if ranks.is_writer() else None,
+        writes=ranks.is_writer(),
     )
     found = resume(training, request.checkpoint_path)
     earlier = before or (found.state if found else None)
     training.record["datasets"] = record.datasets_from(earlier, known, training.step)
     if before != training.record:
         _tell_masked(training)
-        record.write(request.model_dir, training.record)
+        if training.writes:
+            record.write(request.model_dir, training.record)
     return training
 
 
@@ -218,9 +247,14 @@ def evaluator(
         batch_size=section.batch_size,
         micro_batch_size=leaves.micro_batch_size(params, section),
         max_batches=params.runconfig.eval_steps,
-        between_leaves=stop.check,
+        between_leaves=stop.check if compiled.transport.processes == 1 else _together,
+        writes=ranks.is_writer(),
         say=say,
     )
+
+
+def _together() -> None:
+    """Ranks stop between steps only, all at the same."""
 
 
 def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledModule:
@@ -236,6 +270,8 @@ def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledM
         activations=params.runconfig.activations,
         max_wgt_servers=params.runconfig.max_wgt_servers,
         device=params.runconfig.device,
+        transport=params.runconfig.transport,
+        liveness=params.runconfig.liveness,
     )
     compiled = CompiledModule(GPT(params.model, params.runconfig.seed), config)
     compiled.memoryx.optimizer = optimizer.build(
@@ -265,6 +301,8 @@ def resume(training: Training, asked: Path | None) -> checkpoint.Checkpoint | No
             training.compiled.loss_scale.load_state_dict(found.state["loss_scale"])
         training.step = found.step
         training.say(f"Loaded checkpoint {path} (step {found.step})")
+    if not training.writes:
+        return found
     checkpoint.sweep(training.model_dir)
     for name in (metrics.TRAINING, metrics.EVALUATION):
         metrics.cut_back(training.model_dir / name, training.step)
@@ -310,3 +348,5 @@ def as_prep_errors() -> Iterator[None]:
         raise ConfigError(str(error)) from error
     except StepError as error:
         raise TrainingError(str(error)) from error
+    except TransportError as error:
+        raise LostRankError(str(error)) from error

@@ -22,10 +22,19 @@ class StopRequest:
     def __init__(self) -> None:
         self._number: int | None = None
 
+    @property
+    def number(self) -> int:
+        """The signal that arrived, 0 for none."""
+        return self._number or 0
+
     def check(self) -> None:
         """Raise Stopped if a signal arrived."""
-        if self._number is not None:
-            raise Stopped(self._number)
+        self.raise_for(self.number)
+
+    def raise_for(self, number: int) -> None:
+        """Raise Stopped for this signal, unless it is 0."""
+        if number:
+            raise Stopped(number)
 
     def remember(self, number: int, frame: FrameType | None) -> None:
         """Signal handler; a second signal of the same kind acts at once."""

@@ -62,6 +62,9 @@ class ClusterTransport(Transport, Protocol):
     def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
         """What the module returned for every leaf, in their order, from those that ran here."""
 
+    def agreed(self, number: int) -> int:
+        """The number that the coordinator's process gave; all processes call it."""
+
     def bring_home(self) -> None:
         """Weights and optimizer state of all servers are in this process's MemoryX after it."""
 
@@ -145,6 +148,10 @@ class InlineTransport:
     def processes(self) -> int:
         """One."""
         return 1
+
+    def agreed(self, number: int) -> int:
+        """Nobody else is asked."""
+        return number
 
     def bring_home(self) -> None:
         """They never left."""

@@ -167,6 +167,13 @@ class ProcessGroupTransport:
         """One a rank."""
         return self._ranks.size
 
+    def agreed(self, number: int) -> int:
+        """What rank 0 gave; all ranks call it."""
+        if self._ranks.rank:
+            return int(self._ranks.receive(0, "side").numbers["agreed"])
+        self._tell(self._ranks.others, numbers={"agreed": float(number)})
+        return number
+
     def bring_home(self) -> None:
         """Weights and optimizer state of all shards are in every rank's MemoryX after it.
 

@@ -175,6 +175,10 @@ class SimulatedTransport:
         """One."""
         return 1
 
+    def agreed(self, number: int) -> int:
+        """Nobody else is asked."""
+        return number
+
     def bring_home(self) -> None:
         """All roles share this process's memory."""
 

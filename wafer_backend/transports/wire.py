@@ -19,7 +19,7 @@ from wafer_backend.tree import Node
 
 MAGIC = b"WFRM"
 VERSION = 1
-NUMBERS = ("leaves", "loss_sum", "n_counted", "divisor", "learning_rate")
+NUMBERS = ("leaves", "loss_sum", "n_counted", "divisor", "learning_rate", "agreed")
 _ROLES = (COORDINATOR.role, "MemoryX", "wafer", "rank")
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,

@@ -1,0 +1,68 @@
+"""`runconfig.transport: distributed`: the ranks of a run.
+
+The command that a user types starts them, as processes of this machine, with the same command line;
+under torchrun they are there already. All ranks do the same; only rank 0 writes and prints. When
+one is lost, `runconfig.autorestart` goes on from the last checkpoint with a system less.
+"""
+
+import os
+import sys
+
+from pipeline.core.errors import ConfigError, ResourceError
+from trainer.config import Params
+from trainer.loop import Say
+from trainer.prepare import DataDirectories
+from wafer_backend.transports.launch import run_ranks
+from wafer_backend.transports.ranks import LOST, joined_environment
+
+
+def is_launcher(params: Params) -> bool:
+    """Whether this process starts ranks instead of being one."""
+    return params.runconfig.transport == "distributed" and not joined_environment()
+
+
+def is_writer() -> bool:
+    """Whether this process writes and prints: rank 0, or the only one."""
+    return os.environ.get("RANK", "0") == "0" or not joined_environment()
+
+
+def launch(params: Params, data: DataDirectories, say: Say) -> int:
+    """Run this command line as ranks, again with fewer systems after a loss; the exit code.
+
+    Raises ResourceError when a rank was lost and no restart is left.
+    """
+    run, restarts = params.runconfig, 0
+    num_csx = run.num_csx
+    while True:
+        ranks = min(num_csx, run.processes or os.cpu_count() or 1)
+        code = run_ranks(_command(num_csx, data), ranks, run.liveness)
+        if code != LOST:
+            return code
+        if restarts == run.autorestart.max_num_restarts:
+            raise ResourceError(
+                "a rank of the cluster was lost; the same command goes on from the last checkpoint"
+            )
+        restarts += 1
+        num_csx = max(run.autorestart.min_num_csx, num_csx - 1)
+        say(f"A rank was lost; restart {restarts} from the last checkpoint with num_csx {num_csx}")
+
+
+def _command(num_csx: int, data: DataDirectories) -> list[str]:
+    """This command line, with data that is ready; an option that is repeated counts as last."""
+    command = [sys.executable, "-m", "trainer.cli", *sys.argv[1:], "--num_csx", str(num_csx)]
+    return command if data.run is None else [*command, "--data", str(data.run)]
+
+
+def check(params: Params, target: str) -> None:
+    """Refuse what ranks cannot do. Raises ConfigError."""
+    run = params.runconfig
+    if run.autorestart.min_num_csx > run.num_csx:
+        raise ConfigError(
+            f"runconfig.autorestart.min_num_csx is {run.autorestart.min_num_csx}, but num_csx is "
+            f"{run.num_csx}"
+        )
+    if run.transport == "distributed" and target != "CSX":
+        raise ConfigError(
+            f"runconfig.transport: distributed is for target CSX, not {target}, whose weights are "
+            "resident"
+        )
