@@ -38,7 +38,7 @@ def message(trainer, error=ConfigError, **changes) -> str:
         ("optimizer", "loss_scaling_factor", 8, "loss_scaling_factor: 8.0 is for float16 only"),
         ("runconfig", "activations", "drop", "activations: expected 'keep', 'recompute' or"),
         ("runconfig", "device", "tpu", "runconfig.device: expected 'cpu' or 'cuda'; got"),
-        ("runconfig", "max_wgt_servers", 0, "runconfig.max_wgt_servers: expected"),
+        ("runconfig", "max_wgt_servers", -1, "runconfig.max_wgt_servers: expected"),
         ("model", "num_heads", 3, "hidden_size 16 is not a multiple of num_heads 3"),
         ("optimizer", "learning_rate", [{"scheduler": "Lineer"}], "optimizer.learning_rate"),
     ],
