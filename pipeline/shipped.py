@@ -9,7 +9,8 @@ _CONFIG_ROOTS = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")
 
 
 def find_config(kind: str, name_or_path: str | Path) -> Path:
-    """The file of a config given as a path, or as the bare name of a shipped one.
+    """The file of a config given as a path, or as the name of a shipped one (`tiny`,
+    `cerebras_gpt/13b`).
 
     `kind` is `prep` or `train`. Raises ConfigError listing the shipped names.
     """
@@ -17,11 +18,14 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     if path.is_file():
         return path
     roots = [root / kind for root in _CONFIG_ROOTS if (root / kind).is_dir()]
-    if path.suffix == "" and len(path.parts) == 1:
-        for root in roots:
-            if (root / f"{path}.yaml").is_file():
-                return root / f"{path}.yaml"
-    names = sorted({p.stem for root in roots for p in root.glob("*.yaml")})
+    shipped = {
+        file.relative_to(root).with_suffix("").as_posix(): file
+        for root in roots
+        for file in root.rglob("*.yaml")
+    }
+    if path.as_posix() in shipped:
+        return shipped[path.as_posix()]
+    names = sorted(shipped)
     raise ConfigError(
         f"{path}: no such config; give a file or one of the shipped: {', '.join(names)}"
     )

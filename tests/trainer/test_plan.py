@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipeline.core.errors import ConfigError
 from trainer import plan
 from trainer import run as trainer_run
 from trainer.cli import app
@@ -115,3 +116,9 @@ def test_validate_only(trainer):
 def test_every_shipped_config_is_valid(path):
     result = RUNNER.invoke(app, ["--params", str(path), "--validate_only"])
     assert result.exit_code == 0, result.output
+
+
+def test_a_shipped_config_of_a_family_has_a_name():
+    assert load_params(Path("cerebras_gpt/13b")).model.hidden_size == 5120
+    with pytest.raises(ConfigError, match="one of the shipped: .*cerebras_gpt/13b, .*tiny"):
+        load_params(Path("cerebras_gpt/13"))
