@@ -267,7 +267,7 @@ def forked(call: Callable[[], object], plan: str) -> int:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("change", ["another policy", "repeated lines"])
-@pytest.mark.parametrize("stride", [37, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [97, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_killed_while_texts_go_back_and_forth(
     change: str, stride: int, run: Path, small_run: Any, tmp_path: Path

@@ -100,11 +100,14 @@ def join(parameters: list[str], liveness: float) -> Ranks:
     """Meet the other processes. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say where.
 
     `parameters`: names that messages may be about. `liveness`: seconds of silence after which a
-    rank counts as dead. Raises TransportError when they do not come.
+    rank counts as dead. Clusters of one program share the processes and their heartbeats; each has
+    channels of its own. Raises TransportError when the others do not come.
     """
+    first = not dist.is_initialized()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=_FOREVER)
+        if first:
+            dist.init_process_group("gloo", rank=rank, world_size=size, timeout=_FOREVER)
         everyone = list(range(size))
         groups = {
             channel: dist.new_group(everyone, timeout=_FOREVER, backend="gloo")
@@ -114,7 +117,7 @@ def join(parameters: list[str], liveness: float) -> Ranks:
         raise TransportError(f"rank {rank} did not meet the other {size - 1}: {error}") from error
     names = {wire.name_hash(name): name for name in ("", *parameters)}
     found = Ranks(rank, size, names, groups, threading.Event())
-    if size > 1:
+    if first and size > 1:
         _start_heartbeats(found, liveness)
     return found
 

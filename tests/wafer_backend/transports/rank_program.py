@@ -1,6 +1,6 @@
 """What every rank of a test runs: train, evaluate, call, and print what came out, in hex.
 
-Arguments: transport, num_csx, steps, what to run (train or outputs).
+Arguments: transport, num_csx, steps, what to run.
 """
 
 import hashlib
@@ -94,7 +94,9 @@ def main() -> None:
         target="CSX", micro_batch_size=2, num_csx=int(num_csx), seed=5, transport=transport,
         liveness=4.0,
     )  # fmt: skip
-    {"train": train, "outputs": outputs, "buffers": buffers}[what](config, int(steps))
+    programs = {"train": [train], "both": [train, outputs], "buffers": [buffers]}
+    for program in programs[what]:
+        program(config, int(steps))
 
 
 if __name__ == "__main__":
