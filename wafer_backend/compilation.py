@@ -15,7 +15,7 @@ from wafer_backend import amp, backends, dry_run, profiler
 from wafer_backend.activations import ActivationRule
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.current import register
-from wafer_backend.compiled import BackendConfig, CompiledModule
+from wafer_backend.compiled import BackendConfig, CompiledModule, Device
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.loss import LossReduction
 from wafer_backend.precision import Precision
@@ -79,6 +79,7 @@ class _Settings:
     wafer_memory: int
     min_leaves: int
     max_wgt_servers: int
+    device: Device
     threads: int
     seed: int | None
 
@@ -200,6 +201,7 @@ class PseudoModule:
             wafer_memory=settings.wafer_memory,
             min_leaves=settings.min_leaves,
             max_wgt_servers=settings.max_wgt_servers,
+            device=settings.device,
         )
         engine = CompiledModule(self.module, config)
         if self._restored:
@@ -241,6 +243,7 @@ def _read(backend: Backend) -> _Settings:
         wafer_memory=flags.wafer_memory,
         min_leaves=flags.min_leaves,
         max_wgt_servers=cluster.max_wgt_servers,
+        device=flags.device if backend.is_csx else "cpu",
         threads=flags.threads,
         seed=flags.seed,
     )

@@ -275,3 +275,11 @@ def test_another_leaf_size_on_resume_is_warned_about():
     backends.csx.performance.micro_batch_size = 4
     with pytest.warns(UserWarning, match="4 samples in a leaf, the checkpoint's run had 2"):
         compiled(batch()[0])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_for_wafers_is_asked_for_by_a_flag():
+    compiled = cstorch.compile(made(), "CSX")
+    backends.csx.emulation.device = "cuda"
+    with pytest.raises(BackendConfigError, match="torch finds no CUDA device"):
+        compiled(batch()[0])

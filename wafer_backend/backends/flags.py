@@ -159,6 +159,11 @@ _GROUPS: dict[str, dict[str, Flag]] = {
             "activation workers; the bits are the same",
             _one_of("keep", "recompute", "evict"),
         ),
+        "device": Flag(
+            "cpu",
+            "what wafers of backend CSX compute on: cpu, or cuda, to which weights then stream",
+            _one_of("cpu", "cuda"),
+        ),
         "threads": Flag(1, "CPU threads of every role; bits depend on it", _wrong_count),
         "seed": Flag(
             None,

@@ -39,6 +39,7 @@ def test_exploring_is_refused_by_name(value):
         ("performance", "micro_batch_size", 1.5),
         ("precision", "optimization_level", 3),
         ("emulation", "activations", "forget"),
+        ("emulation", "device", "tpu"),
         ("emulation", "wafer_memory", -1),
         ("emulation", "threads", "2"),
         ("emulation", "seed", -1),
