@@ -21,9 +21,15 @@ def is_launcher(params: Params) -> bool:
     return params.runconfig.transport == "distributed" and not joined_environment()
 
 
-def is_writer() -> bool:
-    """Whether this process writes and prints: rank 0, or the only one."""
-    return os.environ.get("RANK", "0") == "0" or not joined_environment()
+def was_launched(params: Params) -> bool:
+    """Whether this process is a rank, which somebody else has started and lists."""
+    return params.runconfig.transport == "distributed" and joined_environment()
+
+
+def is_writer(params: Params) -> bool:
+    """Whether this process writes and prints: rank 0, or the only one. A RANK that was set for
+    something else does not count."""
+    return params.runconfig.transport != "distributed" or os.environ.get("RANK", "0") == "0"
 
 
 def launch(params: Params, data: DataDirectories, say: Say) -> int:

@@ -26,7 +26,7 @@ from wafer_backend.loss import LossRule
 from wafer_backend.loss_scale import LossScale
 from wafer_backend.step_profile import ProfiledSteps, StepProfile
 from wafer_backend.transports.choice import TransportName
-from wafer_backend.transports.ranks import LOST, joined_environment
+from wafer_backend.transports.ranks import LOST
 from wafer_backend.tree import leaf_count, spans
 
 Mode = Literal["train", "eval", "train_and_eval"]
@@ -65,7 +65,7 @@ def run(request: Request, say: Say) -> int:
     with as_prep_errors():
         params = checked_params(request)
         systems = params.runconfig.num_csx if request.target == "CSX" else 0
-        listed = request.listed and (ranks.is_launcher(params) or not joined_environment())
+        listed = request.listed and not ranks.was_launched(params)
         with job.listed(request.job_labels, systems, say, really=listed) as entry:
             directories = data_directories(params, request.data)
             entry.running()
@@ -78,7 +78,7 @@ def _carry_out(params: Params, request: Request, directories: DataDirectories, s
     if ranks.is_launcher(params):
         return ranks.launch(params, directories, say)
     work = _evaluate if request.mode == "eval" else _train
-    return work(params, request, directories, say if ranks.is_writer() else _silent)
+    return work(params, request, directories, say if ranks.is_writer(params) else _silent)
 
 
 def _silent(line: str) -> None:
@@ -136,7 +136,7 @@ def _train(params: Params, request: Request, directories: DataDirectories, say: 
     validation = None
     if request.mode == "train_and_eval":
         validation = open_validation(directories, params)
-    with _held(request.model_dir), listening() as stop:
+    with _held(params, request.model_dir), listening() as stop:
         training = build(params, request, dataset, stop, say)
         if validation is not None:
             training.validation = evaluator(
@@ -157,7 +157,7 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, sa
     found = checkpoint.open_checkpoint(path)
     known = {"model": found.state["model"]}
     record.refuse_difference(path, known, {"model": record.model_section(params)})
-    with _held(request.model_dir), listening() as stop:
+    with _held(params, request.model_dir), listening() as stop:
         compiled = compile_model(params, request.target, train_micro_batch(params))
         checkpoint.load_into(found, compiled.memoryx)
         say(f"Loaded checkpoint {path} (step {found.step})")
@@ -168,9 +168,9 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, sa
     return 0
 
 
-def _held(model_dir: Path) -> contextlib.AbstractContextManager[None]:
+def _held(params: Params, model_dir: Path) -> contextlib.AbstractContextManager[None]:
     """The lock of the directory, which the rank that writes holds for all."""
-    return hold(model_dir) if ranks.is_writer() else contextlib.nullcontext()
+    return hold(model_dir) if ranks.is_writer(params) else contextlib.nullcontext()
 
 
 def open_validation(directories: DataDirectories, params: Params) -> SampleDataset:
@@ -197,8 +197,8 @@ def build(
         record=dict(known),
         stop=stop,
         say=say,
-        profile=_profile(params, request.model_dir) if ranks.is_writer() else None,
-        writes=ranks.is_writer(),
+        profile=_profile(params, request.model_dir) if ranks.is_writer(params) else None,
+        writes=ranks.is_writer(params),
     )
     found = resume(training, request.checkpoint_path)
     earlier = before or (found.state if found else None)
@@ -248,7 +248,7 @@ def evaluator(
         micro_batch_size=leaves.micro_batch_size(params, section),
         max_batches=params.runconfig.eval_steps,
         between_leaves=stop.check if compiled.transport.processes == 1 else _together,
-        writes=ranks.is_writer(),
+        writes=ranks.is_writer(params),
         say=say,
     )
 

@@ -91,3 +91,11 @@ def test_ranks_are_for_csx(trainer):
     ended = subprocess.run(line, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert "runconfig.transport: distributed is for target CSX" in ended.stderr
+
+
+def test_a_rank_set_for_something_else_silences_nobody(trainer, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    trainer.train("out", num_steps=2)
+    assert [line["step"] for line in trainer.metrics("out")] == [1, 2]
+    assert any(line.startswith("Saved checkpoint") for line in trainer.said)

@@ -7,7 +7,7 @@ from wafer_backend.errors import BackendConfigError
 from wafer_backend.memoryx import MemoryX
 from wafer_backend.transport import ClusterTransport, InlineTransport
 from wafer_backend.transports.process_group import ProcessGroupTransport
-from wafer_backend.transports.ranks import join
+from wafer_backend.transports.ranks import join, joined_environment
 from wafer_backend.transports.simulated import SimulatedTransport, Simulation
 
 TransportName = Literal["inline", "simulated", "distributed"]
@@ -32,7 +32,7 @@ def make_transport(
         return InlineTransport(memoryx)
     if name == "simulated":
         return SimulatedTransport(memoryx, num_csx, simulation)
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not joined_environment():
         raise BackendConfigError(
             "the distributed transport runs in ranks: start this program with torchrun"
         )

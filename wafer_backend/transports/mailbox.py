@@ -91,7 +91,3 @@ class Mailbox:
     def next_due(self) -> float | None:
         """When `due` next has something to say."""
         return min((waiting.due for waiting in self._waiting.values()), default=None)
-
-    def forget(self) -> None:
-        """Wait for no acknowledgement any more."""
-        self._waiting.clear()
