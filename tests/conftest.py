@@ -1,17 +1,45 @@
-"""Fixtures of every test: the shared reference corpora, and the hypothesis profiles."""
+"""Fixtures of every test: the shared reference corpora, and the hypothesis profiles. And where
+temporary files stand: in memory where there is room, as most of the suite waits for its disk."""
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+MEMORY = Path("/dev/shm")
+ROOM = 6 << 30
+"""Free bytes of MEMORY with which tests may write there; the whole suite leaves below 1 GiB."""
 
 # The same examples every time; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# Images often switch compiled files off. Each of some 200 processes would compile all it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """TMPDIR in memory, where pytest removes what passed; a TMPDIR that is given stays."""
+    if config.getini("tmp_path_retention_policy") == "failed" and _has_room(MEMORY):
+        tempfile.tempdir = os.environ.setdefault("TMPDIR", str(MEMORY))
+
+
+def _has_room(directory: Path) -> bool:
+    """Whether it is there, lets programs run and has room, in the machine's memory as well."""
+    if not os.access(directory, os.W_OK):
+        return False
+    status = os.statvfs(directory)
+    if status.f_flag & os.ST_NOEXEC or status.f_bavail * status.f_frsize < ROOM:
+        return False
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return free << 10 >= ROOM
 
 
 @pytest.fixture(scope="session")

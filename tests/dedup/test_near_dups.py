@@ -29,7 +29,7 @@ from pipeline.sources.streams import zstd
 pytestmark = pytest.mark.shared_data
 
 _DELETE = str.maketrans("", "", string.punctuation)
-QUICK = 900
+QUICK = 600
 """Documents in the quick test; the slow one takes all 3,786."""
 
 

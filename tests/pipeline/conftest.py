@@ -4,6 +4,7 @@ The corpus is a function of nothing but this file: words are drawn by xxh3 of a 
 random module, so the golden hashes hold on every Python version.
 """
 
+import contextlib
 import gzip
 import json
 import os
@@ -21,9 +22,10 @@ import pytest
 import xxhash
 
 import pipeline
-from pipeline import cli
+from pipeline import cli, cluster, export, preparation, rescan
 from pipeline.preparation import Manifest
 from pipeline.sources.streams import zstd
+from tests.forked import Ended
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -264,15 +266,6 @@ def small_run(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Small
     return SmallRun(corpus, out, pipeline.run(corpus.config, out, 0))
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def prep(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -293,7 +286,8 @@ def prep(
 
 @pytest.fixture(scope="session")
 def prep_process() -> Callable[..., Ended]:
-    """The `prep` command as a process of its own; keywords are environment variables."""
+    """The `prep` command as a process of its own; keywords are environment variables. It costs four
+    seconds: where any process will do, tests.forked has one."""
 
     def call(
         *arguments: object, cwd: Path | None = None, timeout: float = 120, **env: str
@@ -310,3 +304,38 @@ def prep_process() -> Callable[..., Ended]:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def worker_processes() -> Iterator[cluster.Executor]:
+    """Two Dask workers, started when a test first asks: a pair of its own costs ten seconds. They
+    look at the clock less often than Dask likes, as they are idle most of the time."""
+    import dask
+    import distributed  # noqa: F401 - its settings have to be there before they are changed
+
+    often = (
+        "admin.tick.interval",
+        "admin.system-monitor.interval",
+        "worker.memory.monitor-interval",
+    )
+    with contextlib.ExitStack() as running:
+        with dask.config.set({f"distributed.{name}": "10s" for name in often}):
+            where = running.enter_context(cluster.executor(2, 0))
+        yield where
+
+
+@pytest.fixture
+def two_workers(worker_processes: cluster.Executor, monkeypatch: pytest.MonkeyPatch) -> int:
+    """2, which here means those workers wherever a command of this process asks for two."""
+
+    @contextlib.contextmanager
+    def shared(workers: int | None, *where: Any) -> Iterator[cluster.Executor]:
+        if workers == worker_processes.workers:
+            yield worker_processes
+            return
+        with cluster.executor(workers, *where) as own:
+            yield own
+
+    for module in (preparation, export, rescan):
+        monkeypatch.setattr(module, "executor", shared)
+    return worker_processes.workers

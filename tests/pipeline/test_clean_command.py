@@ -112,7 +112,7 @@ def test_formats(form: str, raw: Any, tmp_path: Path, prep: Prep) -> None:
         assert texts == [record["text"] for record in records(out)]
 
 
-def test_workers_and_resume(raw: Any, tmp_path: Path) -> None:
+def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     """The same bytes from two worker processes, and from a run whose end was lost."""
     options = settings(None, (str(raw.root / "raw"),), Options(gopher=True), (
         "read.max_bad_share=10 %", "filters.gopher.min_stop_words=0", "read.task_bytes=40000",
@@ -120,7 +120,7 @@ def test_workers_and_resume(raw: Any, tmp_path: Path) -> None:
     story = story_of("jsonl.zst")
     one, two = tmp_path / "one", tmp_path / "two"
     first = run(options, one, 0, story=story)
-    run(options, two, 2, story=story)
+    run(options, two, two_workers, story=story)
     cleaned = {p.name: storage.hash_file(p) for p in (one / layout.CLEANED).iterdir()}
     assert cleaned == {p.name: storage.hash_file(p) for p in (two / layout.CLEANED).iterdir()}
     for name in (layout.DOCUMENTS, layout.LEDGER, layout.EVIDENCE):

@@ -15,6 +15,7 @@ from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.upkeep import CUT_STAGES, STAGES
 from pipeline.verify import verify
+from tests.forked import prep_in_fork
 
 
 @pytest.fixture
@@ -257,5 +258,5 @@ def test_as_a_process(corpus: Any, tmp_path: Path, prep_process: Callable[..., A
     assert ended.code == 0, ended.err
     assert "\x1b" not in ended.out + ended.err
     assert "ledger: balanced" in ended.out
-    value = json.loads(prep_process("status", "runs/tiny", "--json", cwd=tmp_path).out)
+    value = json.loads(prep_in_fork("status", "runs/tiny", "--json", cwd=tmp_path).out)
     assert value["finished"]

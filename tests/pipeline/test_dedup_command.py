@@ -20,6 +20,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.sources.streams import zstd
 from pipeline.upkeep import CUT_STAGES, STORIES
 from pipeline.verify import verify
+from tests.forked import prep_in_fork
 
 Prep = Callable[..., Any]
 BOM = b"\xef\xbb\xbf"
@@ -93,10 +94,10 @@ def raw(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., str
 
 
 @pytest.fixture(scope="module")
-def kept(raw: Raw, prep_process: Prep, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run of it; read only."""
     out = tmp_path_factory.mktemp("kept") / "kept"
-    ended = prep_process("dedup", raw.root, "--out", out, *OPTIONS)
+    ended = prep_in_fork("dedup", raw.root, "--out", out, *OPTIONS)
     assert ended.code == 0, ended.err
     return out
 
@@ -199,9 +200,11 @@ def test_any_way_to_name_the_files_gives_the_same(
     assert storage.tree_hash(tmp_path / "there") == wanted
 
 
-def test_workers_change_nothing(raw: Raw, kept: Path, tmp_path: Path, prep_process: Prep) -> None:
-    options = ("--workers", 2, "--max-bad-share", "20 %")
-    ended = prep_process("dedup", raw.root, "--out", tmp_path / "two", *options)
+def test_workers_change_nothing(
+    raw: Raw, kept: Path, tmp_path: Path, prep: Prep, two_workers: int
+) -> None:
+    options = ("--workers", two_workers, "--max-bad-share", "20 %")
+    ended = prep("dedup", raw.root, "--out", tmp_path / "two", *options)
     assert ended.code == 0, ended.err
     assert storage.tree_hash(tmp_path / "two") == storage.tree_hash(kept)
 

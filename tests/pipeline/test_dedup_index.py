@@ -15,6 +15,7 @@ import pytest
 from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, write_sealed
 from pipeline.verify import verify
+from tests.forked import prep_in_fork
 
 Prep = Callable[..., Any]
 SHARDS = 4
@@ -56,13 +57,22 @@ def shards(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., 
 
 
 @pytest.fixture(scope="module")
-def index(shards: list[Path], prep_process: Prep, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of the first two shards and then the third, all named `crawl`; read only."""
     directory = tmp_path_factory.mktemp("index") / "idx"
     for command, files in (("build", shards[:2]), ("add", shards[2:3])):
-        ended = prep_process("dedup", "index", command, directory, *files, "--name", "crawl",
+        ended = prep_in_fork("dedup", "index", command, directory, *files, "--name", "crawl",
                              "--workers", 0)  # fmt: skip
         assert ended.code == 0, ended.err
+    return directory
+
+
+@pytest.fixture(scope="module")
+def grown(index: Path, shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same index with the fourth shard as a third batch, undisturbed; read only."""
+    directory = Path(shutil.copytree(index, tmp_path_factory.mktemp("grown") / "idx"))
+    ended = prep_in_fork("dedup", "index", "add", directory, shards[3], "--workers", 0)
+    assert ended.code == 0, ended.err
     return directory
 
 
@@ -198,12 +208,12 @@ def test_a_query_answers_with_old_identities(
 
 
 def test_nothing_depends_on_workers_or_the_place(
-    index: Path, shards: list[Path], tmp_path: Path, prep_process: Prep
+    index: Path, shards: list[Path], tmp_path: Path, prep: Prep, two_workers: int
 ) -> None:
     other = tmp_path / "elsewhere"
-    for command, files, workers in (("build", shards[1::-1], 0), ("add", shards[2:3], 2)):
-        ended = prep_process("dedup", "index", command, other, *files, "--name", "crawl",
-                             "--workers", workers)  # fmt: skip
+    for command, files, workers in (("build", shards[1::-1], 0), ("add", shards[2:3], two_workers)):
+        ended = prep("dedup", "index", command, other, *files, "--name", "crawl",
+                     "--workers", workers)  # fmt: skip
         assert ended.code == 0, ended.err
     for number in range(2):
         assert storage.tree_hash(batch(other, number)) == storage.tree_hash(batch(index, number))
@@ -228,13 +238,12 @@ POINTS = ("storage.publish.renamed@1", "task.start.clean@1", "task.start.bands@4
 
 @pytest.mark.parametrize("point", POINTS)
 def test_an_add_killed_anywhere_goes_on(
-    point: str, own: Path, shards: list[Path], index: Path, tmp_path: Path, prep: Prep,
-    prep_process: Prep, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    point: str, own: Path, shards: list[Path], grown: Path, prep: Prep
+) -> None:
     """The same command finishes it, with the bytes of an undisturbed one; meanwhile the index
     answers from its finished batches."""
     add = ("dedup", "index", "add", own, shards[3], "--workers", 0)
-    killed = prep_process(*add, WAFERMILL_FAILPOINT=f"{point}=kill")
+    killed = prep_in_fork(*add, fault=f"{point}=kill")
     assert killed.code == -9
     asked = prep("dedup", "index", "query", own, shards[3], "--workers", 0, "--json")
     assert asked.code == 0 and {m["batch"] for m in json.loads(asked.out)} <= {"000000", "000001"}
@@ -242,21 +251,17 @@ def test_an_add_killed_anywhere_goes_on(
         other = prep("dedup", "index", "add", own, shards[0].parent, "--workers", 0)
         assert other.code == 3 and "begun with other files or another --name" in other.err
     assert prep(*add).code == 0
-    fresh = Path(shutil.copytree(index, tmp_path / "fresh"))
-    assert prep("dedup", "index", "add", fresh, shards[3], "--workers", 0).code == 0
-    assert storage.tree_hash(batch(own, 2)) == storage.tree_hash(batch(fresh, 2))
-    assert (own / "index.json").read_bytes() == (fresh / "index.json").read_bytes()
+    assert storage.tree_hash(batch(own, 2)) == storage.tree_hash(batch(grown, 2))
+    assert (own / "index.json").read_bytes() == (grown / "index.json").read_bytes()
     again = prep(*add)
     assert again.code == 0 and "batch 000002 holds just these files" in again.out
 
 
-def test_a_build_killed_goes_on(
-    shards: list[Path], tmp_path: Path, prep: Prep, prep_process: Prep
-) -> None:
+def test_a_build_killed_goes_on(shards: list[Path], tmp_path: Path, prep: Prep) -> None:
     directory = tmp_path / "idx"
     build = ("dedup", "index", "build", directory, *shards[:2], "--workers", 0)
     for point in ("storage.publish.written@1", "task.start.keep@1"):
-        assert prep_process(*build, WAFERMILL_FAILPOINT=f"{point}=kill").code == -9
+        assert prep_in_fork(*build, fault=f"{point}=kill").code == -9
     asked = prep("dedup", "index", "query", directory, shards[3])
     assert asked.code == 3 and "no finished batch" in asked.err
     assert prep("dedup", "index", "add", directory, shards[3]).code == 3
@@ -264,11 +269,9 @@ def test_a_build_killed_goes_on(
     assert "batch 000000 holds just these files" in prep(*build).out
 
 
-def test_an_abandoned_batch_can_be_deleted(
-    own: Path, shards: list[Path], prep: Prep, prep_process: Prep
-) -> None:
+def test_an_abandoned_batch_can_be_deleted(own: Path, shards: list[Path], prep: Prep) -> None:
     add = ("dedup", "index", "add", own, shards[3], "--workers", 0)
-    assert prep_process(*add, WAFERMILL_FAILPOINT="task.start.keep@1=kill").code == -9
+    assert prep_in_fork(*add, fault="task.start.keep@1=kill").code == -9
     shutil.rmtree(batch(own, 2))
     ended = prep("dedup", "index", "add", own, shards[3], "--name", "later", "--workers", 0)
     assert ended.code == 0, ended.err

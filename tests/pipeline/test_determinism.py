@@ -25,7 +25,7 @@ def expected(small_run: Any) -> str:
     return TREE_HASH(small_run.directory)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers(
     workers: int, small_run: Any, corpus: Any, tmp_path: Path, prep_process: Callable[..., Any]
 ) -> None:
@@ -95,7 +95,7 @@ def test_moved_directory(
 
 def test_task_and_bucket_sizes_change_no_row(small_run: Any, tmp_path: Path) -> None:
     """How work is cut is no part of the result: the same rows, documents and ledger."""
-    overrides = ("read.task_bytes=1024", "pack.bucket_tokens=1024", "hdf5.shard_bytes=268435456")
+    overrides = ("read.task_bytes=4096", "pack.bucket_tokens=2048", "hdf5.shard_bytes=268435456")
     pipeline.run(small_run.corpus.config, tmp_path / "run", 0, overrides=overrides)
     first = open_dataset(small_run.directory / "hdf5/train")
     second = open_dataset(tmp_path / "run/hdf5/train")

@@ -20,6 +20,7 @@ from pipeline.core.storage import tree_hash
 from pipeline.sources.streams import zstd
 from pipeline.stages.export_format import labelled
 from pipeline.verify import verify
+from tests.forked import prep_in_fork
 
 SEED = 7
 SETTINGS = (
@@ -179,11 +180,11 @@ def test_after_clean_up(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> 
     assert "documents/000000.arrow: missing" in ended.err
 
 
-@pytest.mark.slow
-def test_workers(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
-    for workers in (0, 2):
+def test_workers(run: Path, tmp_path: Path, prep: Callable[..., Any], two_workers: int) -> None:
+    for workers in (0, two_workers):
         out = tmp_path / str(workers)
-        prep("export", run, "--out", out, "--workers", workers, "--shard-size", "20 kB")
+        done = prep("export", run, "--out", out, "--workers", workers, "--shard-size", "20 kB")
+        assert done.code == 0, done.err
     assert tree_hash(tmp_path / "0") == tree_hash(tmp_path / "2")
 
 
@@ -197,14 +198,13 @@ def test_workers(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
     ],
 )
 def test_killed_and_resumed(
-    run: Path, point: str, tmp_path: Path, prep: Callable[..., Any],
-    prep_process: Callable[..., Any],
-) -> None:  # fmt: skip
+    run: Path, point: str, tmp_path: Path, prep: Callable[..., Any]
+) -> None:
     """Killed in scatter, gather or clearing up: the next command ends with the same bytes."""
     options = ("--shard-size", "100 kB", "--workers", 0)
     assert prep("export", run, "--out", tmp_path / "whole", *options).code == 0
     out, fault = tmp_path / "out", f"{point}=kill"
-    killed = prep_process("export", run, "--out", out, *options, WAFERMILL_FAILPOINT=fault)
+    killed = prep_in_fork("export", run, "--out", out, *options, fault=fault)
     assert killed.code == -9
     assert prep("export", run, "--out", out, *options).code == 0
     assert tree_hash(out) == tree_hash(tmp_path / "whole")

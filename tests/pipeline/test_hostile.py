@@ -21,6 +21,7 @@ from pipeline.sources import files
 from pipeline.sources.jsonl import RecordRules
 from pipeline.sources.record import Record
 from pipeline.verify import verify
+from tests.forked import prep_in_fork
 
 pytestmark = pytest.mark.shared_data
 
@@ -193,11 +194,9 @@ def test_too_many_bad_records_stop_the_run(hostile: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(YAML))
-def test_config_file(
-    name: str, hostile: Path, tmp_path: Path, prep_process: Callable[..., Any]
-) -> None:
+def test_config_file(name: str, hostile: Path, tmp_path: Path) -> None:
     """Exit 2, one line FILE:LINE, nothing created."""
-    ended = prep_process("run", hostile / name, cwd=tmp_path)
+    ended = prep_in_fork("run", hostile / name, cwd=tmp_path)
     assert ended.code == 2
     assert ended.out == ""
     (line,) = ended.err.splitlines()

@@ -405,12 +405,11 @@ def test_a_mixture_for_nothing(corpus: Any, tmp_path: Path, prep: Callable[..., 
         assert "Traceback" not in ended.err
 
 
-@pytest.mark.slow
-def test_workers_and_a_mixture(corpus: Any, tmp_path: Path) -> None:
+def test_workers_and_a_mixture(corpus: Any, tmp_path: Path, two_workers: int) -> None:
     from pipeline.core.storage import tree_hash
 
     hashes = set()
-    for workers in (0, 2):
+    for workers in (0, two_workers):
         out = tmp_path / str(workers)
         pipeline.run(corpus.config, out, workers, overrides=MIXED)
         hashes.add(tree_hash(out))

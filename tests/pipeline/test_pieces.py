@@ -48,6 +48,7 @@ from pipeline.stages.pieces import PiecesJob, _parts, _pieces
 from pipeline.stages.plan import Plan
 from pipeline.stages.tables import sources_stage
 from pipeline.upkeep import clean_up
+from tests.forked import prep_in_fork
 
 RULES = RecordRules("text", 200, None)
 Items = list[Record | BadRecord]
@@ -452,19 +453,21 @@ def test_tables_of_the_inputs(read_whole: Path, read_cut: Path, collection: Path
     assert [row["tasks"] > 1 for row in rows] == [True] * 4 + [False]
 
 
-def test_any_number_of_workers(collection: Path, read_cut: Path, tmp_path: Path) -> None:
-    run(collection, tmp_path / "run", SMALL, workers=2)
+def test_any_number_of_workers(
+    collection: Path, read_cut: Path, tmp_path: Path, two_workers: int
+) -> None:
+    run(collection, tmp_path / "run", SMALL, workers=two_workers)
     assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(read_cut)
 
 
 @pytest.mark.parametrize("hit", [4, 7, 12])
 def test_killed_among_the_pieces(
-    collection: Path, read_cut: Path, tmp_path: Path, prep_process: Callable[..., Any], hit: int
+    collection: Path, read_cut: Path, tmp_path: Path, hit: int
 ) -> None:
     """What was published before is published again, byte for byte, and nothing else is left."""
     command = ("run", collection / "c.yaml", "--out", tmp_path / "run", "--workers", 0,
                "--set", SMALL, "--set", OVERRIDES[0])  # fmt: skip
-    ended = prep_process(*command, WAFERMILL_FAILPOINT=f"storage.publish.renamed@{hit}=kill")
+    ended = prep_in_fork(*command, fault=f"storage.publish.renamed@{hit}=kill")
     assert ended.code == -signal.SIGKILL
     assert not (tmp_path / "run/manifests/pieces.json").exists()
     run(collection, tmp_path / "run", SMALL)

@@ -1,10 +1,9 @@
 """Quarantined texts leave documents/ in every run that screens, and come back to be looked at."""
 
 import json
-import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 import pipeline
 from pipeline.clean_alone import story_of
 from pipeline.config import load_config
-from pipeline.core import failpoint, lock, storage
+from pipeline.core import lock, storage
 from pipeline.core.manifest import read_manifest
 from pipeline.preparation import run as run_config
 from pipeline.quarantine.access import list_quarantined, release_quarantined
@@ -25,6 +24,7 @@ from pipeline.quarantine.store import restore
 from pipeline.screen_alone import SCREEN
 from pipeline.stages import document_rows
 from pipeline.verify import verify
+from tests.forked import forked
 
 ALLOW_ALL = "version: 1\nrules: []\n"
 OTHER = """\
@@ -250,24 +250,9 @@ def test_screening_alone_moves_them_too(run: Path, small_run: Any, tmp_path: Pat
     verify(tmp_path / "screened")
 
 
-def forked(call: Callable[[], object], plan: str) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            os.environ["WAFERMILL_FAILPOINT"] = plan
-            failpoint._hits.clear()
-            failpoint._plan = failpoint._read_plan()
-            call()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.crash
 @pytest.mark.parametrize("change", ["another policy", "repeated lines"])
-@pytest.mark.parametrize("stride", [97, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [199, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_killed_while_texts_go_back_and_forth(
     change: str, stride: int, run: Path, small_run: Any, tmp_path: Path

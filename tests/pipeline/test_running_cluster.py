@@ -23,19 +23,17 @@ def address() -> Iterator[str]:
 
 
 def test_the_same_bytes_on_a_running_cluster(
-    address: str, corpus: Any, small_run: Any, prep_process: Prep, tmp_path: Path
-) -> None:
+    address: str, corpus: Any, small_run: Any, prep_process: Prep, tmp_path: Path, prep: Prep,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """From another directory than the workers', into a relative one."""
-    ended = prep_process(
-        "run", corpus.config, "--out", "run", "--set", f"cluster.address={address}", cwd=tmp_path
-    )
+    command = ("run", corpus.config, "--out", "run", "--set", f"cluster.address={address}")
+    ended = prep_process(*command, cwd=tmp_path)
     assert ended.code == 0, ended.err
     assert differences(tmp_path / "run", small_run.directory) == []
     assert '"workers": 2' in (tmp_path / "run/journal/events.jsonl").read_text()
-    again = prep_process(
-        "run", corpus.config, "--out", "run", "--set", f"cluster.address={address}", cwd=tmp_path
-    )
-    assert "everything was up to date" in again.out
+    monkeypatch.chdir(tmp_path)
+    assert "everything was up to date" in prep(*command).out
 
 
 def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:

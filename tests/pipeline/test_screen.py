@@ -141,10 +141,12 @@ def test_what_is_redacted_is_not_tokenized(raw: Path, run: Path, tmp_path: Path)
     verify(again, lineage=100)
 
 
-def test_evidence_and_decisions_for_any_number_of_workers(raw: Path, tmp_path: Path) -> None:
+def test_evidence_and_decisions_for_any_number_of_workers(
+    raw: Path, tmp_path: Path, two_workers: int
+) -> None:
     small = "read.task_bytes=4096"
     prepare(raw, tmp_path / "none", small)
-    prepare(raw, tmp_path / "two", small, workers=2)
+    prepare(raw, tmp_path / "two", small, workers=two_workers)
     assert storage.tree_hash(tmp_path / "none") == storage.tree_hash(tmp_path / "two")
     assert len(list((tmp_path / "none/documents").iterdir())) > 2
 
@@ -174,7 +176,9 @@ def test_another_policy_needs_no_detection(
     assert decision["reason"] == "682 words of The ferry that ran on Tuesdays: a story"
 
 
-def test_works_that_are_registered_later(raw: Path, tmp_path: Path, prep: Prep) -> None:
+def test_works_that_are_registered_later(
+    raw: Path, tmp_path: Path, prep: Prep, two_workers: int
+) -> None:
     out = tmp_path / "run"
     prepare(raw, out, "screen.registry=[]")
     assert document(out, "sheets.txt")["state"] == "kept"
@@ -192,7 +196,8 @@ def test_works_that_are_registered_later(raw: Path, tmp_path: Path, prep: Prep) 
     assert tree(out) == before, "the run itself is not touched"
     verify(out)
     assert len(rescan(asked, 0).reused) == len(first.stages)
-    shown = prep("rescan", out, "--registry", demo_registry(), "--name", "other", "--workers", 2)
+    options = ("--name", "other", "--workers", two_workers)
+    shown = prep("rescan", out, "--registry", demo_registry(), *options)
     assert shown.code == 0 and "1 works matched" in shown.out
     assert "under a second of one core" in shown.out
     files = ("evidence.parquet", "decisions.parquet")

@@ -13,6 +13,7 @@ from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, seal
 from pipeline.runner import Runner, manifest_path
 from pipeline.upkeep import STAGES
+from tests.forked import prep_in_fork
 
 Prep = Callable[..., Any]
 
@@ -164,14 +165,15 @@ def test_prep_run_rebuilds_exactly_what_was_damaged(
 
 @pytest.mark.crash
 def test_a_damaged_record_costs_its_own_task_only(
-    collection: Any, tmp_path: Path, prep: Prep, start: Any, rng: random.Random, undamaged: Any
+    collection: Any, tmp_path: Path, prep: Prep, rng: random.Random, undamaged: Any
 ) -> None:
     out = tmp_path / "run"
-    assert start(out, 0, "task.start.tokenize@3=kill").finish().code == -9
+    command = ("run", collection.config, "--out", out, "--workers", 0)
+    assert prep_in_fork(*command, fault="task.start.tokenize@3=kill").code == -9
     records = sorted((out / "journal/records/tokenize").glob("*.json"))
     assert len(records) == 2
     flip(records[0], rng)
-    resumed = prep("run", collection.config, "--out", out, "--workers", 0)
+    resumed = prep(*command)
     assert resumed.code == 0
     assert resumed.tasks["tokenize"] == 2
     assert resumed.tasks["clean"] == 0

@@ -103,7 +103,7 @@ def test_a_task_that_kills_three_workers_fails_by_name(
     collection: Any, tmp_path: Path, start: Any, prep: Any, undamaged: Any
 ) -> None:
     out, began = tmp_path / "run", time.monotonic()
-    outcome = start(out, 2, "task.start.tokenize@1=kill").finish()
+    outcome = start(out, 1, "task.start.tokenize@1=kill").finish()
     assert outcome.code == 5, outcome.err
     assert time.monotonic() - began < 60
     message = outcome.err.splitlines()[-1]

@@ -11,6 +11,7 @@ import pytest
 from pipeline.core import storage
 from pipeline.preparation import run
 from pipeline.upkeep import STAGES
+from tests.forked import prep_in_fork
 
 BEFORE_PACKING = STAGES[: STAGES.index("gather") + 1]
 
@@ -110,10 +111,11 @@ def test_a_lost_journal_costs_work_never_correctness(
 
 @pytest.mark.crash
 def test_status_agrees_with_the_files(
-    collection: Any, tmp_path: Path, prep: Any, start: Any, undamaged: Any
+    collection: Any, tmp_path: Path, prep: Any, undamaged: Any
 ) -> None:
     out = tmp_path / "run"
-    start(out, 0, "task.start.tokenize@2=kill").finish()
+    command = ("run", collection.config, "--out", out, "--workers", 0)
+    assert prep_in_fork(*command, fault="task.start.tokenize@2=kill").code == -9
     found = json.loads(prep("status", out, "--json").out)
     states = {s["stage"]: s["state"] for s in found["stages"]}
     assert not found["finished"]
@@ -121,7 +123,7 @@ def test_status_agrees_with_the_files(
     assert {s for s, state in states.items() if state == "done"} == set(done)
     assert states["tokenize"] == "partial"
     assert states["report"] == "not started"
-    assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
+    assert prep(*command).code == 0
     assert json.loads(prep("status", out, "--json").out)["finished"]
     undamaged(out)
 

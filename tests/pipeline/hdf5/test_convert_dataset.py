@@ -218,7 +218,7 @@ from test_convert_dataset import LM, Samples
 from pipeline.hdf5 import convert_dataset_to_HDF5
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
-    convert_dataset_to_HDF5(Samples(30, LM), sys.argv[1], samples_per_file=8, num_workers=2)
+    convert_dataset_to_HDF5(Samples(30, LM), sys.argv[1], samples_per_file=8, num_workers=1)
 """
 
 

@@ -1,12 +1,11 @@
 """A takedown killed at its fault points: whatever is there can be read, and the same call ends as
 an undisturbed one."""
 
-import os
 import shutil
 import signal
-import traceback
 from collections.abc import Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import failpoint, storage
+from pipeline.core import storage
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.events import verify_events
 from pipeline.takedown.claim import LoadedClaim, load_claim
 from pipeline.takedown.command import Wanted, take_down
 from pipeline.verify import verify
+from tests.forked import forked
 
 pytestmark = pytest.mark.crash
 CLAIM = """\
@@ -45,23 +45,6 @@ def claim(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> LoadedCla
 
 def call(claim: LoadedClaim, run: Path) -> None:
     take_down(Wanted(claim, run, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False))
-
-
-def forked(claim: LoadedClaim, run: Path, plan: str, log: str = "") -> int:
-    child = os.fork()
-    if child == 0:
-        code = 99
-        try:
-            os.environ["WAFERMILL_FAILPOINT"] = plan
-            failpoint._hits.clear()
-            failpoint._plan, failpoint._log = failpoint._read_plan(), log
-            call(claim, run)
-            code = 0
-        except BaseException:  # noqa: BLE001 - the child has nobody above
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def state(run: Path) -> dict[str, str]:
@@ -94,16 +77,16 @@ def sweep(claim: LoadedClaim, run: Any, root: Path, plans: Iterator[str]) -> int
         out = root / "killed"
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(run.directory, out)
-        code = forked(claim, out, plan)
+        code = forked(partial(call, claim, out), plan)
         if code == 0:
             break
         assert code == -signal.SIGKILL, plan
         kills += 1
         there = data_sets(out)
         assert all(there[split] in (old[split], new[split]) for split in there), plan
-        second = forked(claim, out, "storage.publish.renamed@2=kill")
+        second = forked(partial(call, claim, out), "storage.publish.renamed@2=kill")
         assert second in (0, -signal.SIGKILL)
-        assert forked(claim, out, "") == 0, plan
+        assert forked(partial(call, claim, out), "") == 0, plan
         assert state(out) == expected, plan
         told = [e.what["id"] for e in verify_events(out).events if e.kind == "takedown"]
         assert told == ["c1"], plan
