@@ -138,9 +138,10 @@ def trace(
 
         return show_checkpoint(trace_checkpoint(directory, train, checkpoint), limit, as_json)
     if step is not None and train is not None:
-        from pipeline.provenance.trace import trace_step
+        from pipeline.provenance.trace import read_elsewhere, trace_step
 
-        return show_spans(trace_step(directory, train, step), limit, as_json)
+        spans = trace_step(directory, train, step)
+        return show_spans(spans, limit, as_json, read_elsewhere(directory, train, step))
     if file is not None:
         return show_spans(_spans(directory, file, row, tokens), limit, as_json)
     from pipeline.provenance.exposure import trace_documents

@@ -17,8 +17,12 @@ _SHOWN = 20
 _SHOWN_STEPS = 12
 
 
-def show_spans(spans: Sequence[Span], limit: int | None, as_json: bool) -> None:
-    """Spans of rows, each with its document."""
+def show_spans(
+    spans: Sequence[Span], limit: int | None, as_json: bool,
+    elsewhere: Sequence[tuple[str, int]] = (),
+) -> None:  # fmt: skip
+    """Spans of rows, each with its document; `elsewhere`: other data sets that the step read, and
+    how many rows of each."""
     if as_json:
         return print_json([vars(span) for span in _first(spans, limit)])
     table = Table("row", "tokens", "labels", "document", "source", "file:line", "licence",
@@ -34,7 +38,9 @@ def show_spans(spans: Sequence[Span], limit: int | None, as_json: bool) -> None:
         )  # fmt: skip
         table.add_row(*(shown(cell) for cell in cells))
     out.print(table)
-    return _say_rest(len(spans), len(listed))
+    _say_rest(len(spans), len(listed))
+    for name, rows in elsewhere:
+        print_line(f"{rows:,} rows of data set {name}: nothing is known of them here")
 
 
 def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_json: bool) -> None:

@@ -5,6 +5,9 @@ With s samples consumed and R rows in the data set: epoch e = floor(s / R) and
 row = pi(seed, e, s mod R) where pi is the keyed bijection of `permutation`. Epoch 0 of a data set
 whose rows were already shuffled globally reads file order. The batch size is not in the key, so
 another batch size, num_csx or worker count reads the same samples in the same order.
+
+Of several data sets R counts the samples of one epoch of the mixture; which of their rows sample
+pi(seed, e, s mod R) is, `mixture_order` says.
 """
 
 import numpy as np
@@ -50,6 +53,15 @@ def steps_of_samples(samples_N: npt.NDArray[np.int64], schedule: Schedule) -> np
     before = np.array([samples_before_step(step, schedule) for step, _ in schedule])
     part = np.searchsorted(before, samples_N, side="right") - 1
     return np.asarray(first[part] + (samples_N - before[part]) // size[part])
+
+
+def whole_steps(samples: int, schedule: Schedule) -> int:
+    """How many steps, from step 1 on, so many samples are enough for.
+
+    >>> [whole_steps(n, ((1, 8), (5, 16))) for n in (7, 8, 47, 48, 64)]
+    [0, 1, 4, 5, 6]
+    """
+    return int(steps_of_samples(np.array([samples]), schedule)[0]) - 1
 
 
 def rows_of_samples(

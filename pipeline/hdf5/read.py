@@ -29,15 +29,18 @@ class ShardInfo:
 class SampleDataset:
     """Rows of a split, addressed by their position over all shards in name order.
 
-    A row is (3, MSL) int32, of `vsl` (5, MSL). A `corpus` is cut into windows of `sample` by the
-    MSL of its parameters. Every shard's hash is checked against `data_params.json` the first time
-    it is read. Can be pickled. `params` is all of `data_params.json`.
+    A row is (3, MSL) int32, of `vsl` (5, MSL). A `corpus` is cut into windows of `sample` by
+    `corpus_length`, or the MSL of its parameters; other formats take no notice of it. Every shard's
+    hash is checked against `data_params.json` the first time it is read. Can be pickled. `params`
+    is all of `data_params.json`.
 
     `ancestors`: hashes of the data sets that this one was before documents were masked in it by
     `takedowns`, oldest first; rows and their order are those of all of them.
     """
 
-    def __init__(self, directory: Path, params: dict[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, params: dict[str, Any], corpus_length: int | None = None
+    ) -> None:
         self.directory = directory
         self.params = params
         self.layout: Layout = LAYOUTS[params.get("format", SAMPLE.name)]
@@ -49,6 +52,8 @@ class SampleDataset:
             if Path(shard.name).name != shard.name:
                 raise ValueError(f"file name {shard.name!r} leaves the directory")
         self.max_sequence_length = int(params["max_sequence_length"])
+        if self.layout is CORPUS and corpus_length is not None:
+            self.max_sequence_length = corpus_length
         self.vocab_size = int(params["vocab_size"])
         self.eos_id = int(params["eos_id"])
         self.rows_globally_shuffled = bool(params["rows_globally_shuffled"])
@@ -103,14 +108,16 @@ def windows(files: ShardFiles, rows_B: npt.NDArray[np.int64], length: int) -> Ro
     """Rows of a corpus as `sample` rows, (B, 3, length) int32; every mask is 1."""
     out = np.empty((len(rows_B), SAMPLE.channels, length), np.int32)
     out[:, 1] = 1
-    for place, row in enumerate(rows_B.tolist()):
-        tokens = files.span(row * length, row * length + length + 1)
+    for place in np.argsort(rows_B).tolist():  # windows of one chunk follow: it is decoded once
+        start = int(rows_B[place]) * length
+        tokens = files.span(start, start + length + 1)
         out[place, 0], out[place, 2] = tokens[:-1], tokens[1:]
     return out
 
 
-def open_dataset(directory: Path) -> SampleDataset:
-    """Open the split whose `data_params.json` stands in `directory`.
+def open_dataset(directory: Path, corpus_length: int | None = None) -> SampleDataset:
+    """Open the split whose `data_params.json` stands in `directory`; `corpus_length` is the MSL of
+    its rows if it is a corpus.
 
     Raises InputError when there is none or it is not ours; IntegrityError on damaged shards (on
     read).
@@ -118,7 +125,7 @@ def open_dataset(directory: Path) -> SampleDataset:
     path = directory / DATA_PARAMS
     try:
         params = json.loads(path.read_bytes())
-        return SampleDataset(directory, params)
+        return SampleDataset(directory, params, corpus_length)
     except OSError as error:
         raise InputError(
             f"{path}: cannot read ({error.strerror}); expected a directory of .h5 shards "

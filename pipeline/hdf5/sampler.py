@@ -1,4 +1,4 @@
-"""The order in which Model Zoo's map-style loader reads rows, as a batch sampler.
+"""The order in which Model Zoo's map-style loader reads rows, as a batch sampler and as a shuffle.
 
 Epoch e is `torch.randperm` of a generator seeded with seed + e, cut or extended to `num_samples`.
 The epochs one after the other are one endless sequence; batch g of it is the samples
@@ -11,10 +11,18 @@ the very first one, which is the same when every task had as many batches before
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+
+I64 = npt.NDArray[np.int64]
+
+MOST_SAMPLES = 1 << 27
+"""Samples of an epoch that `ModelZooShuffle` takes: 1 GiB for an order, 2 with its inverse."""
 
 
 class ModelZooSampler:
@@ -110,11 +118,64 @@ class ModelZooSampler:
     def _shuffled(self, epoch: int) -> "torch.Tensor":
         import torch
 
-        generator = torch.Generator()
-        generator.manual_seed(self.seed + epoch)
+        generator = _generator(self.seed, epoch)
         if self.num_samples <= self.rows:
             return torch.randperm(self.rows, generator=generator)[: self.num_samples]
         whole = -(-self.num_samples // self.rows) - 1
         last = torch.randperm(self.rows, generator=generator)
         repeated = torch.cat([torch.arange(self.rows).repeat(whole), last])[: self.num_samples]
         return repeated[torch.randperm(self.num_samples, generator=generator)]
+
+
+class ModelZooShuffle:
+    """`torch.randperm` of every epoch, as a `pipeline.core.mixture_order.Shuffle`: the order of
+    `ModelZooSampler` with its defaults.
+
+    An epoch takes 8 bytes a sample of memory, and as much again once `samples` is asked of it; the
+    last one is kept. Raises ConfigError for more samples than MOST_SAMPLES. Equal for one version
+    of torch: torch does not promise the numbers of `randperm` for others.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        if size > MOST_SAMPLES:
+            raise ConfigError(
+                f"order: modelzoo keeps 8 bytes a row in memory and takes at most "
+                f"{MOST_SAMPLES:,} rows in an epoch, here are {size:,}; use order: keyed"
+            )
+        self.size, self.seed = size, seed
+        self._kept: tuple[int, I64] | None = None
+        self._kept_inverse: tuple[int, I64] | None = None
+
+    def indices(self, first: int, count: int) -> I64:
+        """Of samples [first, first + count), counted over all epochs, (count,)."""
+        found, low = [np.zeros(0, np.int64)], first
+        while low < first + count:
+            epoch, place = divmod(low, self.size)
+            part = self._order(epoch)[place : place + first + count - low]
+            found.append(part)
+            low += len(part)
+        return np.concatenate(found)
+
+    def samples(self, index_N: I64, epoch: int) -> I64:
+        """The sample of `epoch`, counted over all epochs, with each index, (N,)."""
+        if self._kept_inverse is None or self._kept_inverse[0] != epoch:
+            inverse = np.empty(self.size, np.int64)
+            inverse[self._order(epoch)] = np.arange(self.size)
+            self._kept_inverse = epoch, inverse
+        return epoch * self.size + self._kept_inverse[1][index_N]
+
+    def _order(self, epoch: int) -> I64:
+        if self._kept is None or self._kept[0] != epoch:
+            import torch
+
+            order = torch.randperm(self.size, generator=_generator(self.seed, epoch))
+            self._kept = epoch, order.numpy()
+        return self._kept[1]
+
+
+def _generator(seed: int, epoch: int) -> "torch.Generator":
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(seed + epoch)
+    return generator

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.core.order import rows_of_samples, samples_before_step
-from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.core.order import samples_before_step
+from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.forward import windows_of
 from pipeline.provenance.inverse import Inverse
@@ -25,11 +25,8 @@ from pipeline.provenance.training import (
     checkpoint_at,
     read_training,
 )
-from pipeline.splits import TRAIN
 
 I64 = npt.NDArray[np.int64]
-
-_SAMPLES = 1 << 20
 
 READ_DOCUMENTS = pa.schema([
     ("doc", pa.uint32()), ("document", pa.string()), ("source", pa.string()),
@@ -66,7 +63,7 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
     that directory's name. Raises InputError for one that is not there."""
     training = read_training(model_dir)
     found = checkpoint_at(training, checkpoint)
-    dataset = open_dataset(directory / "hdf5" / TRAIN)
+    dataset = training.open(directory)
     table = DocumentTable(directory)
     times = _times_read(training, dataset, found.step)
     read = sum(times.values(), np.zeros(dataset.rows, np.int64)) > 0
@@ -83,27 +80,15 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
 def _times_read(training: Training, dataset: SampleDataset, last_step: int) -> dict[int, I64]:
     """Version of the data set -> how often each of its rows was read, (R,)."""
     times: dict[int, I64] = {}
+    index, order = training.part_of(dataset), training.order(dataset)
     for period in training.periods(dataset):
         stop = min(period.stop, last_step + 1)
-        if period.version is None or stop <= period.first:
+        if index is None or period.version is None or stop <= period.first:
             continue
         first, end = (samples_before_step(s, training.schedule) for s in (period.first, stop))
         read = times.setdefault(period.version, np.zeros(dataset.rows, np.int64))
-        _count(training, dataset, end, read, 1)
-        _count(training, dataset, first, read, -1)
+        read += order.times_read(index, end) - order.times_read(index, first)
     return times
-
-
-def _count(training: Training, dataset: SampleDataset, samples: int, read: I64, sign: int) -> None:
-    """Add to `read` how often the first so many samples read every row: whole epochs once."""
-    epochs, rest = divmod(samples, dataset.rows)
-    read += sign * epochs
-    for begin in range(samples - rest, samples, _SAMPLES):
-        rows = rows_of_samples(
-            begin, min(_SAMPLES, samples - begin), rows=dataset.rows, seed=training.seed,
-            file_order_first_epoch=dataset.rows_globally_shuffled,
-        )  # fmt: skip
-        np.add.at(read, rows, sign)
 
 
 def _labels_read(

@@ -138,8 +138,11 @@ def trace_documents(
     docs_N = np.asarray(docs, np.int64)
     table = DocumentTable(directory)
     about = table.take(docs_N, _COLUMNS)
-    splits = [_in_split(directory, name, docs_N, about) for name in _splits(directory, about)]
     training = read_training(model_dir) if model_dir is not None else None
+    splits = [
+        _in_split(_opened(directory, name, training), directory, docs_N, about)
+        for name in _splits(directory, about)
+    ]
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
     read = _read(training, trained) if training and trained else None
     rows = [split.found.places for split in splits]
@@ -157,8 +160,15 @@ def _splits(directory: Path, about: pa.Table) -> list[str]:
     return [n for n in sorted(kept) if (directory / "hdf5" / n / DATA_PARAMS).is_file()]
 
 
-def _in_split(directory: Path, name: str, docs_N: I64, about: pa.Table) -> _Split:
-    dataset = open_dataset(directory / "hdf5" / name)
+def _opened(directory: Path, split: str, training: Training | None) -> SampleDataset:
+    """A split, its rows as the training run reads them."""
+    if training is not None and split == TRAIN:
+        return training.open(directory)
+    return open_dataset(directory / "hdf5" / split)
+
+
+def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Table) -> _Split:
+    name = dataset.directory.name
     kept = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
     which = np.flatnonzero(kept.to_numpy())
     which = which[np.argsort(docs_N[which])]
@@ -250,7 +260,7 @@ def _exposure(
 ) -> Exposure:
     steps = context = np.zeros(0, np.int64)
     labels, next_step = 0, None
-    dataset = split.dataset if split else open_dataset(directory / "hdf5" / TRAIN)
+    dataset = split.dataset if split else training.open(directory)
     if split is not None and read is not None:
         steps = np.unique(read.step[read.labels > 0])
         context = np.setdiff1d(read.step[read.labels == 0], steps)

@@ -62,11 +62,18 @@ def spans_of_rows(shard: Path, rows_R: I64) -> tuple[RowSpans, I64]:
 
 def spans_of_tokens(shard: Path, first: int, stop: int) -> RowSpans:
     """The spans of a corpus shard that hold some of its tokens [first, stop)."""
+    return spans_of_ranges(shard, np.array([first]), np.array([stop]))[0]
+
+
+def spans_of_ranges(shard: Path, first_N: I64, stop_N: I64) -> tuple[RowSpans, I64]:
+    """The spans of a corpus shard that hold some of the tokens [first, stop) of each range, range
+    by range, and how many each has, (N,)."""
     table = _table(shard, _COLUMNS)
     end = table["token_end"].to_numpy()
-    begin = int(np.searchsorted(end, first, side="right"))
-    index = np.arange(begin, int(np.searchsorted(end, stop)) + 1)
-    return _spans(table, np.zeros(len(end), np.int64), index)
+    begin = np.searchsorted(end, first_N, side="right")
+    count = np.searchsorted(end, stop_N) + 1 - begin
+    index = np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())
+    return _spans(table, np.zeros(len(end), np.int64), index), count
 
 
 def all_spans(dataset: SampleDataset, index: int) -> RowSpans:

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.format import CORPUS, SAMPLE
 from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.provenance.corpus_windows import windows_of_corpus
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.inverse import Inverse, row_positions, stream_rows_at
 from pipeline.provenance.lineage_shards import RowSpans, spans_of_rows, spans_of_tokens
 from pipeline.provenance.masked import masked_since
 from pipeline.provenance.training import read_training
-from pipeline.splits import TRAIN
 
 I64 = npt.NDArray[np.int64]
 _COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
@@ -64,10 +64,16 @@ def trace_step(directory: Path, model_dir: Path, step: int) -> list[Span]:
     masked from apart.
     """
     training = read_training(model_dir)
-    dataset = open_dataset(directory / "hdf5" / TRAIN)
-    rows = training.rows_of_step(dataset, step)
-    version = [*dataset.ancestors, dataset.dataset_hash].index(training.hash_at(step))
+    dataset = training.open(directory)
+    rows, version = training.rows_of_step(dataset, step), training.version_at(dataset, step)
     return _Tracer(directory, dataset, version).rows(rows)
+
+
+def read_elsewhere(directory: Path, model_dir: Path, step: int) -> list[tuple[str, int]]:
+    """Hash and rows of the other data sets that a step of a mixture read, of which nothing is known
+    in `directory`. Raises as `trace_step`."""
+    training = read_training(model_dir)
+    return training.read_elsewhere(training.open(directory), step)
 
 
 def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
@@ -141,7 +147,10 @@ class _Tracer:
         self._about: dict[int, tuple[Any, ...]] = {}
 
     def rows(self, rows_R: I64) -> list[Span]:
-        """Spans of rows of the data set, in this order."""
+        """Spans of rows of the data set, in this order; of a corpus rows are windows."""
+        if self._dataset.layout is CORPUS:
+            w = windows_of_corpus(self._dataset, rows_R)
+            return self._made(w.shard, w.spans, w.label_start, w.label_end)
         starts = self._dataset.starts
         shard_R = np.searchsorted(starts, rows_R, side="right") - 1
         shards = np.unique(shard_R).tolist()

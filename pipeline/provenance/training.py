@@ -3,7 +3,7 @@ the checkpoints of its model_dir. The rows themselves follow from `pipeline.core
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.order import (
-    Schedule,
-    batch_size_at,
-    rows_of_samples,
-    samples_before_step,
-    samples_of_rows,
-    steps_of_samples,
-)
-from pipeline.hdf5.read import SampleDataset
+from pipeline.core.mixture_order import Part, TrainingOrder
+from pipeline.core.order import Schedule, batch_size_at, samples_before_step, steps_of_samples
+from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.hdf5.training_order import OrderName, training_order
+from pipeline.splits import TRAIN
 
 RECORD = "run.json"
 METRICS = "metrics.jsonl"
@@ -61,80 +57,149 @@ class Readings:
 
 
 @dataclass(frozen=True)
+class TrainedPart:
+    """One data set of a training run, the only one or one of a mixture, and what it became as
+    documents were masked in it: `versions` is (first step, hash), ascending. `part` is None where
+    the record leaves its rows to the data set: all of them, once in an epoch."""
+
+    versions: tuple[tuple[int, str], ...]
+    part: Part | None
+    rows_globally_shuffled: bool
+
+    def hash_at(self, step: int) -> str:
+        """The data set that a step reads."""
+        return [name for first, name in self.versions if first <= step][-1]
+
+
+@dataclass(frozen=True)
 class Training:
-    """A training run. `datasets`: (first step, hash), ascending; `last_step`: the last one that was
-    logged or stands in a checkpoint, 0 when none does."""
+    """A training run. `parts`: its data sets, in the order of the mixture; `last_step`: the last
+    one that was logged or stands in a checkpoint, 0 when none does; `max_sequence_length`: None in
+    a record that does not tell."""
 
     model_dir: Path
     seed: int
     schedule: Schedule
-    datasets: tuple[tuple[int, str], ...]
+    parts: tuple[TrainedPart, ...]
     last_step: int
     checkpoints: tuple[Checkpoint, ...]
+    order_name: OrderName = "keyed"
+    max_sequence_length: int | None = None
 
-    def hash_at(self, step: int) -> str:
-        """The data set that a step reads."""
-        return [name for first, name in self.datasets if first <= step][-1]
+    def open(self, directory: Path) -> SampleDataset:
+        """The training split of a run directory, with rows as this training run reads them."""
+        return open_dataset(directory / "hdf5" / TRAIN, self.max_sequence_length)
+
+    def part_of(self, dataset: SampleDataset) -> int | None:
+        """Which of the parts a data set is, by its hash or one of its ancestors; None of them."""
+        hashes = {*dataset.ancestors, dataset.dataset_hash}
+        for index, part in enumerate(self.parts):
+            if any(name in hashes for _, name in part.versions):
+                return index
+        return None
+
+    def order(self, dataset: SampleDataset) -> TrainingOrder:
+        """The order over all parts; `dataset` is the one that leaves its rows to it."""
+        parts = [p.part or Part(dataset.rows, dataset.rows) for p in self.parts]
+        shuffled = [
+            p.rows_globally_shuffled if p.part else dataset.rows_globally_shuffled
+            for p in self.parts
+        ]
+        return training_order(self.order_name, parts, self.seed, shuffled)
 
     def periods(self, dataset: SampleDataset) -> Iterator[Period]:
-        """Which steps up to the last read which data set."""
+        """Which steps up to the last read which version of a data set; where it is none of the
+        parts, which data sets they read instead."""
+        index = self.part_of(dataset)
+        for part in self.parts if index is None else [self.parts[index]]:
+            yield from self._periods(dataset, part)
+
+    def _periods(self, dataset: SampleDataset, part: TrainedPart) -> Iterator[Period]:
         versions = [*dataset.ancestors, dataset.dataset_hash]
-        ends = [first for first, _ in self.datasets[1:]] + [self.last_step + 1]
-        for (first, name), stop in zip(self.datasets, ends, strict=True):
+        ends = [first for first, _ in part.versions[1:]] + [self.last_step + 1]
+        for (first, name), stop in zip(part.versions, ends, strict=True):
             stop = min(stop, self.last_step + 1)
             if first < stop:
                 version = versions.index(name) if name in versions else None
                 yield Period(first, stop, name, version)
 
-    def rows_of_step(self, dataset: SampleDataset, step: int) -> I64:
-        """Rows of the data set that a 1-based step reads, in the order of its batch. Raises
-        ConfigError for a step below 1, IntegrityError when it reads another data set."""
+    def version_at(self, dataset: SampleDataset, step: int) -> int:
+        """The place among its ancestors of the data set that a step read; raises as
+        `rows_of_step`."""
+        return self._read_at(dataset, step)[1]
+
+    def _read_at(self, dataset: SampleDataset, step: int) -> tuple[int, int]:
+        """Part and version of a data set at a 1-based step."""
         if step < 1:
             raise ConfigError(f"--step {step}: expected 1 or more")
-        name = self.hash_at(step)
-        if name not in (*dataset.ancestors, dataset.dataset_hash):
+        index = self.part_of(dataset)
+        parts = self.parts if index is None else [self.parts[index]]
+        names = [part.hash_at(step) for part in parts]
+        versions = [*dataset.ancestors, dataset.dataset_hash]
+        if index is None or names[0] not in versions:
             raise IntegrityError(
-                f"{self.model_dir}: step {step} was trained on data set {name}, "
+                f"{self.model_dir}: step {step} was trained on data set {', '.join(names)}, "
                 f"{dataset.directory} holds {dataset.dataset_hash}"
             )
-        return rows_of_samples(
-            samples_before_step(step, self.schedule), batch_size_at(step, self.schedule),
-            rows=dataset.rows, seed=self.seed,
-            file_order_first_epoch=dataset.rows_globally_shuffled,
-        )  # fmt: skip
+        return index, versions.index(names[0])
+
+    def rows_of_step(self, dataset: SampleDataset, step: int) -> I64:
+        """Rows of the data set that a 1-based step reads, in the order of its batch; those of other
+        parts of a mixture are left out. Raises ConfigError for a step below 1, IntegrityError when
+        it reads another data set."""
+        index, _ = self._read_at(dataset, step)
+        rows = self._all_rows(dataset, step) - self.order(dataset).first_row(index)
+        return rows[(rows >= 0) & (rows < dataset.rows)]
+
+    def _all_rows(self, dataset: SampleDataset, step: int) -> I64:
+        first, size = samples_before_step(step, self.schedule), batch_size_at(step, self.schedule)
+        return self.order(dataset).rows(first, size)
+
+    def read_elsewhere(self, dataset: SampleDataset, step: int) -> list[tuple[str, int]]:
+        """The other data sets of a mixture that a step reads: hash and rows. Raises as
+        `rows_of_step`."""
+        mine, _ = self._read_at(dataset, step)
+        order, rows = self.order(dataset), self._all_rows(dataset, step)
+        found = []
+        for index, part in enumerate(self.parts):
+            first = order.first_row(index)
+            count = int(((rows >= first) & (rows < first + order.parts[index].rows)).sum())
+            if count and index != mine:
+                found.append((part.hash_at(step), count))
+        return found
 
     def readings(self, dataset: SampleDataset, rows_N: I64, last_step: int) -> Readings:
         """Every time that a step up to `last_step` read one of these rows."""
-        found = []
+        index, order = self.part_of(dataset), self.order(dataset)
+        none = np.zeros(0, np.int64)
+        found = [(none, none, none)]
         for period in self.periods(dataset):
             stop = min(period.stop, last_step + 1)
-            if period.version is None or stop <= period.first:
+            if index is None or period.version is None or stop <= period.first:
                 continue
             low, high = (samples_before_step(step, self.schedule) for step in (period.first, stop))
-            for epoch in range(low // dataset.rows, -(-high // dataset.rows)):
-                sample = self._samples(dataset, rows_N, epoch)
-                index = np.flatnonzero((sample >= low) & (sample < high))
-                step = steps_of_samples(sample[index], self.schedule)
-                found.append((index, step, np.full(len(index), period.version)))
-        none = np.zeros(0, np.int64)
-        columns = [np.concatenate(c) for c in zip(*found, (none, none, none), strict=False)]
-        order = np.argsort(columns[1], kind="stable")
-        return Readings(*(column[order] for column in columns))
+            for epoch in range(low // order.epoch_samples, -(-high // order.epoch_samples)):
+                which, sample = order.samples(index, rows_N, epoch)
+                here = (sample >= low) & (sample < high)
+                step = steps_of_samples(sample[here], self.schedule)
+                found.append((which[here], step, np.full(len(step), period.version)))
+        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+        by_step = np.argsort(columns[1], kind="stable")
+        return Readings(*(column[by_step] for column in columns))
 
     def next_step(self, dataset: SampleDataset, rows_N: I64) -> int | None:
         """The first step after the last that will read one of these rows, should the run go on."""
-        if not len(rows_N):
+        index, order = self.part_of(dataset), self.order(dataset)
+        if index is None or not len(rows_N):
             return None
         done = samples_before_step(self.last_step + 1, self.schedule)
-        epoch = done // dataset.rows
-        samples = np.concatenate([self._samples(dataset, rows_N, e) for e in (epoch, epoch + 1)])
-        return int(steps_of_samples(samples[samples >= done].min(keepdims=True), self.schedule)[0])
-
-    def _samples(self, dataset: SampleDataset, rows_N: I64, epoch: int) -> I64:
-        return samples_of_rows(
-            rows_N, epoch, rows=dataset.rows, seed=self.seed,
-            file_order_first_epoch=dataset.rows_globally_shuffled,
-        )  # fmt: skip
+        epoch = done // order.epoch_samples
+        for later in range(epoch, epoch + order.epochs_to_meet(index) + 1):
+            samples = order.samples(index, rows_N, later)[1]
+            if (samples >= done).any():
+                first = samples[samples >= done].min(keepdims=True)
+                return int(steps_of_samples(first, self.schedule)[0])
+        raise AssertionError("within so many epochs every row is read")
 
     def first_exposed(self, step: int) -> Checkpoint | None:
         """The first checkpoint there is that has learned from `step`."""
@@ -151,15 +216,34 @@ def read_training(model_dir: Path) -> Training:
     try:
         record = json.loads(path.read_bytes())
         schedule = tuple((int(first), int(size)) for first, size in record["batch_size_schedule"])
-        datasets = tuple((int(d["from_step"]), str(d["dataset_hash"])) for d in record["datasets"])
-        seed = int(record["seed"])
-        if not schedule or not datasets:
+        parts = _parts(record["datasets"])
+        seed, length = int(record["seed"]), record.get("max_sequence_length")
+        order: OrderName = "modelzoo" if record.get("order") == "modelzoo" else "keyed"
+        if not schedule or not parts or not isinstance(length, int | None):
             raise ValueError("no batch size or no data set")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: cannot read; give the model_dir of a training run") from error
     checkpoints = tuple(_checkpoints(model_dir))
     last = max([_last_logged(model_dir / METRICS), *(c.step for c in checkpoints)])
-    return Training(model_dir, seed, schedule, tuple(sorted(datasets)), last, checkpoints)
+    return Training(model_dir, seed, schedule, parts, last, checkpoints, order, length)
+
+
+def _parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
+    """The data sets of a record, part by part. Raises ValueError, KeyError or TypeError for what is
+    no such list."""
+    by_part: dict[int, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        by_part.setdefault(int(entry.get("part", 0)), []).append(entry)
+    found = []
+    for number, (place, mine) in enumerate(sorted(by_part.items())):
+        rows, per_epoch = mine[0].get("rows"), mine[0].get("rows_per_epoch")
+        if place != number or (len(by_part) > 1 and per_epoch is None):
+            raise ValueError(f"part {place} of the data sets")
+        part = Part(int(rows), int(per_epoch)) if rows and per_epoch else None
+        versions = sorted((int(entry["from_step"]), str(entry["dataset_hash"])) for entry in mine)
+        shuffled = bool(mine[0].get("rows_globally_shuffled"))
+        found.append(TrainedPart(tuple(versions), part, shuffled))
+    return tuple(found)
 
 
 def checkpoint_at(training: Training, wanted: Path) -> Checkpoint:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from pipeline.core.errors import ConfigError
 from pipeline.hdf5 import ModelZooSampler
+from pipeline.hdf5.sampler import MOST_SAMPLES, ModelZooShuffle
 
 
 def endless(rows: int, num_samples: int, seed: int, shuffle: bool) -> Iterator[int]:
@@ -94,3 +96,25 @@ def test_numbers_that_make_no_order(options: dict[str, int]) -> None:
         ModelZooSampler(range(5), 2).set_state(-1)
     with pytest.raises(ConfigError):
         ModelZooSampler([], 2)
+
+
+@given(
+    rows=st.integers(1, 30), seed=st.integers(0, 99), first=st.integers(0, 90),
+    count=st.integers(0, 70),
+)  # fmt: skip
+def test_the_shuffle_is_the_order_of_the_sampler(
+    rows: int, seed: int, first: int, count: int
+) -> None:
+    shuffle = ModelZooShuffle(rows, seed)
+    expected = list(itertools.islice(endless(rows, rows, seed, True), first, first + count))
+    assert shuffle.indices(first, count).tolist() == expected
+    for epoch in (first // rows, first // rows + 1):
+        samples = shuffle.samples(np.arange(rows), epoch)
+        assert sorted(samples.tolist()) == list(range(epoch * rows, epoch * rows + rows))
+        assert [shuffle.indices(sample, 1).item() for sample in samples] == list(range(rows))
+
+
+def test_the_shuffle_refuses_what_takes_too_much_memory() -> None:
+    ModelZooShuffle(MOST_SAMPLES, 1)
+    with pytest.raises(ConfigError, match=r"takes at most 134,217,728 rows .* use order: keyed"):
+        ModelZooShuffle(MOST_SAMPLES + 1, 1)

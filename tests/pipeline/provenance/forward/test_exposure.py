@@ -11,12 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.core.order import rows_of_samples, samples_of_rows, steps_of_samples
+from pipeline.core.order import (
+    batch_size_at,
+    rows_of_samples,
+    samples_before_step,
+    samples_of_rows,
+    steps_of_samples,
+)
+from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.checkpoint_trace import trace_checkpoint
 from pipeline.provenance.exposure import Forward, trace_documents
 from pipeline.provenance.trace import trace_step
 
-from .conftest import CHECKPOINTS, LAST_STEP, SCHEDULE, Run, batches
+from .conftest import (
+    CHECKPOINTS,
+    LAST_STEP,
+    SCHEDULE,
+    SEED,
+    Run,
+    batches,
+    stream_of,
+    write_model_dir,
+)
 
 
 def expected_steps(run: Run, docs: list[int]) -> tuple[dict[int, set[int]], set[int]]:
@@ -83,18 +99,49 @@ def test_next_step(run: Run, model_dir: Path) -> None:
 
 def test_steps_and_documents_agree(run: Run, model_dir: Path) -> None:
     """Backwards from a step names just the documents that forwards name the step."""
-    if next(iter(run.splits["train"].inputs.values())) and (run.directory / "rows").is_dir():
-        keys = [key.hex() for key in run.documents["doc_key"].to_pylist()]
-        truth = run.splits["train"]
-        rows = batches(run)
-        for step in (1, 2, 11, 57, LAST_STEP):
-            spans = trace_step(run.directory, model_dir, step)
-            found = {s.document for s in spans if s.label_start != s.label_end}
-            here = set(rows[step])
-            labelled = {keys[d] for d, c in truth.labels.items() if {r for r, _ in c} & here}
-            assert found == labelled
-            shown = {keys[d] for d, c in truth.inputs.items() if {r for r, _ in c} & here}
-            assert {s.document for s in spans if s.token_start != s.token_end} == shown
+    keys = [key.hex() for key in run.documents["doc_key"].to_pylist()]
+    truth, rows = run.splits["train"], batches(run)
+    params = json.loads((run.directory / "hdf5/train/data_params.json").read_bytes())
+    inputs = truth.inputs
+    if params["format"] == "corpus":
+        length, per_shard = params["max_sequence_length"], params["files"][0]["n_examples"]
+        inputs = {d: {((s * per_shard + t) // length, 0) for s, t in c} for d, c in inputs.items()}
+    for step in (1, 2, 11, 57, LAST_STEP):
+        spans = trace_step(run.directory, model_dir, step)
+        found = {s.document for s in spans if s.label_start != s.label_end}
+        here = set(rows[step])
+        assert found == {keys[d] for d, c in truth.labels.items() if {r for r, _ in c} & here}
+        shown = {keys[d] for d, c in inputs.items() if {r for r, _ in c} & here}
+        assert {s.document for s in spans if s.token_start != s.token_end} == shown
+
+
+def test_steps_of_a_corpus_token_by_token(run: Run, model_dir: Path, tmp_path: Path) -> None:
+    """For another MSL than the one that is recorded, over the borders of shards."""
+    dataset = open_dataset(run.directory / "hdf5/train", 100)
+    if dataset.layout.name != "corpus":
+        return
+    other = write_model_dir(tmp_path, run.directory, max_sequence_length=100)
+    tokens, owners = stream_of(run.directory, "train")
+    keys = [key.hex() for key in run.documents["doc_key"].to_pylist()]
+    order = {"rows": (len(tokens) - 1) // 100, "seed": SEED, "file_order_first_epoch": True}
+    starts = {f"train/{s.name}": b for s, b in zip(dataset.shards, dataset.starts, strict=False)}
+    for step in (1, 9, 100):
+        rows = rows_of_samples(samples_before_step(step, SCHEDULE), batch_size_at(step, SCHEDULE),
+                               **order)  # fmt: skip
+        inputs = [row * 100 + i for row in rows.tolist() for i in range(100)]
+        spans = trace_step(run.directory, other, step)
+        shown, asked = [], []
+        for s in spans:
+            assert s.row is None and s.label_start is not None and s.label_end is not None
+            begin = int(starts[s.file])
+            shown += [(begin + t, s.document) for t in range(s.token_start, s.token_end)]
+            asked += [(begin + t, s.document) for t in range(s.label_start, s.label_end)]
+            first = s.token_start - s.doc_token_start + begin
+            assert first == 0 or tokens[first - 1] == 50256, "doc_token_start"
+        assert shown == [(t, keys[owners[t]]) for t in inputs]
+        assert asked == [(t + 1, keys[owners[t + 1]]) for t in inputs]
+    answer = trace_documents(run.directory, [owners[250]], other)
+    assert answer.documents[0].first_step == 1, "row 2 is read by the first step"
 
 
 def test_checkpoint_documents(run: Run, model_dir: Path) -> None:

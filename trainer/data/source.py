@@ -1,0 +1,161 @@
+"""Where a run's samples come from: one data set, several one behind the other, or a mixture.
+
+A row is counted over all data sets, in the order of the config. `weight` is how often an epoch of
+the mixture reads the rows of a data set, fractions included: `pipeline.core.mixture_order`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.core.errors import ConfigError
+from pipeline.core.mixture_order import Part, TrainingOrder, samples_of_weight
+from pipeline.hdf5.read import SampleDataset
+from pipeline.hdf5.training_order import OrderName, training_order
+from trainer.config import InputConfig, ModelConfig
+from trainer.data.formats import open_checked
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data sets one behind the other. `parts`: rows of each, and samples of an epoch that read
+    them."""
+
+    datasets: tuple[SampleDataset, ...]
+    parts: tuple[Part, ...]
+
+    @staticmethod
+    def of(*datasets: SampleDataset) -> "Source":
+        """All rows of every data set, once in an epoch."""
+        return Source(datasets, tuple(Part(dataset.rows, dataset.rows) for dataset in datasets))
+
+    @property
+    def rows(self) -> int:
+        """Rows of all data sets."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def epoch_samples(self) -> int:
+        """R, the samples of an epoch; `rows` where every weight is 1."""
+        return sum(part.per_epoch for part in self.parts)
+
+    @property
+    def max_sequence_length(self) -> int:
+        """MSL in tokens, the same of all."""
+        return self.datasets[0].max_sequence_length
+
+    @property
+    def takedowns(self) -> tuple[str, ...]:
+        """Takedowns that masked documents in any of the data sets, each once."""
+        return tuple(dict.fromkeys(name for d in self.datasets for name in d.takedowns))
+
+    def read(self, rows_B: I64) -> npt.NDArray[np.int32]:
+        """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""
+        if len(self.datasets) == 1:
+            return self.datasets[0].read(rows_B)
+        starts = np.cumsum([0, *(part.rows for part in self.parts)])
+        part_B = np.searchsorted(starts, rows_B, side="right") - 1
+        out: npt.NDArray[np.int32] | None = None
+        for index in np.unique(part_B).tolist():
+            here = part_B == index
+            found = self.datasets[index].read(rows_B[here] - starts[index])
+            if out is None:
+                out = np.empty((len(rows_B), *found.shape[1:]), np.int32)
+            out[here] = found
+        return self.datasets[0].read(rows_B) if out is None else out
+
+    def order(self, name: OrderName, seed: int) -> TrainingOrder:
+        """The order in which these rows are trained on. Raises ConfigError for a modelzoo order of
+        too many rows."""
+        shuffled = [dataset.rows_globally_shuffled for dataset in self.datasets]
+        return training_order(name, self.parts, seed, shuffled)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The data sets as `datasets` of run.json has them, all from step 1. Those of a mixture say
+        their place in it and how many samples of an epoch read them."""
+        plain = len(self.parts) == 1 and self.parts[0].per_epoch == self.parts[0].rows
+        entries = []
+        for place, (dataset, part) in enumerate(zip(self.datasets, self.parts, strict=True)):
+            entry: dict[str, Any] = {
+                "from_step": 1,
+                "dataset_hash": dataset.dataset_hash,
+                "rows": dataset.rows,
+                "rows_globally_shuffled": dataset.rows_globally_shuffled,
+            }
+            if not plain:
+                entry |= {"part": place, "rows_per_epoch": part.per_epoch}
+            entries.append(entry)
+        return entries
+
+
+def open_training(section: InputConfig, model: ModelConfig, override: Path | None = None) -> Source:
+    """The data sets of a section, checked against the model and each other; `override` is one that
+    is read in place of all of them.
+
+    Raises ConfigError when nothing is named, when a data set does not fit the model or the others,
+    stands there twice, or has so small a weight that no row of it would be read; InputError for one
+    that cannot be read.
+    """
+    wanted = _wanted(section, override)
+    datasets = tuple(open_checked(place, model, section.use_vsl) for place, _ in wanted)
+    _check_together(datasets)
+    parts = []
+    for dataset, (place, weight) in zip(datasets, wanted, strict=True):
+        part = Part(dataset.rows, samples_of_weight(dataset.rows, weight))
+        if part.per_epoch < 1:
+            raise ConfigError(
+                f"mixture: weight {weight} of {place} is no row of its {dataset.rows:,}; a weight "
+                f"is how often an epoch reads its rows, so give {1 / dataset.rows:.2g} or more"
+            )
+        parts.append(part)
+    return Source(datasets, tuple(parts))
+
+
+def open_evaluation(
+    section: InputConfig, model: ModelConfig, override: Path | None = None
+) -> Source:
+    """The data sets that a section evaluates on, one behind the other. Raises as `open_training`,
+    and ConfigError for weights."""
+    if section.mixture and override is None:
+        raise ConfigError(
+            "eval_input.mixture: evaluation reads every row once; list the directories as data_dir"
+        )
+    return open_training(section, model, override)
+
+
+def _wanted(section: InputConfig, override: Path | None) -> list[tuple[Path, float]]:
+    """Directories and weights."""
+    if override is not None:
+        return [(override, 1.0)]
+    if section.mixture:
+        return [(part.data_dir, part.weight) for part in section.mixture]
+    if not section.data_dir:
+        raise ConfigError(
+            "no data: give --data PREP_CONFIG_OR_DIR, or data_dir or mixture in the params file"
+        )
+    given = section.data_dir
+    return [(place, 1.0) for place in ([given] if isinstance(given, Path) else given)]
+
+
+def _check_together(datasets: Sequence[SampleDataset]) -> None:
+    seen: dict[str, Path] = {}
+    for dataset in datasets:
+        origin = (*dataset.ancestors, dataset.dataset_hash)[0]
+        if origin in seen:
+            raise ConfigError(
+                f"{dataset.directory} and {seen[origin]} are the same data set, {origin}; name it "
+                "once, with a weight of 2 to read it twice (mixture: [{data_dir: …, weight: 2}])"
+            )
+        seen[origin] = dataset.directory
+        if dataset.eos_id != datasets[0].eos_id:
+            raise ConfigError(
+                f"{dataset.directory} ends documents with token {dataset.eos_id}, "
+                f"{datasets[0].directory} with {datasets[0].eos_id}: two tokenizers; prepare both "
+                "with one"
+            )
