@@ -19,7 +19,6 @@ from pydantic.fields import FieldInfo
 from pipeline.config import Config
 from pipeline.core import config_model
 from pipeline.provenance.policy import Policy
-from trainer.config import Params
 
 TARGET = Path(__file__).with_name("configuration.md")
 
@@ -58,23 +57,7 @@ UNITS = {
     "hdf5.shard_sequences": "rows", "splits": "share", "mixture.epochs": "epochs",
     "mixture.weights": "", "mixture.default": "", "mixture.tokens": "tokens",
     "mixture.max_epochs": "epochs",
-    "batch_size": "sequences", "micro_batch_size": "sequences", "shuffle_seed": "",
-    "model.vocab_size": "entries", "model.max_position_embeddings": "tokens",
-    "model.hidden_size": "units", "model.num_hidden_layers": "layers", "model.num_heads": "heads",
-    "model.filter_size": "units", "model.dropout_rate": "probability",
-    "model.layer_norm_epsilon": "", "model.loss_weight": "", "mean": "", "std": "", "a": "",
-    "b": "", "optimizer.betas": "", "optimizer.eps": "", "optimizer.weight_decay": "",
-    "optimizer.max_gradient_norm": "2-norm", "optimizer.learning_rate": "per step",
-    "optimizer.loss_scaling_factor": "", "runconfig.max_wgt_servers": "servers",
-    "liveness": "seconds", "max_num_restarts": "", "min_num_csx": "", "processes": "",
-    "initial_learning_rate": "", "end_learning_rate": "", "learning_rate": "",
-    "start_step": "step", "end_step": "step",
-    "total_iters": "steps", "runconfig.max_steps": "steps", "runconfig.seed": "",
-    "runconfig.num_csx": "systems", "runconfig.checkpoint_steps": "steps",
-    "runconfig.max_checkpoints": "checkpoints", "runconfig.eval_frequency": "steps",
-    "runconfig.eval_steps": "batches", "runconfig.log_steps": "steps",
-    "runconfig.threads": "threads", "runconfig.wafer_memory": "bytes",
-    "runconfig.min_leaves": "leaves", "propagate.min_jaccard": "Jaccard similarity",
+    "propagate.min_jaccard": "Jaccard similarity",
 }  # fmt: skip
 """Unit of every numeric field, by dotted key or by its last part; "" for a plain number."""
 
@@ -89,11 +72,11 @@ SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 HEAD = """\
 # Configuration
 
-Every key of the prep config, of a policy and of `params.yaml`. This file is generated
-from the config models; after changing one, run `python docs/make_configuration.py`
+Every key of the prep config and of a policy. This file is generated from the config models; after
+changing one, run `python docs/make_configuration.py`
 (`tests/docs/test_docs.py` fails while it is out of date).
 
-All three are strict YAML: no tags, anchors, aliases or merge keys, no duplicate or unknown keys,
+Both are strict YAML: no tags, anchors, aliases or merge keys, no duplicate or unknown keys,
 one document, at most 1 MiB and 50 levels. Plain scalars follow YAML 1.2, so only `true` and
 `false` are booleans, and `no` or `012` are text. There is no silent conversion: a number in quotes
 is not a number. An error is one line with file, line, dotted key, what was expected and, for a
@@ -125,23 +108,16 @@ is explained in [policy.md](policy.md).
 PARAMS = """\
 ## params.yaml
 
-`train --params FILE` takes a file or the name of a shipped one: {train}. Key names are those of
-the Cerebras Model Zoo (R2.2); keys marked "ours" are not. A value Model Zoo knows and `train` does
-not is refused, never ignored. `--seed`, `--num_csx` and `--num_steps` replace `runconfig.seed`,
-`runconfig.num_csx` and `runconfig.max_steps`. Relative paths start at the directory of the file.
+The config of a training run has [a page of its own](train_configuration.md).
 """
 
 
 def document() -> str:
     """The whole of docs/configuration.md."""
     root = TARGET.parents[1] / "configs"
-    shipped = {
-        kind: ", ".join(f"`{path.stem}`" for path in sorted((root / kind).glob("*.yaml")))
-        for kind in ("prep", "train")
-    }
+    shipped = ", ".join(f"`{path.stem}`" for path in sorted((root / "prep").glob("*.yaml")))
     parts = [
-        HEAD, PREP.format(**shipped), *sections(Config), POLICY, *sections(Policy),
-        PARAMS.format(**shipped), *sections(Params),
+        HEAD, PREP.format(prep=shipped), *sections(Config), POLICY, *sections(Policy), PARAMS,
     ]  # fmt: skip
     return "\n".join(parts)
 

@@ -1,0 +1,220 @@
+"""Writes docs/train_configuration.md from the config models and the tables of Model Zoo's keys.
+
+python docs/make_train_configuration.py          # write the file
+python docs/make_train_configuration.py --check  # exit 1 when it is out of date
+"""
+
+import importlib.util
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+from trainer.config import Params, load_params
+from trainer.config.known_keys import COMMAND_LINE, IDLE, ONLY, RENAMED
+from trainer.config.trainer_form import CALLBACKS, MOVED
+from trainer.flops import parameter_count
+
+TARGET = Path(__file__).with_name("train_configuration.md")
+CONFIGS = Path(__file__).parents[1] / "configs" / "train"
+
+UNITS = {
+    "weight": "times", "from_step": "step", "batch_size_schedule": "sequences",
+    "batch_size": "sequences", "micro_batch_size": "sequences", "shuffle_seed": "",
+    "vocab_size": "entries", "max_position_embeddings": "tokens", "hidden_size": "units",
+    "num_hidden_layers": "layers", "num_heads": "heads", "filter_size": "units",
+    "rotary_dim": "units", "rope_theta": "", "num_kv_groups": "heads",
+    "dropout_rate": "probability", "embedding_dropout_rate": "probability",
+    "attention_dropout_rate": "probability", "residual_dropout_rate": "probability",
+    "layer_norm_epsilon": "", "mup_base_hidden_size": "units", "mup_base_filter_size": "units",
+    "embeddings_scale": "", "output_logits_alpha": "", "output_logits_scale": "",
+    "loss_weight": "", "mean": "", "std": "", "a": "", "b": "",
+    "betas": "", "eps": "", "weight_decay": "", "max_gradient_norm": "2-norm",
+    "optimizer.learning_rate": "per step", "learning_rate": "", "initial_learning_rate": "",
+    "end_learning_rate": "", "total_iters": "steps", "adjust_learning_rate": "",
+    "loss_scaling_factor": "",
+    "max_steps": "steps", "num_steps": "steps", "num_epochs": "epochs", "max_epochs": "epochs",
+    "seed": "", "num_csx": "systems", "checkpoint_steps": "steps",
+    "max_checkpoints": "checkpoints", "eval_frequency": "steps", "eval_steps": "batches",
+    "log_steps": "steps", "start_step": "step", "end_step": "step", "threads": "threads",
+    "wafer_memory": "bytes", "min_leaves": "leaves", "max_wgt_servers": "servers",
+    "processes": "", "liveness": "seconds", "max_num_restarts": "", "min_num_csx": "",
+    "every": "steps", "growth_limit": "times", "key_bias_limit": "times", "underflow_limit": "",
+    "spike_window": "steps", "spike_sigma": "standard deviations",
+}  # fmt: skip
+"""Unit of every numeric field, by dotted key or by its last part; "" for a plain number."""
+
+HEAD = """\
+# The config of a training run
+
+Every key of `params.yaml`. This file is generated from the config models; after changing one, run
+`python docs/make_train_configuration.py` (`tests/trainer/config/test_page.py` fails while it is out
+of date).
+
+`train --params FILE` takes a file or the name of a shipped one, such as `tiny` or
+`cerebras_gpt/111m`. Key names are those of the Cerebras Model Zoo, R2.2; keys marked "ours" are
+not. An unknown key is an error with file, line and a suggestion; so is a value that asks for what
+is not there. What is taken over but spelled in the old way, left out although its default is
+another one here, or without effect, is told once at the start of a run, and is in `Params.notes`.
+
+The file is strict YAML, as [configuration.md](configuration.md) says, but for two things that Model
+Zoo's files have: `True` and `False` are booleans, and anchors and aliases are expanded, up to
+100,000 values. Directories are relative to the file. Options of the command stand over the file;
+a length (`--num_steps`, `--max_steps`, `--num_epochs`) takes the place of all lengths in it. Of
+several lengths in the file the least holds.
+"""
+
+SPELLINGS = """\
+## Spellings of Model Zoo
+
+Three are read, and give the same run: R1.8, R2.0 to R2.2, and the `trainer:` form of R2.3 and
+later. Errors and notes use the spelling of the file.
+
+### R1.8
+
+| key | here |
+| --- | --- |
+{renamed}
+| `optimizer.beta1`, `optimizer.beta2` | `optimizer.betas` |
+| `optimizer.learning_rate[].steps`, `decay_steps` | `total_iters` |
+| `model.use_bfloat16` | `model.fp16_type` |
+| `model.initializer_range` | `std` of the initializers that are not given |
+| `runconfig.is_pretrained_checkpoint: true` | `runconfig.load_checkpoint_states: model` |
+| `train_input.max_sequence_length`, `vocab_size` | must equal those of the model |
+
+R1.8 without `runconfig.use_cs_grad_accum` gave the batch of one system as `batch_size`; here it is
+the global one, and a note says so. `model.use_untied_layer_norm` makes a parallel block (GPT-J,
+GPT-NeoX), which was a model of its own.
+
+### The `trainer:` form
+
+| key | here |
+| --- | --- |
+{moved}
+{callbacks}
+| `trainer.init.model` | `model`; `name` is one of gpt2, gpt3, llama, btlm, jais, gptj, gpt-neox |
+| `trainer.init.optimizer.AdamW` | `optimizer` |
+| `trainer.init.schedulers` | `optimizer.learning_rate`; see below |
+| `trainer.fit.train_dataloader` | `train_input` |
+| `trainer.fit.val_dataloader` | `eval_input`; without it that of `validate` |
+
+Schedulers are LinearLR, CosineDecayLR and ConstantLR, also inside SequentialLR and ScalePerParamLR.
+`eval_frequency` may be a share of the steps there, such as 0.5. With muP,
+`output_layer_initializer` is the proxy's there, before it is scaled by width and depth.
+
+### Without effect
+
+Known, accepted and named in one note, as are the callbacks and loggers that the table above does
+not have:
+
+{idle}
+
+### With one value
+
+Another value is refused.
+
+{only}
+
+### On the command line
+
+Of `runconfig`:
+
+{options}
+"""
+
+MUP = """\
+## muP
+
+With `model.mup_base_hidden_size`, m_width is hidden_size over it, and what Table 14 of
+arXiv 2304.03208 has follows: `scale_qk_dot_by_d: true`, `output_logits_scale` of
+output_logits_alpha / m_width, initial deviations of matrices in blocks over the root of m_width,
+learning rates of those over m_width. `initializer` is the proxy's. What is given stands over what
+follows. In R2.0 to R2.2 files have no base width but the results: `output_logits_scale`,
+`adjust_learning_rate: {decoder_kernel: ...}` and scaled initializers; they are used as they stand.
+"""
+
+
+def document() -> str:
+    """The whole of docs/train_configuration.md."""
+    tables = _make_configuration()
+    tables.UNITS = UNITS
+    parts = [HEAD, *shipped(), SPELLINGS.format(**spellings()), MUP, "## Keys\n"]
+    return "\n".join([*parts, *tables.sections(Params)])
+
+
+def shipped() -> Iterator[str]:
+    """A table of all configs that come with the toolkit."""
+    yield "## Shipped\n\n| name | parameters | MSL | batch | steps |"
+    yield "| --- | --: | --: | --: | --: |"
+    rows = []
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        params = load_params(path)
+        sizes = " → ".join(f"{size:,}" for _, size in params.train_input.schedule)
+        cells = (f"`{path.relative_to(CONFIGS).with_suffix('').as_posix()}`",
+                 f"{parameter_count(params.model):,}", f"{params.model.max_position_embeddings:,}",
+                 sizes, f"{params.runconfig.max_steps:,}")  # fmt: skip
+        rows.append("| " + " | ".join(cells) + " |")
+    yield "\n".join(rows) + "\n"
+
+
+def spellings() -> dict[str, str]:
+    """Rows and lists of the section on spellings."""
+    renamed = [
+        (f"{s}.{old}", f"{s}.{new}") for s, keys in RENAMED.items() for old, new in keys.items()
+    ]
+    moved = [(f"{path}.{k}", to) for path, keys in MOVED.items() for k, to in keys.items() if to]
+    calls = [
+        (f"trainer.init.callbacks[].{name}.{key}", "`, `".join(to))
+        for name, keys in CALLBACKS.items()
+        for key, to in keys.items()
+    ]
+    only = [
+        (section, [f"{key}: {json.dumps(values[0])}" for key, values in keys.items()
+                   if key not in COMMAND_LINE])
+        for section, keys in ONLY.items()
+    ]  # fmt: skip
+    options = [f"- `{key}`: {option}" for key, option in COMMAND_LINE.items()]
+    return {
+        "renamed": _rows(renamed), "moved": _rows(moved), "callbacks": _rows(calls),
+        "idle": _items(IDLE.items()), "only": _items(only), "options": "\n".join(options),
+    }  # fmt: skip
+
+
+def _rows(pairs: list[tuple[str, str]]) -> str:
+    return "\n".join(f"| `{old}` | `{new}` |" for old, new in pairs)
+
+
+def _items(sections: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """One item of a list for every section, lines of the usual length."""
+    texts = [f"`{name}`: {', '.join(f'`{key}`' for key in keys)}." for name, keys in sections]
+    return "\n".join(
+        textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ",
+                      break_long_words=False, break_on_hyphens=False)
+        for text in texts
+    )  # fmt: skip
+
+
+def _make_configuration() -> ModuleType:
+    """The script beside this one, which makes the tables."""
+    path = Path(__file__).with_name("make_configuration.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    """Write the file, or compare it."""
+    text = document()
+    if "--check" in sys.argv[1:]:
+        return 0 if TARGET.read_text(encoding="utf-8") == text else 1
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

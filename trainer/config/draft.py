@@ -1,0 +1,113 @@
+"""A params file on its way to R2.2 keys: values, where each one stands, and what to tell the user.
+
+A dotted key is `section.key` of R2.2, as in `optimizer.weight_decay`; `spelled` maps it to the key
+as it stands in the file, as in `trainer.init.optimizer.AdamW.weight_decay`.
+"""
+
+import copy
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.core.errors import ConfigError, printable
+from pipeline.core.strict_yaml import Loaded
+
+NO_EFFECT = "no effect here: "
+
+
+@dataclass
+class Draft:
+    """See the module. `idle`: keys without effect, as in the file."""
+
+    loaded: Loaded
+    sections: dict[str, Any]
+    spelled: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> "Draft":
+        """The file as it stands."""
+        return cls(loaded, copy.deepcopy(loaded.value))
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A section to change; an empty one, which is not kept, where there is none."""
+        found = self.sections.get(name)
+        return found if isinstance(found, dict) else {}
+
+    def written(self, dotted: str) -> str:
+        """The key as it stands in the file."""
+        head, tail = dotted, ""
+        while head and head not in self.spelled:
+            head, _, last = head.rpartition(".")
+            tail = f".{last}{tail}"
+        return f"{self.spelled[head]}{tail}" if head else dotted
+
+    def error(self, dotted: str, message: str) -> ConfigError:
+        """`FILE:LINE: key: message`, in the file's spelling."""
+        key = self.written(dotted)
+        return ConfigError(f"{self.loaded.where(key)}: {printable(key, 200)}: {message}")
+
+    def unknown(self, dotted: str, names: Iterable[str]) -> ConfigError:
+        """The error for a key that is none of `names`."""
+        known = sorted(set(names))
+        close = difflib.get_close_matches(dotted.rpartition(".")[2], known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
+        return self.error(dotted, f"unknown key; {hint}")
+
+    def remark(self, dotted: str, message: str) -> None:
+        """Add a note on a key."""
+        self.remarks.append(f"{self.written(dotted)}: {message}")
+
+    def ignore(self, dotted: str) -> None:
+        """List a key as one without effect."""
+        self.idle.append(self.written(dotted))
+
+    def rename(self, section: str, old: str, new: str) -> None:
+        """Move a key of the section to its R2.2 name. Raises ConfigError when both are given."""
+        values = self.section(section)
+        if old not in values:
+            return
+        if new in values:
+            raise self.error(f"{section}.{old}", f"the same as {new}, which is given too")
+        values[new] = values.pop(old)
+        self.remark(f"{section}.{old}", f"old spelling, taken as {section}.{new}")
+        self.spelled[f"{section}.{new}"] = self.written(f"{section}.{old}")
+
+    def notes(self) -> tuple[str, ...]:
+        """All that is to be told, one line each."""
+        idle = (NO_EFFECT + ", ".join(self.idle),) if self.idle else ()
+        return (*self.remarks, *idle)
+
+    def as_loaded(self) -> Loaded:
+        """The R2.2 sections, each key with the line it has in the file."""
+        lines = dict(self.loaded.lines)
+        for dotted, key in self.spelled.items():
+            lines[dotted] = int(self.loaded.where(key).rpartition(":")[2])
+        return Loaded(self.loaded.path, self.sections, lines)
+
+    def respelled(self, message: str) -> str:
+        """An error about R2.2 keys, `FILE:LINE: key: ...`, in the file's spelling."""
+        head = f"{self.loaded.path}:"
+        line, _, rest = message.removeprefix(head).partition(": ")
+        dotted, colon, text = rest.partition(": ")
+        if not (message.startswith(head) and line.isdigit() and colon):
+            return message
+        key = self.written(self._plain(dotted))
+        return f"{self.loaded.where(key)}: {key}: {text}"
+
+    def _plain(self, dotted: str) -> str:
+        """A location without the names of types that stand for no key of the file."""
+        *parents, last = dotted.split(".")
+        value: Any = self.sections
+        kept = []
+        for name in parents:
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                continue
+            kept.append(name)
+        return ".".join([*kept, last])

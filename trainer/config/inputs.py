@@ -1,0 +1,116 @@
+"""Sections `train_input` and `eval_input`: where samples come from, and how many make a batch."""
+
+import itertools
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.core.config_model import FrozenModel
+from pipeline.core.order import Schedule
+from trainer.config.fields import Count
+
+# What a validator has handled before is Python data, with paths as text and tuples as lists; so
+# these two are not strict. Nothing else is taken for them.
+Directory = Annotated[Path, Field(strict=False)]
+Directories = Annotated[tuple[Directory, ...], Field(strict=False)]
+
+
+class MixturePart(FrozenModel):
+    """One data set of a mixture."""
+
+    data_dir: Directory = Field(description="directory of .h5 shards with data_params.json")
+    weight: float = Field(gt=0, description="how often a pass over the mixture reads its rows")
+
+
+class BatchSizeStep(FrozenModel):
+    """One batch size of a schedule."""
+
+    from_step: Count = Field(description="first step, from 1, with this batch size")
+    batch_size: Count = Field(description="global batch in sequences")
+
+
+class InputConfig(FrozenModel):
+    """What `train_input` and `eval_input` share: where samples come from."""
+
+    data_processor: Literal["GptHDF5DataProcessor", "GptHDF5MapDataProcessor"] = Field(
+        "GptHDF5DataProcessor", description="both names mean shards of .h5 read by row"
+    )
+    data_dir: Directory | Directories | None = Field(
+        None,
+        description="directory of .h5 shards with data_params.json, relative to this file, or a "
+        "list of them",
+    )
+    mixture: tuple[MixturePart, ...] = Field(
+        (), strict=False, description="weighted data sets, in place of data_dir"
+    )
+    use_vsl: bool = Field(
+        False, description="documents packed into a row do not see one another (VSL)"
+    )
+    batch_size: Count = Field(description="global batch in sequences, over all CS-2 systems")
+    micro_batch_size: Count | Literal["auto"] = Field(
+        "auto",
+        description="sequences of one leaf; auto: the largest that fits runconfig.wafer_memory and "
+        "leaves runconfig.min_leaves leaves; never depends on num_csx",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "InputConfig":
+        if self.mixture and self.data_dir is not None:
+            raise ValueError("give data_dir or mixture, not both")
+        return self
+
+
+class TrainInput(InputConfig):
+    """Section `train_input`. Rows are read in the keyed order of `pipeline.core.order`."""
+
+    batch_size_schedule: tuple[BatchSizeStep, ...] = Field(
+        (),
+        strict=False,
+        description="batch sizes by first step, ascending from 1, in place of batch_size (ours)",
+    )
+    shuffle: Literal[True] = Field(True, description="the keyed order; there is no other")
+    shuffle_seed: int | None = Field(None, ge=0, description="of the order; default runconfig.seed")
+    order: Literal["keyed", "modelzoo"] = Field(
+        "keyed", description="keyed: O(1) memory; modelzoo: torch.randperm of every epoch (ours)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_batch_size(cls, value: Any) -> Any:
+        """Put the first size of the schedule into `batch_size`, when that is not given."""
+        if not isinstance(value, dict) or value.get("batch_size") is not None:
+            return value
+        entries = value.get("batch_size_schedule")
+        first = entries[0] if isinstance(entries, list | tuple) and entries else None
+        size = first.get("batch_size") if isinstance(first, dict) else None
+        return value if size is None else {**value, "batch_size": size}
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "TrainInput":
+        steps = [entry.from_step for entry in self.batch_size_schedule]
+        if not steps:
+            return self
+        if steps[0] != 1 or any(b <= a for a, b in itertools.pairwise(steps)):
+            raise ValueError(
+                f"batch_size_schedule: from_step must start at 1 and ascend, not {steps}"
+            )
+        if self.batch_size != self.batch_size_schedule[0].batch_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not the first of batch_size_schedule; leave one "
+                "of them out"
+            )
+        return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """((from_step, batch_size), ...), from_step 1-based."""
+        if not self.batch_size_schedule:
+            return ((1, self.batch_size),)
+        return tuple((entry.from_step, entry.batch_size) for entry in self.batch_size_schedule)
+
+
+class EvalInput(InputConfig):
+    """Section `eval_input`. Rows are read once, in file order; the last batch may be short."""
+
+    shuffle: Literal[False] = Field(False, description="evaluation reads file order")

@@ -1,0 +1,196 @@
+"""Section `model`: the shape of the decoder, its numerics and its initialization."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.core.config_model import FrozenModel
+from trainer.config.fields import Count, Probability, TruncatedNormal
+from wafer_backend.precision import Precision
+
+
+class ExtraAttention(FrozenModel):
+    """Section `model.extra_attention_params`."""
+
+    num_kv_groups: Count = Field(1, description="heads of K and V, shared by groups of Q heads")
+
+
+class ModelConfig(FrozenModel):
+    """Section `model`: a decoder of the GPT-2, GPT-J, GPT-NeoX or Llama kind."""
+
+    vocab_size: Count = Field(description="entries of the vocabulary; must equal the data set's")
+    max_position_embeddings: Count = Field(description="MSL in tokens; must equal the data set's")
+    hidden_size: Count = Field(description="width of the residual stream")
+    num_hidden_layers: Count = Field(description="decoder blocks")
+    num_heads: Count = Field(description="attention heads; divides hidden_size")
+    filter_size: Count = Field(
+        description="width of the feed-forward layer; with swiglu, of each of its two branches"
+    )
+    position_embedding_type: Literal["learned", "fixed", "rotary", "alibi"] = Field(
+        "learned", description="fixed: sine and cosine"
+    )
+    rotary_dim: int | None = Field(
+        None, ge=2, description="leading units of a head that are rotated; null: all of them"
+    )
+    rope_theta: float = Field(10000.0, gt=0, description="base of the rotary wavelengths")
+    rotary_interleaved: bool = Field(
+        False, description="rotate neighbours (GPT-J) in place of halves (NeoX, Llama) (ours)"
+    )
+    norm_type: Literal["layernorm", "rmsnorm"] = Field(
+        "layernorm", description="norm of every block and before the read-out"
+    )
+    share_embedding_weights: bool = Field(True, description="tie token embedding and read-out")
+    attention_type: Literal["scaled_dot_product", "dot_product"] = Field(
+        "scaled_dot_product", description="dot_product: logits are not scaled"
+    )
+    scale_qk_dot_by_d: bool = Field(
+        False, description="divide logits by the width of a head in place of its root (muP)"
+    )
+    attention_module: Literal["aiayn_attention", "multiquery_attention"] = Field(
+        "aiayn_attention", description="multiquery_attention: fewer heads of K and V"
+    )
+    extra_attention_params: ExtraAttention = ExtraAttention()
+    parallel_block: bool = Field(
+        False, description="attention and feed-forward read the same input (GPT-J, NeoX) (ours)"
+    )
+    use_untied_layer_norm: bool = Field(
+        True, description="false: one norm for both branches of a parallel block (GPT-J)"
+    )
+    nonlinearity: Literal["gelu", "gelu_new", "relu", "swiglu"] = Field(
+        "gelu", description="gelu_new: its tanh form"
+    )
+    use_projection_bias_in_attention: bool = Field(True, description="bias of Q, K, V")
+    use_ffn_bias_in_attention: bool = Field(True, description="bias of the attention output")
+    use_ffn_bias: bool = Field(True, description="bias of the feed-forward layers")
+    use_bias_in_output: bool = Field(False, description="bias of the read-out")
+    dropout_rate: Probability = Field(
+        0.0, description="dropout of embeddings, attention, residuals"
+    )
+    embedding_dropout_rate: Probability | None = Field(
+        None, description="after the embeddings; null: dropout_rate"
+    )
+    attention_dropout_rate: Probability | None = Field(
+        None, description="of attention weights; null: dropout_rate"
+    )
+    residual_dropout_rate: Probability | None = Field(
+        None, description="of both branches of a block; null: dropout_rate"
+    )
+    layer_norm_epsilon: float = Field(1e-5, gt=0, description="added to the variance")
+    embedding_initializer: TruncatedNormal = TruncatedNormal()
+    initializer: TruncatedNormal = TruncatedNormal()
+    output_layer_initializer: TruncatedNormal | None = Field(
+        None, description="last layer of each residual branch; default std 0.02 / sqrt(2 layers)"
+    )
+    mup_base_hidden_size: Count | None = Field(
+        None, description="hidden_size of the tuned proxy, muP; null: standard parametrization"
+    )
+    mup_base_filter_size: float | None = Field(
+        None, gt=0, description="filter_size of the proxy; null: in proportion to hidden_size"
+    )
+    embeddings_scale: float = Field(1.0, gt=0, description="m_emb: factor on the embeddings (muP)")
+    output_logits_alpha: float | None = Field(
+        None, gt=0, description="factor on the logits beside 1 / m_width (muP)"
+    )
+    output_logits_scale: float = Field(
+        1.0, gt=0, description="factor on the logits; muP: default output_logits_alpha / m_width"
+    )
+    loss_scaling: Literal["num_tokens", "batch_size"] = Field(
+        "num_tokens", description="divide the gradient by counted tokens, or by batch_size / weight"
+    )
+    loss_weight: float = Field(1.0, gt=0, description="used by loss_scaling: batch_size")
+    mixed_precision: bool = Field(
+        False, description="compute in fp16_type; false: in fp32. Masters and sums are fp32 always"
+    )
+    fp16_type: Literal["bfloat16", "float16"] = Field(
+        "float16", description="half precision of matrices and computing, with mixed_precision"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derived_from_mup(cls, value: Any) -> Any:
+        """With muP (P Table 14), attention logits are divided by the width of a head, and logits
+        are scaled by output_logits_alpha / m_width, unless the keys for it say otherwise."""
+        if not isinstance(value, dict):
+            return value
+        base, width = value.get("mup_base_hidden_size"), value.get("hidden_size")
+        if not (isinstance(base, int) and isinstance(width, int) and base > 0 and width > 0):
+            return value
+        alpha = value.get("output_logits_alpha")
+        factor = alpha if isinstance(alpha, int | float) else 1.0
+        derived = {"scale_qk_dot_by_d": True, "output_logits_scale": factor * base / width}
+        return {**derived, **value}
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ModelConfig":
+        for problem in (self._attention_problem(), self._position_problem(), self._mup_problem()):
+            if problem:
+                raise ValueError(problem)
+        return self
+
+    def _attention_problem(self) -> str | None:
+        if self.hidden_size % self.num_heads:
+            return f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+        groups = self.extra_attention_params.num_kv_groups
+        if self.attention_module == "aiayn_attention" and groups != 1:
+            return f"num_kv_groups {groups} is for attention_module: multiquery_attention"
+        if self.num_heads % groups:
+            return f"num_heads {self.num_heads} is not a multiple of num_kv_groups {groups}"
+        if self.scale_qk_dot_by_d and self.attention_type != "scaled_dot_product":
+            return "scale_qk_dot_by_d: true is for attention_type: scaled_dot_product"
+        if not (self.parallel_block or self.use_untied_layer_norm):
+            return "use_untied_layer_norm: false is for parallel_block: true"
+        return None
+
+    def _position_problem(self) -> str | None:
+        head, kind = self.head_size, self.position_embedding_type
+        if kind == "rotary" and (self.rotary_dim or head) % 2:
+            return f"rotary_dim {self.rotary_dim or head} is odd; units are rotated in pairs"
+        if kind == "rotary" and (self.rotary_dim or head) > head:
+            return (
+                f"rotary_dim {self.rotary_dim} is more than a head has, hidden_size / num_heads = "
+                f"{head}"
+            )
+        if kind == "fixed" and self.hidden_size % 2:
+            return f"hidden_size {self.hidden_size} is odd; fixed positions have pairs of units"
+        return None
+
+    def _mup_problem(self) -> str | None:
+        if self.mup_base_hidden_size is not None:
+            return None
+        for key in ("mup_base_filter_size", "output_logits_alpha"):
+            if getattr(self, key) is not None:
+                return f"{key} is for muP: give mup_base_hidden_size too"
+        return None
+
+    @field_validator("fp16_type", mode="before")
+    @classmethod
+    def _public_format(cls, value: Any) -> Any:
+        if value == "cbfloat16":
+            raise ValueError(
+                "cbfloat16 is not supported: its definition is not public, so it cannot be "
+                "emulated; use bfloat16"
+            )
+        return value
+
+    @property
+    def precision(self) -> Precision:
+        """What the wafers compute in."""
+        return self.fp16_type if self.mixed_precision else "float32"
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of K and of V."""
+        if self.attention_module == "aiayn_attention":
+            return self.num_heads
+        return self.extra_attention_params.num_kv_groups
+
+    @property
+    def m_width(self) -> float:
+        """Width over the width of the muP proxy (P Table 14); 1 without muP."""
+        base = self.mup_base_hidden_size
+        return 1.0 if base is None else self.hidden_size / base

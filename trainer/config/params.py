@@ -1,0 +1,148 @@
+"""A whole `params.yaml`: read, checked, and changed by command-line options."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from pydantic import Field, PrivateAttr
+
+from pipeline.core.config_model import FrozenModel, parse
+from pipeline.core.errors import ConfigError
+from pipeline.shipped import find_config
+from trainer.config import legacy_keys, notes, trainer_form, yaml_file
+from trainer.config.draft import NO_EFFECT, Draft
+from trainer.config.inputs import EvalInput, InputConfig, TrainInput
+from trainer.config.model import ModelConfig
+from trainer.config.optimizer import OptimizerConfig
+from trainer.config.runconfig import RunConfig
+
+Section = TypeVar("Section", bound=InputConfig)
+
+
+class Params(FrozenModel):
+    """A whole `params.yaml`."""
+
+    train_input: TrainInput = Field(description="section with the training data")
+    eval_input: EvalInput | None = Field(None, description="section with the validation data")
+    model: ModelConfig = Field(description="section with the model's shape")
+    optimizer: OptimizerConfig = Field(description="section with the optimizer")
+    runconfig: RunConfig = RunConfig()
+    _notes: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines on deprecated spellings, defaults taken over and keys without effect."""
+        return self._notes
+
+
+def load_params(path: Path) -> Params:
+    """Read and check a `params.yaml`, or the shipped one of a bare name such as `tiny`.
+
+    Relative directories are resolved against the file.
+
+    Raises ConfigError with one line: FILE:LINE, dotted key, what was expected, a did-you-mean.
+    """
+    file = find_config("train", path)
+    draft = Draft.of(yaml_file.load(file))
+    if "trainer" in draft.sections:
+        trainer_form.to_sections(draft)
+    legacy_keys.modernize(draft)
+    try:
+        params = parse(Params, draft.as_loaded())
+    except ConfigError as error:
+        raise ConfigError(draft.respelled(str(error))) from None
+    _check_loss_scale(params, draft)
+    base = file.resolve().parent
+    return _with_notes(
+        params.model_copy(
+            update={
+                "train_input": _resolved(params.train_input, base),
+                "eval_input": params.eval_input and _resolved(params.eval_input, base),
+            }
+        ),
+        (
+            *draft.notes(),
+            *notes.taken_over(draft, params.model),
+            *notes.other_than_the_paper(
+                params.model, params.train_input.schedule, params.runconfig.max_steps
+            ),
+        ),
+    )
+
+
+def _with_notes(params: Params, lines: Iterable[str]) -> Params:
+    changed = params.model_copy()
+    changed._notes = tuple(lines)
+    return changed
+
+
+def _resolved(section: Section, base: Path) -> Section:
+    """The section with directories relative to `base` made absolute."""
+    directory = section.data_dir
+    if isinstance(directory, tuple):
+        directory = tuple(base / path for path in directory)
+    elif directory is not None:
+        directory = base / directory
+    mixture = tuple(
+        part.model_copy(update={"data_dir": base / part.data_dir}) for part in section.mixture
+    )
+    return section.model_copy(update={"data_dir": directory, "mixture": mixture})
+
+
+class Options(TypedDict, total=False):
+    """Options of the command that stand over the file; None: not given."""
+
+    seed: int | None
+    num_csx: int | None
+    num_steps: int | None
+    max_steps: int | None
+    num_epochs: int | None
+    eval_steps: int | None
+    checkpoint_steps: int | None
+    max_checkpoints: int | None
+    transport: str | None
+    autoload_last_checkpoint: bool | None
+    load_checkpoint_states: str | None
+    disable_strict_checkpoint_loading: bool | None
+    num_workers_per_csx: int | None
+
+
+LENGTHS = ("max_steps", "num_steps", "num_epochs", "max_epochs")
+_LEAST = {
+    "seed": 0, "num_csx": 1, "num_steps": 1, "max_steps": 1, "num_epochs": 1, "eval_steps": 1,
+    "checkpoint_steps": 0, "max_checkpoints": 1, "num_workers_per_csx": 0,
+}  # fmt: skip
+
+
+def override(params: Params, **options: Unpack[Options]) -> Params:
+    """Put command-line options over the file's values.
+
+    A length takes the place of all lengths in the file.
+
+    Raises ConfigError naming the option.
+    """
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    for key, least in _LEAST.items():
+        if key in given and given[key] < least:
+            raise ConfigError(f"--{key} {given[key]}: expected an integer of at least {least}")
+    lines = params.notes
+    if given.pop("num_workers_per_csx", None) is not None:
+        lines = (*lines, f"{NO_EFFECT}--num_workers_per_csx")
+    lengths = [key for key in LENGTHS if key in given]
+    if len(lengths) > 1:
+        raise ConfigError(f"give one of {', '.join(f'--{key}' for key in lengths)}")
+    if lengths:
+        given = {**dict.fromkeys(LENGTHS), **given}
+    run = params.runconfig.model_copy(update=given)
+    return _with_notes(params.model_copy(update={"runconfig": run}), lines)
+
+
+def _check_loss_scale(params: Params, draft: Draft) -> None:
+    """Refuse a loss scale where gradients have the range of fp32 anyway."""
+    factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
+    if factor != 1.0 and precision != "float16":
+        raise draft.error(
+            "optimizer.loss_scaling_factor",
+            f"{factor} is for float16 only, and this model computes in {precision}; leave it out, "
+            "or set model.mixed_precision: true and model.fp16_type: float16",
+        )
