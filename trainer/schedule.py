@@ -1,15 +1,15 @@
 """Learning rate as a function of the step: schedulers that follow one another.
 
-The closed forms are cstorch's: scheduler i at its own iteration t (0-based, t = 0 at its first
-step) gives initial + (end - initial) * t / total_iters (Linear) or end + (initial - end) * (1 +
-cos(pi * t / total_iters)) / 2 (CosineDecay), so the first step of a warm-up from 0 has learning
-rate 0. After the last scheduler its end value stays.
+The closed forms are cstorch's (`wafer_backend.optim.closed_forms`): scheduler i at its own
+iteration t (0-based, t = 0 at its first step) gives initial + (end - initial) * t / total_iters
+(Linear) or end + (initial - end) * (1 + cos(pi * t / total_iters)) / 2 (CosineDecay), so the first
+step of a warm-up from 0 has learning rate 0. After the last scheduler its end value stays.
 """
 
-import math
 from collections.abc import Sequence
 
 from trainer.config import Constant, Linear, Scheduler
+from wafer_backend.optim import closed_forms
 
 Rates = float | Sequence[Scheduler]
 
@@ -28,14 +28,13 @@ def learning_rate(step: int, rates: Rates) -> float:
         if iteration < scheduler.total_iters:
             return _value(scheduler, iteration)
         iteration -= scheduler.total_iters
-    return _value(rates[-1], min(iteration, rates[-1].total_iters))
+    return _value(rates[-1], iteration)
 
 
 def _value(scheduler: Scheduler, iteration: int) -> float:
+    """Of one scheduler at its own iteration; past its end the end value."""
     if isinstance(scheduler, Constant):
         return scheduler.learning_rate
+    form = closed_forms.linear if isinstance(scheduler, Linear) else closed_forms.cosine_decay
     first, last = scheduler.initial_learning_rate, scheduler.end_learning_rate
-    share = iteration / scheduler.total_iters
-    if isinstance(scheduler, Linear):
-        return first + (last - first) * share
-    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
+    return form(iteration, first, last, scheduler.total_iters)

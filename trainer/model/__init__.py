@@ -1,5 +1,5 @@
 """Models: a module that takes a batch and returns (loss_sum, n_counted)."""
 
-from trainer.model.gpt import GPT
+from trainer.model.decoder import GPT
 
 __all__ = ["GPT"]

@@ -1,0 +1,126 @@
+"""Causal self-attention: one, some or all heads of K and V; positions by rotation or by bias.
+
+Shapes: B sequences, S tokens, D width of the residual stream, H heads of Q, K heads of K and V, E =
+D / H width of a head.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.config import ModelConfig
+from trainer.model.positions import Rotation, alibi_bias, rotate
+from trainer.model.vsl import segment_mask
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What all layers of one forward pass share.
+
+    `mask`: see `additive_mask`; None: every token attends to itself and all earlier ones.
+    `rotation`: of Q and K, or None.
+    """
+
+    mask: Tensor | None
+    rotation: Rotation | None
+
+
+class WideLinear(nn.Linear):
+    """A linear layer that computes in fp32, also where its weight travels in half precision."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As nn.Linear, fp32."""
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x.float(), self.weight.float(), bias)
+
+
+class Attention(nn.Module):
+    """Causal self-attention.
+
+    In float16 everything from the QKV projection to the mixed values is fp32, forward and backward:
+    there the gradient of the softmax, and what follows from it for QK^T and the Q and K
+    projections, underflows (Cerebras-GPT, arXiv 2304.03208, section A.2).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, self.heads, self.kv_heads = config.hidden_size, config.num_heads, config.num_kv_heads
+        self.head_width = width // self.heads
+        rate = config.attention_dropout_rate
+        self.dropout_rate = config.dropout_rate if rate is None else rate
+        self.scale = logits_scale(config)
+        self.wide = config.precision == "float16"
+        kind = WideLinear if self.wide else nn.Linear
+        rows = (self.heads + 2 * self.kv_heads) * self.head_width
+        self.qkv = kind(width, rows, bias=config.use_projection_bias_in_attention)
+        self.output = nn.Linear(width, width, bias=config.use_ffn_bias_in_attention)
+
+    def forward(self, x_BSD: Tensor, geometry: Geometry) -> Tensor:
+        """(B, S, D) -> (B, S, D)."""
+        with self._precision(x_BSD.device):
+            mixed_BHSE = self._mix(*self._projected(x_BSD, geometry), geometry.mask)
+        out: Tensor = self.output(mixed_BHSE.transpose(1, 2).flatten(2))
+        return out
+
+    def _projected(self, x_BSD: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+        """Q (B, H, S, E), K and V (B, K, S, E)."""
+        rows = [heads * self.head_width for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        q, k, v = (self._split(x) for x in self.qkv(x_BSD).split(rows, dim=-1))
+        if geometry.rotation is not None:
+            q, k = rotate(q, geometry.rotation), rotate(k, geometry.rotation)
+        return q, k, v
+
+    def _mix(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None) -> Tensor:
+        return F.scaled_dot_product_attention(
+            q_BHSE,
+            k_BKSE,
+            v_BKSE,
+            attn_mask=mask,
+            dropout_p=self.dropout_rate if self.training else 0.0,
+            is_causal=mask is None,
+            scale=self.scale,
+            enable_gqa=self.kv_heads < self.heads,
+        )
+
+    def _split(self, x: Tensor) -> Tensor:
+        batch, length, rows = x.shape
+        return x.view(batch, length, rows // self.head_width, self.head_width).transpose(1, 2)
+
+    def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
+        if self.wide:
+            return torch.autocast(device.type, enabled=False)
+        return contextlib.nullcontext()
+
+
+def additive_mask(x_BSD: Tensor, span_BS: Tensor | None, alibi_heads: int) -> Tensor | None:
+    """What is added to the attention logits of `x_BSD`: fp32 (B, 1, S, S) or (1 or B, H, S, S).
+
+    The bias of ALiBi where there are `alibi_heads`, else 0; -inf where a query does not attend to a
+    key: to later tokens and, with `span_BS` of packed rows, to other segments. None where nothing
+    but later tokens are left out.
+
+    The boolean mask is made a sum here, once for all layers: scaled_dot_product_attention does the
+    same with it in every layer, and each keeps the result for backward. It has four dimensions
+    because with three PyTorch takes a slow way that keeps all logits.
+    """
+    length, device = x_BSD.shape[1], x_BSD.device
+    if span_BS is None and not alibi_heads:
+        return None
+    if span_BS is None:
+        seen = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    else:
+        seen = segment_mask(span_BS).unsqueeze(1)
+    bias = torch.zeros((), device=device)
+    if alibi_heads:
+        bias = alibi_bias(length, alibi_heads, device).unsqueeze(0)
+    return torch.where(seen, bias, float("-inf"))
+
+
+def logits_scale(config: ModelConfig) -> float | None:
+    """Factor on Q K^T: 1 / E with scale_qk_dot_by_d (muP), 1 for dot_product; None: 1 / sqrt(E)."""
+    if config.attention_type == "dot_product":
+        return 1.0
+    return config.num_heads / config.hidden_size if config.scale_qk_dot_by_d else None

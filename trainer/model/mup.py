@@ -1,0 +1,91 @@
+"""muP: what makes hyperparameters of a narrow proxy hold for a wide model.
+
+Source: Cerebras-GPT (arXiv 2304.03208) Table 14; m_width = width / width of the proxy. A config has
+muP when it has `mup_base_hidden_size`. Four things follow from it: the embeddings' factor m_emb
+and 1 / m_width on the logits (`decoder`), 1 / d_head in attention (`attention`), narrower initial
+weights (`initialization`) and smaller learning rates (`trainer.optimizer`) of the matrices inside
+blocks.
+"""
+
+from typing import Any
+
+from pipeline.core.errors import ConfigError
+from trainer.config import ModelConfig, TruncatedNormal
+
+BASE_WIDTH = 256
+"""Width of the paper's proxy, which the three values below were tuned on."""
+PEAK_LEARNING_RATE = 6e-3
+STD = 0.08
+EMBEDDINGS_SCALE = 10.0
+
+
+def in_block(name: str) -> bool:
+    """Whether a parameter is inside a block; its matrices there are the group `decoder_kernel`."""
+    return name.startswith("blocks.")
+
+
+def fan_in_multiplier(name: str, config: ModelConfig) -> float:
+    """How many times as many inputs the matrix `name` of a block has as in the proxy; 1 without
+    muP.
+
+    That is m_width; of the last feed-forward matrix, where `mup_base_filter_size` is given, the
+    ratio of filter sizes.
+    """
+    base = config.mup_base_filter_size
+    if base is not None and name.endswith(".feed_forward.output.weight"):
+        return config.filter_size / base
+    return config.m_width
+
+
+def to_mup(config: ModelConfig, base_width: int = BASE_WIDTH) -> ModelConfig:
+    """The same decoder in muP, with the paper's tuned sigma and m_emb; to be trained at
+    PEAK_LEARNING_RATE.
+
+    Raises ConfigError when the config has muP already, or attention logits that are not scaled.
+    """
+    if config.mup_base_hidden_size is not None:
+        raise ConfigError(
+            f"model.mup_base_hidden_size is {config.mup_base_hidden_size}: this model has muP "
+            "already; expected one in standard parametrization"
+        )
+    if config.attention_type == "dot_product":
+        raise ConfigError(
+            "model.attention_type is dot_product: muP divides attention logits by the width of a "
+            "head; expected scaled_dot_product"
+        )
+    rule = TruncatedNormal(std=STD)
+    return _changed(
+        config,
+        mup_base_hidden_size=base_width,
+        scale_qk_dot_by_d=True,
+        embeddings_scale=EMBEDDINGS_SCALE,
+        embedding_initializer=rule,
+        initializer=rule,
+    )
+
+
+def to_sp(config: ModelConfig) -> ModelConfig:
+    """The same decoder in standard parametrization, with the paper's sigma of 0.02.
+
+    Also the config of muP weights whose factors were folded into them.
+    """
+    return _changed(config)
+
+
+_PARAMETRIZATION = (
+    "mup_base_hidden_size",
+    "mup_base_filter_size",
+    "scale_qk_dot_by_d",
+    "embeddings_scale",
+    "output_logits_alpha",
+    "output_logits_scale",
+    "embedding_initializer",
+    "initializer",
+    "output_layer_initializer",
+)
+
+
+def _changed(config: ModelConfig, **parametrization: Any) -> ModelConfig:
+    """The config with all keys of its parametrization at their defaults, but for those given."""
+    kept = {name: value for name, value in config if name not in _PARAMETRIZATION}
+    return ModelConfig(**kept, **parametrization)
