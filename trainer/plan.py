@@ -1,7 +1,8 @@
 """What a run would be, in seconds and without data: `--compile_only` and `--validate_only`.
 
 The model is built on the meta device, so a 13B model needs no memory. Two clusters are described:
-the emulated one that `train` would run, and real CS-2 systems, whose figures are simulated.
+the emulated one that `train` would run, and real CS-2 systems, whose figures are simulated. Of a
+schedule of batch sizes, both are described at the largest. `train plan` says what to run.
 """
 
 import math
@@ -10,12 +11,16 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from trainer import leaves
+from trainer import flops, leaves
 from trainer.config import Params
-from trainer.loop import Say
+from trainer.errors import as_prep_errors
+from trainer.leaves import train_micro_batch
 from trainer.model import GPT
-from trainer.run import Request, as_prep_errors, checked_params, train_micro_batch
-from wafer_backend.performance_model import predict, training_flops_per_sequence
+from trainer.plan_wish import known_steps
+from trainer.progress import Say, size
+from trainer.recipe import samples_in
+from trainer.request import Request, checked_params
+from wafer_backend.performance_model import predict
 from wafer_backend.performance_model.hardware import MASTER_BYTES
 from wafer_backend.precision import Precision, streamed_dtype
 from wafer_backend.tree import leaf_count, spans
@@ -33,7 +38,7 @@ def compile_only(request: Request, say: Say) -> int:
             say(line)
         say("")
         say("CS-2 systems (bf16; the micro-batch is not the leaf above)")
-        say(str(predict(module, params.train_input.batch_size, params.runconfig.num_csx)))
+        say(str(predict(module, _largest_batch(params), params.runconfig.num_csx)))
     return 0
 
 
@@ -54,21 +59,24 @@ def on_meta(params: Params) -> GPT:
 
 
 def _work(params: Params, module: GPT) -> Iterator[str]:
-    model, batch = params.model, params.train_input.batch_size
-    flops = training_flops_per_sequence(module.gpt_shape)
+    model, batch, schedule = params.model, _largest_batch(params), params.train_input.schedule
+    length, each = model.max_position_embeddings, flops.training_flops_per_sequence(model)
     yield "Plan; nothing is run"
     yield f"parameters: {_parameters(module):,}"
-    yield f"FLOPs per sequence: {flops:.4g}, per step: {flops * batch:.4g}"
-    yield f"batch: {batch:,} sequences, {batch * model.max_position_embeddings:,} tokens"
-    if params.runconfig.max_steps is not None:
-        tokens = params.runconfig.max_steps * batch * model.max_position_embeddings
-        yield f"steps: {params.runconfig.max_steps:,}, {tokens:,} tokens"
+    yield f"FLOPs per sequence: {each:.4g}, per step: {each * batch:.4g}"
+    for step, sequences in schedule:
+        since = f" from step {step:,}" if len(schedule) > 1 else ""
+        yield f"batch{since}: {sequences:,} sequences, {sequences * length:,} tokens"
+    if (steps := known_steps(params.runconfig)) is not None:
+        samples = samples_in(steps, schedule)
+        yield f"steps: {steps:,}, {samples * length:,} tokens"
+        yield f"training FLOPs: {samples * each:.4g}"
 
 
 def _emulated(params: Params, module: GPT) -> Iterator[str]:
     """The cluster this machine would emulate."""
     leaf, precision = train_micro_batch(params), params.model.precision
-    count = leaf_count(params.train_input.batch_size, leaf)
+    count = leaf_count(_largest_batch(params), leaf)
     systems = params.runconfig.num_csx
     owned = [len(span) for span in spans(systems, count)]
     down, up = streamed_bytes(params, module)
@@ -81,17 +89,17 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     yield f"Emulated cluster ({precision}, activations: {params.runconfig.activations})"
     yield f"leaves: {_leaves(params)}; per CS-2: {_range(owned)} on {systems} CS-2"
     yield (
-        f"streamed per step: {_size(down * count)} down, {_size(up * count)} up, all CS-2 together"
+        f"streamed per step: {size(down * count)} down, {size(up * count)} up, all CS-2 together"
     )
     yield (
-        f"wafer memory: {_size(activations + resident)} of "
-        f"{_size(params.runconfig.wafer_memory)} (activations of a leaf {_size(activations)}, two "
-        f"weights and a gradient {_size(resident)}; estimated)"
+        f"wafer memory: {size(activations + resident)} of "
+        f"{size(params.runconfig.wafer_memory)} (activations of a leaf {size(activations)}, two "
+        f"weights and a gradient {size(resident)}; estimated)"
     )
     yield (
-        f"MemoryX: {_size((1 + _MOMENTS) * weights)} (weights {_size(weights)}, optimizer "
-        f"{_size(_MOMENTS * weights)}); in a step up to {partials} sums of gradients of "
-        f"{_size(weights)} each"
+        f"MemoryX: {size((1 + _MOMENTS) * weights)} (weights {size(weights)}, optimizer "
+        f"{size(_MOMENTS * weights)}); in a step up to {partials} sums of gradients of "
+        f"{size(weights)} each"
     )
 
 
@@ -118,26 +126,17 @@ def _parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+def _largest_batch(params: Params) -> int:
+    return max(sequences for _, sequences in params.train_input.schedule)
+
+
 def _leaves(params: Params) -> str:
     leaf = train_micro_batch(params)
     plural = "" if leaf == 1 else "s"
-    count = leaf_count(params.train_input.batch_size, leaf)
+    count = leaf_count(_largest_batch(params), leaf)
     return f"{count:,} leaves of {leaf} sequence{plural}"
 
 
 def _range(counts: list[int]) -> str:
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _size(count: float) -> str:
-    """Bytes with a decimal unit.
-
-    >>> _size(154.24e9), _size(512)
-    ('154.2 GB', '512 B')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.4g} {unit}"

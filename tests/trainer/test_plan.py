@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
-from trainer import plan
+from trainer import flops, plan
 from trainer import run as trainer_run
 from trainer.cli import app
 from trainer.config import load_params
 from trainer.data import to_batch
-from wafer_backend.performance_model import parameters_of, training_flops_per_sequence
+from trainer.recipe import samples_in
 from wafer_backend.performance_model.paper import SHAPES
 
 RUNNER = CliRunner()
@@ -35,6 +35,8 @@ def test_the_plan_of_13b(systems, tmp_path, monkeypatch):
     found = lines(result.output)
     assert found["parameters"] == "12,853,386,240"
     assert found["FLOPs per sequence"] == "1.806e+14, per step: 1.951e+17"
+    assert found["batch from step 57,001"] == "1,080 sequences, 2,211,840 tokens"
+    assert found["steps"] == "135,237, 257,097,646,080 tokens"
     assert found["leaves"].startswith("540 leaves of 2 sequences; per CS-2: ")
     assert found["MemoryX"].startswith("154.2 GB (weights 51.41 GB, optimizer 102.8 GB)")
     assert f"on {systems} CS-2" in found["simulated step time"]
@@ -45,13 +47,12 @@ def test_the_plan_of_13b(systems, tmp_path, monkeypatch):
 
 def test_the_config_is_the_papers_13b():
     params = load_params(LARGE)
-    shape = plan.on_meta(params).gpt_shape
-    assert shape == SHAPES["13B"]
-    assert parameters_of(shape) == 12_853_386_240
+    assert flops.shape(params.model) == SHAPES["13B"] == plan.on_meta(params).gpt_shape
+    assert flops.parameter_count(params.model) == 12_853_386_240
     assert params.model.precision == "bfloat16"
     schedulers = params.optimizer.learning_rate
     assert sum(scheduler.total_iters for scheduler in schedulers) == params.runconfig.max_steps
-    tokens = params.runconfig.max_steps * 1080 * 2048
+    tokens = samples_in(params.runconfig.max_steps, params.train_input.schedule) * 2048
     assert round(tokens / 1e9, 1) == 257.1
 
 
@@ -69,10 +70,11 @@ def test_the_plan_of_a_model_of_ones_own(trainer):
     trainer.configure(train_input={"batch_size": 12, "micro_batch_size": 1})
     assert plan.compile_only(trainer.request("out", data=None), trainer.said.append) == 0
     found = lines("\n".join(trainer.said))
-    module = plan.on_meta(load_params(trainer.params))
-    shape, count = module.gpt_shape, sum(p.numel() for p in module.parameters())
-    assert found["parameters"] == f"{count:,}"
-    assert found["FLOPs per sequence"].startswith(f"{training_flops_per_sequence(shape):.4g},")
+    model = load_params(trainer.params).model
+    assert found["parameters"] == f"{flops.parameter_count(model):,}"
+    each = flops.training_flops_per_sequence(model)
+    assert found["FLOPs per sequence"] == f"{each:.4g}, per step: {12 * each:.4g}"
+    assert found["training FLOPs"] == f"{6 * 12 * each:.4g}"
     assert "12 leaves of 1 sequence; per CS-2: 6 on 2 CS-2" in found["leaves"]
     assert not (trainer.root / "out").exists()
 

@@ -18,16 +18,20 @@ from wafer_backend.performance_model.prediction import (
 )
 from wafer_backend.performance_model.shape import (
     GPTShape,
+    inference_flops_per_sequence,
     parameters_of,
     shape_of,
     training_flops_per_sequence,
 )
+from wafer_backend.performance_model.variant import Variant
 
 __all__ = [
     "Calibration",
     "GPTShape",
     "LayerTime",
     "Prediction",
+    "Variant",
+    "inference_flops_per_sequence",
     "parameters_of",
     "predict",
     "shape_of",

@@ -1,24 +1,32 @@
-"""The shape of a GPT: parameters and training FLOPs as the paper counts them.
+"""The shape of a GPT: parameters and FLOPs as the paper counts them.
 
-Sources: Cerebras-GPT (arXiv 2304.03208) Tables 12 and 13. Letters: S sequence length, V vocabulary,
-d width, L layers, f filter; heads times key size is d throughout.
+Sources: Cerebras-GPT (arXiv 2304.03208) Tables 12 and 13, and for what the paper's models do not
+have the same manner of counting (`variant`). Letters: S sequence length, V vocabulary, d width, L
+layers, H heads, f filter, k width of K and of V; heads times key size is d throughout.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.performance_model.variant import (
+    ACTIVATION_FLOPS,
+    NORM_FLOPS,
+    ROTATION_FLOPS,
+    Variant,
+)
 
 
 @dataclass(frozen=True)
 class GPTShape:
-    """A decoder with learned positions, biases everywhere and a tied read-out (paper, Table 1).
+    """A decoder; without a `variant` one with learned positions, LayerNorm, GELU, biases everywhere
+    and a tied read-out (paper, Table 1).
 
     `layers`, `heads`: counts. `width`, `filter`: units. `vocabulary`: entries. `sequence_length`:
-    tokens. `counted_parameters`: parameters counted on a module, None for Table 12's formula.
+    tokens. `counted_parameters`: parameters counted on a module, None for those of the formula.
     Raises BackendConfigError for a value below 1.
     """
 
@@ -29,10 +37,11 @@ class GPTShape:
     vocabulary: int
     sequence_length: int
     counted_parameters: int | None = None
+    variant: Variant = field(default_factory=Variant)
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise BackendConfigError(f"shape of a GPT: {name} is {value}; expected at least 1")
 
     @property
@@ -41,6 +50,12 @@ class GPTShape:
         if self.counted_parameters is not None:
             return self.counted_parameters
         return parameters_of(self)
+
+    @property
+    def key_value_width(self) -> int:
+        """k: units of all heads of K."""
+        heads = self.variant.key_value_heads
+        return self.width if heads is None else self.width // self.heads * heads
 
 
 @dataclass(frozen=True)
@@ -58,14 +73,33 @@ class Layer:
 
 
 def parameters_of(shape: GPTShape) -> int:
-    """Table 12 with f for 4 d: V d + d S + L (4 d + 4 (d^2 + d) + 2 d f + f + d) + 2 d.
+    """Table 12 with f for 4 d: V d + d S + L (4 d + 4 (d^2 + d) + 2 d f + f + d) + 2 d; fewer or
+    more as the variant says.
 
     >>> parameters_of(GPTShape(10, 768, 12, 3072, 50257, 2048))
     111050496
     """
-    d, f = shape.width, shape.filter
-    block = 4 * d + 4 * (d * d + d) + 2 * d * f + f + d
-    return shape.vocabulary * d + d * shape.sequence_length + shape.layers * block + 2 * d
+    blocks = shape.layers * _block_parameters(shape)
+    return _embedding_parameters(shape) + blocks + _read_out_parameters(shape)
+
+
+def _embedding_parameters(shape: GPTShape) -> int:
+    positions = shape.sequence_length if shape.variant.position == "learned" else 0
+    return (shape.vocabulary + positions) * shape.width
+
+
+def _block_parameters(shape: GPTShape) -> int:
+    d, f, k, variant = shape.width, shape.filter, shape.key_value_width, shape.variant
+    norms = variant.norms_per_block * variant.norm_vectors * d
+    attention = (d + variant.qkv_bias) * (d + 2 * k) + (d + variant.output_bias) * d
+    bias = variant.filter_bias
+    return norms + attention + variant.branches * (d + bias) * f + (f + bias) * d
+
+
+def _read_out_parameters(shape: GPTShape) -> int:
+    """The last norm, and what the read-out does not share with the embeddings."""
+    d, v, variant = shape.width, shape.vocabulary, shape.variant
+    return variant.norm_vectors * d + (0 if variant.tied else v * d) + variant.read_out_bias * v
 
 
 def layers_of(shape: GPTShape) -> tuple[Layer, ...]:
@@ -73,22 +107,47 @@ def layers_of(shape: GPTShape) -> tuple[Layer, ...]:
 
     Backward is twice forward, but once for the embeddings (training = 3 x inference - embeddings -
     positions). A tied matrix counts once, at the embeddings. Parameters that a module has beyond
-    Table 12 are spread over the blocks.
+    the formula are spread over the blocks.
     """
-    s, v, d, f = shape.sequence_length, shape.vocabulary, shape.width, shape.filter
-    embedding = 2 * s * v * d + 2 * d * s
-    attention = 2 * 3 * s * d * d + 2 * s * s * d + 3 * d * s * s + s * s * d + 2 * s * s * d
-    dense = 2 * s * d * d + 2 * 2 * s * d * f
-    block = attention + dense + 2 * 7 * s * d + 20 * f * s
-    read_out = 2 * s * d * v
-    embedding_parameters = min(v * d + d * s, shape.parameters)
-    norm_parameters = min(2 * d, shape.parameters - embedding_parameters)
-    rest = shape.parameters - embedding_parameters - norm_parameters
+    s, v, d = shape.sequence_length, shape.vocabulary, shape.width
+    positions = 2 * d * s if shape.variant.position in ("learned", "fixed") else 0
+    embedding, block, read_out = 2 * s * v * d + positions, _block_flops(shape), 2 * s * d * v
+    first = min(_embedding_parameters(shape), shape.parameters)
+    last = min(_read_out_parameters(shape), shape.parameters - first)
+    rest = shape.parameters - first - last
     return (
-        Layer("embeddings", 1, embedding_parameters, embedding, embedding),
+        Layer("embeddings", 1, first, embedding, embedding),
         Layer("block", shape.layers, rest / shape.layers, block, 2 * block),
-        Layer("read-out", 1, norm_parameters, read_out, 2 * read_out),
+        Layer("read-out", 1, last, read_out, 2 * read_out),
     )
+
+
+def _block_flops(shape: GPTShape) -> int:
+    """Forward FLOPs of a block: Q, K, V; logits, softmax (two lines of Table 13), its product with
+    V; output projection; feed-forward; norms; activation; positions that act inside attention."""
+    s, d, f, k, variant = (
+        shape.sequence_length,
+        shape.width,
+        shape.filter,
+        shape.key_value_width,
+        shape.variant,
+    )
+    attention = 2 * s * d * (d + 2 * k) + 2 * s * s * d + 3 * d * s * s + s * s * d + 2 * s * s * d
+    dense = 2 * s * d * d + 2 * (variant.branches + 1) * s * d * f
+    norms = variant.norms_per_block * NORM_FLOPS[variant.norm] * s * d
+    activation = ACTIVATION_FLOPS[variant.activation] * f * s
+    return attention + dense + norms + activation + _position_flops(shape)
+
+
+def _position_flops(shape: GPTShape) -> int:
+    """Rotation of Q and K, or the sum of ALiBi on every logit."""
+    variant, head = shape.variant, shape.width // shape.heads
+    if variant.position == "alibi":
+        return shape.sequence_length**2 * shape.heads
+    if variant.position != "rotary":
+        return 0
+    heads = shape.heads + (variant.key_value_heads or shape.heads)
+    return ROTATION_FLOPS * shape.sequence_length * heads * (variant.rotary_width or head)
 
 
 def training_flops_per_sequence(shape: GPTShape) -> int:
@@ -100,6 +159,11 @@ def training_flops_per_sequence(shape: GPTShape) -> int:
     return sum(
         layer.count * (layer.forward_flops + layer.backward_flops) for layer in layers_of(shape)
     )
+
+
+def inference_flops_per_sequence(shape: GPTShape) -> int:
+    """FLOPs of forward alone, for one sequence that is read at once (Table 13)."""
+    return sum(layer.count * layer.forward_flops for layer in layers_of(shape))
 
 
 _NAMES = {
@@ -124,7 +188,7 @@ def shape_of(module: nn.Module) -> GPTShape:
     if isinstance(given, GPTShape):
         return GPTShape(**{**vars(given), "counted_parameters": counted})
     source = getattr(module, "config", module)
-    values = {field: _first(source, names) for field, names in _NAMES.items()}
+    values: dict[str, Any] = {field: _first(source, names) for field, names in _NAMES.items()}
     if values["filter"] is None and values["width"] is not None:
         values["filter"] = 4 * values["width"]
     missing = [field for field, value in values.items() if value is None]

@@ -1,0 +1,105 @@
+"""The `train plan` command: parses, calls, prints; no logic."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.core.errors import PrepError, printable
+
+EXAMPLES = """\b
+Examples:
+  train plan --params-count 111M
+  train plan --flops 1e19 --num_csx 4
+  train plan --tokens 2.2B --data runs/pile --write params.yaml
+  train plan --params-count 256M --tokens 50B --inference-tokens 1T
+  train plan --params cerebras_gpt/13b --num_csx 16 --json
+
+\b
+Two of --params-count, --flops and --tokens together leave the compute-optimal ratio of 20 tokens
+per parameter; what that costs is told. Rules, sources and keys of --json: docs/plan.md.
+"""
+
+
+def _amount(text: str) -> float:
+    from trainer.plan_wish import amount
+
+    try:
+        return amount(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def plan(
+    params_count: Annotated[
+        str | None,
+        typer.Option("--params-count", metavar="NUMBER", help="Parameters, such as 111M or 400M."),
+    ] = None,
+    flops: Annotated[
+        float | None,
+        typer.Option("--flops", parser=_amount, metavar="NUMBER", help="Training FLOPs: 1e19."),
+    ] = None,
+    tokens: Annotated[
+        float | None,
+        typer.Option("--tokens", parser=_amount, metavar="NUMBER", help="Training tokens: 2.2B."),
+    ] = None,
+    params: Annotated[
+        Path | None, typer.Option("--params", "-p", help="A params.yaml, or a shipped name.")
+    ] = None,
+    mup: Annotated[bool, typer.Option("--mup", help="muP in place of the standard one.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="A prep run: its vocabulary, MSL and size are used."),
+    ] = None,
+    num_csx: Annotated[
+        int | None,
+        typer.Option("--num_csx", min=1, help="CS-2 systems to simulate. [default: 16]"),
+    ] = None,
+    inference_tokens: Annotated[
+        float | None,
+        typer.Option(
+            "--inference-tokens",
+            parser=_amount,
+            metavar="NUMBER",
+            help="Tokens the model will read and write in use.",
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write a params file for this model.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a run would cost and which loss to expect; nothing is run."""
+    from trainer.plan_run import data_at_hand, plan_run
+    from trainer.plan_show import lines
+    from trainer.plan_wish import Wish, choose
+    from trainer.plan_write import write_params
+
+    wish = Wish(params_count, flops, tokens, params, mup)
+    try:
+        hand = data_at_hand(data) if data else None
+        shape = (hand.vocab_size, hand.max_sequence_length) if hand else (None, None)
+        chosen = choose(wish, *shape)
+        planned = plan_run(chosen, num_csx=num_csx, inference_tokens=inference_tokens, data=hand)
+        if write is not None:
+            write_params(write, chosen)
+    except PrepError as error:
+        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error
+    if as_json:
+        print(json.dumps(dataclasses.asdict(planned), indent=1))
+        return
+    for line in lines(planned):
+        print(line)
+    if write is not None:
+        print(f"written: {write}; train with: train CSX --params {write} --data RUN")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train plan` to the `train` app."""
+    app.command(
+        name="plan", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    )(plan)

@@ -1,0 +1,98 @@
+"""The `train scaling` commands: parse, call, print; no logic."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.core.errors import PrepError, printable
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Fit a power law of loss against training FLOPs to runs, and predict from it.",
+)
+
+FIT_EXAMPLES = """\b
+Examples:
+  train scaling fit runs/size_* --out law.json --plot law.svg
+  train scaling fit points.csv --irreducible 0.5066
+
+\b
+A model directory gives its last validation loss (eval.jsonl); a CSV file has the columns flops,
+loss and, if you like, name. What the intervals mean: docs/scaling.md.
+"""
+
+PREDICT_EXAMPLES = """\b
+Examples:
+  train scaling predict --flops 1e20 --law law.json
+  train scaling predict --flops 1e20
+"""
+
+
+@app.command(epilog=FIT_EXAMPLES)
+def fit(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Model directories or CSV files.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the law as JSON here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw it here, beside the paper's: .svg or .png.")
+    ] = None,
+    irreducible: Annotated[
+        float | None,
+        typer.Option("--irreducible", help="Fix c, such as with three points only."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Fit loss = (flops / a) ** -b + c to runs."""
+    from trainer.scaling import law_file, show
+    from trainer.scaling.plot import draw
+    from trainer.scaling.power_law import fit as fit_law
+    from trainer.scaling.runs import read_points
+
+    with _one_line_errors():
+        law = fit_law(read_points(runs), irreducible)
+        if out is not None:
+            law_file.write(out, law)
+        if plot is not None:
+            draw(plot, law)
+        if as_json:
+            print(json.dumps(law_file.as_json(law), indent=1))
+        else:
+            print("\n".join(show.fitted(law)))
+
+
+@app.command(epilog=PREDICT_EXAMPLES)
+def predict(
+    flops: Annotated[str, typer.Option("--flops", metavar="NUMBER", help="Training FLOPs: 1e20.")],
+    law: Annotated[
+        Path | None,
+        typer.Option("--law", help="A law of `fit`. [default: the paper's equation 1]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predict the loss of a compute-optimal model."""
+    from trainer.scaling import law_file, show
+
+    with _one_line_errors():
+        found = None if law is None else law_file.read(law)
+        prediction = show.prediction(found, show.flops_of(flops))
+        if as_json:
+            print(json.dumps(prediction, indent=1))
+        else:
+            print("\n".join(show.predicted(prediction)))
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except PrepError as error:
+        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error

@@ -1,0 +1,134 @@
+"""A planned run as a short table for the terminal."""
+
+from collections.abc import Iterator
+
+from trainer.plan_inference import Use
+from trainer.plan_sections import DataPlan, InferencePlan, RunPlan
+from trainer.progress import size
+
+_LABEL = 14
+
+
+def lines(plan: RunPlan) -> Iterator[str]:
+    """One line per fact; simulated figures say so."""
+    model, training, compute = plan.model, plan.training, plan.compute
+    yield _line(
+        "model",
+        f"{model.parameters:,} parameters: {model.num_hidden_layers} layers of "
+        f"{model.hidden_size:,}, {model.num_heads} heads, filter {model.filter_size:,}",
+    )
+    yield _line("recipe", f"{training.source}; {_PARAMETRIZATION[training.parametrization]}")
+    yield _line(
+        "tokens", f"{short(training.tokens)}, {training.tokens_per_parameter:.3g} per parameter"
+    )
+    yield _line("steps", f"{training.steps:,}, {_schedule(plan)}")
+    yield _line(
+        "learning rate",
+        f"{training.learning_rate:.3g}, {training.warmup_steps:,} steps of warm-up, then "
+        f"{training.decay}{' to 10 %' if training.decay != 'constant' else ''}; Adam eps "
+        f"{training.adam_eps:g}",
+    )
+    yield _line(
+        "training FLOPs",
+        f"{compute.training_flops:.3g} (Table 13), {compute.ratio_to_6nd:.3g} times 6 per "
+        "parameter and token",
+    )
+    yield from _loss(plan)
+    if plan.inference:
+        yield from _inference(plan.inference)
+    yield from _machines(plan)
+    if plan.data:
+        yield _line("data set", _data(plan.data))
+    if model.shipped_config:
+        yield _line("nearest config", f"{model.shipped_config} ({model.shipped_parameters:,})")
+    for note in plan.notes:
+        yield _line("note", note)
+
+
+_PARAMETRIZATION = {"sp": "standard parametrization", "mup": "muP, learning rate of embeddings"}
+
+
+def _schedule(plan: RunPlan) -> str:
+    length = plan.model.max_position_embeddings
+    parts = [
+        f"{size:,} sequences of {length:,} ({size * length:,} tokens)"
+        + (f" from step {first:,}" if first > 1 else "")
+        for first, size in plan.training.batch_size_schedule
+    ]
+    return "batch " + ", ".join(parts)
+
+
+def _loss(plan: RunPlan) -> Iterator[str]:
+    loss = plan.loss
+    yield _line("loss", f"{loss.predicted:.3f} predicted: Pile test, nats per GPT-2 token (eq 1)")
+    if loss.degradation >= 0.0005:
+        share = loss.compute_optimal_flops / plan.compute.training_flops
+        yield _line(
+            "",
+            f"{loss.degradation:.1%} above {loss.compute_optimal:.3f}, the best for these FLOPs "
+            f"(eq 4); 20 tokens per parameter reach it with {share:.0%} of them",
+        )
+
+
+def _inference(found: InferencePlan) -> Iterator[str]:
+    yield _line("with inference", f"{short(found.tokens)} tokens: {_use(found.this)} (eq 2)")
+    best = found.optimum
+    if best is None:
+        yield _line("", "no model of the family reaches this loss")
+        return
+    yield _line(
+        "",
+        f"cheapest for this loss: {short(best.parameters)} parameters on {short(best.tokens)} "
+        f"tokens ({best.tokens_per_parameter:.0f} each): {_use(best)}",
+    )
+
+
+def _use(use: Use) -> str:
+    return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
+
+
+def _machines(plan: RunPlan) -> Iterator[str]:
+    cluster, disk = plan.cluster, plan.disk
+    yield _line(
+        "simulated time",
+        f"{_duration(cluster.days)} on {cluster.num_csx} CS-2 ({cluster.seconds_per_step:.3g} s a "
+        f"step, utilisation {cluster.utilisation:.0%}); may be wrong by a factor of two or more",
+    )
+    yield _line(
+        "disk",
+        f"{size(disk.data)} of HDF5 ({size(disk.data_uncompressed)} uncompressed), "
+        f"{disk.checkpoints} checkpoints of {size(disk.checkpoint)}",
+    )
+
+
+def _duration(days: float) -> str:
+    """Three digits in the largest unit of which there is one.
+
+    >>> _duration(6.41), _duration(0.5), _duration(1e-7)
+    ('6.41 days', '12 hours', '0.00864 seconds')
+    """
+    for unit, length in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
+        if days * length >= 1:
+            return f"{days * length:.3g} {unit}"
+    return f"{days * 86_400:.3g} seconds"
+
+
+def _data(data: DataPlan) -> str:
+    return f"{data.directory}: {short(data.tokens)} tokens, {data.epochs:.3g} epochs"
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_LABEL}}  {text}"
+
+
+def short(number: float) -> str:
+    """A count with four digits and a unit of thousands.
+
+    >>> short(2_220_871_680), short(60), short(1.5e12)
+    ('2.221B', '60', '1.5T')
+    """
+    for unit in ("", "K", "M", "B"):
+        if number < 1000:
+            return f"{number:.4g}{unit}"
+        number /= 1000
+    return f"{number:.4g}T"

@@ -1,0 +1,148 @@
+"""From what was asked for (parameters, FLOPs, tokens, a params file) to a shape and settings."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import ConfigError
+from trainer import flops, plan_size
+from trainer.config import Constant, Params, RunConfig, load_params
+from trainer.recipe import (
+    FAMILY,
+    SEQUENCE_LENGTH,
+    TOKENS_PER_PARAMETER,
+    Decay,
+    Settings,
+    settings_for,
+    steps_for,
+)
+from wafer_backend.performance_model.shape import GPTShape, training_flops_per_sequence
+
+_SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBTkmbt]?)\Z")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for; None where nothing was.
+
+    `parameters`: a count, or the name of a row of Table 1. `flops`: of training. `tokens`: to train
+    on. `params`: a params file in place of all these. `mup`: muP in place of SP.
+    """
+
+    parameters: str | None = None
+    flops: float | None = None
+    tokens: float | None = None
+    params: Path | None = None
+    mup: bool = False
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A shape with the settings it is trained with. `file`: the params file that says so, with
+    its `num_csx`; `checkpoints`: how many are kept."""
+
+    shape: GPTShape
+    settings: Settings
+    mup: bool
+    file: Path | None = None
+    num_csx: int | None = None
+    checkpoints: int = RunConfig().max_checkpoints
+
+
+def amount(text: str) -> float:
+    """A positive number with an optional suffix K, M, B or T (10^3 to 10^12).
+
+    >>> amount("111M"), amount("1.3B"), amount("1e19")
+    (111000000.0, 1300000000.0, 1e+19)
+
+    Raises ValueError.
+    """
+    found = _NUMBER.match(text.strip().replace(",", ""))
+    if not found or float(found[1]) <= 0:
+        raise ValueError(f"{text!r}: expected a positive number such as 111M, 1.3B or 1e19")
+    return float(found[1]) * _SUFFIXES[found[2].upper()]
+
+
+def choose(wish: Wish, vocabulary: int | None, sequence_length: int | None) -> Chosen:
+    """Shape and settings of a wish; vocabulary and MSL are the paper's unless given.
+
+    Raises ConfigError.
+    """
+    numbers = [wish.parameters, wish.flops, wish.tokens]
+    given = sum(value is not None for value in numbers)
+    if wish.params is not None:
+        if given or wish.mup:
+            raise ConfigError("--params says it all: leave out the other wishes")
+        return _from_file(wish.params, load_params(wish.params))
+    if given not in (1, 2):
+        raise ConfigError("give one or two of --params-count, --flops, --tokens, or --params FILE")
+    entries = vocabulary or plan_size.VOCABULARY
+    length = sequence_length or SEQUENCE_LENGTH
+    shape = plan_size.shape_for(_parameters(wish), entries, length)
+    settings = settings_for(shape.parameters, _tokens(wish, shape), length, mup=wish.mup)
+    return Chosen(shape, settings, wish.mup)
+
+
+def _parameters(wish: Wish) -> float:
+    if wish.parameters is not None:
+        member = FAMILY.get(wish.parameters.upper())
+        return member.shape.parameters if member else _count(wish.parameters)
+    if wish.flops is None:
+        assert wish.tokens is not None, "choose() refuses no wish at all"
+        return wish.tokens / TOKENS_PER_PARAMETER
+    if wish.tokens is None:
+        return plan_size.parameters_for_flops(wish.flops)
+    return plan_size.parameters_for_run(wish.flops, wish.tokens)
+
+
+def _count(text: str) -> float:
+    try:
+        return amount(text)
+    except ValueError as error:
+        raise ConfigError(f"--params-count {error}") from None
+
+
+def _tokens(wish: Wish, shape: GPTShape) -> float | None:
+    """Tokens asked for, or those that the FLOPs are enough for; None: 20 per parameter."""
+    if wish.tokens is not None or wish.flops is None:
+        return wish.tokens
+    return wish.flops / training_flops_per_sequence(shape) * shape.sequence_length
+
+
+def _from_file(file: Path, params: Params) -> Chosen:
+    """What a params file says; without a length in steps it is 20 tokens per parameter."""
+    shape, schedule = flops.shape(params.model), params.train_input.schedule
+    run, steps = params.runconfig, known_steps(params.runconfig)
+    source = "params file"
+    if steps is None:
+        steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, schedule, shape.sequence_length)
+        source += "; length: 20 tokens per parameter"
+    peak, warmup, decay = _learning_rate(params)
+    eps = params.optimizer.eps
+    settings = Settings(schedule, steps, warmup, peak, decay, eps, source)
+    mup = params.model.mup_base_hidden_size is not None
+    return Chosen(shape, settings, mup, file, run.num_csx, run.max_checkpoints)
+
+
+def known_steps(run: RunConfig) -> int | None:
+    """Steps of a run, None where they depend on the data (epochs) or are not given."""
+    return min((n for n in (run.max_steps, run.num_steps) if n is not None), default=None)
+
+
+def _learning_rate(params: Params) -> tuple[float, int, Decay]:
+    """(peak, warm-up steps, form of the last scheduler)."""
+    rates = params.optimizer.learning_rate
+    if isinstance(rates, int | float):
+        return float(rates), 0, "constant"
+    peak, warmup = 0.0, 0
+    for place, scheduler in enumerate(rates):
+        if isinstance(scheduler, Constant):
+            peak = max(peak, scheduler.learning_rate)
+            continue
+        first, last = scheduler.initial_learning_rate, scheduler.end_learning_rate
+        peak = max(peak, first, last)
+        if place == 0 and last > first:
+            warmup = scheduler.total_iters
+    forms: dict[str, Decay] = {"Linear": "linear", "CosineDecay": "cosine"}
+    return peak, warmup, forms.get(rates[-1].scheduler, "constant")
