@@ -1,0 +1,77 @@
+"""Tiny random models of every family, and how a test compares logits."""
+
+from typing import Any
+
+import torch
+
+from trainer.config import ModelConfig
+from trainer.convert import State, held
+from trainer.model import GPT
+
+BASE: dict[str, Any] = {
+    "vocab_size": 61, "max_position_embeddings": 16, "hidden_size": 48, "num_hidden_layers": 2,
+    "num_heads": 4, "filter_size": 64,
+}  # fmt: skip
+MUP: dict[str, Any] = {
+    "mup_base_hidden_size": 16, "embeddings_scale": 10.0, "scale_qk_dot_by_d": True,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "gptj": {
+        "position_embedding_type": "rotary", "rotary_dim": 8, "rotary_interleaved": True,
+        "parallel_block": True, "use_untied_layer_norm": False, "nonlinearity": "gelu_new",
+        "use_projection_bias_in_attention": False, "use_ffn_bias_in_attention": False,
+        "share_embedding_weights": False, "use_bias_in_output": True,
+    },
+    "gpt_neox": {
+        "position_embedding_type": "rotary", "rotary_dim": 4, "parallel_block": True,
+        "share_embedding_weights": False,
+    },
+    "llama": {
+        "position_embedding_type": "rotary", "norm_type": "rmsnorm", "nonlinearity": "swiglu",
+        "share_embedding_weights": False, "use_projection_bias_in_attention": False,
+        "use_ffn_bias_in_attention": False, "use_ffn_bias": False,
+        "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 2},
+    },
+    "btlm": {"position_embedding_type": "alibi", "nonlinearity": "swiglu", **MUP},
+}  # fmt: skip
+
+
+def make(family: str = "gpt2", **changes: Any) -> tuple[GPT, ModelConfig]:
+    """A model whose weights, biases and norms are all random."""
+    torch.set_num_threads(1)
+    config = ModelConfig.model_validate({**BASE, **FAMILIES[family], **changes})
+    model = GPT(config, seed=1).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return model, config
+
+
+def state_of(model: GPT) -> State:
+    """Its weights, as the conversions take them."""
+    return held(dict(model.named_parameters()))
+
+
+def with_weights(config: ModelConfig, state: State) -> GPT:
+    """A model that has these weights and no others."""
+    model = GPT(config, seed=9).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(state[name].read())
+    assert {name for name, _ in model.named_parameters()} == set(state)
+    return model
+
+
+def ids(config: ModelConfig) -> torch.Tensor:
+    """(2, S) token ids."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, config.max_position_embeddings)
+    return torch.randint(0, config.vocab_size, shape, generator=generator)
+
+
+def logits(model: GPT) -> torch.Tensor:
+    """(2, S, V) for `ids`."""
+    with torch.no_grad():
+        return model.logits(ids(model.config))

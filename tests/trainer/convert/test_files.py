@@ -1,0 +1,264 @@
+"""Files: safetensors byte for byte, checkpoints that train, outputs that are whole or refused."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from tests.trainer.convert.models import MUP, logits, make, state_of, with_weights
+from trainer import checkpoint, record
+from trainer.config import load_params
+from trainer.convert import job, safetensors_file, sources, targets
+from trainer.convert.lazy import held
+
+
+def request(checkpoint, source, target, out, **changes) -> job.Request:
+    return job.Request(Path(checkpoint), source, target, Path(out), **changes)
+
+
+def convert(*args, **changes) -> list[str]:
+    said: list[str] = []
+    job.convert(request(*args, **changes), said.append)
+    return said
+
+
+@pytest.fixture
+def trained(tmp_path: Path):
+    """(model directory of ours, its model, its config), as training would save it."""
+
+    def write(family: str = "gpt2", **changes):
+        model, config = make(family, **changes)
+        out = tmp_path / "trained"
+        targets.write_wafermill(out, state_of(model), config, step=7)
+        return out, model, config
+
+    return write
+
+
+def test_a_file_has_the_bytes_of_the_library(tmp_path: Path):
+    tensors = {
+        "b": torch.randn(3, 4), "a": torch.randn(2), "half": torch.randn(5).to(torch.bfloat16),
+        "long": torch.arange(3), "empty": torch.zeros(0, 2), "ü": torch.tensor(1.5),
+    }  # fmt: skip
+    safetensors_file.write(tmp_path / "x", held(tensors), {"format": "pt"})
+    expected = safetensors.torch.save(tensors, {"format": "pt"})
+    assert (tmp_path / "x").read_bytes() == expected
+    read = safetensors_file.read(tmp_path / "x")
+    assert all(torch.equal(read[name].read(), tensors[name]) for name in tensors)
+
+
+def test_files_are_cut_between_tensors():
+    tensors = held({str(i): torch.zeros(10) for i in range(5)})
+    assert [list(group) for group in safetensors_file.groups(tensors, 80)] == [
+        ["0", "1"], ["2", "3"], ["4"],
+    ]  # fmt: skip
+    assert [len(group) for group in safetensors_file.groups(tensors, 1)] == [1] * 5
+
+
+def test_a_checkpoint_has_the_bytes_that_training_writes(tmp_path: Path):
+    model, config = make()
+    targets.write_wafermill(tmp_path / "ours", state_of(model), config, 7, max_file_bytes=20_000)
+    params = load_params(tmp_path / "ours" / "params.yaml")
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    path = checkpoint.save(
+        tmp_path / "theirs", 7, checkpoint.Tensors(weights, {}),
+        {"model": record.model_section(params)}, max_file_bytes=20_000,
+    )  # fmt: skip
+    ours = {p.name: p.read_bytes() for p in (tmp_path / "ours/checkpoints" / path.name).iterdir()}
+    assert ours == {p.name: p.read_bytes() for p in path.iterdir()}
+    assert len(ours) > 4
+
+
+def test_masters_are_fp32(tmp_path: Path):
+    model, config = make()
+    half = held({n: p.detach().to(torch.bfloat16) for n, p in model.named_parameters()})
+    targets.write_wafermill(tmp_path, half, config)
+    weights = checkpoint.read_weights(checkpoint.open_checkpoint(checkpoint.newest(tmp_path)))
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    name = "blocks.0.attention.qkv.weight"
+    assert torch.equal(weights[name].to(torch.bfloat16), half[name].read())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "gpt_neox", "llama"])
+def test_through_hugging_face_and_back(family: str, trained, tmp_path: Path):
+    out, model, _ = trained(family)
+    convert(out, "wafermill", "hf", tmp_path / "hf", model=family)
+    convert(tmp_path / "hf", "hf", "wafermill", tmp_path / "back")
+    params = load_params(tmp_path / "back" / "params.yaml")
+    found = checkpoint.open_checkpoint(checkpoint.newest(tmp_path / "back"))
+    weights = checkpoint.read_weights(found)
+    assert all(torch.equal(weights[n], p.detach()) for n, p in model.named_parameters())
+    assert torch.equal(logits(with_weights(params.model, held(weights))), logits(model))
+
+
+def test_through_mdl_and_back(trained, tmp_path: Path):
+    out, model, config = trained("gpt2", **MUP)
+    convert(out, "wafermill", "mdl", tmp_path / "mdl")
+    path = tmp_path / "mdl" / "checkpoint_7.mdl"
+    params = tmp_path / "mdl" / "params.yaml"
+    assert load_params(params).model == config
+    convert(path, "cs-2.2", "wafermill", tmp_path / "back", params=params)
+    found = checkpoint.open_checkpoint(checkpoint.newest(tmp_path / "back"))
+    weights = checkpoint.read_weights(found)
+    assert all(torch.equal(weights[n], p.detach()) for n, p in model.named_parameters())
+    said = convert(path, "mdl", "hf", tmp_path / "hf", params=params)
+    assert "GPT2LMHeadModel" in said[0]
+
+
+def test_a_mdl_file_stores_tied_weights_once(trained, tmp_path: Path):
+    from wafer_backend import storage as mdl
+
+    out, _, _ = trained()
+    convert(out, "wafermill", "mdl", tmp_path / "mdl")
+    state = mdl.read(tmp_path / "mdl" / "checkpoint_7.mdl")
+    assert state["global_step"] == 7
+    model = state["model"]
+    assert model["model.lm_head.weight"] is model["model.embedding_layer.word_embeddings.weight"]
+
+
+def test_an_import_can_be_evaluated_and_tuned(trainer, make_rows, tmp_path: Path):
+    """`train` computes the loss of converted weights, and begins a new run with them."""
+    model, config = make(hidden_size=16, num_hidden_layers=1, num_heads=2, filter_size=32)
+    targets.write_wafermill(tmp_path / "imported", state_of(model), config)
+    found = checkpoint.newest(tmp_path / "imported")
+    assert trainer.train("evaluated", checkpoint_path=found, mode="eval") == 0
+    measured = json.loads((tmp_path / "evaluated" / "eval.jsonl").read_text().splitlines()[-1])
+    features = torch.from_numpy(make_rows(9, seed=2)).long().unbind(1)
+    names = ("input_ids", "attention_mask", "labels")
+    with torch.no_grad():
+        loss_sum, counted = model(dict(zip(names, features, strict=True)))
+    assert measured["loss"] == pytest.approx(float(loss_sum / counted), rel=1e-5)
+    tuned = {"checkpoint_path": found, "load_checkpoint_states": "model", "num_steps": 1}
+    assert trainer.train("tuned", **tuned) == 0
+    origin = json.loads((tmp_path / "tuned" / "run.json").read_text())["initialized_from"]
+    assert origin["path"] == str(found)
+
+
+def test_the_same_command_again_verifies(trained, tmp_path: Path):
+    out, _, _ = trained()
+    convert(out, "wafermill", "hf", tmp_path / "hf")
+    before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "hf").iterdir()}
+    said = convert(out, "wafermill", "hf", tmp_path / "hf", model="gpt2")
+    after = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in (tmp_path / "hf").iterdir()}
+    assert said == [f"{tmp_path / 'hf'} already holds this conversion, verified"]
+    assert before == after
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    with pytest.raises(IntegrityError, match=r"config\.json: damaged"):
+        convert(out, "wafermill", "hf", tmp_path / "hf")
+
+
+def test_another_conversion_is_refused(trained, tmp_path: Path):
+    out, _, _ = trained()
+    convert(out, "wafermill", "hf", tmp_path / "hf")
+    with pytest.raises(ConfigError, match="shard_bytes was"):
+        convert(out, "wafermill", "hf", tmp_path / "hf", shard_bytes=10_000)
+    with pytest.raises(ConfigError, match="llama has rotary"):
+        convert(out, "wafermill", "hf", tmp_path / "llama", model="llama")
+    assert not (tmp_path / "llama").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds other files"):
+        convert(out, "wafermill", "hf", tmp_path / "full")
+    with pytest.raises(ConfigError, match="a file is there"):
+        convert(out, "wafermill", "hf", tmp_path / "full" / "notes.txt")
+
+
+def test_an_interrupted_conversion_has_no_config_json_and_goes_on(
+    trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, _, _ = trained()
+    whole, publish = safetensors_file.write, []
+
+    def fail_at_second(path, tensors, metadata=None):
+        publish.append(path)
+        if len(publish) == 2:
+            raise KeyboardInterrupt
+        return whole(path, tensors, metadata)
+
+    monkeypatch.setattr(safetensors_file, "write", fail_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        convert(out, "wafermill", "hf", tmp_path / "hf", shard_bytes=20_000)
+    assert not (tmp_path / "hf" / "config.json").exists()
+    monkeypatch.undo()
+    convert(out, "wafermill", "hf", tmp_path / "hf", shard_bytes=20_000)
+    convert(out, "wafermill", "hf", tmp_path / "once", shard_bytes=20_000)
+    assert storage.tree_hash(tmp_path / "hf") == storage.tree_hash(tmp_path / "once")
+
+
+def test_a_damaged_checkpoint_is_refused(trained, tmp_path: Path):
+    out, _, _ = trained()
+    file = next(checkpoint.newest(out).glob("weights-*"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(IntegrityError, match="weights-00000"):
+        convert(out, "wafermill", "hf", tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_config_of_another_model_is_refused(trained, tmp_path: Path):
+    out, _, _ = trained()
+    params = yaml.safe_load((out / "params.yaml").read_text())
+    params["model"]["filter_size"] = 80
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(params))
+    with pytest.raises(InputError, match="config asks for"):
+        convert(out, "wafermill", "hf", tmp_path / "hf", params=tmp_path / "other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "changes", "message"),
+    [
+        ("hf", "hf", {}, "nothing to convert"),
+        ("cs-9.9", "hf", {}, "expected wafermill, hf, mdl or cs-1.7"),
+        ("mdl", "hf", {}, "give its --params"),
+        ("hf", "mdl", {"params": Path("x")}, "--params has no effect"),
+        ("wafermill", "mdl", {"model": "gpt2"}, "--model has no effect"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(source, target, changes, message, trained, tmp_path: Path):
+    out, _, _ = trained()
+    with pytest.raises(ConfigError, match=message):
+        convert(out, source, target, tmp_path / "x", **changes)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "absent.safetensors"])
+def test_an_index_names_files_beside_it_only(name: str, tmp_path: Path):
+    (tmp_path / "elsewhere.safetensors").write_bytes(b"")
+    inside = tmp_path / "model"
+    inside.mkdir()
+    (inside / sources.INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(InputError, match="not a file beside it"), sources.open_hf(inside):
+        pass
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 64, (1 << 60).to_bytes(8, "little") + b"{}"])
+def test_a_file_that_is_no_safetensors_is_named(data: bytes, tmp_path: Path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"model\.safetensors: not a safetensors file"):
+        safetensors_file.read(path)
+
+
+def test_one_tensor_at_a_time_is_read(tmp_path: Path):
+    """Every tensor is read and written before the next one is read."""
+    open_now: list[int] = []
+    most = SimpleNamespace(seen=0)
+
+    class Watched(torch.Tensor):
+        def __del__(self):
+            open_now.pop()
+
+    def read():
+        open_now.append(1)
+        most.seen = max(most.seen, len(open_now))
+        return torch.zeros(1000).as_subclass(Watched)
+
+    tensors = {str(i): safetensors_file.Lazy((1000,), torch.float32, read) for i in range(6)}
+    safetensors_file.write(tmp_path / "x", tensors)
+    assert most.seen <= 2

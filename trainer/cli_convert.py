@@ -1,0 +1,163 @@
+"""The `train convert` commands: parse, call, print; no logic."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.core.config_model import Bytes
+from pipeline.core.errors import ConfigError, PrepError, printable
+from trainer.cli_targets import Targets
+from trainer.convert.diff import compare
+from trainer.convert.families import FAMILIES
+from trainer.convert.job import Request
+from trainer.convert.job import convert as run
+from trainer.convert.listing import listing
+from wafer_backend.errors import BackendError
+
+app = typer.Typer(
+    cls=Targets,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Convert weights from and to Hugging Face and Model Zoo; compare checkpoints.",
+)
+
+
+class TargetFormat(StrEnum):
+    """What to write."""
+
+    hf = "hf"
+    wafermill = "wafermill"
+    mdl = "mdl"
+
+
+ModelName = StrEnum("ModelName", list(FAMILIES))  # type: ignore[misc]
+
+EXAMPLES = """\b
+Examples:
+  train convert out --src-fmt wafermill --tgt-fmt hf --out exported
+  train convert gpt2-large --src-fmt hf --tgt-fmt wafermill --out tuned
+  train convert checkpoint_5000.mdl --src-fmt cs-2.2 --params params.yaml --tgt-fmt hf --out hf
+  train convert diff exported again --tolerance 1e-6
+  train convert --list
+
+\b
+`train convert diff --help` tells how to compare. Exit codes: 0 done, 2 config, 3 input,
+4 integrity, 5 resource.
+"""
+
+
+def _print_listing(wanted: bool) -> None:
+    if wanted:
+        print(listing())
+        raise typer.Exit
+
+
+@app.command(
+    name=Targets.RUN, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+)
+def convert(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Checkpoint or model directory, Hugging Face directory, file.")
+    ],
+    src_fmt: Annotated[
+        str, typer.Option("--src-fmt", help="wafermill, hf, mdl or a release, cs-1.7 to cs-2.9.")
+    ],
+    tgt_fmt: Annotated[TargetFormat, typer.Option("--tgt-fmt", help="What to write.")],
+    out: Annotated[Path, typer.Option("--out", help="New directory for the result.")],
+    params: Annotated[
+        Path | None, typer.Option("--params", help="params.yaml of the model, for mdl and cs-X.Y.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="config.json, if not beside the weights.")
+    ] = None,
+    model: Annotated[
+        ModelName | None, typer.Option("--model", help="Family to export as; default: what fits.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            help="tokenizer.json to put beside an export; default: GPT-2's for 50,257 ids.",
+        ),
+    ] = None,
+    hf_shard_size: Annotated[
+        str, typer.Option("--hf-shard-size", help="Most bytes of one weights file.")
+    ] = "5 GB",
+    drop_unmatched_keys: Annotated[
+        bool, typer.Option("--drop-unmatched-keys", help="Leave out tensors that nothing asks for.")
+    ] = False,
+    unsafe_pickle: Annotated[
+        bool, typer.Option("--unsafe-pickle", help="Read .bin and .pt, in a bounded child process.")
+    ] = False,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--list", callback=_print_listing, is_eager=True, help="Families and formats; then end."
+        ),
+    ] = False,
+) -> None:
+    """Convert the weights of one model from one format to another."""
+    with _one_line_errors():
+        request = Request(
+            checkpoint=checkpoint,
+            source=src_fmt,
+            target=tgt_fmt.value,
+            out=out,
+            params=params,
+            config=config,
+            model=None if model is None else model.value,
+            tokenizer=tokenizer,
+            shard_bytes=_shard_bytes(hf_shard_size),
+            drop_unmatched=drop_unmatched_keys,
+            unsafe_pickle=unsafe_pickle,
+        )
+        run(request, lambda line: print(line, flush=True))
+
+
+@app.command(epilog="Exit codes: 0 equal, 1 different, 2 to 5 as for other commands.")
+def diff(
+    left: Annotated[Path, typer.Argument(help="Checkpoint.")],
+    right: Annotated[Path, typer.Argument(help="Checkpoint of the same format.")],
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Largest absolute difference that is equal.")
+    ] = 0.0,
+    unsafe_pickle: Annotated[
+        bool, typer.Option("--unsafe-pickle", help="Read .bin and .pt, in a bounded child process.")
+    ] = False,
+) -> None:
+    """Compare names, shapes, dtypes and values of all tensors, one at a time."""
+    with _one_line_errors():
+        found = compare(left, right, tolerance, unsafe_pickle)
+        for difference in found.differences:
+            print(f"{difference.name}: {difference.what}")
+        print(
+            f"{found.tensors:,} tensors, {len(found.differences):,} differ, "
+            f"largest difference {found.largest:g}"
+        )
+        raise typer.Exit(1 if found.differences else 0)
+
+
+def _shard_bytes(text: str) -> int:
+    try:
+        size = TypeAdapter(Bytes).validate_python(int(text) if text.isdigit() else text)
+    except ValidationError as error:
+        raise ConfigError(f"--hf-shard-size {text}: expected bytes such as 5 GB") from error
+    if size < 1:
+        raise ConfigError(f"--hf-shard-size {text}: expected at least 1 byte")
+    return size
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (BackendError, PrepError) as error:
+        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
+        code = error.exit_code if isinstance(error, PrepError) else 2
+        raise typer.Exit(code) from error

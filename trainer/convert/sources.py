@@ -1,0 +1,203 @@
+"""Checkpoints to read: which files they are, what is in them, and a hash that stands for both."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, InputError
+from trainer import checkpoint
+from trainer.convert import pickles, safetensors_file
+from trainer.convert.lazy import Lazy
+from wafer_backend import state_tree
+from wafer_backend import storage as mdl_storage
+from wafer_backend.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+_PICKLE_INDEX = "pytorch_model.bin.index.json"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint that can be read: its tensors under their own names, content hash and step.
+    `model`: section `model` of its config, where it brings one (ours or config.json).
+    """
+
+    tensors: dict[str, Lazy]
+    hash: str
+    step: int = 0
+    model: dict[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+
+def recognized(path: Path) -> str:
+    """`wafermill`, `hf` or `mdl`, by what is there. Raises ConfigError."""
+    if path.is_dir():
+        if (path / "manifest.json").is_file() or (path / "checkpoints").is_dir():
+            return "wafermill"
+        if (path / "config.json").is_file() or any(path.glob("*.safetensors*")):
+            return "hf"
+    elif path.suffix == ".mdl":
+        return "mdl"
+    elif path.suffix in (".safetensors", *pickles.SUFFIXES):
+        return "hf"
+    raise ConfigError(
+        f"{path}: no checkpoint: expected a checkpoint or model directory of `train`, a Hugging "
+        "Face directory, a .safetensors or a .mdl file"
+    )
+
+
+def open_wafermill(path: Path, everything: bool = False) -> Opened:
+    """A checkpoint directory, or the newest of a model directory; its files are verified.
+
+    `everything`: the optimizer's state too. Raises ConfigError, IntegrityError.
+    """
+    directory = path if (path / "manifest.json").is_file() else checkpoint.newest(path) or path
+    found = checkpoint.open_checkpoint(directory)
+    tensors: dict[str, Lazy] = {}
+    for name in sorted(found.files):
+        if name.startswith("weights-") or (everything and name.startswith("optimizer-")):
+            storage.verify_file(directory / name, found.files[name]["hash"])
+            read = safetensors_file.read(directory / name)
+            kind = "" if name.startswith("weights-") else "optimizer."
+            tensors |= {f"{kind}{key}": tensor for key, tensor in read.items()}
+    return Opened(tensors, found.hash, found.step, found.state.get("model", {}), str(directory))
+
+
+@contextlib.contextmanager
+def open_hf(path: Path, config: Path | None = None, unsafe: bool = False) -> Iterator[Opened]:
+    """A Hugging Face directory or weights file, for the life of the block.
+
+    Raises ConfigError for pickles without `unsafe` and for a missing config.json, InputError.
+    """
+    files = _hf_files(path)
+    pickled = [file for file in files if file.suffix in pickles.SUFFIXES]
+    if pickled and not unsafe:
+        pickles.refuse(pickled[0])
+    beside = (path if path.is_dir() else path.parent) / "config.json"
+    config_path = config or beside
+    model = read_json(config_path) if config_path.is_file() else {}
+    digest = _files_hash(files)
+    with contextlib.ExitStack() as stack:
+        tensors: dict[str, Lazy] = {}
+        if pickled:
+            tensors |= stack.enter_context(pickles.read(pickled))
+        else:
+            for file in files:
+                tensors |= safetensors_file.read(file)
+        yield Opened(tensors, digest, model=model, place=str(config_path))
+
+
+@contextlib.contextmanager
+def open_mdl(path: Path, unsafe: bool = False) -> Iterator[Opened]:
+    """A `.mdl` file, or with `unsafe` a pickle of Model Zoo. Its section `model`, if it has one.
+
+    Raises ConfigError, InputError naming what is wrong with the file.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    digest = storage.hash_file(path)
+    if path.suffix in pickles.SUFFIXES:
+        if not unsafe:
+            pickles.refuse(path)
+        with pickles.read([path]) as tensors:
+            yield Opened(_of_the_model(tensors), digest, place=str(path))
+        return
+    tensors, state = _mdl_tensors(path)
+    step = state.get("global_step") if isinstance(state, dict) else None
+    yield Opened(_of_the_model(tensors), digest, step if type(step) is int else 0, place=str(path))
+
+
+@contextlib.contextmanager
+def open_raw(path: Path, unsafe: bool = False) -> Iterator[tuple[str, dict[str, Lazy]]]:
+    """(format, all tensors under their own names) of any checkpoint, to compare."""
+    form = recognized(path)
+    if form == "wafermill":
+        yield form, open_wafermill(path, everything=True).tensors
+    elif form == "hf":
+        with open_hf(path, unsafe=unsafe) as opened:
+            yield form, opened.tensors
+    else:
+        yield form, _mdl_tensors(path)[0]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises InputError naming the file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return value
+
+
+def _hf_files(path: Path) -> list[Path]:
+    """The weights files of a directory: those of its index, or the one file; safetensors first."""
+    if path.is_file():
+        return [path]
+    for name in (INDEX, _PICKLE_INDEX):
+        if (path / name).is_file():
+            return _indexed(path, path / name)
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (path / name).is_file():
+            return [path / name]
+    raise ConfigError(f"{path}: no model.safetensors, {INDEX} or pytorch_model.bin there")
+
+
+def _indexed(directory: Path, index: Path) -> list[Path]:
+    named = read_json(index).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise InputError(f"{index}: expected weight_map: tensor -> file")
+    names = sorted(set(named.values()))
+    for name in names:
+        if Path(name).name != name or not (directory / name).is_file():
+            raise InputError(f"{index}: {name} is not a file beside it")
+    return [directory / name for name in names]
+
+
+def _files_hash(files: list[Path]) -> str:
+    entries = [[file.name, storage.hash_file(file)] for file in files]
+    return storage.hash_bytes(storage.canonical_json(entries))
+
+
+def _mdl_tensors(path: Path) -> tuple[dict[str, Lazy], Any]:
+    try:
+        state = mdl_storage.read(path)
+        leaves = state_tree.flatten(state)[1]
+    except CheckpointError as error:
+        raise InputError(str(error)) from error
+    return {name: _leaf(leaf) for name, leaf in leaves.items()}, state
+
+
+def _leaf(leaf: Any) -> Lazy:
+    """A leaf that is read when used and not kept (`DeferredTensor` keeps nothing of a copy)."""
+    if not isinstance(leaf, Tensor):
+        array = torch.from_numpy(np.asarray(leaf))
+        return Lazy(tuple(array.shape), array.dtype, lambda: array)
+    shape, dtype = tuple(leaf.shape), leaf.dtype
+
+    def read() -> Tensor:
+        try:
+            return torch.empty(shape, dtype=dtype).copy_(leaf)
+        except CheckpointError as error:
+            raise InputError(str(error)) from error
+
+    return Lazy(shape, dtype, read)
+
+
+def _of_the_model(tensors: dict[str, Lazy]) -> dict[str, Lazy]:
+    """What stands under `model` in a checkpoint with other state beside it, else all."""
+    inside = {
+        name.removeprefix("model."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("model.")
+    }
+    return inside or tensors

@@ -1,0 +1,128 @@
+"""Writes converted models: a Hugging Face directory, a model directory of ours, a `.mdl` file.
+
+One tensor is in memory at a time, with what its conversion needs beside it. Each function returns
+the files it published, as paths inside `out`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from pipeline.core import storage
+from pipeline.core.storage import Published
+from pipeline.tokenizers.definition import TokenizerDefinition
+from trainer import checkpoint, record
+from trainer.config import ModelConfig, load_params
+from trainer.convert import lazy, safetensors_file
+from trainer.convert.lazy import Lazy, State
+from trainer.convert.modelzoo import to_model_zoo
+from trainer.convert.sources import INDEX
+from trainer.convert.tokenizer_files import token_ids, tokenizer_files
+from wafer_backend import storage as mdl_storage
+from wafer_backend.deferred import DeferredTensor
+
+Files = dict[str, Published]
+
+PARAMS_HEADER = """\
+# Made by `train convert`. Section model describes the weights beside this file. The batch size, the
+# learning rate and the length are placeholders, which no checkpoint can know: set your own.
+"""
+
+
+def write_hf(
+    out: Path,
+    tensors: State,
+    hf_config: Mapping[str, Any],
+    shard_bytes: int,
+    tokenizer: TokenizerDefinition | None,
+) -> Files:
+    """model.safetensors, or several and their index; tokenizer; config.json last."""
+    shards = safetensors_file.groups(tensors, shard_bytes)
+    names = [_shard_name(index, len(shards)) for index in range(len(shards))]
+    files: Files = {}
+    for name, shard in zip(names, shards, strict=True):
+        files[name] = safetensors_file.write(out / name, shard, {"format": "pt"})
+    if len(shards) > 1:
+        places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        files[INDEX] = storage.write_json(out / INDEX, index)
+    ids = token_ids(tokenizer)
+    for name, data in tokenizer_files(tokenizer, hf_config).items():
+        files[name] = storage.publish(out / name, data)
+    generation = {**ids, "do_sample": False}
+    files["generation_config.json"] = storage.write_json(out / "generation_config.json", generation)
+    files["config.json"] = storage.write_json(out / "config.json", {**hf_config, **ids})
+    return files
+
+
+def write_wafermill(
+    out: Path,
+    state: State,
+    config: ModelConfig,
+    step: int = 0,
+    max_file_bytes: int = checkpoint.MAX_FILE_BYTES,
+) -> Files:
+    """params.yaml and a checkpoint of weights in fp32, which masters are; manifest.json last.
+
+    Files, names and bytes are those of `trainer.checkpoint.save`.
+    """
+    files = write_params(out, config)
+    section = record.model_section(load_params(out / "params.yaml"))
+    directory = checkpoint.directory(out, step)
+    masters = {name: lazy.cast(tensor, torch.float32) for name, tensor in state.items()}
+    listed: dict[str, Published] = {}
+    for index, group in enumerate(safetensors_file.groups(masters, max_file_bytes)):
+        name = f"weights-{index:05d}.safetensors"
+        listed[name] = safetensors_file.write(directory / name, group)
+    states = {"format": checkpoint.FORMAT, "step": step, "model": section}
+    listed["state.json"] = storage.write_json(directory / "state.json", states)
+    entries = {name: {"size": file.size, "hash": file.hash} for name, file in listed.items()}
+    manifest = {"format": checkpoint.FORMAT, "step": step, "files": entries}
+    manifest["hash"] = storage.hash_bytes(storage.canonical_json(manifest))
+    listed["manifest.json"] = storage.write_json(directory / "manifest.json", manifest)
+    inside = directory.relative_to(out)
+    return files | {(inside / name).as_posix(): file for name, file in listed.items()}
+
+
+def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
+    """params.yaml and checkpoint_STEP.mdl with `model` and `global_step`."""
+    files = write_params(out, config)
+    deferred: dict[int, DeferredTensor] = {}
+    named = to_model_zoo(state, config)
+    for tensor in named.values():
+        deferred.setdefault(id(tensor), _deferred(tensor))
+    model = {name: deferred[id(tensor)] for name, tensor in named.items()}
+    name = f"checkpoint_{step}.mdl"
+    mdl_storage.write({"model": model, "global_step": step}, out / name)
+    files[name] = Published((out / name).stat().st_size, storage.hash_file(out / name))
+    return files
+
+
+def write_params(out: Path, config: ModelConfig) -> Files:
+    """A params.yaml that loads, with this section `model`."""
+    sections = {
+        "train_input": {"batch_size": 8},
+        "model": config.model_dump(mode="json", exclude_defaults=True),
+        "optimizer": {"learning_rate": 1e-5},
+        "runconfig": {"max_steps": 100},
+    }
+    text = PARAMS_HEADER + yaml.safe_dump(sections, sort_keys=False)
+    return {"params.yaml": storage.publish(out / "params.yaml", text.encode())}
+
+
+def _shard_name(index: int, count: int) -> str:
+    """
+    >>> _shard_name(0, 1), _shard_name(1, 3)
+    ('model.safetensors', 'model-00002-of-00003.safetensors')
+    """
+    return (
+        "model.safetensors" if count == 1 else f"model-{index + 1:05d}-of-{count:05d}.safetensors"
+    )
+
+
+def _deferred(tensor: Lazy) -> DeferredTensor:
+    return DeferredTensor(tensor.read, tensor.shape, tensor.dtype, torch.device("cpu"))
