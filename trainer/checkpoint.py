@@ -26,12 +26,41 @@ _DIRECTORY = re.compile(r"step_(\d{7,})\Z")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint: its directory, its step and what state.json says."""
+    """A committed checkpoint: its directory and step, what state.json says, its files, and the
+    hash of its manifest, which stands for all its bytes."""
 
     path: Path
     step: int
     state: dict[str, Any]
     files: dict[str, dict[str, Any]]
+    hash: str
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What a checkpoint holds of MemoryX: weights by name, optimizer state by `name.field`."""
+
+    weights: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, memoryx: MemoryX) -> "Tensors":
+        """Those of now; they change with the next step."""
+        optimizer = {
+            f"{name}.{field}": tensor
+            for name, fields in memoryx.optimizer_state().items()
+            for field, tensor in fields.items()
+        }
+        return cls({name: p.detach() for name, p in memoryx.parameters.items()}, optimizer)
+
+    def copied(self) -> "Tensors":
+        """A copy in host memory, which later steps do not change."""
+        return Tensors(_host_copies(self.weights), _host_copies(self.optimizer))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return sum(t.nbytes for t in (*self.weights.values(), *self.optimizer.values()))
 
 
 def directory(model_dir: Path, step: int) -> Path:
@@ -46,7 +75,7 @@ def directory(model_dir: Path, step: int) -> Path:
 def save(
     model_dir: Path,
     step: int,
-    memoryx: MemoryX,
+    tensors: Tensors,
     state: Mapping[str, Any],
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Path:
@@ -56,15 +85,9 @@ def save(
     consumed, data sets, seed, schedules.
     """
     target = directory(model_dir, step)
-    weights = {name: p.detach() for name, p in memoryx.parameters.items()}
-    optimizer = {
-        f"{name}.{field}": tensor
-        for name, fields in memoryx.optimizer_state().items()
-        for field, tensor in fields.items()
-    }
     files: dict[str, dict[str, Any]] = {}
-    for kind, tensors in (("weights", weights), ("optimizer", optimizer)):
-        for index, group in enumerate(_by_size(tensors, max_file_bytes)):
+    for kind, named in (("weights", tensors.weights), ("optimizer", tensors.optimizer)):
+        for index, group in enumerate(_by_size(named, max_file_bytes)):
             name = f"{kind}-{index:05d}.safetensors"
             files[name] = _entry(storage.publish(target / name, _encode(group)))
     record = {"format": FORMAT, "step": step, **state}
@@ -76,26 +99,34 @@ def save(
 
 def newest(model_dir: Path) -> Path | None:
     """The committed checkpoint with the highest step, if any."""
-    return next((path for _, path in reversed(_committed(model_dir))), None)
+    return next(reversed(committed(model_dir)), None)
+
+
+def committed(model_dir: Path) -> list[Path]:
+    """The committed checkpoints in order of step."""
+    root = model_dir / "checkpoints"
+    found = []
+    for path in root.iterdir() if root.is_dir() else ():
+        match = _DIRECTORY.match(path.name)
+        if match and (path / "manifest.json").is_file():
+            found.append((int(match[1]), path))
+    return [path for _, path in sorted(found)]
 
 
 def prune(model_dir: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints; a manifest goes before its files."""
-    for _, path in _committed(model_dir)[:-keep]:
+    for path in committed(model_dir)[:-keep]:
         storage.remove(path / "manifest.json")
         storage.remove_tree(path)
 
 
 def sweep(model_dir: Path) -> None:
     """Delete checkpoint directories that were never committed, and temporary files."""
-    root = model_dir / "checkpoints"
-    if not root.is_dir():
-        return
-    committed = {path for _, path in _committed(model_dir)}
-    for path in sorted(root.iterdir()):
-        if _DIRECTORY.match(path.name) and path not in committed:
+    root, whole = model_dir / "checkpoints", committed(model_dir)
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        if _DIRECTORY.match(path.name) and path not in whole:
             storage.remove_tree(path)
-    storage.sweep_temps(root)
+    storage.sweep_temps(model_dir)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -113,27 +144,30 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise _damaged(manifest_path, str(recorded), actual)
     state_path = path / "state.json"
     state = _parse(state_path, _read(state_path, manifest["files"]["state.json"]["hash"]))
-    return Checkpoint(path, int(manifest["step"]), state, manifest["files"])
+    return Checkpoint(path, int(manifest["step"]), state, manifest["files"], actual)
 
 
 def load_into(checkpoint: Checkpoint, memoryx: MemoryX) -> None:
     """Put weights and optimizer state into MemoryX; all files are verified first."""
-    weights = dict(_tensors(checkpoint, "weights"))
+    memoryx.load(read_weights(checkpoint), read_optimizer(checkpoint))
+
+
+def read_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Weights by parameter name, verified."""
+    return dict(_tensors(checkpoint, "weights"))
+
+
+def read_optimizer(checkpoint: Checkpoint) -> dict[str, dict[str, torch.Tensor]]:
+    """Optimizer state by parameter name and field, verified."""
     optimizer: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in _tensors(checkpoint, "optimizer"):
         name, _, field = key.rpartition(".")
         optimizer.setdefault(name, {})[field] = tensor
-    memoryx.load(weights, optimizer)
+    return optimizer
 
 
-def _committed(model_dir: Path) -> list[tuple[int, Path]]:
-    root = model_dir / "checkpoints"
-    found = []
-    for path in root.iterdir() if root.is_dir() else ():
-        match = _DIRECTORY.match(path.name)
-        if match and (path / "manifest.json").is_file():
-            found.append((int(match[1]), path))
-    return sorted(found)
+def _host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
 
 
 def _by_size(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[dict[str, torch.Tensor]]:

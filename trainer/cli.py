@@ -2,65 +2,58 @@
 
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from pipeline.core.errors import PrepError, printable
+from trainer import cli_options as options
+from trainer import cli_evaluate, cli_generate, cli_plan, cli_report, cli_sweep
 from trainer.allocator import keep_freed_memory
+from trainer.cli_convert import app as convert_app
 from trainer.cli_jobs import app as jobs_app
+from trainer.cli_options import LogLevel, TargetName, without_effect
+from trainer.cli_scaling import app as scaling_app
 from trainer.cli_targets import Targets
-from trainer.loop import Say
 from trainer.plan import compile_only as show_plan
 from trainer.plan import validate_only as check_only
-from trainer.run import Request, run
+from trainer.progress import Say
+from trainer.request import Request
+from trainer.run import run
 
 app = typer.Typer(
     cls=Targets, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 app.add_typer(jobs_app, name="jobs")
-
-
-class TargetName(StrEnum):
-    """Where to run."""
-
-    CSX = "CSX"
-    CPU = "CPU"
-    GPU = "GPU"
-
-
-class ModeName(StrEnum):
-    """What to do."""
-
-    train = "train"
-    eval = "eval"
-    train_and_eval = "train_and_eval"
-
-
-class TransportOption(StrEnum):
-    """How roles talk."""
-
-    inline = "inline"
-    simulated = "simulated"
-    distributed = "distributed"
-
+app.add_typer(convert_app, name="convert")
+app.add_typer(scaling_app, name="scaling")
+cli_plan.register(app)
+cli_evaluate.register(app)
+cli_generate.register(app)
+cli_report.register(app)
+cli_sweep.register(app)
 
 EXAMPLES = """\b
 Examples:
+  train --data configs/prep/pile.yaml
   train CSX --params configs/train/tiny.yaml --num_csx 2 --num_steps 200 \\
       --model_dir out --mode train --data runs/quickstart
   train CSX --params configs/train/tiny.yaml --num_csx 4 --num_steps 200 \\
       --model_dir out --mode train_and_eval --data configs/prep/quickstart.yaml
   train CPU --params configs/train/tiny.yaml --num_steps 200 --model_dir out \\
       --mode eval --data runs/quickstart
+  train --params tiny --model_dir tuned --data runs/other --num_epochs 1 \\
+      --checkpoint_path out/checkpoints/step_0000200 --load_checkpoint_states model
   train CSX --params configs/train/cerebras_gpt/13b.yaml --compile_only --num_csx 16
+  train convert out --src-fmt wafermill --tgt-fmt hf --out exported
   train jobs get
 
 \b
-`train jobs --help` tells how to list, cancel and label runs.
+`train jobs --help` tells how to list, cancel and label runs, `train convert --help`
+how to convert and compare checkpoints.
 The same command resumes from the newest checkpoint, also with another --num_csx.
+MODEL_DIR/latest_run.log has all lines of the last start; MODEL_DIR/train and
+MODEL_DIR/eval are for TensorBoard.
 Exit codes: 0 done, 1 a step failed, 2 config, 3 input, 4 integrity, 5 resource,
 75 a rank of the cluster was lost, 130 and 143 stopped by a signal after writing a
 checkpoint.
@@ -68,71 +61,83 @@ checkpoint.
 
 
 @app.command(
-    name=Targets.RUN, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    name=Targets.RUN,
+    cls=options.Grouped,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 def train(
-    params: Annotated[Path, typer.Option("--params", "-p", help="params.yaml of the run.")],
-    target: Annotated[
-        TargetName, typer.Argument(help="CSX streams weights; CPU, GPU keep them.")
-    ] = TargetName.CSX,
-    model_dir: Annotated[
-        Path, typer.Option("--model_dir", "-o", help="Directory of the run.")
-    ] = Path("model_dir"),
-    mode: Annotated[ModeName, typer.Option("--mode", "-m", help="What to do.")] = ModeName.train,
-    num_csx: Annotated[
-        int | None, typer.Option("--num_csx", help="Emulated CS-2 systems; never changes bits.")
-    ] = None,
-    transport: Annotated[
-        TransportOption | None,
-        typer.Option("--transport", help="How the emulated roles talk; never changes bits."),
-    ] = None,
-    num_steps: Annotated[
-        int | None,
-        typer.Option("--num_steps", help="Last step, counted from the start of the run."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of weights, dropout and data order.")
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="A prep run directory, or a prep config that is run first."),
-    ] = None,
-    checkpoint_path: Annotated[
-        Path | None, typer.Option("--checkpoint_path", help="Start from this checkpoint directory.")
-    ] = None,
-    job_labels: Annotated[
-        list[str] | None,
-        typer.Option("--job_labels", metavar="K=V", help="Label of the job; repeatable."),
-    ] = None,
-    compile_only: Annotated[
-        bool, typer.Option("--compile_only", help="Show the plan of the run and stop; no data.")
-    ] = False,
-    validate_only: Annotated[
-        bool, typer.Option("--validate_only", help="Check config, cluster, model; no data.")
-    ] = False,
+    target: options.Target = TargetName.CSX,
+    params: options.ParamsFile = None,
+    mode: options.Mode = None,
+    model_dir: options.ModelDir = Path("model_dir"),
+    data: options.Data = None,
+    seed: options.Seed = None,
+    compile_only: options.CompileOnly = False,
+    validate_only: options.ValidateOnly = False,
+    job_labels: options.JobLabels = None,
+    logging: options.Logging = LogLevel.INFO,
+    num_steps: options.NumSteps = None,
+    max_steps: options.MaxSteps = None,
+    num_epochs: options.NumEpochs = None,
+    eval_steps: options.EvalSteps = None,
+    checkpoint_path: options.CheckpointPath = None,
+    load_checkpoint_states: options.LoadStates = None,
+    disable_strict_checkpoint_loading: options.NotStrict = False,
+    num_csx: options.NumCsx = None,
+    transport: options.Transport = None,
+    num_wgt_servers: options.WeightServers = None,
+    num_workers_per_csx: options.Workers = None,
+    num_act_servers: options.ActServers = None,
+    compile_dir: options.CompileDir = None,
+    job_priority: options.JobPriority = None,
+    job_time_sec: options.JobTime = None,
+    mount_dirs: options.MountDirs = None,
+    python_paths: options.PythonPaths = None,
+    mgmt_address: options.MgmtAddress = None,
+    credentials_path: options.Credentials = None,
 ) -> None:
-    """Train or evaluate a GPT-2-like model on the shards that `prep` made."""
+    """Train or evaluate a decoder on the shards that `prep` made."""
+    unused = {
+        "num_workers_per_csx": num_workers_per_csx,
+        "num_act_servers": num_act_servers,
+        "compile_dir": compile_dir,
+        "job_priority": job_priority,
+        "job_time_sec": job_time_sec,
+        "mount_dirs": mount_dirs,
+        "python_paths": python_paths,
+        "mgmt_address": mgmt_address,
+        "credentials_path": credentials_path,
+    }
     request = Request(
         target=target.value,
         params=params,
         model_dir=model_dir,
-        mode=mode.value,
+        mode=None if mode is None else mode.value,
         num_csx=num_csx,
         transport=None if transport is None else transport.value,
         num_steps=num_steps,
+        max_steps=max_steps,
+        num_epochs=num_epochs,
+        eval_steps=eval_steps,
+        num_wgt_servers=num_wgt_servers,
         seed=seed,
         data=data,
         checkpoint_path=checkpoint_path,
+        load_checkpoint_states=load_checkpoint_states,
+        disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
         listed=True,
         job_labels=tuple(job_labels or ()),
+        notes=tuple(filter(None, [without_effect(unused)])),
     )
+    quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
     action = show_plan if compile_only else check_only if validate_only else run
-    raise typer.Exit(_with_one_line_errors(action, request))
+    raise typer.Exit(_with_one_line_errors(action, request, _say_nothing if quiet else _say))
 
 
-def _with_one_line_errors(action: Callable[[Request, Say], int], request: Request) -> int:
+def _with_one_line_errors(action: Callable[[Request, Say], int], request: Request, say: Say) -> int:
     try:
-        return action(request, _say)
+        return action(request, say)
     except PrepError as error:
         print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
         return error.exit_code
@@ -142,6 +147,10 @@ def _with_one_line_errors(action: Callable[[Request, Say], int], request: Reques
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+def _say_nothing(line: str) -> None:
+    """Whoever asked for errors only finds all lines in the log of the run."""
 
 
 def main() -> None:

@@ -2,31 +2,35 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.order import batch_size_at, samples_before_step
 from trainer import checkpoint, metrics
+from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import Params
-from trainer.data import TrainingData
+from trainer.data import Prefetcher, TrainingData
 from trainer.evaluate import Evaluator
+from trainer.progress import Say
 from trainer.schedule import learning_rate
+from trainer.stability import Watch
+from trainer.step_log import StepLog, StepTime
 from trainer.stop import Stopped, StopRequest
 from wafer_backend.compiled import CompiledModule
-from wafer_backend.coordinator import StepResult
 from wafer_backend.step_profile import StepProfile
 
-Say = Callable[[str], None]
+PREFETCH_DEPTH = 2
 
 
 @dataclass
 class Training:
     """Everything one run needs; `step` is the last finished step.
 
-    `validation`: evaluates while training, None for `--mode train`. `profile`: of some steps.
-    `writes`: whether this process writes files; of several ranks one does.
+    `params.runconfig.max_steps` is the last one. `validation`: evaluates while training, None for
+    `--mode train`. `profile`: of some steps. `writes`: whether this process writes files; of
+    several ranks one does.
     """
 
     params: Params
@@ -35,45 +39,83 @@ class Training:
     data: TrainingData
     record: dict[str, Any]
     stop: StopRequest
+    log: StepLog
+    watch: Watch
     say: Say
     validation: Evaluator | None = None
     profile: StepProfile | None = None
     writes: bool = True
     step: int = 0
-    _rate: "Rate" = field(default_factory=lambda: Rate())
 
-    def run(self, last_step: int) -> None:
-        """Train to `last_step`; a signal checkpoints the last whole step and raises Stopped."""
-        try:
-            if self.step == 0 and self.params.runconfig.save_initial_checkpoint:
-                self._save()
-            self._evaluate_if_due(last_step)
-            while self.step < last_step:
-                self._stop_together()
-                self._advance()
-                self._evaluate_if_due(last_step)
-                if self._checkpoint_due(last_step):
-                    self._save()
-        except Stopped:
-            if checkpoint.newest(self.model_dir) != checkpoint.directory(self.model_dir, self.step):
-                self._save()
-            raise
+    @property
+    def last_step(self) -> int:
+        """The step after which the run is through."""
+        last = self.params.runconfig.max_steps
+        assert last is not None, "length.resolved sets it"
+        return last
 
-    def _advance(self) -> None:
+    def run(self) -> None:
+        """Train to the last step; a signal checkpoints the last whole step and raises Stopped.
+
+        A checkpoint on its way is waited for, whatever ends the loop.
+        """
+        keep = self.params.runconfig.max_checkpoints
+        ahead = Prefetcher(
+            self.data,
+            first_step=self.step + 1,
+            last_step=self.last_step,
+            depth=PREFETCH_DEPTH,
+        )
+        with CheckpointWriter(self.model_dir, keep, self.say) as writer, ahead:
+            try:
+                self._loop(writer, ahead)
+            except Stopped:
+                writer.finish()
+                here = checkpoint.directory(self.model_dir, self.step)
+                if checkpoint.newest(self.model_dir) != here:
+                    self._save(writer)
+                raise
+
+    def close(self) -> None:
+        """Close the files of events."""
+        if self.log.events is not None:
+            self.log.events.close()
+        if self.validation is not None:
+            self.validation.close()
+
+    def _loop(self, writer: CheckpointWriter, ahead: Prefetcher) -> None:
+        if self.step == 0 and self.params.runconfig.save_initial_checkpoint:
+            self._save(writer)
+        self._evaluate_if_due()
+        while self.step < self.last_step:
+            self._stop_together()
+            self._advance(ahead)
+            writer.collect()
+            self._evaluate_if_due()
+            if self._checkpoint_due():
+                self._save(writer)
+
+    def _advance(self, ahead: Prefetcher) -> None:
         step = self.step + 1
         rate = learning_rate(step, self.params.optimizer.learning_rate)
-        started = time.monotonic()
-        with self._profiled(step):
+        started, stalled = time.monotonic(), ahead.stall_seconds
+        batch = ahead.batch(step)
+        stalled = ahead.stall_seconds - stalled
+        with self._profiled(step), self.watch.over(step) as gradients:
             result = self.compiled.train_step(
-                self.data.batch(step),
+                batch,
                 step=step,
                 learning_rate=rate,
                 max_gradient_norm=self.params.optimizer.max_gradient_norm,
                 between_leaves=self._between_leaves,
             )
-        seconds = time.monotonic() - started
+        watched = self.watch.look(step, result.loss, gradients)
         self.step = step
-        self._log(result, rate, batch_size_at(step, self.data.schedule), seconds)
+        spent = StepTime(
+            batch_size_at(step, self.data.schedule), time.monotonic() - started, stalled
+        )
+        self.log.step(result, rate, spent, self._next_pause(), watched)
+        self.watch.tell(watched)
 
     def _between_leaves(self) -> None:
         """One process stops between leaves; ranks only between steps."""
@@ -97,44 +139,27 @@ class Training:
         if wanted is not None and step == wanted.end_step:
             self.say(self.profile.table())
 
-    def _log(self, result: StepResult, rate: float, samples: int, seconds: float) -> None:
-        self._rate.add(samples, seconds)
-        line = {
-            "step": self.step,
-            "loss": result.loss,
-            "loss_hex": result.loss.hex(),
-            "grad_norm": None if result.skipped else result.grad_norm,
-            "learning_rate": rate,
-            "samples_per_second": samples / seconds,
-            "num_csx": self.compiled.config.num_csx,
-            "leaves_per_csx": list(result.leaves_per_csx),
-        }
-        if self.compiled.loss_scale is not None:
-            line |= {"loss_scale": result.loss_scale, "skipped": result.skipped}
-        if self.writes:
-            metrics.append(self.model_dir / metrics.TRAINING, line)
-        if self.step == 1 or self.step % self.params.runconfig.log_steps == 0:
-            self.say(
-                f"| Train Device={self.compiled.config.target}, Step={self.step}, "
-                f"Loss={result.loss:.5f}, Rate={samples / seconds:.2f} samples/sec, "
-                f"GlobalRate={self._rate.overall:.2f} samples/sec"
-            )
+    def _next_pause(self) -> int:
+        """The step after which training next makes way for an evaluation, or ends."""
+        frequency = self.params.runconfig.eval_frequency
+        if self.validation is None or frequency is None:
+            return self.last_step
+        return min(self.last_step, self.step + frequency - self.step % frequency)
 
-    def _evaluate_if_due(self, last_step: int) -> None:
+    def _evaluate_if_due(self) -> None:
         """Evaluate where due, also after a resume from a checkpoint made by a signal."""
         if self.validation is None or self.step == 0:
             return
         frequency = self.params.runconfig.eval_frequency
-        due = self.step == last_step or (frequency is not None and self.step % frequency == 0)
-        if due and metrics.last_step(self.model_dir / metrics.EVALUATION) != self.step:
+        due = self.step == self.last_step or (frequency and self.step % frequency == 0)
+        if due and not metrics.has_step(self.model_dir / metrics.EVALUATION, self.step):
             self.validation.run(self.step)
 
-    def _checkpoint_due(self, last_step: int) -> bool:
+    def _checkpoint_due(self) -> bool:
         every = self.params.runconfig.checkpoint_steps
-        return self.step == last_step or (every > 0 and self.step % every == 0)
+        return self.step == self.last_step or (every > 0 and self.step % every == 0)
 
-    def _save(self) -> None:
-        self.say(f"Saving checkpoint at step {self.step}")
+    def _save(self, writer: CheckpointWriter) -> None:
         rates = self.params.optimizer.learning_rate
         state = {
             **self.record,
@@ -147,26 +172,7 @@ class Training:
         if self.compiled.loss_scale is not None:
             state["loss_scale"] = self.compiled.loss_scale.state_dict()
         self.compiled.bring_home()
-        if not self.writes:
-            return
-        path = checkpoint.save(self.model_dir, self.step, self.compiled.memoryx, state)
-        checkpoint.prune(self.model_dir, self.params.runconfig.max_checkpoints)
-        self.say(f"Saved checkpoint {path}")
-
-
-@dataclass
-class Rate:
-    """Samples per second over this process's steps."""
-
-    samples: int = 0
-    seconds: float = 0.0
-
-    def add(self, samples: int, seconds: float) -> None:
-        """Count one step."""
-        self.samples += samples
-        self.seconds += seconds
-
-    @property
-    def overall(self) -> float:
-        """Samples per second so far."""
-        return self.samples / self.seconds if self.seconds else 0.0
+        if self.writes:
+            for name in (metrics.TRAINING, metrics.EVALUATION):
+                metrics.settle(self.model_dir / name)
+            writer.save(self.step, self.compiled.memoryx, state)

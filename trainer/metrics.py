@@ -1,6 +1,7 @@
 """metrics.jsonl and eval.jsonl: one JSON object per line, cut back to the checkpoint on resume."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,25 @@ def cut_back(path: Path, last_step: int) -> None:
     """Remove lines of steps after `last_step`, and a line that was cut off by a kill."""
     if not path.exists():
         return
-    keep = 0
-    with open(path, "rb") as file:
-        for line in file:
-            step = _step_of(line)
-            if step is None or step > last_step:
-                break
-            keep += len(line)
-    if keep != path.stat().st_size:
-        storage.truncate(path, keep)
+    data = path.read_bytes()
+    kept = b"".join(
+        line
+        for line in data.splitlines(keepends=True)
+        if (step := _step_of(line)) is not None and step <= last_step
+    )
+    if kept == data:
+        return
+    if data.startswith(kept):
+        storage.truncate(path, len(kept))
+    else:
+        storage.publish(path, kept)
+
+
+def settle(path: Path) -> None:
+    """Bring the lines so far to the disk, as a checkpoint that stands for them will be."""
+    if path.exists():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def _step_of(line: bytes) -> int | None:
@@ -39,9 +50,8 @@ def _step_of(line: bytes) -> int | None:
         return None
 
 
-def last_step(path: Path) -> int | None:
-    """Step of the last line, None when there is none."""
+def has_step(path: Path, step: int) -> bool:
+    """Whether a line is there for `step`."""
     if not path.exists():
-        return None
-    lines = path.read_bytes().splitlines(keepends=True)
-    return _step_of(lines[-1]) if lines else None
+        return False
+    return any(_step_of(line) == step for line in path.read_bytes().splitlines(keepends=True))

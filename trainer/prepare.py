@@ -4,35 +4,57 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pipeline
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import InputError
+from pipeline.hdf5.read import open_dataset
 from trainer.config import Params
+from trainer.data import Source, open_evaluation
 
 
 @dataclass(frozen=True)
 class DataDirectories:
-    """Directories of .h5 shards; `validation` is None when there is none. `run`: the prep run
-    directory that `--data` names or its config made, None without `--data`."""
+    """Directories of .h5 shards that `--data` names or its config made, in place of those of the
+    params file; None where those count, `validation` also where the run has none. `run`: the prep
+    run directory."""
 
-    train: Path
-    validation: Path | None
+    train: Path | None = None
+    validation: Path | None = None
     run: Path | None = None
 
 
-def data_directories(params: Params, data: Path | None) -> DataDirectories:
-    """Where the run's data is: `--data` if given, else the config's data_dir.
+def data_directories(data: Path | None) -> DataDirectories:
+    """What `--data` stands for. A prep config is run first (finished work is reused)."""
+    if data is None:
+        return DataDirectories()
+    return _of_run(data if data.is_dir() else _prepared(data))
 
-    A prep config is run first (finished work is reused). Raises ConfigError when nothing is
-    named.
-    """
-    if data is not None:
-        return _of_run(data if data.is_dir() else _prepared(data))
-    train = params.train_input.data_dir
-    if train is None:
-        raise ConfigError(
-            "no data: give --data PREP_CONFIG_OR_DIR, or train_input.data_dir in the params file"
-        )
-    evaluation = params.eval_input.data_dir if params.eval_input else None
-    return DataDirectories(train, evaluation)
+
+def open_validation(params: Params, directories: DataDirectories) -> Source:
+    """The validation data sets, checked. Raises InputError when there are none."""
+    section = params.eval_input
+    assert section is not None, "check_cluster refuses this"
+    if directories.run is not None and directories.validation is None:
+        raise InputError(f"--data {directories.run}: there is no hdf5/validation to evaluate on")
+    return open_evaluation(section, params.model, directories.validation)
+
+
+def evaluates(params: Params, directories: DataDirectories) -> bool:
+    """Whether there is something to evaluate on."""
+    if params.eval_input is None:
+        return False
+    if directories.run is not None:
+        return directories.validation is not None
+    return params.eval_input.data_dir is not None
+
+
+def fitted(params: Params, directories: DataDirectories) -> Params:
+    """`params` with the row length and the vocabulary of the training data."""
+    assert directories.train is not None, "request.checked_params asks for --data"
+    dataset = open_dataset(directories.train)
+    shape = {
+        "max_position_embeddings": dataset.max_sequence_length,
+        "vocab_size": dataset.vocab_size,
+    }
+    return params.model_copy(update={"model": params.model.model_copy(update=shape)})
 
 
 def _of_run(directory: Path) -> DataDirectories:

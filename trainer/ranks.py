@@ -10,8 +10,8 @@ import sys
 
 from pipeline.core.errors import ConfigError, ResourceError
 from trainer.config import Params
-from trainer.loop import Say
 from trainer.prepare import DataDirectories
+from trainer.progress import Say
 from wafer_backend.transports.launch import run_ranks
 from wafer_backend.transports.ranks import LOST, joined_environment
 

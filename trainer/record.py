@@ -6,18 +6,23 @@ the data set may be the same with documents masked by a takedown; `datasets` the
 step on.
 """
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.order import Schedule
-from pipeline.hdf5.read import SampleDataset
-from trainer.config import Params
+from trainer.config import ModelConfig, OptimizerConfig, Params
+from trainer.data import Source, TrainingData, became_by_masking
 
 FORMAT = 1
 NAME = "run.json"
+_NOT_RECORDED = {"fp16_type", "loss_scaling_factor"}
+"""Keys that stand in a record only where they play a part."""
 
 
 def order_seed(params: Params) -> int:
@@ -28,27 +33,17 @@ def order_seed(params: Params) -> int:
 
 def batch_size_schedule(params: Params) -> Schedule:
     """((from_step, batch_size), ...) with from_step 1-based."""
-    return ((1, params.train_input.batch_size),)
+    return params.train_input.schedule
 
 
-def describe(params: Params, dataset: SampleDataset, micro_batch_size: int) -> dict[str, Any]:
+def describe(params: Params, data: TrainingData, micro_batch_size: int) -> dict[str, Any]:
     """The record of a run that is about to start, as JSON values."""
     return {
         "format": FORMAT,
-        "seed": order_seed(params),
+        **data.describe(),
         "weights_seed": params.runconfig.seed,
-        "batch_size_schedule": [list(entry) for entry in batch_size_schedule(params)],
         "micro_batch_size": micro_batch_size,
         "threads": params.runconfig.threads,
-        "max_sequence_length": dataset.max_sequence_length,
-        "datasets": [
-            {
-                "from_step": 1,
-                "dataset_hash": dataset.dataset_hash,
-                "rows": dataset.rows,
-                "rows_globally_shuffled": dataset.rows_globally_shuffled,
-            }
-        ],
         "model": model_section(params),
         "optimizer": _optimizer_section(params),
         **_accelerator(params),
@@ -73,11 +68,8 @@ def _accelerator(params: Params) -> dict[str, Any]:
     return {"device": params.runconfig.device, "fused_optimizer": True}
 
 
-def check(model_dir: Path, record: dict[str, Any], dataset: SampleDataset) -> dict[str, Any] | None:
-    """The record in `model_dir`, if it already holds this run.
-
-    Raises ConfigError naming the first field in which it holds another one.
-    """
+def read(model_dir: Path) -> dict[str, Any] | None:
+    """The record in `model_dir`, None when it holds no run yet. Raises IntegrityError."""
     path = model_dir / NAME
     if not path.exists():
         return None
@@ -85,45 +77,30 @@ def check(model_dir: Path, record: dict[str, Any], dataset: SampleDataset) -> di
         known: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError as error:
         raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
-    refuse_difference(model_dir, on_masked(known, record, dataset), record)
     return known
 
 
-def on_masked(
-    known: dict[str, Any], record: dict[str, Any], dataset: SampleDataset
-) -> dict[str, Any]:
-    """`known` with the data sets of `record`, if its own are this one or became it by masking
-    alone: the same rows in the same order. Else `known` as it is."""
-    now = record["datasets"][0]
-    hashes = {*dataset.ancestors, dataset.dataset_hash}
-    same = ("rows", "rows_globally_shuffled")
-    earlier = known.get("datasets", [])
-    if all(
-        entry["dataset_hash"] in hashes and all(entry[name] == now[name] for name in same)
-        for entry in earlier
-    ):
-        return {**known, "datasets": record["datasets"]}
-    return known
+def check(place: Path, known: dict[str, Any], record: dict[str, Any], source: Source) -> None:
+    """Raise ConfigError naming the first field in which `known`, of `place`, is another run than
+    `record`; data sets may have become those of `source` by masking."""
+    if became_by_masking(known.get("datasets", []), source):
+        known = {**known, "datasets": record["datasets"]}
+    refuse_difference(place, completed(known), record)
 
 
-def datasets_from(
-    known: dict[str, Any] | None, record: dict[str, Any], step: int
-) -> list[dict[str, Any]]:
-    """The data sets of a run that goes on after `step`: those of `known` up to there, and the one
-    of `record` from the next step on, if it is another.
-
-    >>> now = {"datasets": [{"from_step": 1, "dataset_hash": "b"}]}
-    >>> before = {"datasets": [{"from_step": 1, "dataset_hash": "a"}]}
-    >>> [(d["from_step"], d["dataset_hash"]) for d in datasets_from(before, now, 7)]
-    [(1, 'a'), (8, 'b')]
-    >>> datasets_from(before, now, 0) == now["datasets"]
-    True
-    """
-    now = record["datasets"][0]
-    kept = [entry for entry in (known or record)["datasets"] if entry["from_step"] <= step]
-    if kept and kept[-1]["dataset_hash"] == now["dataset_hash"]:
-        return kept
-    return [*kept, {**now, "from_step": step + 1}]
+def completed(known: dict[str, Any]) -> dict[str, Any]:
+    """`known` with the defaults of config keys that the release which wrote it did not have."""
+    sections: dict[str, type[ModelConfig | OptimizerConfig]] = {
+        "model": ModelConfig,
+        "optimizer": OptimizerConfig,
+    }
+    full = dict(known)
+    for name, kind in sections.items():
+        with contextlib.suppress(ValidationError):
+            values = kind.model_validate(known.get(name)).model_dump(mode="json")
+            unused = _NOT_RECORDED - known[name].keys()
+            full[name] = {key: value for key, value in values.items() if key not in unused}
+    return full
 
 
 def refuse_difference(place: Path, known: dict[str, Any], record: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from pipeline.core import failpoint, storage
+from pipeline.core.errors import PrepError
 from pipeline.hdf5.write import sample_shard
 from trainer import run as trainer_run
 
@@ -140,6 +141,8 @@ class Trainer:
             failpoint._hits.clear()
             failpoint._plan = failpoint._read_plan()
             code = trainer_run.run(request, lambda line: None)
+        except PrepError as error:
+            code = error.exit_code
         except Exception:  # noqa: BLE001 - the child has nobody above to raise to
             traceback.print_exc()
         finally:

@@ -30,8 +30,53 @@ def test_help_has_examples():
         "--checkpoint_path",
         "Examples:",
         "train CSX --params",
+        "Length:",
+        "Where it starts:",
+        "Cluster:",
+        "without effect here:",
     ):
         assert text in result.output
+    assert result.output.index("Length:") < result.output.index("--num_steps")
+
+
+def test_nothing_is_written_for_a_config_error_or_without_a_checkpoint(trainer):
+    for more in (("--mode", "eval"), ("--mode", "eval_all")):
+        result = RUNNER.invoke(app, [*arguments(trainer), *more])
+        assert result.exit_code == 3
+        assert "no checkpoint to evaluate" in result.stderr
+    params = trainer.configure("longer.yaml", model={"max_position_embeddings": 32})
+    result = RUNNER.invoke(app, [*arguments(trainer), "--params", str(params)])
+    assert result.exit_code == 2
+    assert "model.max_position_embeddings is 32" in result.stderr
+    assert not (trainer.root / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("length", "steps"),
+    [(("--max_steps", "3"), 3), (("--num_epochs", "1"), 8), (("--num_steps", "2"), 2)],
+)
+def test_one_length_is_given_at_most(trainer, length, steps):
+    others = arguments(trainer)
+    place = others.index("--num_steps")
+    del others[place : place + 2]
+    result = RUNNER.invoke(app, [*others, *length, "--num_wgt_servers", "3"])
+    assert result.exit_code == 0, result.output
+    assert len(trainer.metrics("out")) == steps
+    result = RUNNER.invoke(app, [*others, *length, "--max_steps", "9", "--num_epochs", "2"])
+    assert result.exit_code == 2
+    assert "give one of" in result.stderr
+
+
+def test_eval_steps_and_negative_counts(trainer):
+    result = RUNNER.invoke(
+        app, [*arguments(trainer), "--mode", "train_and_eval", "--eval_steps", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert '"samples": 4' in (trainer.root / "out" / "eval.jsonl").read_text()
+    for option in ("--eval_steps", "--num_wgt_servers", "--max_steps"):
+        result = RUNNER.invoke(app, [*arguments(trainer), option, "-1"])
+        assert result.exit_code == 2
+        assert f"{option} -1: expected an integer of at least" in result.stderr
 
 
 def test_a_run_and_an_evaluation(trainer):

@@ -39,7 +39,7 @@ def test_metrics_have_the_promised_keys_once_per_step(trainer):
     for line in lines:
         assert list(line) == [
             "step", "loss", "loss_hex", "grad_norm", "learning_rate", "samples_per_second",
-            "num_csx", "leaves_per_csx",
+            "stall_seconds", "num_csx", "leaves_per_csx",
         ]  # fmt: skip
         assert float.fromhex(line["loss_hex"]) == line["loss"]
     assert lines[0]["learning_rate"] == 0.0

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from pipeline.core.errors import ConfigError
 from trainer import leaves, record
-from trainer import run as trainer_run
+from trainer.build import compile_model
 from trainer.config import load_params
-from trainer.data import open_checked, to_batch
+from trainer.data import TrainingData, open_checked, to_batch
 from trainer.model import GPT
 
 BF16 = {"mixed_precision": True, "fp16_type": "bfloat16"}
@@ -110,7 +110,7 @@ def test_activations_and_weight_servers_may_change_on_resume(trainer, model):
 
 def test_weights_are_spread_over_the_configured_servers(trainer):
     trainer.configure(runconfig={"max_wgt_servers": 3})
-    compiled = trainer_run.compile_model(load_params(trainer.params), "CSX", 2)
+    compiled = compile_model(load_params(trainer.params), "CSX", 2)
     assert len(compiled.memoryx.server_bytes) == 3
     assert all(compiled.memoryx.server_bytes)
 
@@ -137,9 +137,10 @@ def test_another_precision_on_resume_is_refused_by_name(trainer, before, now, fi
 
 def test_what_plays_no_part_is_not_in_the_record(trainer):
     dataset = open_checked(trainer.data / "hdf5" / "train", load_params(trainer.params).model)
+    data = TrainingData(dataset, seed=5, schedule=((1, 7),))
 
     def described(**sections: dict) -> dict:
-        return record.describe(load_params(trainer.configure(**sections)), dataset, 2)
+        return record.describe(load_params(trainer.configure(**sections)), data, 2)
 
     plain = described()
     assert plain == described(model={"fp16_type": "bfloat16"})
@@ -149,16 +150,37 @@ def test_what_plays_no_part_is_not_in_the_record(trainer):
     assert accelerated == {**plain, "device": "cuda", "fused_optimizer": True}
 
 
+LLAMA_LIKE = {"position_embedding_type": "rotary", "norm_type": "rmsnorm", "nonlinearity": "swiglu"}
+ALIBI = {"position_embedding_type": "alibi"}
+
+
 @pytest.mark.parametrize("rule", ["keep", "recompute", "evict"])
 @pytest.mark.parametrize("model", [{}, BF16, FP16], ids=["float32", "bfloat16", "float16"])
-def test_estimated_activations_are_at_least_those_of_a_leaf(trainer, make_rows, model, rule):
-    deep = {**model, "num_hidden_layers": 4, "hidden_size": 32, "filter_size": 128}
+@pytest.mark.parametrize("kind", [{}, LLAMA_LIKE, ALIBI], ids=["gpt2", "llama", "alibi"])
+def test_estimated_activations_are_at_least_those_of_a_leaf(trainer, make_rows, model, rule, kind):
+    deep = {**model, **kind, "num_hidden_layers": 4, "hidden_size": 32, "filter_size": 128}
     trainer.configure(model=deep, runconfig={"activations": rule})
     params = load_params(trainer.params)
-    compiled = trainer_run.compile_model(params, "CSX", 1)
+    compiled = compile_model(params, "CSX", 1)
     compiled.train_step(to_batch(make_rows(1, seed=1)), step=1, learning_rate=0.0)
     held = compiled.wafers[0].activations.peak_bytes
     assert held < leaves.activation_bytes(params.model, rule) < 10 * held
+
+
+def test_a_mask_of_packed_rows_is_estimated(trainer, make_rows):
+    trainer.configure(model={"num_hidden_layers": 4, "hidden_size": 32, "filter_size": 128})
+    params = load_params(trainer.params)
+    peaks = []
+    for packed in (False, True):
+        batch = to_batch(make_rows(1, seed=1))
+        if packed:
+            batch["attention_span"] = torch.arange(15, -1, -1)[None]
+            batch["position_ids"] = torch.arange(16)[None]
+        compiled = compile_model(params, "CSX", 1)
+        compiled.train_step(batch, step=1, learning_rate=0.0)
+        peaks.append(compiled.wafers[0].activations.peak_bytes)
+    estimates = [leaves.activation_bytes(params.model, packed=packed) for packed in (False, True)]
+    assert estimates[1] - estimates[0] >= peaks[1] - peaks[0] > 0
 
 
 def test_the_chosen_leaf_grows_with_less_to_keep(trainer):

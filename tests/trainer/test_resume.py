@@ -101,9 +101,9 @@ def test_a_signal_finishes_the_leaf_and_writes_a_checkpoint(trainer, number, cod
 def test_a_signal_before_the_first_step_keeps_step_zero(trainer, monkeypatch):
     original = Training.run
 
-    def run_stopped(self: Training, last_step: int) -> None:
+    def run_stopped(self: Training) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        original(self, last_step)
+        original(self)
 
     with monkeypatch.context() as patch:
         patch.setattr(Training, "run", run_stopped)

@@ -1,0 +1,64 @@
+"""Room on the disk is checked before step 1."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.core.errors import ResourceError
+from trainer import checkpoint, disk
+from trainer.config import RunConfig
+
+
+def test_too_little_room_is_said_before_anything_is_written(trainer, monkeypatch):
+    free = 2_000_000
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    trainer.train("fits", num_steps=6)
+    free = 1_060_000
+    with pytest.raises(ResourceError) as caught:
+        trainer.train("out", num_steps=6)
+    message = str(caught.value)
+    assert str(trainer.root / "out") in message
+    assert "3 more checkpoints of" in message
+    assert "1.06 MB are free" in message
+    assert "max_checkpoints" in message
+    assert not (trainer.root / "out" / "run.json").exists()
+    assert not (trainer.root / "out" / "metrics.jsonl").exists()
+
+
+def test_the_estimate_holds_for_a_real_run(trainer):
+    trainer.train("out", num_steps=6)
+    (newest, *_) = reversed(checkpoint.committed(trainer.root / "out"))
+    actual = sum(path.stat().st_size for path in newest.iterdir())
+    logs = sum(
+        path.stat().st_size
+        for path in (trainer.root / "out").rglob("*")
+        if path.is_file() and "checkpoints" not in path.parts
+    )
+    said = next(line for line in trainer.said if line.startswith("Checkpoints: "))
+    estimate = float(said.split()[1]) * 1000
+    assert "kB each" in said
+    assert actual <= estimate <= 2 * actual
+    assert logs < disk.need(RunConfig(max_steps=6), [1], 0, 0).logs
+
+
+@given(
+    last=st.integers(1, 60),
+    every=st.integers(0, 20),
+    keep=st.integers(1, 4),
+    start=st.integers(0, 60),
+    standing=st.integers(0, 4),
+)
+def test_the_number_of_checkpoints_is_that_of_a_run(last, every, keep, start, standing):
+    """Against counting: write one, then delete the oldest beyond `keep`."""
+    run = RunConfig(max_steps=last, checkpoint_steps=every, max_checkpoints=keep)
+    there = most = min(standing, keep)
+    for step in range(start + 1, last + 1):
+        if step == last or (every and step % every == 0):
+            there += 1
+            most = max(most, there)
+            there = min(there, keep)
+    wanted = disk.need(run, [10], start, min(standing, keep))
+    assert wanted.checkpoints == most - min(standing, keep)

@@ -1,0 +1,74 @@
+"""Room on the disk of a run, checked before step 1 instead of found out in the middle."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import ResourceError
+from trainer import checkpoint
+from trainer.config import RunConfig
+from trainer.progress import Say, size
+
+MOMENTS = 2
+_TENSOR_OVERHEAD = 512
+_STEP_BYTES = 1024
+_FIXED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes a run will still write: `checkpoints` of `checkpoint_bytes` each, beside those that
+    stand, at the moment when most stand; and `logs`."""
+
+    checkpoints: int
+    checkpoint_bytes: int
+    logs: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.checkpoints * self.checkpoint_bytes + self.logs
+
+
+def need(run: RunConfig, weight_sizes: list[int], step: int, standing: int) -> Need:
+    """What is still to be written after `step`, when `standing` checkpoints are there.
+
+    `weight_sizes`: bytes of every weight; AdamW's moments have as many each. A new checkpoint
+    stands before the oldest is deleted, so one more than `max_checkpoints` is there at once. Logs:
+    a line of metrics.jsonl, of the console and an event for TensorBoard per step, estimated from
+    above, and a fixed margin.
+
+    >>> run = RunConfig(max_steps=10, checkpoint_steps=4, max_checkpoints=2)
+    >>> [need(run, [4000], step, there).checkpoints for step, there in ((0, 0), (4, 1), (8, 2))]
+    [3, 2, 1]
+    """
+    last = run.max_steps or 0
+    checkpoint_bytes = (1 + MOMENTS) * sum(weight_sizes)
+    checkpoint_bytes += (1 + MOMENTS) * _TENSOR_OVERHEAD * len(weight_sizes)
+    every = run.checkpoint_steps or last or 1
+    due = {*range(step + every - step % every, last, every), last} if step < last else set()
+    first = int(step == 0 and run.save_initial_checkpoint)
+    most = min(standing + len(due) + first, run.max_checkpoints + 1)
+    logs = _STEP_BYTES * max(0, last - step) + _FIXED_BYTES
+    return Need(max(0, most - standing), checkpoint_bytes, logs)
+
+
+def check(model_dir: Path, wanted: Need, say: Say) -> None:
+    """Say what the run needs. Raises ResourceError, naming need and room, when it does not fit."""
+    free = shutil.disk_usage(model_dir).free
+    one = size(wanted.checkpoint_bytes)
+    if wanted.total > free:
+        raise ResourceError(
+            f"{model_dir}: too little room: {wanted.checkpoints} more checkpoints of {one} and "
+            f"{size(wanted.logs)} of logs need {size(wanted.total)}, but {size(free)} are free; "
+            "free some space, lower runconfig.max_checkpoints or use another --model_dir"
+        )
+    say(
+        f"Checkpoints: {one} each, and as much memory while one is written; disk: "
+        f"{size(wanted.total)} needed, {size(free)} free"
+    )
+
+
+def standing(model_dir: Path) -> int:
+    """Checkpoints that are there."""
+    return len(checkpoint.committed(model_dir))

@@ -1,0 +1,41 @@
+"""`runconfig.export`: a finished run leaves its last checkpoint in the form others read."""
+
+from pathlib import Path
+
+from pipeline.core.errors import ConfigError
+from trainer import checkpoint
+from trainer.config import Params
+from trainer.convert.families import family_of
+from trainer.convert.job import Request, convert
+from trainer.progress import Say
+
+
+def check(params: Params) -> None:
+    """Refuse, before step 1, to train what cannot be exported. Raises ConfigError."""
+    if params.runconfig.export is None:
+        return
+    try:
+        family_of(params.model)
+    except ConfigError as error:
+        raise ConfigError(f"runconfig.export: {params.runconfig.export}: {error}") from error
+
+
+def export(params: Params, model_dir: Path, prepared: Path | None, say: Say) -> None:
+    """Write MODEL_DIR/export/step_XXXXXXX from the last checkpoint, unless it is there.
+
+    `prepared`: the prep run whose tokenizer goes along, None for the one the vocabulary tells.
+    """
+    newest = checkpoint.newest(model_dir)
+    if params.runconfig.export is None or newest is None:
+        return
+    tokenizer = None if prepared is None else prepared / "tokenizer.json"
+    convert(
+        Request(
+            checkpoint=newest,
+            source="wafermill",
+            target=params.runconfig.export,
+            out=model_dir / "export" / newest.name,
+            tokenizer=str(tokenizer) if tokenizer is not None and tokenizer.is_file() else None,
+        ),
+        say,
+    )

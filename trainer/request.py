@@ -1,0 +1,120 @@
+"""What the command line asked for, put over the params file and checked against the machine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from pipeline.core.errors import ConfigError
+from trainer import export, leaves, length, ranks
+from trainer.config import Params, load_params, override
+from wafer_backend.compiled import Target, device_of
+from wafer_backend.transports.choice import TransportName
+from wafer_backend.tree import leaf_count, spans
+
+Mode = Literal["train", "eval", "train_and_eval", "eval_all"]
+TRAINING_MODES = ("train", "train_and_eval")
+DEFAULT_PARAMS = Path("laptop")
+"""The shipped config that trains when only `--data` is given."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for; None where it did not.
+
+    `params`: by default DEFAULT_PARAMS, fitted to the data. `mode`: by default train, with
+    evaluation where there is something to evaluate on.
+    `num_steps`, `max_steps`: last step, from the start of the run; `num_epochs`: passes over the
+    data. `eval_steps`: batches of an evaluation. `data`: a prep run
+    directory or config. `load_checkpoint_states`: parts of `checkpoint_path` that a new run begins
+    with. `listed`: whether `train jobs get` shows the run. `notes`: lines to be said at its start.
+    """
+
+    target: Target
+    params: Path | None
+    model_dir: Path
+    mode: Mode | None = None
+    num_csx: int | None = None
+    transport: TransportName | None = None
+    num_steps: int | None = None
+    max_steps: int | None = None
+    num_epochs: int | None = None
+    eval_steps: int | None = None
+    num_wgt_servers: int | None = None
+    seed: int | None = None
+    data: Path | None = None
+    checkpoint_path: Path | None = None
+    load_checkpoint_states: str | None = None
+    disable_strict_checkpoint_loading: bool = False
+    listed: bool = False
+    job_labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> bool:
+        """Whether steps are run."""
+        return self.mode is None or self.mode in TRAINING_MODES
+
+
+def checked_params(request: Request) -> Params:
+    """The params file with the options over it, its cluster checked. Raises ConfigError."""
+    if request.params is None and request.data is None:
+        raise ConfigError(
+            "nothing to train: give --params FILE, or --data PREP_RUN_OR_CONFIG for the shipped "
+            f"`{DEFAULT_PARAMS}`"
+        )
+    params = override(
+        load_params(request.params or DEFAULT_PARAMS),
+        seed=request.seed,
+        num_csx=request.num_csx,
+        num_steps=request.num_steps,
+        max_steps=request.max_steps,
+        num_epochs=request.num_epochs,
+        eval_steps=request.eval_steps,
+        transport=request.transport,
+        load_checkpoint_states=request.load_checkpoint_states,
+        disable_strict_checkpoint_loading=request.disable_strict_checkpoint_loading or None,
+    )
+    params = _with_weight_servers(params, request.num_wgt_servers)
+    check_cluster(params, request)
+    export.check(params)
+    return params
+
+
+def _with_weight_servers(params: Params, count: int | None) -> Params:
+    """`--num_wgt_servers` is `runconfig.max_wgt_servers`."""
+    if count is None:
+        return params
+    if count < 0:
+        raise ConfigError(f"--num_wgt_servers {count}: expected an integer of at least 0")
+    run = params.runconfig.model_copy(update={"max_wgt_servers": count})
+    return params.model_copy(update={"runconfig": run})
+
+
+def check_cluster(params: Params, request: Request) -> None:
+    """Refuse what cannot work, before data is prepared or a file is written."""
+    _check_device(params, request.target)
+    ranks.check(params, request.target)
+    for _, batch_size in params.train_input.schedule:
+        spans(params.runconfig.num_csx, leaf_count(batch_size, leaves.train_micro_batch(params)))
+    if request.trains and not length.is_known(params.runconfig):
+        raise ConfigError(length.MISSING)
+    if request.mode not in (None, "train") and params.eval_input is None:
+        raise ConfigError(f"--mode {request.mode} needs a section eval_input in {request.params}")
+
+
+def _check_device(params: Params, target: Target) -> None:
+    if params.runconfig.device == "cpu":
+        device_of(target)
+        return
+    if target != "CSX":
+        raise ConfigError(
+            f"runconfig.device is {params.runconfig.device!r}, which is for target CSX; with "
+            f"target {target} leave it out"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"runconfig.device is {params.runconfig.device!r}, but torch finds no CUDA device on "
+            "this machine; use cpu"
+        )
