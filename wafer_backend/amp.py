@@ -30,6 +30,7 @@ __all__ = [
     "optimizer_step",
     "set_half_dtype",
     "update_if_finite",
+    "use_bfloat16",
 ]
 
 Outputs = TypeVar("Outputs", torch.Tensor, list[torch.Tensor], tuple[torch.Tensor, ...])
@@ -55,6 +56,11 @@ def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
         raise BackendConfigError(f"half dtype {name!r}: expected 'float16' or 'bfloat16'")
     _half_dtype = _HALF_DTYPES[name]
     return _half_dtype
+
+
+def use_bfloat16(use: bool = True) -> torch.dtype:
+    """The spelling of R1.9 and R2.0: compute in bfloat16 from now on, or with False in float16."""
+    return set_half_dtype("bfloat16" if use else "float16")
 
 
 def get_half_dtype() -> torch.dtype:

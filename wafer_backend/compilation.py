@@ -13,12 +13,14 @@ from torch import nn
 
 from wafer_backend import amp, backends, dry_run, profiler
 from wafer_backend.activations import ActivationRule
+from wafer_backend.agreement import check_alike
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.current import register
 from wafer_backend.compiled import BackendConfig, CompiledModule, Device
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.loss import LossReduction
 from wafer_backend.precision import Precision
+from wafer_backend.transports.choice import TransportName
 
 
 def compile(
@@ -80,6 +82,7 @@ class _Settings:
     min_leaves: int
     max_wgt_servers: int
     device: Device
+    transport: TransportName
     threads: int
     seed: int | None
 
@@ -111,6 +114,7 @@ class PseudoModule:
             assert self._engine is not None
         self._unchanged()
         profiler.attach(self._engine)
+        check_alike(self._engine.transport, "the batch", (args, kwargs))
         return self._engine(*args, **kwargs)
 
     forward = __call__
@@ -202,10 +206,13 @@ class PseudoModule:
             min_leaves=settings.min_leaves,
             max_wgt_servers=settings.max_wgt_servers,
             device=settings.device,
+            transport=settings.transport,
         )
         engine = CompiledModule(self.module, config)
         if self._restored:
             engine.load_state_dict(_resumed(self._restored, leaf))
+        parameters = list(engine.memoryx.parameters.values())
+        check_alike(engine.transport, "the weights, seed or step", (parameters, seed, engine.step))
         self.backend.cluster_config.bind()
         self._engine, self._settings = engine, settings
 
@@ -220,6 +227,8 @@ class PseudoModule:
                 )
 
     def _dry_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not backends.is_writer():
+            raise dry_run.DryRunFinished
         if self.backend.validate_only:
             print(dry_run.check(self.module, args, kwargs))
         else:
@@ -244,6 +253,7 @@ def _read(backend: Backend) -> _Settings:
         min_leaves=flags.min_leaves,
         max_wgt_servers=cluster.max_wgt_servers,
         device=flags.device if backend.is_csx else "cpu",
+        transport=backend.transport,
         threads=flags.threads,
         seed=flags.seed,
     )

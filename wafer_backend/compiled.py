@@ -1,6 +1,7 @@
 """A module compiled for a target: the entry point of the engine."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -137,11 +138,12 @@ class CompiledModule:
         """
         arguments = (args, kwargs)
         learns = torch.is_grad_enabled() and self.module.training
-        batch = self._load(arguments, learns=learns)
         if not learns:
-            output = self._coordinator.forward(batch, self.step, learns=False).output
+            with _gradients(enabled=False):
+                batch = self._load(arguments, learns=False)
+                output = self._coordinator.forward(batch, self.step, learns=False).output
             return output.rebuilt(output.tensors)
-        returned = self._learn(batch)
+        returned = self._learn(self._load(arguments, learns=True))
         self.step += 1
         return returned
 
@@ -160,7 +162,7 @@ class CompiledModule:
         leaves no trace. Raises StepError naming the step for D = 0, a loss that is not finite, or,
         unless precision is float16, a gradient that is not; in float16 such a step is skipped.
         """
-        with training_mode(self.module, training=True):
+        with _gradients(enabled=True), training_mode(self.module, training=True):
             return self._coordinator.train_step(
                 self._load(((batch,), {}), learns=True),
                 step=step,
@@ -182,7 +184,7 @@ class CompiledModule:
         `micro_batch_size` is the training one unless given.
         """
         arguments: Arguments = ((batch,), {})
-        with training_mode(self.module, training=False):
+        with _gradients(enabled=False), training_mode(self.module, training=False):
             if micro_batch_size is None:
                 loaded = self._load(arguments, learns=False)
             else:
@@ -250,6 +252,14 @@ class CompiledModule:
     def _outputs(self, batch: GlobalBatch) -> Any:
         call = OutputCall(self.memoryx, self._coordinator, batch, self.step)
         return call.done.output.rebuilt(with_backward(call, self.memoryx.parameters))
+
+
+@contextlib.contextmanager
+def _gradients(*, enabled: bool) -> Iterator[None]:
+    """Gradients on or off, whatever the caller does; no tensors without versions (inference mode),
+    by which streams tell copies that were written to, and which nobody could save for backward."""
+    with torch.inference_mode(False), torch.set_grad_enabled(enabled):
+        yield
 
 
 def device_of(target: Target) -> torch.device:

@@ -237,5 +237,8 @@ def is_receiver() -> bool:
 
 
 def is_master_ordinal(local: bool = False) -> bool:
-    """Whether this is the main process (the one to download data in, say)."""
-    return multiprocessing.parent_process() is None
+    """Whether this is the main process (the one to download data in, say), of rank 0 if there are
+    several ranks."""
+    from wafer_backend import backends
+
+    return multiprocessing.parent_process() is None and backends.is_writer()

@@ -6,7 +6,7 @@ holds an accumulated gradient), hands maximal nodes to SwarmX, and applies the r
 an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -35,6 +35,8 @@ class MemoryX:
         self.servers: dict[str, int] = dict(zip(self.parameters, chosen, strict=True))
         self.server_count = servers
         self.staging: Staging | None = None
+        self._served = frozenset(self.parameters)
+        self._due: set[str] = set()
         self._lanes: list[Combiner[Partial]] = []
         self._leaf_gradients: dict[int, dict[str, torch.Tensor]] = {}
 
@@ -79,6 +81,7 @@ class MemoryX:
 
     def begin_step(self, spans: list[range], leaves: int) -> None:
         """Prepare one lane per CS-2; `spans` are the leaves of each."""
+        self._due.clear()
         self._lanes = [Combiner(leaves, span, add) for span in spans]
         self._leaf_gradients = {}
 
@@ -143,19 +146,32 @@ class MemoryX:
         for _, gradient in self._gradients(names):
             gradient.mul_(factor)
 
-    def apply(self, learning_rate: float, names: Collection[str]) -> None:
-        """One optimizer step of these parameters at `learning_rate`; their gradients are gone."""
+    def serve(self, names: Iterable[str]) -> None:
+        """Only these parameters are updated here; other processes update the rest."""
+        self._served = frozenset(names)
+
+    def apply(self, learning_rate: float, names: Iterable[str]) -> None:
+        """These parameters are due for an update; when all served here are, the optimizer steps.
+
+        So it steps once a global step, however many servers it works for: what counts steps (masks
+        on a schedule) counts right. Gradients are gone after it. A parameter group that has
+        `adjust_learning_rate` (muP) learns at that multiple of `learning_rate`.
+        """
         if self.optimizer is None:
             raise StepError("MemoryX has no optimizer; set `memoryx.optimizer` before training")
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        aside = [(p, p.grad) for name, p in self.parameters.items() if name not in names]
+            group["lr"] = learning_rate * group.get("adjust_learning_rate", 1.0)
+        self._due.update(names)
+        if not self._due >= self._served:
+            return
+        self._due.clear()
+        aside = [(p, p.grad) for name, p in self.parameters.items() if name not in self._served]
         for parameter, _ in aside:
             parameter.grad = None
         self.optimizer.step()
         for parameter, gradient in aside:
             parameter.grad = gradient
-        self.drop_gradients(names)
+        self.drop_gradients(self._served)
 
     def drop_gradients(self, names: Iterable[str]) -> None:
         """Forget gradients, of a finished or an abandoned step."""

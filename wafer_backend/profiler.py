@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from wafer_backend import backends
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.errors import BackendConfigError, BackendError
 from wafer_backend.module_times import ModuleTimes
@@ -101,12 +102,15 @@ class profile:  # noqa: N801
         return (self._modules or ModuleTimes(clock_of(torch.device("cpu")))).table()
 
     def export_chrome_trace(self, path: str | Path) -> None:
-        """Write the trace of all profiled steps. Raises BackendError when there are none."""
+        """Write the trace of all profiled steps, of this process's wafers; of several ranks only
+        the first writes. Raises BackendError when there are none."""
         if self._timeline is None:
             raise BackendError(
                 "profiler.profile: no compiled module ran in a profiled step; run a DataExecutor "
                 "inside it for at least start_step steps"
             )
+        if not backends.is_writer():
+            return
         self._timeline.write(Path(path), self._keeps)
 
     @contextlib.contextmanager

@@ -21,10 +21,13 @@ def save(state_dict: Any, path: str | Path) -> None:
 
     Holds tensors, numpy arrays, dicts, lists, tuples, numbers, strings, bools and None, exactly;
     tied tensors are stored once and stay tied. The progress of the compiled modules goes with it
-    (`load` takes it up). Raises CheckpointError, naming the entry, for any other type.
+    (`load` takes it up). Of several ranks only the first writes, and the others do not wait for it.
+    Raises CheckpointError, naming the entry, for any other type.
     """
     from wafer_backend import backends
 
+    if not backends.is_writer():
+        return
     write(state_dict, path, run_state=backends.run_state())
 
 

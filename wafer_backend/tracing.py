@@ -9,8 +9,11 @@ executor starts, it runs when that starts (the initial checkpoint); called after
 finished, it is an error.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+import io
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -146,7 +149,8 @@ def step_closure(closure: Callable[Inputs, Any]) -> Callable[Inputs, None]:
         scope = _state.scopes[-1]
         in_step = scope.executor is not None or _state.traced > 0
         if scope.closing is not None or not in_step:
-            closure(*args, **kwargs)
+            with _heard_once():
+                closure(*args, **kwargs)
         else:
             scope.calls.append(_queued(closure, args, kwargs, checkpoint=False))
 
@@ -210,11 +214,28 @@ def _make(calls: list[_Call], *, checkpoints: bool) -> None:
     scope = _state.scopes[-1]
     scope.closing = checkpoints
     try:
-        for call in calls:
-            if checkpoints or not call.checkpoint:
-                call.closure(*call.inputs, **call.keywords)
+        with _heard_once():
+            for call in calls:
+                if checkpoints or not call.checkpoint:
+                    call.closure(*call.inputs, **call.keywords)
     finally:
         scope.closing = None
+
+
+@contextlib.contextmanager
+def _heard_once() -> Iterator[None]:
+    """Closures run on every rank, since what they remember may steer the script; only rank 0 is
+    heard: the others print nothing, and log warnings only."""
+    if backends.is_writer():
+        yield
+        return
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _finish_dry_run() -> None:

@@ -71,10 +71,18 @@ class ClusterTransport(Transport, Protocol):
 
 @dataclass
 class Traffic:
-    """Bytes moved since the start of the run."""
+    """Bytes that wafers of this process took and sent since the start of the run.
+
+    Inline every gradient of a leaf counts; over messages, the partials that leave a wafer. What is
+    sent again counts once.
+    """
 
     weight_bytes: int = 0
     gradient_bytes: int = 0
+
+    def count_gradients(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Count the tensors of a partial."""
+        self.gradient_bytes += sum(tensor.nbytes for tensor in tensors.values())
 
 
 class InlineTransport:

@@ -123,7 +123,7 @@ class Wafer:
 
     def forward(self, leaf: Leaf) -> Any:
         """Forward without a graph; returns what the module returns."""
-        with torch.inference_mode(False), torch.no_grad(), self._running(leaf):
+        with torch.no_grad(), self._running(leaf):
             return self._forward(leaf)
 
     def replay(self, leaf: Leaf, gradients: OutputGradients) -> None:

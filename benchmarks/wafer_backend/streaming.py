@@ -1,19 +1,22 @@
 """A step of `train CSX` against the same step in a nanoGPT-style loop, on the CPU.
 
     python -m benchmarks.wafer_backend.streaming [--shapes 17M 125M] [--tokens 256 1024 2048]
-        [--precision float32] [--leaves 4] [--rounds 5]
+        [--precision float32] [--leaves 4] [--rounds 5] [--minutes 30] [--cpu-time]
 
 Both train the same model on the same batches with one thread: the loop keeps its weights, adds
 gradients of micro-batches up in `.grad`, clips and updates; the cluster (one CS-2, inline) streams
 every weight for every leaf and adds in the canonical tree. They take turns, step by step; printed
 is the median over rounds of the ratio of the two steps of a round, and the least and the most. Path
-b (outputs whose loss is computed outside) runs every forward twice.
+b (outputs whose loss is computed outside) runs every forward twice. A comparison ends early, after
+one round at least, when its minutes are over. `--cpu-time` is for a machine that others use, too.
+At 125M it holds two models with gradients and optimizers (4 GB), and several times the logits of a
+leaf (0.4 GB at 2,048 tokens).
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.nn import functional as F
@@ -107,10 +110,12 @@ def batches(shape: str, samples: int) -> Iterator[Batch]:
         yield {"input_ids": ids[:, :-1], "labels": ids[:, 1:], "attention_mask": mask}
 
 
-def seconds(step: Callable[[Batch, int], None], batch: Batch, number: int) -> float:
-    started = time.perf_counter()
+def seconds(
+    step: Callable[[Batch, int], None], batch: Batch, number: int, clock: Callable[[], float]
+) -> float:
+    started = clock()
     step(batch, number)
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def compare(shape: str, tokens: int, options: argparse.Namespace) -> None:
@@ -121,23 +126,27 @@ def compare(shape: str, tokens: int, options: argparse.Namespace) -> None:
         rivals["path b"] = outside(shape, size, options.precision)
     source = batches(shape, size * options.leaves)
     ratios: dict[str, list[float]] = {name: [] for name in rivals}
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    deadline = time.monotonic() + 60 * options.minutes
     for number in range(1, options.rounds + 2):
+        if number > 2 and time.monotonic() > deadline:
+            break
         batch = next(source)
-        base = seconds(plain, batch, number)
+        base = seconds(plain, batch, number, clock)
         for name, step in rivals.items():
-            ratio = seconds(step, batch, number) / base
+            ratio = seconds(step, batch, number, clock) / base
             if number > 1:
                 ratios[name].append(ratio)
     for name, found in ratios.items():
         print(
             f"{shape}, {size * SEQUENCE:,} tokens a leaf, {options.leaves} leaves, "
             f"{options.precision}, {name}: {statistics.median(found):.3f} "
-            f"({min(found):.3f} to {max(found):.3f}) times the loop",
+            f"({min(found):.3f} to {max(found):.3f}) times the loop, {len(found)} rounds",
             flush=True,
         )
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="streamed against resident training steps")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--tokens", nargs="+", type=int, default=[256, 1024, 2048])
@@ -145,7 +154,9 @@ def main() -> None:
     parser.add_argument("--leaves", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--outside", action="store_true", help="measure path b too")
-    options = parser.parse_args()
+    parser.add_argument("--minutes", type=float, default=30.0, help="of one comparison at most")
+    parser.add_argument("--cpu-time", action="store_true", help="compare seconds of the processor")
+    options = parser.parse_args(words)
     torch.set_num_threads(1)
     for shape in options.shapes:
         for tokens in options.tokens:

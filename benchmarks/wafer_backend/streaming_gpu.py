@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer.config import ModelConfig
-from trainer.model.gpt import GPT
+from trainer.model import GPT
 from wafer_backend.compiled import BackendConfig, CompiledModule
 
 GB = 10**9

@@ -40,6 +40,8 @@ def test_the_half_dtype() -> None:
     assert (amp.get_half_dtype_str(), amp.mixed_precision()) == ("bfloat16", True)
     amp.set_half_dtype(torch.float16)
     assert amp.get_half_dtype_str() == "float16"
+    assert amp.use_bfloat16(True) is torch.bfloat16
+    assert amp.use_bfloat16(False) is torch.float16
     amp.enable_mixed_precision(False)
     assert not amp.mixed_precision()
 

@@ -1,11 +1,25 @@
-"""The GPU benchmark: what it says without a GPU, and that its contenders train the same model."""
+"""The benchmarks of streaming: that they run, bounded in time, and that contenders train alike."""
 
 import pytest
 import torch
 
-from benchmarks.wafer_backend import streaming_gpu
+from benchmarks.wafer_backend import streaming, streaming_gpu
 
 TINY = "--width 16 --layers 2 --head 8 --length 8 --samples 2 --leaves 2 --steps 2 --warm-up 0"
+
+
+def test_a_comparison_ends_when_its_minutes_are_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """On a CPU, tiny, both paths: one round in the place of a thousand."""
+    monkeypatch.setitem(streaming.SHAPES, "tiny", (16, 1, 2, 64))
+    words = "--shapes tiny --tokens 256 --leaves 2 --outside --rounds 1000 --minutes 0 --cpu-time"
+    streaming.main(words.split())
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in said] == [
+        f"tiny, 256 tokens a leaf, 2 leaves, float32, path {path}" for path in "ab"
+    ]
+    assert all(line.endswith("times the loop, 1 rounds") for line in said)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree
 
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.transports.choice import TransportName
 
 if TYPE_CHECKING:
     from wafer_backend.distributed import ClusterConfig
@@ -62,6 +63,7 @@ class Backend:
         compile_only: bool,
         validate_only: bool,
         mixed_precision: bool | None,
+        transport: TransportName,
         may_change_cluster: Callable[["ClusterConfig"], None],
     ) -> None:
         self.backend_type = backend_type
@@ -71,6 +73,7 @@ class Backend:
         self.compile_only = compile_only
         self.validate_only = validate_only
         self.mixed_precision = mixed_precision
+        self.transport = transport
         self._cluster_config = cluster_config
         self._may_change_cluster = may_change_cluster
 

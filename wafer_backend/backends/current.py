@@ -1,14 +1,16 @@
 """The process-wide backend, the modules compiled for it, and how far they have run."""
 
 import copy
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import torch
 
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.flags import CsxFlags
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.transports.choice import TransportName, require_rank
 
 if TYPE_CHECKING:
     from wafer_backend.distributed import ClusterConfig
@@ -38,7 +40,7 @@ _FOR_ALL = {"artifact_dir": None, "cluster_config": None}
 _KEYWORDS: dict[BackendType, dict[str, Any]] = {
     BackendType.CSX: _FOR_ALL
     | {"compile_dir": None, "compile_only": False, "validate_only": False}
-    | {"mixed_precision": None, "use_cs_grad_accum": True},
+    | {"mixed_precision": None, "use_cs_grad_accum": True, "transport": None},
     BackendType.CPU: _FOR_ALL,
     BackendType.GPU: _FOR_ALL
     | {"enable_distributed": False, "main_process_id": 0, "dist_backend": "nccl"}
@@ -56,12 +58,14 @@ def backend(
     For all: `artifact_dir` (where runs leave files), `cluster_config` (ClusterConfig; CPU and GPU
     ignore it). CSX: `compile_only` (a step prints the plan instead), `validate_only` (a step runs
     one sample forward instead), `mixed_precision` (True: compute in the half dtype of `amp`;
-    False: fp32; default: what `amp` was told), `compile_dir`, `use_cs_grad_accum` (without
-    effect). GPU: `main_process_id, dist_backend, init_method, sync_batchnorm` (without effect);
-    `enable_distributed=True` is not supported.
+    False: fp32; default: what `amp` was told), `transport` ("inline", "simulated" or
+    "distributed": docs/transports.md; default: distributed under torchrun, else inline),
+    `compile_dir`, `use_cs_grad_accum` (without effect). GPU: `main_process_id, dist_backend,
+    init_method, sync_batchnorm` (without effect); `enable_distributed=True` is not supported.
 
     Raises BackendConfigError when a backend with other arguments exists, for keywords the kind
-    does not know, and for a GPU that is not there.
+    does not know, for a GPU that is not there, and for the distributed transport in a process that
+    is no rank.
     """
     global _backend, _settings
     if backend_type is None:
@@ -98,6 +102,13 @@ def current_torch_device() -> torch.device:
 def use_cs() -> bool:
     """Whether the current backend is CSX."""
     return _backend is not None and _backend.is_csx
+
+
+def is_writer() -> bool:
+    """Whether this process writes files and prints: rank 0 of a distributed cluster, or the only
+    process."""
+    alone = _backend is None or _backend.transport != "distributed"
+    return alone or os.environ["RANK"] == "0"
 
 
 def configure_cluster(cluster_config: "ClusterConfig") -> None:
@@ -197,8 +208,23 @@ def _make(kind: BackendType, asked: dict[str, Any]) -> Backend:
         compile_only=bool(asked.get("compile_only")),
         validate_only=bool(asked.get("validate_only")),
         mixed_precision=asked.get("mixed_precision"),
+        transport=_transport(asked.get("transport"), may_start=kind.is_csx),
         may_change_cluster=_may_change_cluster,
     )
+
+
+def _transport(asked: TransportName | None, *, may_start: bool) -> TransportName:
+    """The transport of a script: what it asks for, or what it was started for."""
+    if asked is None:
+        under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"
+        return "distributed" if may_start and under_torchrun else "inline"
+    if asked not in get_args(TransportName):
+        raise BackendConfigError(
+            f"transport={asked!r}: expected one of {', '.join(get_args(TransportName))}"
+        )
+    if asked == "distributed":
+        require_rank()
+    return asked
 
 
 def _may_change_cluster(cluster_config: "ClusterConfig") -> None:

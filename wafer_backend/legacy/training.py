@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from wafer_backend import amp, storage
-from wafer_backend.backends import Backend, backend
+from wafer_backend.backends import Backend, backend, is_writer
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.legacy.arguments import Arguments, Params, read_arguments
 from wafer_backend.legacy.base_model import LossModel, PyTorchBaseModel
@@ -93,7 +93,7 @@ class _Run:
         updates, steps = self._model.updates, self._steps_to_run()
         assert updates is not None
         if steps == 0:
-            print(f"Nothing to train: step {self._step} is the last of max_steps", flush=True)
+            _say(f"Nothing to train: step {self._step} is the last of max_steps")
             return
         self._model.train()
         executor = DataExecutor(
@@ -144,7 +144,7 @@ class _Run:
             found = [f"Loss={sum(losses) / len(losses):.5f}"]
             found += [f"{name}={float(metric):.5f}" for name, metric in self._metrics()]
             where = f"| Eval Device={self._backend.name}, GlobalStep={self._step}"
-            print(f"{where}, Batch={len(losses)}, {', '.join(found)}", flush=True)
+            _say(f"{where}, Batch={len(losses)}, {', '.join(found)}")
 
     def _metrics(self) -> Iterator[tuple[str, Any]]:
         """Metrics that the model holds, computed."""
@@ -155,11 +155,10 @@ class _Run:
 
     def _say_training(self, loss: float, step: int, executor: Any) -> None:
         tracker = executor.profiler.rate_tracker
-        print(
+        _say(
             f"| Train Device={self._backend.name}, Step={step}, Loss={loss:.5f}, "
             f"Rate={tracker.rate:.2f} samples/sec, GlobalRate={tracker.global_rate:.2f} "
             "samples/sec",
-            flush=True,
         )
 
     def _steps_to_run(self) -> int | None:
@@ -176,7 +175,7 @@ class _Run:
         state = {} if updates is None else updates.state_dict()
         state |= {"model": self._model.model.state_dict(), "global_step": step}
         storage.save(state, path)
-        print(f"Saved checkpoint {path}", flush=True)
+        _say(f"Saved checkpoint {path}")
 
     def _restore(self) -> None:
         path = self._config.get("checkpoint_path") or self._newest()
@@ -187,7 +186,7 @@ class _Run:
         if self._model.updates is not None:
             self._model.updates.load_state_dict(state)
         self._step = int(state.get("global_step", 0))
-        print(f"Loaded checkpoint {path}: step {self._step}", flush=True)
+        _say(f"Loaded checkpoint {path}: step {self._step}")
 
     def _newest(self) -> Path | None:
         if not self._config.get("autoload_last_checkpoint", True):
@@ -198,6 +197,11 @@ class _Run:
             if (found := re.fullmatch(r"checkpoint_(\d+)\.mdl", path.name))
         }
         return numbered[max(numbered)] if numbered else None
+
+
+def _say(line: str) -> None:
+    if is_writer():
+        print(line, flush=True)
 
 
 def _given(get_loader: GetLoader | None, name: str, mode: str) -> GetLoader:

@@ -1,17 +1,16 @@
 """Metrics of evaluation: modules that add up in float64 and are computed when asked.
 
 Each is called in the evaluation step with keyword arguments, for every micro-batch in order, and
-`float(metric)` is its value. Sums do not depend on num_csx. `AUC` of the cstorch API is not here.
+`float(metric)` is its value. Sums do not depend on num_csx.
 """
-
-from typing import Any
 
 from wafer_backend.metrics.accuracy import Accuracy, Mean, Perplexity
 from wafer_backend.metrics.base import Metric, get_all_metrics
 from wafer_backend.metrics.confusion import Dice, FBeta, MeanIOU, MeanPerClassAccuracy
-from wafer_backend.metrics.ranking import PrecisionAtK, RecallAtK
+from wafer_backend.metrics.ranking import AUC, PrecisionAtK, RecallAtK
 
 AccuracyMetric = Accuracy
+AUCMetric = AUC
 DiceCoefficientMetric = Dice
 FBetaScoreMetric = FBeta
 MeanIOUMetric = MeanIOU
@@ -22,6 +21,8 @@ PrecisionAtKMetric = PrecisionAtK
 RecallAtKMetric = RecallAtK
 
 __all__ = [
+    "AUC",
+    "AUCMetric",
     "Accuracy",
     "AccuracyMetric",
     "Dice",
@@ -43,9 +44,3 @@ __all__ = [
     "RecallAtKMetric",
     "get_all_metrics",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("AUC", "AUCMetric", "ROCAUCMetric"):
-        raise AttributeError(f"metrics.{name} is not supported: compute it from saved predictions")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

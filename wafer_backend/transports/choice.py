@@ -32,10 +32,7 @@ def make_transport(
         return InlineTransport(memoryx)
     if name == "simulated":
         return SimulatedTransport(memoryx, num_csx, simulation)
-    if not joined_environment():
-        raise BackendConfigError(
-            "the distributed transport runs in ranks: start this program with torchrun"
-        )
+    require_rank()
     ranks = int(os.environ["WORLD_SIZE"])
     if ranks > num_csx:
         raise BackendConfigError(
@@ -43,3 +40,11 @@ def make_transport(
             f"at most {num_csx}"
         )
     return ProcessGroupTransport(memoryx, join(list(memoryx.parameters), liveness))
+
+
+def require_rank() -> None:
+    """Raise BackendConfigError unless this process was started as a rank."""
+    if not joined_environment():
+        raise BackendConfigError(
+            "the distributed transport runs in ranks: start this program with torchrun"
+        )

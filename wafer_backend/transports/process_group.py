@@ -17,7 +17,9 @@ import torch
 from wafer_backend.errors import TransportError
 from wafer_backend.memoryx import MemoryX
 from wafer_backend.partial import Partial
+from wafer_backend.sparse import masks
 from wafer_backend.structure import map_tensors, tensors_in
+from wafer_backend.transport import Traffic
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.ranks import Ranks
 from wafer_backend.transports.shard import Shard, split
@@ -32,6 +34,8 @@ class ProcessGroupTransport:
         self._ranks = ranks
         mine = range(ranks.rank, memoryx.server_count, ranks.size)
         self._shards = {index: Shard(index, memoryx) for index in mine}
+        memoryx.serve(name for index in mine for name in memoryx.owned(index))
+        self.traffic = Traffic()
         self._changed = threading.Condition()
         self._reduced: dict[int, tuple[float, int]] = {}
         self._sums: tuple[float, int] | None = None
@@ -55,7 +59,9 @@ class ProcessGroupTransport:
         else:
             self._ranks.send(request, rank, "up")
             answer = self._ranks.receive(rank, "down")
-        return answer.tensors[name]
+        weight = answer.tensors[name]
+        self.traffic.weight_bytes += weight.nbytes
+        return weight
 
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """One gradient into the lane of this wafer's system."""
@@ -75,6 +81,7 @@ class ProcessGroupTransport:
                 node=node, tensors=tensors, numbers=numbers,
             )  # fmt: skip
             rank = shard % self._ranks.size
+            self.traffic.count_gradients(tensors)
             if rank == self._ranks.rank:
                 self._take(message)
             else:
@@ -175,13 +182,14 @@ class ProcessGroupTransport:
         return number
 
     def bring_home(self) -> None:
-        """Weights and optimizer state of all shards are in every rank's MemoryX after it.
+        """Weights, masks and optimizer state of all shards are in every rank's MemoryX after it.
 
         All ranks call it. Memory for all of it is needed on each.
         """
         names = list(self._memoryx.parameters)
         own = [name for index in self._shards for name in self._memoryx.owned(index)]
         parameters = self._memoryx.parameters
+        self._share_masks(own)
         weights = self._shared({name: parameters[name].detach() for name in own})
         state = self._memoryx.optimizer_state()
         fields = self._union({field for name in own for field in state.get(name, {})})
@@ -197,6 +205,16 @@ class ProcessGroupTransport:
             index, _, field = place.partition(".")
             found.setdefault(names[int(index)], {})[fields[int(field)]] = tensor
         self._memoryx.load(weights, found or None)
+
+    def _share_masks(self, own: list[str]) -> None:
+        """Every rank has the masks of all sparse parameters after it, before their weights."""
+        parameters = self._memoryx.parameters
+        kept = {name: masks.mask_of(parameters[name]) for name in own}
+        packed = {name: masks.pack(mask) for name, mask in kept.items() if mask is not None}
+        for name, bits in self._shared(packed).items():
+            if name not in packed:
+                parameter = parameters[name]
+                masks.set_mask(parameter, masks.unpack(bits, parameter.shape))
 
     def _union(self, words: set[str]) -> list[str]:
         """The words of all ranks, sorted."""

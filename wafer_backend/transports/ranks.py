@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from wafer_backend.errors import TransportError
 from wafer_backend.transports import wire
@@ -28,6 +28,8 @@ from wafer_backend.transports.messages import Message
 Channel = Literal["up", "down", "side"]
 LOST = 75
 """Exit code of a process whose cluster lost a rank while it was waiting (EX_TEMPFAIL)."""
+MEETING = timedelta(minutes=5)
+"""How long ranks that have started wait for the others."""
 _FOREVER = timedelta(days=30)
 
 
@@ -101,25 +103,37 @@ def join(parameters: list[str], liveness: float) -> Ranks:
 
     `parameters`: names that messages may be about. `liveness`: seconds of silence after which a
     rank counts as dead. Clusters of one program share the processes and their heartbeats; each has
-    channels of its own. Raises TransportError when the others do not come.
+    channels of its own. Raises TransportError when the others do not come in time.
     """
     first = not dist.is_initialized()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         if first:
-            dist.init_process_group("gloo", rank=rank, world_size=size, timeout=_FOREVER)
+            store = _meet(rank, size)
+            dist.init_process_group(
+                "gloo", store=store, rank=rank, world_size=size, timeout=_FOREVER
+            )
         everyone = list(range(size))
         groups = {
             channel: dist.new_group(everyone, timeout=_FOREVER, backend="gloo")
             for channel in ("up", "down", "side")
         }
     except (RuntimeError, ValueError) as error:
-        raise TransportError(f"rank {rank} did not meet the other {size - 1}: {error}") from error
+        why = str(error).splitlines()[0][:200]
+        raise TransportError(f"rank {rank} did not meet the other {size - 1}: {why}") from error
     names = {wire.name_hash(name): name for name in ("", *parameters)}
     found = Ranks(rank, size, names, groups, threading.Event())
     if first and size > 1:
         _start_heartbeats(found, liveness)
     return found
+
+
+def _meet(rank: int, size: int) -> Store:
+    """The store of all ranks, when all are there. Raises RuntimeError after `MEETING`."""
+    store: Store = next(rendezvous("env://", timeout=MEETING))[0]
+    store.set(f"rank {rank} is here", "")
+    store.wait([f"rank {other} is here" for other in range(size)], MEETING)
+    return store
 
 
 def _start_heartbeats(ranks: Ranks, liveness: float) -> None:

@@ -18,6 +18,7 @@ import torch
 from wafer_backend.errors import TransportError
 from wafer_backend.memoryx import MemoryX
 from wafer_backend.partial import Partial
+from wafer_backend.transport import Traffic
 from wafer_backend.transports.mailbox import Mailbox
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.network import FaultPlan, Network
@@ -73,6 +74,7 @@ class SimulatedTransport:
         self._round = -1
         self._wafer = wafers[0]
         self._broken: str | None = None
+        self.traffic = Traffic()
 
     # The wafers' side.
 
@@ -80,7 +82,9 @@ class SimulatedTransport:
         """A copy of a weight, from the shard that owns it."""
         shard = self._shards[self._memoryx.servers[name]].address
         self._send(Message(Kind.FETCH, self._wafer, shard, self._round, name=name))
-        return self._wait(Kind.WEIGHT, shard, self._wafer, name).tensors[name]
+        weight = self._wait(Kind.WEIGHT, shard, self._wafer, name).tensors[name]
+        self.traffic.weight_bytes += weight.nbytes
+        return weight
 
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """One gradient into the lane of this wafer's system."""
@@ -94,6 +98,7 @@ class SimulatedTransport:
         numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
         parts = split(partial, self._memoryx.servers, len(self._shards))
         for shard, tensors in zip(self._shards, parts, strict=True):
+            self.traffic.count_gradients(tensors)
             self._send(
                 Message(
                     Kind.PARTIAL, self._wafer, shard.address, self._round,

@@ -138,6 +138,37 @@ def test_ranking(seed: int, k: int) -> None:
     assert float(recall) == pytest.approx(hits / int(labels.sum()))
 
 
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 10), st.sampled_from([0.5, 1.0])), min_size=1),
+    st.integers(1, 5),
+)
+def test_area_under_the_curve(rows: list[tuple[bool, int, float]], cut: int) -> None:
+    """Over pairs of a right and a wrong sample; probabilities are points of the grid."""
+    metric = metrics.AUC(11)
+    for start in range(0, len(rows), cut):
+        right, tenths, weights = zip(*rows[start : start + cut], strict=True)
+        metric(
+            labels=torch.tensor(right).long(),
+            predictions=torch.tensor(tenths) / 10,
+            weights=torch.tensor(weights),
+        )
+    won = pairs = 0.0
+    for _, high, heavy in (row for row in rows if row[0]):
+        for _, low, light in (row for row in rows if not row[0]):
+            won += heavy * light * (1.0 if high > low else 0.5 if high == low else 0.0)
+            pairs += heavy * light
+    assert float(metric) == pytest.approx(won / pairs if pairs else math.nan, nan_ok=True)
+
+
+def test_area_under_the_curve_of_a_fine_grid() -> None:
+    """Right samples have density 2p and wrong ones 2(1 - p): the area is 5/6."""
+    p = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    metric = metrics.AUC(num_thresholds=1000)
+    metric(torch.ones_like(p), p, weights=p)
+    metric(torch.zeros_like(p), p, weights=1 - p)
+    assert float(metric) == pytest.approx(5 / 6, abs=1e-6)
+
+
 def test_mean() -> None:
     metric = metrics.Mean("loss")
     metric(torch.tensor([1.0, 2.0]), weights=torch.tensor([1.0, 3.0]))
@@ -191,11 +222,12 @@ def test_a_metric_of_ones_own() -> None:
     assert metrics.get_all_metrics()["largest"] is metric
 
 
-def test_names_and_what_is_missing() -> None:
+def test_names_and_wrong_settings() -> None:
     assert metrics.AccuracyMetric is metrics.Accuracy
     assert metrics.AccuracyMetric(name="eval/accuracy").name == "eval/accuracy"
-    with pytest.raises(AttributeError, match=r"metrics\.AUC is not supported"):
-        metrics.AUC  # noqa: B018
+    assert metrics.AUCMetric is metrics.AUC
+    with pytest.raises(BackendConfigError, match="AUC: num_thresholds = 1: expected at least 2"):
+        metrics.AUC(1)
     with pytest.raises(BackendConfigError, match="Perplexity: give loss"):
         metrics.Perplexity()(torch.tensor([1]))
 

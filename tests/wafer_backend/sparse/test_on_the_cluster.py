@@ -102,6 +102,15 @@ def test_bits_are_equal_for_every_number_of_systems(run):
         assert equal(weights, others)
 
 
+@pytest.mark.parametrize("servers", [1, 3])
+def test_bits_are_equal_over_a_simulated_network(servers):
+    """Servers are told to update one by one; masks change on the schedule all the same."""
+    losses, weights = run_steps(1)
+    other, others = run_steps(3, transport="simulated", max_wgt_servers=servers)
+    assert other == losses
+    assert equal(weights, others)
+
+
 @pytest.mark.parametrize("num_csx", [2, RESIDENT])
 def test_masks_move_as_in_plain_torch(num_csx):
     """The dense gradient that RigL sees is the reduced one: leaves of one sample change little."""

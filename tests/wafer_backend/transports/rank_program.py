@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from wafer_backend.compiled import BackendConfig, CompiledModule
+from wafer_backend.sparse import configure
 
 
 class Tiny(nn.Module):
@@ -60,6 +61,29 @@ def train(config: BackendConfig, steps: int) -> None:
     print("state", _digest(t for name in sorted(states) for t in states[name].values()), flush=True)
 
 
+def sparse(config: BackendConfig, steps: int) -> None:
+    """Masks that change at every second step, of RigL and of SET; each rank updates its own."""
+    module = WithLoss()
+    group = configure(
+        [
+            {"algorithm": "rigl", "sparsity": 0.5, "update": {"freq": 2}, "param_filter": "*st.w*"},
+            {"algorithm": "set", "sparsity": 0.5, "update": {"freq": 2}, "param_filter": "*ain.w*"},
+        ]
+    )
+    module.apply(group)
+    compiled = CompiledModule(module, config)
+    compiled.memoryx.optimizer = torch.optim.AdamW(module.parameters())
+    group(compiled.memoryx.optimizer)
+    for step in range(1, steps + 1):
+        x, y = data(step)
+        result = compiled.train_step({"x": x, "y": y}, step=step, learning_rate=0.01)
+        print("loss", result.loss.hex(), flush=True)
+    compiled.bring_home()
+    states = group.state_dict()
+    print("masks", _digest(m for s in states.values() for m in s["masks"].values()), flush=True)
+    print("weights", _digest(module.parameters()), flush=True)
+
+
 def _digest(tensors: Iterable[torch.Tensor]) -> str:
     raw = [tensor.detach().numpy().tobytes() for tensor in tensors]
     return hashlib.sha256(b"".join(raw)).hexdigest()
@@ -94,7 +118,7 @@ def main() -> None:
         target="CSX", micro_batch_size=2, num_csx=int(num_csx), seed=5, transport=transport,
         liveness=4.0,
     )  # fmt: skip
-    programs = {"train": [train], "both": [train, outputs], "buffers": [buffers]}
+    programs = {"train": [train], "both": [train, outputs, sparse], "buffers": [buffers]}
     for program in programs[what]:
         program(config, int(steps))
 

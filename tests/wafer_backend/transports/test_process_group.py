@@ -1,52 +1,34 @@
 """The distributed transport in real processes: the bits of one, and no hang when a rank dies."""
 
-import os
 import signal
-import socket
 import subprocess
-import sys
 import time
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
+import torch
 
-PROGRAM = Path(__file__).with_name("rank_program.py")
-ROOT = Path(__file__).parents[3]
+from tests.wafer_backend.transports.processes import command, environment, free_port, start
+from wafer_backend.errors import TransportError
+from wafer_backend.transports import ranks
 
-
-def _command(*arguments: object) -> list[str]:
-    return [sys.executable, str(PROGRAM), *map(str, arguments)]
-
-
-def _environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+PROGRAM = "rank_program.py"
 
 
 def _inline(*arguments: object) -> str:
     done = subprocess.run(
-        _command("inline", *arguments), env=_environment(), check=True, capture_output=True,
+        command(PROGRAM, "inline", *arguments), env=environment(), check=True, capture_output=True,
         text=True,
     )  # fmt: skip
     return done.stdout
 
 
-def _start(ranks: int, *arguments: object) -> list[subprocess.Popen[str]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [
-        subprocess.Popen(
-            _command("distributed", *arguments), env={**_environment(), **where, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+def _start(count: int, *arguments: object) -> list[subprocess.Popen[str]]:
+    return start(count, command(PROGRAM, "distributed", *arguments))
 
 
 def test_bits_are_those_of_one_process():
-    """Three ranks with five wafers: a sharded MemoryX, then a user's script on outputs."""
+    """Three ranks with five wafers: a sharded MemoryX, a user's script on outputs, masks."""
     expected = _inline(1, 4, "both")
     for process in _start(3, 5, 4, "both"):
         out, errors = process.communicate(timeout=120)
@@ -88,9 +70,22 @@ def test_running_statistics_are_refused_by_name():
     assert any("buffer 'running_mean' of BatchNorm1d changes in forward" in e for e in ended)
 
 
+def test_ranks_that_never_come_are_missed_by_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranks, "MEETING", timedelta(seconds=1))
+    where = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in where.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TransportError, match="rank 0 did not meet the other 2: "):
+        ranks.join([], liveness=1.0)
+    assert not torch.distributed.is_initialized()
+
+
 def test_a_program_that_is_no_rank_is_told_how_to_become_one():
     done = subprocess.run(
-        _command("distributed", 2, 1, "train"), env=_environment(), capture_output=True, text=True
+        command(PROGRAM, "distributed", 2, 1, "train"),
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode != 0
     assert "start this program with torchrun" in done.stderr

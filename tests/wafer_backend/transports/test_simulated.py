@@ -137,6 +137,26 @@ def test_a_cluster_that_failed_does_not_go_on():
             compiled(x, x[:, :2])
 
 
+def test_traffic_is_counted_once_however_often_a_message_is_sent():
+    moved = []
+    for faults in (FaultPlan(), FaultPlan(drop=0.2, duplicate=0.5, delay=0.01)):
+        torch.manual_seed(0)
+        config = BackendConfig(
+            target="CSX", micro_batch_size=1, num_csx=2, max_wgt_servers=2, transport="simulated",
+            simulation=Simulation(1, faults),
+        )  # fmt: skip
+        compiled = CompiledModule(Tiny(), config)
+        x = torch.randn(4, 4)
+        compiled(x, x[:, :2])
+        traffic = compiled.transport.traffic
+        moved.append((traffic.weight_bytes, traffic.gradient_bytes))
+    weights = compiled.memoryx.weight_bytes
+    # Two leaves a system are one node each, whose sums have the size of the weights.
+    assert moved[0][1] == 2 * weights
+    assert moved[0][0] > 4 * weights
+    assert moved[0] == moved[1]
+
+
 def test_calls_learn_the_same_over_the_network():
     gradients = []
     for transport in ("inline", "simulated"):

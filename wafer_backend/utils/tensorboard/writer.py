@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from wafer_backend import storage
+from wafer_backend import backends, storage
 from wafer_backend.errors import BackendConfigError, BackendError
 from wafer_backend.state_tree import dataset_name
 from wafer_backend.tracing import current_executor, step_closure
@@ -22,7 +22,8 @@ class SummaryWriter:
 
     Works inside and outside step closures: nothing is traced, so values are there at once. Text,
     histograms and the other summaries of tensorboardX are available under their names there.
-    Raises BackendConfigError when tensorboardX is not installed.
+    Of several ranks only the first writes. Raises BackendConfigError when tensorboardX is not
+    installed.
     """
 
     def __init__(self, log_dir: str | Path, base_step: int = 1, **settings: Any) -> None:
@@ -38,6 +39,8 @@ class SummaryWriter:
     def add_tensor(self, name: str, tensor: torch.Tensor, step: int | None = None) -> None:
         """Record a whole tensor at a step; `SummaryReader.read_tensor` gives it back exactly."""
         at = self._step(name, step)
+        if not backends.is_writer():
+            return
         now = datetime.datetime.now(datetime.UTC).isoformat()
         path = self.log_dir / TENSORS / dataset_name((name,)) / f"{at:012d}.mdl"
         storage.write({"step": at, "utctime": now, "tensor": tensor.detach()}, path)
@@ -106,4 +109,6 @@ def _events(log_dir: Path, settings: dict[str, Any]) -> "tensorboardX.SummaryWri
         raise BackendConfigError(
             "SummaryWriter needs tensorboardX: pip install 'wafermill[tensorboard]'"
         ) from error
-    return tensorboardX.SummaryWriter(logdir=str(log_dir), **settings)
+    return tensorboardX.SummaryWriter(
+        logdir=str(log_dir), **{"write_to_disk": backends.is_writer(), **settings}
+    )

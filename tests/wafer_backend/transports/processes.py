@@ -1,0 +1,50 @@
+"""Starting the ranks of a test: real processes over loopback."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+def command(program: str, *arguments: object) -> list[str]:
+    """A program beside the tests, with arguments."""
+    return [sys.executable, str(HERE / program), *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of a process that is no rank."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def start(ranks: int, words: list[str], **more: str) -> list[subprocess.Popen[str]]:
+    """The same command line as so many ranks."""
+    where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    return [
+        subprocess.Popen(
+            words, env=environment(**where, **more, RANK=str(rank)), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+
+
+def finish(processes: list[subprocess.Popen[str]], timeout: float = 120) -> list[tuple[str, str]]:
+    """(stdout, stderr) of each; none outlives the call."""
+    try:
+        return [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
