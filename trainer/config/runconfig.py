@@ -81,7 +81,8 @@ class RunConfig(FrozenModel):
         None, description="batches of one evaluation; null: the whole set"
     )
     export: Literal["hf"] | None = Field(
-        None, description="write the last checkpoint for Hugging Face once the run is through (ours)"
+        None,
+        description="write the last checkpoint for Hugging Face when the run is over (ours)",
     )
     log_steps: Count = Field(1, description="steps between console lines; step 1 is shown too")
     op_profiler_config: OpProfilerConfig | None = Field(
