@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from pipeline.core.errors import PrepError, printable
-from trainer import cli_options as options
 from trainer import cli_evaluate, cli_generate, cli_plan, cli_report, cli_sweep
+from trainer import cli_options as options
 from trainer.allocator import keep_freed_memory
 from trainer.cli_convert import app as convert_app
 from trainer.cli_jobs import app as jobs_app

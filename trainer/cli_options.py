@@ -71,8 +71,8 @@ ParamsFile = Annotated[
     typer.Option(
         "--params",
         "-p",
-        help="params.yaml of the run, or a shipped one's name; default: laptop, with the row length "
-        "and vocabulary of --data.",
+        help="params.yaml of the run, or a shipped one's name; default: laptop, with the row "
+        "length and vocabulary of --data.",
     ),
 ]
 Target = Annotated[TargetName, typer.Argument(help="CSX streams weights; CPU, GPU keep them.")]
@@ -81,8 +81,8 @@ Mode = Annotated[
     typer.Option(
         "--mode",
         "-m",
-        help="What to do; default: train, with evaluation where there is validation data; eval_all: "
-        "every checkpoint of --model_dir.",
+        help="What to do; default: train, with evaluation where there is validation data; "
+        "eval_all: every checkpoint of --model_dir.",
     ),
 ]
 ModelDir = Annotated[Path, typer.Option("--model_dir", "-o", help="Directory of the run.")]

@@ -1,0 +1,128 @@
+"""The stability watch of a run: measures, warns, and says what a bad step read."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Params
+from trainer.data import TrainingData
+from trainer.errors import TrainingError
+from trainer.progress import Say
+from trainer.stability import documents, measure, rules
+from trainer.stability.figures import Figures, figures
+from trainer.stability.history import FIELD, History
+from trainer.stability.measure import Gradients
+from trainer.stability.rules import Spike
+from wafer_backend.compiled import CompiledModule
+from wafer_backend.errors import StepError
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was found at a step: `figures` if it was measured, with words for every cause in
+    `warnings`; `spike` if its loss is one."""
+
+    step: int
+    figures: Figures | None = None
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    spike: Spike | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """For the line of metrics.jsonl."""
+        found: dict[str, Any] = {}
+        if self.figures is not None:
+            found[FIELD] = {**self.figures, "warnings": list(self.warnings)}
+        if self.spike is not None:
+            found["spike"] = self.spike.limit
+        return found
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """For TensorBoard, by name."""
+        found = dict(_flat(FIELD, self.figures or {}))
+        if self.spike is not None:
+            found[f"{FIELD}/spike"] = self.spike.loss
+        return found
+
+
+@dataclass
+class Watch:
+    """Watches over the steps of a run. Every rank has one, and all find the same.
+
+    `history`: what went before; `told`: causes that were warned of and have not cleared since.
+    """
+
+    params: Params
+    model_dir: Path
+    compiled: CompiledModule
+    data: TrainingData
+    history: History
+    say: Say
+    told: set[str] = field(default_factory=set)
+
+    @contextlib.contextmanager
+    def over(self, step: int) -> Iterator[Gradients]:
+        """Run `step` inside; gives what counts its gradients. A StepError then says, too, what the
+        step read."""
+        gradients = Gradients(self.compiled)
+        try:
+            with gradients.counted() if self._due(step) else contextlib.nullcontext():
+                yield gradients
+        except StepError as error:
+            raise StepError(f"{error}; {self._read_by(step)}") from error
+
+    def look(self, step: int, loss: float, gradients: Gradients) -> Watched:
+        """Measure after `step` if it is due, and hold its loss against those before."""
+        rule, found = self.params.runconfig.stability, None
+        warnings: dict[str, str] = {}
+        if self._due(step):
+            eps = self.params.optimizer.eps
+            sums = measure.by_name(self.compiled, gradients, self.params.model)
+            found = figures(sums, eps, self.history.first)
+            warnings = rules.warnings(found, rule, eps)
+            self.history.first = self.history.first or found
+        spike = rules.spike(list(self.history.losses), loss, rule)
+        self.history.losses.append(loss)
+        return Watched(step, found, warnings, spike)
+
+    def tell(self, watched: Watched) -> None:
+        """Warn of what was not warned of yet. Raises TrainingError at a spike if that is to stop
+        the run: weights have learned from it then, but no checkpoint has."""
+        if watched.figures is not None:
+            for cause, words in watched.warnings.items():
+                if cause not in self.told:
+                    self.say(f"Unstable ({cause}), step {watched.step}: {words}")
+            self.told = (self.told & {_SPIKE}) | watched.warnings.keys()
+        if watched.spike is None:
+            self.told.discard(_SPIKE)
+            return
+        stops = self.params.runconfig.stability.on_spike == "stop"
+        if stops or _SPIKE not in self.told:
+            words = f"step {watched.step}: {watched.spike}; {self._read_by(watched.step)}"
+            if stops:
+                raise TrainingError(f"{words} (runconfig.stability.on_spike: stop)")
+            self.say(f"Unstable ({_SPIKE}), {words}")
+        self.told.add(_SPIKE)
+
+    def _due(self, step: int) -> bool:
+        every = self.params.runconfig.stability.every
+        return every is not None and step % every == 0
+
+    def _read_by(self, step: int) -> str:
+        return documents.read_by(step, self.data, self.model_dir)
+
+
+_SPIKE = "spike"
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Nested figures by names with slashes; `kinds` is left out of them."""
+    for key, value in values.items():
+        name = prefix if key == "kinds" else f"{prefix}/{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(name, value)
+        else:
+            yield name, value
