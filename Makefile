@@ -24,6 +24,8 @@ demo: $(BASE) ## prepare real text from your own Python environment, then train 
 	$(BIN)/prep verify runs/quickstart
 	$(BIN)/train CSX --params tiny --data runs/quickstart --num_csx 2 --num_steps 200 --model_dir runs/tiny --mode train_and_eval
 	$(BIN)/prep trace runs/quickstart --train runs/tiny --step 57 | head -20
+	$(BIN)/train convert runs/tiny --src-fmt wafermill --tgt-fmt hf --out runs/tiny/export
+	$(BIN)/train generate --model_dir runs/tiny --prompt "import " --max-new-tokens 24 --temperature 0.8
 
 test: $(DEV) ## the whole test suite but soak tests, on every core
 	$(BIN)/python -m pytest -n logical --dist worksteal

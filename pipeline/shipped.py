@@ -12,7 +12,7 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     """The file of a config given as a path, or as the name of a shipped one (`tiny`,
     `cerebras_gpt/13b`).
 
-    `kind` is `prep` or `train`. Raises ConfigError listing the shipped names.
+    `kind` is `prep`, `train` or `sweep`. Raises ConfigError listing the shipped names.
     """
     path = Path(name_or_path)
     if path.is_file():

@@ -7,6 +7,7 @@ from trainer import checkpoint
 from trainer.config import Params
 from trainer.convert.families import family_of
 from trainer.convert.job import Request, convert
+from trainer.prepare import TOKENIZER_FILES
 from trainer.progress import Say
 
 
@@ -20,22 +21,20 @@ def check(params: Params) -> None:
         raise ConfigError(f"runconfig.export: {params.runconfig.export}: {error}") from error
 
 
-def export(params: Params, model_dir: Path, prepared: Path | None, say: Say) -> None:
-    """Write MODEL_DIR/export/step_XXXXXXX from the last checkpoint, unless it is there.
-
-    `prepared`: the prep run whose tokenizer goes along, None for the one the vocabulary tells.
-    """
+def export(params: Params, model_dir: Path, say: Say) -> None:
+    """Write MODEL_DIR/export/step_XXXXXXX from the last checkpoint, unless it is there, with the
+    tokenizer of MODEL_DIR."""
     newest = checkpoint.newest(model_dir)
     if params.runconfig.export is None or newest is None:
         return
-    tokenizer = None if prepared is None else prepared / "tokenizer.json"
+    tokenizer = model_dir / TOKENIZER_FILES[0]
     convert(
         Request(
             checkpoint=newest,
             source="wafermill",
             target=params.runconfig.export,
             out=model_dir / "export" / newest.name,
-            tokenizer=str(tokenizer) if tokenizer is not None and tokenizer.is_file() else None,
+            tokenizer=str(tokenizer) if tokenizer.is_file() else None,
         ),
         say,
     )

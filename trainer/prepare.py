@@ -4,10 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pipeline
+from pipeline.core import storage
+from pipeline.core.config_model import FrozenModel
 from pipeline.core.errors import InputError
+from pipeline.hdf5.format import VSL
 from pipeline.hdf5.read import open_dataset
+from trainer import leaves
 from trainer.config import Params
 from trainer.data import Source, open_evaluation
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -47,14 +53,34 @@ def evaluates(params: Params, directories: DataDirectories) -> bool:
 
 
 def fitted(params: Params, directories: DataDirectories) -> Params:
-    """`params` with the row length and the vocabulary of the training data."""
+    """`params` with the row length and the vocabulary of the training data, and as many leaves of
+    about as many tokens as before."""
     assert directories.train is not None, "request.checked_params asks for --data"
     dataset = open_dataset(directories.train)
-    shape = {
-        "max_position_embeddings": dataset.max_sequence_length,
-        "vocab_size": dataset.vocab_size,
-    }
-    return params.model_copy(update={"model": params.model.model_copy(update=shape)})
+    length = dataset.max_sequence_length
+    shape = {"max_position_embeddings": length, "vocab_size": dataset.vocab_size}
+    changes: dict[str, FrozenModel] = {"model": params.model.model_copy(update=shape)}
+    sections = {"train_input": params.train_input, "eval_input": params.eval_input}
+    for name, section in sections.items():
+        if section is not None:
+            leaf = leaves.micro_batch_size(params, section)
+            fits = max(1, leaf * params.model.max_position_embeddings // length)
+            sizes = {
+                "batch_size": section.batch_size // leaf * fits,
+                "micro_batch_size": fits,
+                "use_vsl": dataset.layout is VSL,
+            }
+            changes[name] = section.model_copy(update=sizes)
+    return params.model_copy(update=changes)
+
+
+def keep_tokenizer(directories: DataDirectories, model_dir: Path) -> None:
+    """Publish the tokenizer of the prep run, if there is one, beside the model it belongs to."""
+    if directories.run is None:
+        return
+    for name in TOKENIZER_FILES:
+        if (directories.run / name).is_file():
+            storage.publish(model_dir / name, (directories.run / name).read_bytes())
 
 
 def _of_run(directory: Path) -> DataDirectories:

@@ -97,7 +97,7 @@ def completed(known: dict[str, Any]) -> dict[str, Any]:
     full = dict(known)
     for name, kind in sections.items():
         with contextlib.suppress(ValidationError):
-            values = kind.model_validate(known.get(name)).model_dump(mode="json")
+            values = kind.model_validate_json(json.dumps(known.get(name))).model_dump(mode="json")
             unused = _NOT_RECORDED - known[name].keys()
             full[name] = {key: value for key, value in values.items() if key not in unused}
     return full

@@ -17,6 +17,7 @@ from trainer.export import export
 from trainer.loop import Training
 from trainer.prepare import DataDirectories
 from trainer.progress import Say
+from trainer.report import write_report
 from trainer.request import DEFAULT_PARAMS, Request, checked_params
 from trainer.run_log import RunLog
 from trainer.stop import Stopped, listening
@@ -95,6 +96,8 @@ def _train(params: Params, request: Request, directories: DataDirectories, log: 
             training.validation = build.evaluator(
                 training.compiled, params, request, validation, stop, say, training.step
             )
+        if training.writes:
+            prepare.keep_tokenizer(directories, request.model_dir)
         with contextlib.closing(training):
             try:
                 train_to_the_end(training)
@@ -105,8 +108,17 @@ def _train(params: Params, request: Request, directories: DataDirectories, log: 
                 )
                 return stopped.exit_code
         if training.writes:
-            export(params, request.model_dir, directories.run, say)
+            export(params, request.model_dir, say)
+            _report(request.model_dir, [each.directory for each in source.datasets], say)
     return 0
+
+
+def _report(model_dir: Path, data_sets: list[Path], say: Say) -> None:
+    """Write the page about the run; a run that is through does not fail for want of it."""
+    try:
+        say(f"Report: {write_report(model_dir, data_sets)}")
+    except PrepError as error:
+        say(f"No report: {error}")
 
 
 def _evaluate(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:

@@ -143,7 +143,6 @@ def test_no_target_means_csx(trainer):
     [
         (("--params", "x", "--no_such"), "No such option"),
         (("TPU", "--params", "x"), "TPU"),
-        (("CSX",), "--params"),
         (("jobs", "frob"), "No such command"),
         (("run", "--params", "x"), "run"),
     ],

@@ -17,12 +17,15 @@ def test_data_alone_is_trained_on_evaluated_and_exported(trainer):
     out = trainer.root / "out"
     model = open_checkpoint(newest(out)).state["model"]
     assert (model["max_position_embeddings"], model["vocab_size"]) == (MSL, VOCABULARY)
+    batch = json.loads((out / "run.json").read_text())["batch_size_schedule"]
+    assert batch == [[1, 12 * 2 * 256 // MSL]]
+    assert (out / "report.html").is_file()
     assert json.loads((out / "eval.jsonl").read_text())["step"] == 2
     exported = json.loads((out / "export" / "step_0000002" / "config.json").read_text())
     assert (exported["model_type"], exported["n_positions"]) == ("gpt2", MSL)
     assert any("No --params: `laptop` with rows of 16 tokens" in line for line in trainer.said)
     assert trainer.train("out", params=None, mode=None, num_csx=None, num_steps=2) == 0
-    assert "already holds this conversion" in trainer.said[-1]
+    assert "already holds this conversion" in trainer.said[-2]
 
 
 def test_the_same_command_goes_on(trainer):

@@ -1,5 +1,6 @@
 """Killed, stopped and resumed training is bit-identical to unbroken training."""
 
+import json
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from pipeline.core.errors import ConfigError
+from trainer import record
 from trainer import run as trainer_run
 from trainer.loop import Training
 
@@ -172,3 +174,12 @@ def test_other_data_in_the_same_directory_is_refused(trainer, make_split, make_r
     make_split(trainer.root / "other" / "hdf5" / "train", make_rows(50, seed=3))
     with pytest.raises(ConfigError, match=r"datasets\.0\.dataset_hash was"):
         trainer.train("out", data=trainer.root / "other")
+
+
+def test_a_record_of_a_release_with_fewer_config_keys_is_completed(trainer):
+    trainer.train("out", num_steps=1)
+    full = json.loads((trainer.root / "out" / "run.json").read_text())
+    earlier = {**full, "optimizer": dict(full["optimizer"]), "model": dict(full["model"])}
+    del earlier["optimizer"]["adjust_learning_rate"]
+    del earlier["model"]["rope_theta"]
+    assert record.completed(earlier) == full

@@ -1,0 +1,92 @@
+"""The `train generate` command: parses, calls, prints; no logic."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.core.errors import ConfigError, InputError
+from trainer.cli_evaluate import (
+    HELP,
+    CheckpointDir,
+    DeviceName,
+    DeviceOption,
+    ModelDir,
+    ModelTokenizer,
+    one_line_errors,
+    place_of,
+)
+
+EXAMPLES = """\b
+Examples:
+  train generate --model_dir out --prompt "Once upon a time" --temperature 0.8 --top-p 0.95
+  train generate --checkpoint out/checkpoints/step_0000200 --tokenizer runs/web \\
+      --prompt-file prompt.txt --temperature 0 --max-new-tokens 50
+
+\b
+The same command writes the same text. Temperature 0 takes the likeliest token every time.
+"""
+
+
+def generate(
+    model_dir: ModelDir = None,
+    checkpoint: CheckpointDir = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", help="Text to go on from; empty: a new document.")
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option("--prompt-file", help="File with it; its last newline is cut.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", min=1, help="Tokens at most.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0: the likeliest token every time.")
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Choose among so many likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Choose among the likeliest of this probability."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the choices.")] = 0,
+    tokenizer: ModelTokenizer = None,
+    device: DeviceOption = DeviceName.cpu,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write text that goes on from a prompt."""
+    from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
+    from trainer.generation.sampling import Sampling
+    from trainer.generation.text import Wish, for_terminal
+    from trainer.generation.text import generate as run
+
+    with one_line_errors():
+        wish = Wish(max_new_tokens, Sampling(temperature, top_k, top_p), seed)
+        text = _prompt(prompt, prompt_file)
+        found = find_checkpoint(place_of(model_dir, checkpoint))
+        vocabulary = tokenizer_for(tokenizer, found)
+        made = run(load_model(found, device.value), vocabulary, text, wish)
+    if as_json:
+        about = {"checkpoint": str(found.path), "step": found.step, "prompt": text, "seed": seed}
+        print(json.dumps(about | dataclasses.asdict(made)))
+    else:
+        print(for_terminal(text + made.text))
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str:
+    if (prompt is None) == (file is None):
+        raise ConfigError("give --prompt TEXT or --prompt-file FILE")
+    if file is None:
+        return prompt or ""
+    try:
+        return file.read_bytes().decode("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--prompt-file {file}: cannot be read as UTF-8 text: {error}") from error
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train generate` to the `train` app."""
+    app.command(name="generate", epilog=EXAMPLES, context_settings=HELP)(generate)

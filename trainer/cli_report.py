@@ -1,0 +1,76 @@
+"""`train report` and `train card`: parse, call, print; no logic."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.core.errors import PrepError, printable
+
+_REPORT_EXAMPLES = """\b
+Examples:
+  train report out
+  train report out --data runs/pile
+
+\b
+One page that needs no network: losses, rates, stability, data exposure by source, config, hashes.
+Without --data, the runs of the last report are looked at again.
+"""
+
+_CARD_EXAMPLES = """\b
+Examples:
+  train card out --data runs/pile
+  train card out --out exported/README.md
+
+\b
+Nothing is claimed that no file tells: what is not known says so. Complete it by hand.
+"""
+
+_ModelDir = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Directory of a run.")]
+_Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data", metavar="RUN", help="A prep run it was trained on, or shards; may be repeated."
+    ),
+]
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def report(model_dir: _ModelDir, data: _Data = None) -> None:
+    """Write MODEL_DIR/report.html."""
+    from trainer.report import write_report
+
+    with _one_line_errors():
+        print(write_report(model_dir, data or ()))
+
+
+def card(
+    model_dir: _ModelDir,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file. [default: MODEL_DIR/README.md]")
+    ] = None,
+    data: _Data = None,
+) -> None:
+    """Write a model card in Markdown."""
+    from trainer.report import write_card
+
+    with _one_line_errors():
+        print(write_card(model_dir, out, data or ()))
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train report` and `train card` to the `train` app."""
+    app.command(name="report", epilog=_REPORT_EXAMPLES, context_settings=_HELP)(report)
+    app.command(name="card", epilog=_CARD_EXAMPLES, context_settings=_HELP)(card)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except PrepError as error:
+        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error

@@ -1,0 +1,98 @@
+"""The `train sweep` command: parses, calls, prints; no logic."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.core.errors import ConfigError, PrepError, printable
+
+EXAMPLES = """\b
+Examples:
+  train sweep tiny --out sweeps/tiny --data runs/quickstart
+  train sweep mup_proxy --out sweeps/proxy --dry-run
+  train sweep mup_proxy --out sweeps/proxy --data runs/pile --jobs 2
+  train sweep mup_proxy --out sweeps/proxy --data runs/pile \\
+      --transfer my_1.3b_mup.yaml --write tuned.yaml
+
+\b
+Each trial is an ordinary run in OUT/trials. The same command resumes; with all trials ended it
+shows the table again. OUT/report.html draws the loss against each parameter. Keys of the file and
+what muTransfer needs: docs/sweep.md.
+"""
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep.yaml, or a shipped name.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory of the sweep.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="In place of data of the file, as for a run.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials at a time.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials; run none.")] = False,
+    transfer: Annotated[
+        Path | None,
+        typer.Option("--transfer", metavar="PARAMS", help="A muP target for the best trial."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="With --transfer: its tuned params file."),
+    ] = None,
+) -> None:
+    """Search hyperparameters on a proxy: random or grid, resumable, with muTransfer."""
+    try:
+        code = _sweep(file, out, data, jobs, dry_run, _carried_over(transfer, write))
+    except PrepError as error:
+        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error
+    raise typer.Exit(code)
+
+
+def _sweep(
+    file: Path,
+    out: Path,
+    data: Path | None,
+    jobs: int,
+    dry_run: bool,
+    carried: tuple[Path, Path] | None,
+) -> int:
+    from pipeline.terminal import out as console
+    from pipeline.terminal import print_line
+    from trainer.sweep import results, show
+    from trainer.sweep.plan import plan
+    from trainer.sweep.sweep import run
+    from trainer.sweep.transfer import transfer
+
+    planned = plan(file, data)
+    if dry_run:
+        for line in show.planned(planned):
+            print_line(line)
+        return 0
+    code = run(planned, out, jobs, print_line)
+    found = results.read(out)
+    if found:
+        console.print(show.table(planned, found))
+    for line in show.summary(planned, found):
+        print_line(line)
+    if code == 0 and carried is not None:
+        for line in transfer(planned, found, *carried).lines():
+            print_line(line)
+        print_line(f"written: {carried[1]}")
+    return code
+
+
+def _carried_over(target: Path | None, write: Path | None) -> tuple[Path, Path] | None:
+    """The target of muTransfer and the file to write; None when neither is asked for."""
+    if target is None and write is None:
+        return None
+    if target is None or write is None:
+        raise ConfigError("--transfer and --write belong together: a target, and the file to write")
+    return target, write
+
+
+def register(app: typer.Typer) -> None:
+    """Add `train sweep` to the `train` app."""
+    app.command(
+        name="sweep", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    )(sweep)

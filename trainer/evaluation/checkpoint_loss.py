@@ -1,0 +1,96 @@
+"""The loss of a checkpoint on a split of a prep run (`train evaluate`)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.hdf5.format import VSL
+from pipeline.hdf5.read import open_dataset
+from pipeline.tokenizers.definition import GPT2, load_definition
+from trainer.config import EvalInput
+from trainer.data import open_evaluation
+from trainer.evaluate import Evaluation, Evaluator
+from trainer.evaluation.loaded import find_checkpoint, load_model
+from wafer_backend.compiled import BackendConfig, CompiledModule, Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for.
+
+    `path`: a model directory or checkpoint; `data`: a prep run directory or a directory of shards;
+    `batch_size`: sequences at once; `eval_steps`: batches, None for all of the split;
+    `reference_tokenizer`: of the losses in another vocabulary, `gpt2` or a file.
+    """
+
+    path: Path
+    data: Path
+    split: str = "validation"
+    target: Target = "CPU"
+    batch_size: int = 8
+    threads: int = 1
+    eval_steps: int | None = None
+    reference_tokenizer: Path | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A loss, of which checkpoint (step and content hash) and on which data set."""
+
+    step: int
+    checkpoint_hash: str
+    dataset_hash: str
+    evaluation: Evaluation
+
+
+def evaluate_checkpoint(request: Request, say: Callable[[str], None]) -> Measured:
+    """Measure it; nothing is written. Raises PrepError."""
+    found = find_checkpoint(request.path)
+    loaded = load_model(found)
+    directory = split_directory(request.data, request.split)
+    section = EvalInput(
+        data_dir=directory,
+        batch_size=request.batch_size,
+        use_vsl=open_dataset(directory).layout is VSL,
+    )
+    source = open_evaluation(section, loaded.config)
+    compiled = CompiledModule(
+        loaded.model.requires_grad_(True),
+        BackendConfig(
+            target=request.target,
+            micro_batch_size=request.batch_size,
+            threads=request.threads,
+            precision=loaded.config.precision,
+        ),
+    )
+    wanted = request.reference_tokenizer
+    evaluator = Evaluator(
+        compiled=compiled,
+        source=source,
+        model_dir=request.path,
+        batch_size=request.batch_size,
+        micro_batch_size=request.batch_size,
+        max_batches=request.eval_steps,
+        between_leaves=lambda: None,
+        writes=False,
+        say=say,
+        reference=None
+        if wanted is None
+        else load_definition(GPT2 if str(wanted) == GPT2 else wanted),
+    )
+    measured = evaluator.measure()
+    return Measured(found.step, found.hash, source.datasets[0].dataset_hash, measured)
+
+
+def split_directory(data: Path, split: str) -> Path:
+    """The directory of shards of a split. Raises ConfigError when there is no such split."""
+    if (data / "data_params.json").is_file():
+        return data
+    if not (data / "hdf5").is_dir():
+        raise InputError(f"--data {data}: expected a prep run directory with hdf5/ inside")
+    directory = data / "hdf5" / split
+    if not directory.is_dir():
+        known = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
+        raise ConfigError(f"--split {split}: {data} has {known or 'no splits'}")
+    return directory

@@ -1,0 +1,287 @@
+"""A model card in Markdown, with the front matter of Hugging Face: what the files of a run tell.
+
+Nothing is claimed that was not read: what is not known says `unknown`.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+
+import yaml
+
+from trainer.report.data import Exposed
+from trainer.report.facts import Facts, peak
+from trainer.report.page import percent, significant
+from trainer.report.prepared import UNKNOWN, Prepared
+from trainer.run_log import LATEST
+
+_MOST_SOURCES = 40
+_MARKS = re.compile(r"([\\`*_\[\]|#~])")
+_COMMAND = "Command: "
+
+
+def render(facts: Facts, data: Sequence[Exposed]) -> bytes:
+    """The card in UTF-8; a pure function of what was read and of the log of the last start."""
+    front = yaml.safe_dump(_front(facts, data), sort_keys=False, allow_unicode=True)
+    parts = [
+        f"---\n{front}---\n\n# {plain(facts.name)}",
+        "Written by `train card` from the files of the run. Nothing here was added by hand; "
+        f"`{UNKNOWN}` means that no file tells.",
+        _section("Model", _model(facts)),
+        _section("Data", _data(facts, data)),
+        _section("Training", _training(facts)),
+        _section("Evaluation", _evaluation(facts)),
+        _section("Limits", _limits(facts, data)),
+        _section("How to reproduce", _reproduce(facts, data)),
+    ]
+    return ("\n\n".join(parts) + "\n").encode()
+
+
+def plain(text: str) -> str:
+    """Text from data for Markdown: characters that do not show spelled out, marks escaped.
+
+    >>> print(plain("a|b <i>\\x1b"))
+    a\\|b &lt;i&gt;\\\\x1b
+    """
+    spelled = "".join(
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c)[0] in "CZ" and c != " "
+        else c
+        for c in text
+    )
+    return html.escape(_MARKS.sub(r"\\\1", spelled), quote=False)
+
+
+def _front(facts: Facts, data: Sequence[Exposed]) -> dict[str, object]:
+    """`license` is that of the weights, which no file tells."""
+    mup = ["mup"] if facts.model.mup_base_hidden_size is not None else []
+    return {
+        "license": UNKNOWN,
+        "pipeline_tag": "text-generation",
+        "tags": ["wafermill", "causal-lm", *mup],
+    }
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'|'.join(' --- ' for _ in head)}|"
+    for row in rows:
+        yield f"| {' | '.join(str(cell) for cell in row)} |"
+
+
+def _model(facts: Facts) -> Iterator[str]:
+    m = facts.model
+    kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} of keys and values"
+    rows = [
+        ("parameters", f"{facts.parameters:,}"),
+        ("width", f"{m.hidden_size:,}"),
+        ("blocks", f"{m.num_hidden_layers}{', parallel' if m.parallel_block else ''}"),
+        ("heads", f"{m.num_heads} of width {m.head_size}{kv}"),
+        ("feed-forward", f"{m.filter_size:,}, {m.nonlinearity}"),
+        ("norm", m.norm_type),
+        ("positions", m.position_embedding_type),
+        ("context", f"{m.max_position_embeddings:,} tokens"),
+        ("vocabulary", f"{m.vocab_size:,}"),
+        ("read-out", "tied to the embedding" if m.share_embedding_weights else "own matrix"),
+        ("parametrization", _parametrization(facts)),
+    ]
+    yield "A decoder-only transformer that predicts the next token."
+    yield ""
+    yield from _table(("", ""), rows)
+
+
+def _parametrization(facts: Facts) -> str:
+    m = facts.model
+    if m.mup_base_hidden_size is None:
+        return "standard"
+    return (
+        f"muP, base width {m.mup_base_hidden_size} (m_width {m.m_width:g}), "
+        f"m_emb {m.embeddings_scale:g}"
+    )
+
+
+def _data(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
+    yield (
+        f"{facts.samples:,} sequences, {facts.tokens:,} tokens were read "
+        f"({significant(facts.tokens / facts.parameters, 3)} per parameter)."
+    )
+    for each in data:
+        yield ""
+        begin = f", from step {each.from_step:,} on" if each.from_step > 1 else ""
+        rows = f", {each.rows:,} rows" if each.rows else ""
+        yield f"Data set `{each.dataset_hash}`{rows}{begin}."
+        if each.found is not None and each.found.takedowns:
+            yield f"Documents in it were masked by takedowns: {_list(each.found.takedowns)}."
+        if each.prepared is None:
+            yield f"Sources: {UNKNOWN}. Licences: {UNKNOWN}."
+        else:
+            yield from _prepared(each, each.prepared)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(map(plain, names))
+
+
+def _prepared(each: Exposed, run: Prepared) -> Iterator[str]:
+    assert each.found is not None, "what is prepared was found"
+    yield (
+        f"Prepared by `prep run` as {plain(run.config)}, manifest `{run.manifest_hash}`; each row "
+        f"was read {significant(each.found.epochs)} times on average."
+    )
+    yield ""
+    known = [source for source in run.sources if source.tokens]
+    yield from _table(
+        ("source", "documents", "tokens", "licences, by tokens"),
+        [
+            (plain(s.name), f"{s.documents:,}", f"{s.tokens:,}", _licences(s.licences, s.tokens))
+            for s in known[:_MOST_SOURCES]
+        ],
+    )
+    if len(known) > _MOST_SOURCES:
+        yield ""
+        yield f"{len(known) - _MOST_SOURCES:,} smaller sources are left out."
+    yield ""
+    yield (
+        "Licences are as the documents declare them; what they permit was not checked. Before "
+        "packing, the run removed "
+        f"{sum(s.dropped for s in run.sources):,} documents by filters, "
+        f"{sum(s.duplicates for s in run.sources):,} as duplicates and "
+        f"{sum(s.quarantined for s in run.sources):,} into quarantine."
+    )
+    if run.decisions:
+        yield ""
+        yield from _table(
+            ("decision", "rule", "documents"),
+            [(plain(what), plain(rule), f"{n:,}") for what, rule, n in run.decisions],
+        )
+
+
+def _licences(found: Sequence[tuple[str, int]], tokens: int) -> str:
+    shown = [f"{plain(name[:60])} {percent(n, tokens)}" for name, n in found[:4]]
+    more = [f"{len(found) - 4} more"] if len(found) > 4 else []
+    return ", ".join([*shown, *more]) or UNKNOWN
+
+
+def _training(facts: Facts) -> Iterator[str]:
+    o = facts.optimizer
+    sizes = " → ".join(
+        f"{size:,}" + (f" (from step {step:,})" if step > 1 else "")
+        for step, size in facts.schedule
+    )
+    clip = "none" if o.max_gradient_norm is None else f"{o.max_gradient_norm:g}"
+    rates = o.learning_rate
+    decay = "constant" if isinstance(rates, float) else _schedule(facts)
+    yield from _table(
+        ("", ""),
+        [
+            ("steps", f"{facts.step:,}"),
+            ("batch", f"{sizes} sequences"),
+            ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13)"),
+            ("precision", facts.model.precision),
+            ("optimizer", f"{o.optimizer_type}, betas {o.betas[0]:g} and {o.betas[1]:g}, "
+                          f"eps {o.eps:g}, weight decay {o.weight_decay:g}"),
+            ("gradient norm limit", clip),
+            ("peak learning rate", f"{peak(o):g}"),
+            ("learning rate", decay),
+            ("initial weights", f"truncated normal, sigma {facts.model.initializer.std:g}, "
+                                f"seed {facts.record.get('weights_seed', UNKNOWN)}"),
+            ("order of the data", f"{facts.record.get('order', 'keyed')}, "
+                                  f"seed {facts.record.get('seed', UNKNOWN)}"),
+        ],
+    )  # fmt: skip
+
+
+def _schedule(facts: Facts) -> str:
+    parts = []
+    for each in facts.record["optimizer"]["learning_rate"]:
+        ends = [f"{v:g}" for k, v in each.items() if k.endswith("learning_rate") and v is not None]
+        first, last = each.get("initial_learning_rate"), each.get("end_learning_rate")
+        span = f"{first:g} to {last:g}" if first is not None and last is not None else ends[0]
+        parts.append(f"{each['scheduler']} {span} in {each['total_iters']:,} steps")
+    return ", then ".join(parts)
+
+
+def _evaluation(facts: Facts) -> Iterator[str]:
+    losses = facts.curves.validation.get("loss")
+    if not losses:
+        yield "Not evaluated: eval.jsonl has no line."
+        return
+    step, loss = losses[-1]
+    yield (
+        f"Validation loss after step {step:,.0f}: **{loss:.4f}** nats per token of its own "
+        "vocabulary, on the validation split of its own data. Losses of other data or other "
+        "vocabularies cannot be compared with it."
+    )
+    bits = facts.curves.validation.get("bits_per_byte")
+    if bits:
+        yield f"That is {bits[-1][1]:.4f} bits per byte of text."
+    if facts.curves.per_source:
+        yield ""
+        last = {name: points[-1][1] for name, points in facts.curves.per_source.items()}
+        ordered = sorted(last.items(), key=lambda item: item[1])
+        yield from _table(
+            ("source", "validation loss"), [(plain(name), f"{x:.4f}") for name, x in ordered]
+        )
+
+
+def _limits(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
+    m = facts.model
+    yield "- It continues text. It was not tuned to follow instructions or to refuse."
+    yield (
+        f"- It was trained on sequences of {m.max_position_embeddings:,} tokens; what it does on "
+        "longer ones is not measured here."
+    )
+    ratio = facts.tokens / facts.parameters
+    if ratio < 20:
+        yield (
+            f"- It has read {significant(ratio, 3)} tokens per parameter; compute-optimal are "
+            "about 20 (Cerebras-GPT)."
+        )
+    yield (
+        "- This card reports losses only. Tasks, bias, toxicity, memorisation and safety: "
+        f"{UNKNOWN}, unless somebody adds them."
+    )
+    if any(each.prepared is None for each in data):
+        yield f"- Sources and licences of some of the data: {UNKNOWN}."
+
+
+def _reproduce(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
+    yield (
+        "The same data set, settings, seeds and number of threads give the same bits on the same "
+        "kind of machine, whatever the number of systems. All settings: run.json of the run."
+    )
+    yield ""
+    yield "```"
+    for each in data:
+        if each.prepared is not None:
+            yield f"prep run {_one_line(each.prepared.config)}"
+    yield _command(facts) or "train --params PARAMS --data RUN --model_dir OUT"
+    yield "```"
+    yield ""
+    versions = ", ".join(f"{name} {version}" for name, version in facts.software)
+    yield f"Software that wrote this card: {versions}."
+    if facts.checkpoints:
+        newest = facts.checkpoints[-1]
+        yield f"Checkpoint of step {newest.step:,}: hash of its manifest `{newest.hash}`."
+    yield ("Which documents a step read: `prep trace RUN --train MODEL_DIR --step N`.")
+
+
+def _command(facts: Facts) -> str:
+    """The command line of the last start, as its log has it."""
+    log = facts.model_dir / LATEST
+    if not log.is_file():
+        return ""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        found = next((line for line in file if _COMMAND in line), "")
+    return _one_line(found.partition(_COMMAND)[2].strip())
+
+
+def _one_line(text: str) -> str:
+    """Text for a block of code, which it cannot end."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown.replace("```", "'''")

@@ -1,0 +1,202 @@
+"""What a run is and has come to, from the files of its model_dir alone."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.core.errors import InputError
+from pipeline.core.order import Schedule, samples_before_step
+from trainer import checkpoint, flops, metrics, record
+from trainer.config import ModelConfig, OptimizerConfig
+from trainer.report.series import Curves, read_curves
+from trainer.scaling.laws import FITTED_FLOPS, loss_at, predicted_loss
+
+SOFTWARE = ("wafermill", "torch", "numpy", "safetensors", "tokenizers", "h5py")
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A committed checkpoint. `hash`: of its manifest, which stands for all its `bytes`."""
+
+    step: int
+    name: str
+    hash: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The paper's law for what a run has spent, beside what was measured (None: nothing was).
+
+    `optimal`: eq 1; `expected`: with eq 4 for its tokens per parameter. `beyond`: how many times
+    outside the fitted FLOPs.
+    """
+
+    optimal: float
+    expected: float
+    measured: float | None
+    beyond: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run. `record`: run.json; `settings`: its sections as dotted keys and values; `curves`: its
+    metrics."""
+
+    model_dir: Path
+    record: dict[str, Any]
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    schedule: Schedule
+    curves: Curves
+    checkpoints: tuple[SavedCheckpoint, ...]
+    software: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """That of the directory."""
+        return self.model_dir.resolve().name
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return max(self.curves.last_step, *(c.step for c in self.checkpoints), 0)
+
+    @property
+    def parameters(self) -> int:
+        """Trained parameters, a tied matrix once."""
+        return flops.parameter_count(self.model)
+
+    @property
+    def samples(self) -> int:
+        """Sequences read by all steps."""
+        return samples_before_step(self.step + 1, self.schedule)
+
+    @property
+    def tokens(self) -> int:
+        """Positions of these sequences."""
+        return self.samples * self.model.max_position_embeddings
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of these sequences (Cerebras-GPT, Table 13)."""
+        return float(flops.training_flops_per_sequence(self.model) * self.samples)
+
+    @property
+    def validation_loss(self) -> float | None:
+        """That of the last evaluation, in nats per token."""
+        losses = self.curves.validation.get("loss")
+        return losses[-1][1] if losses else None
+
+    @property
+    def training_loss(self) -> float | None:
+        """That of the last step, in nats per token."""
+        losses = self.curves.training.get("loss")
+        return losses[-1][1] if losses else None
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """None for a run without a step."""
+        if not self.samples:
+            return None
+        low, high = FITTED_FLOPS
+        return Prediction(
+            loss_at(self.flops),
+            predicted_loss(self.flops, self.tokens / self.parameters),
+            self.validation_loss,
+            max(1.0, self.flops / high, low / self.flops),
+        )
+
+    @property
+    def settings(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Sections of run.json with their keys and values, those at their defaults too."""
+        own = {k: v for k, v in self.record.items() if k not in ("model", "optimizer", "datasets")}
+        sections = {
+            "run": own,
+            "model": self.record["model"],
+            "optimizer": self.record["optimizer"],
+        }
+        return [(name, _flat(section)) for name, section in sections.items()]
+
+
+def read_facts(model_dir: Path) -> Facts:
+    """All facts of a run. Raises InputError for a directory without one, IntegrityError for
+    damage."""
+    known = record.read(model_dir)
+    if known is None:
+        raise InputError(f"{model_dir}: not a model directory: no {record.NAME}")
+    known = record.completed(known)
+    try:
+        model = ModelConfig.model_validate_json(json.dumps(known["model"]))
+        optimizer = OptimizerConfig.model_validate_json(json.dumps(known["optimizer"]))
+        schedule = tuple((int(step), int(size)) for step, size in known["batch_size_schedule"])
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise InputError(
+            f"{model_dir / record.NAME}: not the record of a run: {error!r}"
+        ) from error
+    curves = read_curves(
+        model_dir / metrics.TRAINING,
+        model_dir / metrics.EVALUATION,
+        schedule,
+        model.max_position_embeddings,
+    )
+    saved = tuple(_saved(path) for path in checkpoint.committed(model_dir))
+    return Facts(model_dir, known, model, optimizer, schedule, curves, saved, _software())
+
+
+def _saved(path: Path) -> SavedCheckpoint:
+    found = checkpoint.open_checkpoint(path)
+    size = sum(int(entry["size"]) for entry in found.files.values())
+    return SavedCheckpoint(found.step, path.name, found.hash, size)
+
+
+def _software() -> tuple[tuple[str, str], ...]:
+    found = []
+    for name in SOFTWARE:
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:  # a source tree that is not installed
+            continue
+    return tuple(found)
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Nested values as (dotted key, text).
+
+    >>> _flat({"a": {"b": 1}, "c": [0.9, None]})
+    [('a.b', '1'), ('c', '0.9, null')]
+    """
+    if isinstance(value, dict):
+        lines = [_flat(item, f"{prefix}.{key}" if prefix else key) for key, item in value.items()]
+        return [line for part in lines for line in part]
+    if isinstance(value, list):
+        if any(isinstance(item, dict) for item in value):
+            lines = [_flat(item, f"{prefix}.{index}") for index, item in enumerate(value)]
+            return [line for part in lines for line in part]
+        return [(prefix, ", ".join(map(_text, value)))]
+    return [(prefix, _text(value))]
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return str(value)
+
+
+def peak(optimizer: OptimizerConfig) -> float:
+    """The largest learning rate of a schedule."""
+    rates = optimizer.learning_rate
+    if isinstance(rates, float):
+        return rates
+    return max(max(_ends(scheduler.model_dump())) for scheduler in rates)
+
+
+def _ends(scheduler: dict[str, Any]) -> Sequence[float]:
+    return [float(value) for key, value in scheduler.items() if key.endswith("learning_rate")]

@@ -1,0 +1,123 @@
+"""A sweep file: which run is varied, over what, how often."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.core import strict_yaml
+from pipeline.core.config_model import FrozenModel, parse
+from pipeline.core.strict_yaml import Loaded
+from pipeline.shipped import find_config
+from trainer.config import Count
+
+Scalar = bool | int | float | str
+Range = tuple[float, float]
+File = Annotated[Path, Field(strict=False)]
+
+LEARNING_RATE, INITIALIZER_STD, EMBEDDINGS_SCALE = (
+    "learning_rate",
+    "initializer_std",
+    "embeddings_scale",
+)
+NAMED = {
+    LEARNING_RATE: "eta, the peak: all rates of the schedule are scaled to it",
+    INITIALIZER_STD: "sigma, of all weights: other initializers keep their ratio to it",
+    EMBEDDINGS_SCALE: "m_emb",
+}
+"""Parameters with a name of their own; others are named by their dotted key of params.yaml."""
+
+
+class Parameter(FrozenModel):
+    """What one parameter is drawn from; exactly one key."""
+
+    values: tuple[Scalar, ...] | None = Field(None, description="these, such as [0.1, 0.2]")
+    uniform: Range | None = Field(None, description="[low, high], each as likely")
+    log_uniform: Range | None = Field(
+        None, description="[low, high] above 0, each factor as likely"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "Parameter":
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            raise ValueError("expected one of values, uniform and log_uniform")
+        if self.values is not None and not self.values:
+            raise ValueError("values: expected one or more")
+        for name in ("uniform", "log_uniform"):
+            limits: Range | None = getattr(self, name)
+            if limits is None:
+                continue
+            if not limits[0] < limits[1]:
+                raise ValueError(f"{name}: expected [low, high] with low < high")
+            if name == "log_uniform" and limits[0] <= 0:
+                raise ValueError("log_uniform: expected limits above 0")
+        return self
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether factors count, not differences; of values, when they span a factor of 4."""
+        if self.values is None:
+            return self.log_uniform is not None
+        numbers = [v for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
+        return (
+            len(numbers) == len(self.values)
+            and min(numbers) > 0
+            and max(numbers) >= 4 * min(numbers)
+        )
+
+
+class SweepConfig(FrozenModel):
+    """A whole sweep file."""
+
+    params: File = Field(description="params.yaml of the run that is varied, or a shipped name")
+    set: dict[str, Any] = Field({}, description="other values for keys of it, by dotted key")
+    target: Literal["CSX", "CPU", "GPU"] = Field("CSX", description="where trials run")
+    data: File | None = Field(
+        None,
+        description="as --data of train: a prep run, or a prep config that is run first; null: "
+        "data_dir of params",
+    )
+    steps: Count | None = Field(None, description="of a trial; null: runconfig.max_steps of params")
+    method: Literal["random", "grid"] = Field(
+        "random", description="grid: every combination of values"
+    )
+    samples: Count | None = Field(None, description="trials of a random search")
+    seed: int = Field(1, ge=0, description="of the draws; more samples keep the earlier ones")
+    keep_checkpoints: Literal["best", "all"] = Field(
+        "best", description="best: those of other finished trials are deleted"
+    )
+    parameters: dict[str, Parameter] = Field(
+        description="what is varied: learning_rate, initializer_std, embeddings_scale, or a dotted "
+        "key of params.yaml"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> "SweepConfig":
+        if not self.parameters:
+            raise ValueError("parameters: expected one or more")
+        both = sorted(self.set.keys() & self.parameters.keys())
+        if both:
+            raise ValueError(f"{both[0]} stands in set and in parameters")
+        if self.method == "random" and self.samples is None:
+            raise ValueError("method: random needs samples")
+        if self.method == "grid":
+            if self.samples is not None:
+                raise ValueError("samples is for method: random; a grid has as many as it has")
+            for name, parameter in self.parameters.items():
+                if parameter.values is None:
+                    raise ValueError(f"method: grid needs values for {name}, not a range")
+        return self
+
+
+def load_sweep(path: Path) -> tuple[SweepConfig, Loaded]:
+    """A sweep file, or the shipped one of a bare name such as `tiny`; with the lines of its keys.
+
+    `params` is relative to the file, when there is such a file. Raises ConfigError with one line:
+    FILE:LINE, key, what was expected, a did-you-mean.
+    """
+    file = find_config("sweep", path)
+    loaded = strict_yaml.load(file)
+    config = parse(SweepConfig, loaded)
+    beside = file.parent / config.params
+    return config.model_copy(update={"params": beside}) if beside.is_file() else config, loaded

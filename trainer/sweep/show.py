@@ -1,0 +1,71 @@
+"""A sweep for the terminal: what will run, and the table of what came out."""
+
+from collections.abc import Iterator, Mapping
+
+from rich.table import Table
+
+from pipeline.terminal import shown
+from trainer import flops
+from trainer.recipe import samples_in
+from trainer.report.page import short
+from trainer.sweep import results
+from trainer.sweep.plan import Plan
+from trainer.sweep.results import Result
+
+_MOST_ROWS = 20
+
+
+def planned(plan: Plan) -> Iterator[str]:
+    """What a sweep would do, a line each."""
+    params, config = plan.base.params, plan.config
+    schedule = params.train_input.schedule
+    tokens = samples_in(plan.steps, schedule) * params.model.max_position_embeddings
+    yield (
+        f"{len(plan.variants)} trials ({config.method}) of {plan.steps:,} steps, "
+        f"{short(tokens)} tokens each, {plan.flops:.3g} FLOPs in all"
+    )
+    yield (
+        f"proxy: {short(flops.parameter_count(params.model))} parameters, width "
+        f"{params.model.hidden_size}, {params.model.num_hidden_layers} layers, heads of "
+        f"{params.model.head_size}"
+    )
+    length = _length_of_rates(plan)
+    if length is not None and length != plan.steps:
+        yield (f"the schedule of the learning rate has {length:,} steps, a trial {plan.steps:,}")
+    for variant in plan.variants:
+        values = "  ".join(f"{name} {value}" for name, value in variant.trial.values.items())
+        yield f"trial {variant.trial.index:>4}  {values}"
+
+
+def _length_of_rates(plan: Plan) -> int | None:
+    rates = plan.base.params.optimizer.learning_rate
+    return None if isinstance(rates, float) else sum(rate.total_iters for rate in rates)
+
+
+def table(plan: Plan, found: Mapping[int, Result]) -> Table:
+    """The best trials, best first."""
+    names = list(plan.config.parameters)
+    out = Table("trial", *(shown(name) for name in names), "loss", "step", title_justify="left")
+    for column in out.columns:
+        column.justify = "right"
+    for result in results.ranked(found)[:_MOST_ROWS]:
+        loss = "diverged" if result.loss is None else f"{result.loss:.4f}"
+        cells = [shown(str(result.values[name])) for name in names]
+        out.add_row(str(result.trial), *cells, loss, f"{result.step:,}")
+    return out
+
+
+def summary(plan: Plan, found: Mapping[int, Result]) -> Iterator[str]:
+    """Lines below the table."""
+    left = len(found) - _MOST_ROWS
+    if left > 0:
+        yield f"{left} more in {results.NAME}"
+    lost = sum(result.loss is None for result in found.values())
+    if lost:
+        yield f"{lost} of {len(found)} trials diverged"
+    best = results.best(found)
+    if best is None:
+        yield "no trial has a loss"
+        return
+    values = "  ".join(f"{name} {value}" for name, value in best.values.items())
+    yield f"best: trial {best.trial}, loss {best.loss:.4f}  {values}"

@@ -1,0 +1,164 @@
+"""The story of a sweep: trials as ordinary runs -> results and page -> the best one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core import storage
+from pipeline.core.errors import (
+    ConfigError,
+    InputError,
+    IntegrityError,
+    PrepError,
+    ResourceError,
+    printable,
+)
+from pipeline.core.lock import hold
+from trainer import checkpoint, metrics, prepare
+from trainer.errors import LostRankError, TrainingError
+from trainer.progress import Say
+from trainer.report.series import Curves, read_curves
+from trainer.stop import Stopped, listening
+from trainer.sweep import page, processes, results
+from trainer.sweep.draws import Trial
+from trainer.sweep.plan import Plan, check_same
+from trainer.sweep.results import Result
+from trainer.sweep.variant import as_yaml
+
+TRIALS = "trials"
+_STEP_FAILED = TrainingError.exit_code
+_ERRORS: dict[int, type[PrepError]] = {
+    kind.exit_code: kind
+    for kind in (ConfigError, InputError, IntegrityError, ResourceError, LostRankError)
+}
+
+
+@dataclass
+class Sweep:
+    """A sweep under way. `data`: the prep run of all trials, None for the params file's own;
+    `found`: results by trial."""
+
+    plan: Plan
+    out: Path
+    data: Path | None
+    say: Say
+    found: dict[int, Result]
+
+    def command(self, trial: Trial) -> Sequence[str]:
+        """The arguments of `train` for a trial, whose params file is written."""
+        variant = self.plan.variants[trial.index]
+        params = self.out / TRIALS / f"{trial.name}.yaml"
+        head = f"Trial {trial.index} of {self.plan.path.name}: {shown(trial.values)}"
+        storage.publish(params, as_yaml(variant.sections, head))
+        words = [self.plan.config.target, "--params", str(params), "--mode", "train_and_eval"]
+        words += ["--model_dir", str(self.model_dir(trial)), "--max_steps", str(self.plan.steps)]
+        words += ["--logging", "ERROR"]
+        return words if self.data is None else [*words, "--data", str(self.data)]
+
+    def model_dir(self, trial: Trial) -> Path:
+        """Where a trial runs."""
+        return self.out / TRIALS / trial.name
+
+    def ended(self, trial: Trial, code: int, last_words: str) -> None:
+        """Note how a trial ended. Raises what ended it, if that was no step that failed."""
+        failed = code == _STEP_FAILED and last_words.startswith("error: ")
+        if code and not failed:
+            raise _trouble(trial, code, last_words)
+        result = self._result(trial, last_words.removeprefix("error: ") if failed else "")
+        self.found[trial.index] = result
+        results.write(self.out, self.found)
+        page.write(self.out, self.plan, self.found)
+        self._tell(result)
+        self.drop_checkpoints()
+
+    def _result(self, trial: Trial, failure: str) -> Result:
+        curves = self._curves(trial)
+        if failure:
+            return Result(
+                trial.index, trial.values, "diverged", curves.last_step, None, printable(failure)
+            )
+        measured = dict(curves.validation.get("loss", ()))
+        loss = measured.get(float(self.plan.steps))
+        if loss is None:
+            reason = "its validation loss is not finite"
+            return Result(trial.index, trial.values, "diverged", self.plan.steps, None, reason)
+        return Result(trial.index, trial.values, "done", self.plan.steps, loss)
+
+    def _curves(self, trial: Trial) -> Curves:
+        params, where = self.plan.variants[trial.index].params, self.model_dir(trial)
+        return read_curves(
+            where / metrics.TRAINING,
+            where / metrics.EVALUATION,
+            params.train_input.schedule,
+            params.model.max_position_embeddings,
+        )
+
+    def _tell(self, result: Result) -> None:
+        leader = results.best(self.found)
+        mark = " (best so far)" if leader is result else ""
+        outcome = f"loss {result.loss:.4f}{mark}" if result.loss is not None else "diverged"
+        done, all_of_them = len(self.found), len(self.plan.variants)
+        self.say(
+            f"Trial {result.trial} ({done} of {all_of_them}): {outcome}  {shown(result.values)}"
+        )
+
+    def drop_checkpoints(self) -> None:
+        """Delete the checkpoints of all trials that have ended but the best."""
+        if self.plan.config.keep_checkpoints == "all":
+            return
+        leader = results.best(self.found)
+        for index in self.found:
+            model_dir = self.model_dir(self.plan.variants[index].trial)
+            if leader is not None and leader.trial == index:
+                continue
+            for path in checkpoint.committed(model_dir):
+                storage.remove(path / "manifest.json")
+            if (model_dir / "checkpoints").is_dir():
+                storage.remove_tree(model_dir / "checkpoints")
+
+
+def run(plan: Plan, out: Path, jobs: int, say: Say) -> int:
+    """Run the trials of `plan` that have not ended, `jobs` at a time; the exit code: 0, or 128 +
+    signal.
+
+    Raises ConfigError when `out` holds another sweep, and what ended a trial other than a step that
+    failed, which counts as diverged.
+    """
+    with hold(out), listening() as stop:
+        check_same(out, plan)
+        found = {k: r for k, r in results.read(out).items() if k < len(plan.variants)}
+        waiting = [v.trial for v in plan.variants if v.trial.index not in found]
+        data = prepare.data_directories(plan.config.data).run if waiting else None
+        sweep = Sweep(plan, out, data, say, found)
+        sweep.drop_checkpoints()
+        if found:
+            say(f"{len(found)} of {len(plan.variants)} trials have ended before")
+        try:
+            processes.run_all(waiting, jobs, sweep.command, sweep.ended, stop)
+        except Stopped as stopped:
+            say(f"Stopped by {stopped}; run the same command to resume")
+            return stopped.exit_code
+        page.write(out, plan, found)
+    return 0
+
+
+def shown(values: Mapping[str, object]) -> str:
+    """Values for a line.
+
+    >>> shown({"learning_rate": 0.006, "model.nonlinearity": "relu"})
+    'learning_rate 0.006  model.nonlinearity relu'
+    """
+    return "  ".join(f"{name} {printable(str(value), 40)}" for name, value in values.items())
+
+
+def _trouble(trial: Trial, code: int, last_words: str) -> PrepError | Stopped:
+    """What the end of a trial is for the sweep."""
+    said = printable(last_words.removeprefix("error: "), 1000) or "nothing was said"
+    if code in (130, 143):
+        return Stopped(code - 128)
+    if code < 0:
+        return ResourceError(
+            f"trial {trial.index} was killed by signal {-code}, such as for want of memory; with "
+            "fewer --jobs the same command goes on"
+        )
+    return _ERRORS.get(code, PrepError)(f"trial {trial.index}: {said}")
