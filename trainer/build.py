@@ -91,6 +91,7 @@ def _prepare_directory(
     there = disk.standing(request.model_dir)
     disk.check(request.model_dir, disk.need(params.runconfig, weights, step, there), say)
     checkpoint.sweep(request.model_dir)
+    checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
     for name in (metrics.TRAINING, metrics.EVALUATION):
         metrics.cut_back(request.model_dir / name, step)
 

@@ -97,10 +97,9 @@ def test_the_loop_is_bit_identical(trainer, make_split, make_rows, name):
 
 def check_a_running_sum(weights, rows, streamed):
     """Leaves added one after the other, as everybody does: almost the same."""
-    other = plain_loop.train(weights, PLAIN, batches(rows), LEAF, running_sum)
-    for ours, theirs in zip(streamed[:10], other[:10], strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-6)
-    assert other != streamed
+    other = plain_loop.train(weights, PLAIN, batches(rows)[:10], LEAF, running_sum)
+    assert other == pytest.approx(streamed[:10], rel=1e-6)
+    assert other != streamed[:10]
 
 
 def running_sum(leaves):
