@@ -146,11 +146,13 @@ def hashes(directory: Path) -> dict[str, str]:
     return {p.name: hash_file(p) for p in directory.iterdir() if p.suffix in (".h5", ".json")}
 
 
-def test_workers_and_batches_change_no_byte(tmp_path: Path) -> None:
+def test_workers_and_batches_change_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = Samples(50, LM)
     found = []
     for workers, batch in ((0, 64), (2, 7), (3, 1)):
-        os.chdir(tmp_path)
+        monkeypatch.chdir(tmp_path)
         out = tmp_path / f"{workers}"
         convert_dataset_to_HDF5(
             dataset, out, samples_per_file=20, num_workers=workers, batch_size=batch

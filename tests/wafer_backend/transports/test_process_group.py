@@ -57,7 +57,7 @@ def test_a_lost_rank_ends_the_others_by_name(killed: int, how: signal.Signals):
         for process in others:
             _, errors = process.communicate(timeout=60)
             assert process.returncode != 0
-            assert "go on from the last checkpoint" in errors
+            assert "go on from the last checkpoint" in errors, (process.returncode, errors)
         assert time.monotonic() - ended < 30
     finally:
         for process in processes:
