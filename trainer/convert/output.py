@@ -30,9 +30,9 @@ def begin(out: Path, identity: dict[str, Any]) -> bool:
             for name, entry in known["files"].items():
                 storage.verify_file(out / name, entry["hash"])
             return True
-        storage.sweep_temps(out)
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and not all(p.name.startswith(storage.TEMP_MARK) for p in out.iterdir()):
         raise ConfigError(f"--out {out}: it holds other files; give a new directory")
+    storage.sweep_temps(out)
     storage.write_json(out / NAME, {"format": FORMAT, "conversion": identity})
     return False
 

@@ -191,6 +191,15 @@ def test_an_interrupted_conversion_has_no_config_json_and_goes_on(
     assert storage.tree_hash(tmp_path / "hf") == storage.tree_hash(tmp_path / "once")
 
 
+def test_a_conversion_killed_before_its_first_record_goes_on(trained, tmp_path: Path):
+    out, _, _ = trained()
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / f"{storage.TEMP_MARK}conversion.json-1-ab").write_text("{")
+    convert(out, "wafermill", "hf", tmp_path / "hf")
+    convert(out, "wafermill", "hf", tmp_path / "once")
+    assert storage.tree_hash(tmp_path / "hf") == storage.tree_hash(tmp_path / "once")
+
+
 def test_a_damaged_checkpoint_is_refused(trained, tmp_path: Path):
     out, _, _ = trained()
     file = next(checkpoint.newest(out).glob("weights-*"))
