@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -196,12 +195,16 @@ class _Beats:
                     self._heard[other] = now, time.monotonic()
 
     def _give_up(self, other: int) -> None:
-        """End this process: its main thread may wait inside torch.distributed for ever."""
-        print(
+        """End this process: its main thread may wait inside torch.distributed for ever.
+
+        The message goes to the file itself: torch's excepthook replaces `sys.stderr` while the main
+        thread tells why it ends.
+        """
+        line = (
             f"rank {self._ranks.rank}: rank {other} has been silent for {self._liveness:g} s; go "
-            "on from the last checkpoint",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            "on from the last checkpoint\n"
+        )
+        os.write(2, line.encode())
         os._exit(LOST)
 
 
