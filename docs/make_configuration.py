@@ -8,7 +8,7 @@ import enum
 import json
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -66,7 +66,7 @@ NAMES = {
     int: "integer", float: "number", str: "text", bool: "true or false", Path: "path",
     JsonValue: "condition",
 }  # fmt: skip
-Seen = frozenset[type[BaseModel]]
+Seen = set[tuple[str, type[BaseModel]]]  # by section
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 HEAD = """\
@@ -123,23 +123,50 @@ def document() -> str:
 
 
 def sections(
-    model: type[BaseModel], prefix: str = "", title: str = "Top level", seen: Seen = frozenset()
+    model: type[BaseModel],
+    prefix: str = "",
+    title: str = "Top level",
+    seen: Seen | None = None,
+    common: Sequence[str] = (),
 ) -> Iterator[str]:
-    """A table of the model's own fields, then one for every model inside it, each model once."""
+    """A table of the model's own fields, then one for every model inside it, each once a section.
+
+    `common`: fields that the table above has in the same words.
+    """
+    seen = set() if seen is None else seen
     fields = model.model_fields.items()
-    plain = [row(f"{prefix}{n}", f) for n, f in fields if prefix or not models_in(f.annotation)]
+    own = [(n, f) for n, f in fields if n not in common]
+    plain = [row(f"{prefix}{n}", f) for n, f in own if prefix or not models_in(f.annotation)]
     if plain:
-        yield f"### {title}\n\n{' '.join((model.__doc__ or '').split())}\n"
+        also = f" Also {', '.join(f'`{n}`' for n in common)}, as above." if common else ""
+        yield f"### {title}\n\n{' '.join((model.__doc__ or '').split())}{also}\n"
         yield "| key | type | unit | default | meaning |\n| --- | --- | --- | --- | --- |"
         yield "\n".join(plain) + "\n"
     for name, info in fields:
         inner = models_in(info.annotation)
         shown = f"{prefix}{name}[]" if is_list(info.annotation) else f"{prefix}{name}"
-        for one in inner:
-            if one not in seen:
-                seen |= {one}
-                words = one.__name__ if prefix else "required" if info.is_required() else "optional"
-                yield from sections(one, f"{shown}.", f"`{shown}` ({words})", seen)
+        shared = () if prefix else in_all(inner)
+        for place, one in enumerate(inner):
+            section = shown.partition(".")[0]
+            if (section, one) not in seen:
+                seen.add((section, one))
+                needed = "required" if info.is_required() else "optional"
+                words = one.__name__ if prefix or len(inner) > 1 else needed
+                yield from sections(
+                    one, f"{shown}.", f"`{shown}` ({words})", seen, shared if place else ()
+                )
+
+
+def in_all(models: Sequence[type[BaseModel]]) -> list[str]:
+    """Fields that all of several models have, the same in every word."""
+    first, *others = models or [BaseModel]
+    return [
+        name
+        for name, info in first.model_fields.items()
+        if all(row(name, other.model_fields[name]) == row(name, info)
+               for other in others if name in other.model_fields)
+        and all(name in other.model_fields for other in others)
+    ]  # fmt: skip
 
 
 def row(dotted: str, info: FieldInfo) -> str:
@@ -246,14 +273,13 @@ def is_list(annotation: Any) -> bool:
     return get_origin(annotation) is tuple or any(is_list(a) for a in get_args(annotation))
 
 
-def main() -> int:
-    """Write the file, or compare it."""
-    text = document()
+def write_or_compare(target: Path, text: str) -> int:
+    """Write the file; with --check, exit code 1 when it is out of date."""
     if "--check" in sys.argv[1:]:
-        return 0 if TARGET.read_text(encoding="utf-8") == text else 1
-    TARGET.write_text(text, encoding="utf-8")
+        return 0 if target.read_text(encoding="utf-8") == text else 1
+    target.write_text(text, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(TARGET, document()))

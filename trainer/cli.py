@@ -1,23 +1,21 @@
 """The `train` command: parses, calls, prints; no logic."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
-from pipeline.core.errors import PrepError, printable
 from trainer import cli_evaluate, cli_generate, cli_plan, cli_report, cli_sweep
 from trainer import cli_options as options
 from trainer.allocator import keep_freed_memory
 from trainer.cli_convert import app as convert_app
+from trainer.cli_errors import one_line_errors
 from trainer.cli_jobs import app as jobs_app
 from trainer.cli_options import LogLevel, TargetName, without_effect
 from trainer.cli_scaling import app as scaling_app
 from trainer.cli_targets import Targets
+from trainer.job import INTERRUPTED
 from trainer.plan import compile_only as show_plan
 from trainer.plan import validate_only as check_only
-from trainer.progress import Say
 from trainer.request import Request
 from trainer.run import run
 
@@ -132,17 +130,12 @@ def train(
     )
     quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
     action = show_plan if compile_only else check_only if validate_only else run
-    raise typer.Exit(_with_one_line_errors(action, request, _say_nothing if quiet else _say))
-
-
-def _with_one_line_errors(action: Callable[[Request, Say], int], request: Request, say: Say) -> int:
-    try:
-        return action(request, say)
-    except PrepError as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    with one_line_errors():
+        try:
+            code = action(request, _say_nothing if quiet else _say)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+    raise typer.Exit(code)
 
 
 def _say(line: str) -> None:

@@ -1,8 +1,5 @@
 """The `train convert` commands: parse, call, print; no logic."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +8,14 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.core.config_model import Bytes
-from pipeline.core.errors import ConfigError, PrepError, printable
+from pipeline.core.errors import ConfigError
+from trainer.cli_errors import one_line_errors
 from trainer.cli_targets import Targets
 from trainer.convert.diff import compare
 from trainer.convert.families import FAMILIES
 from trainer.convert.job import Request
 from trainer.convert.job import convert as run
 from trainer.convert.listing import listing
-from wafer_backend.errors import BackendError
 
 app = typer.Typer(
     cls=Targets,
@@ -103,7 +100,7 @@ def convert(
     ] = False,
 ) -> None:
     """Convert the weights of one model from one format to another."""
-    with _one_line_errors():
+    with one_line_errors():
         request = Request(
             checkpoint=checkpoint,
             source=src_fmt,
@@ -132,7 +129,7 @@ def diff(
     ] = False,
 ) -> None:
     """Compare names, shapes, dtypes and values of all tensors, one at a time."""
-    with _one_line_errors():
+    with one_line_errors():
         found = compare(left, right, tolerance, unsafe_pickle)
         for difference in found.differences:
             print(f"{difference.name}: {difference.what}")
@@ -151,13 +148,3 @@ def _shard_bytes(text: str) -> int:
     if size < 1:
         raise ConfigError(f"--hf-shard-size {text}: expected at least 1 byte")
     return size
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (BackendError, PrepError) as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        code = error.exit_code if isinstance(error, PrepError) else 2
-        raise typer.Exit(code) from error

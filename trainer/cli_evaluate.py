@@ -3,43 +3,27 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.core.errors import ConfigError, PrepError, printable
+from trainer.cli_errors import one_line_errors
+from trainer.cli_loaded import (
+    CheckpointDir,
+    DeviceName,
+    DeviceOption,
+    ModelDir,
+    ModelTokenizer,
+    read_model,
+)
 from trainer.cli_options import TargetName
-from trainer.errors import as_prep_errors
+
+if TYPE_CHECKING:
+    from trainer.evaluation.loaded import LoadedModel
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
-
-class DeviceName(StrEnum):
-    """Where a model computes."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-ModelDir = Annotated[
-    Path | None, typer.Option("--model_dir", "-o", help="Model directory: its last checkpoint.")
-]
-CheckpointDir = Annotated[
-    Path | None, typer.Option("--checkpoint", help="A checkpoint, in place of --model_dir.")
-]
-ModelTokenizer = Annotated[
-    Path | None,
-    typer.Option(
-        "--tokenizer",
-        help="tokenizer.json of the model, or the prep run directory of its data; default: the "
-        "one in --model_dir, or GPT-2's for 50,257 ids.",
-    ),
-]
-DeviceOption = Annotated[DeviceName, typer.Option("--device", help="What it computes on.")]
 BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows at once.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -55,8 +39,16 @@ Examples:
   train lm-eval --model_dir out --data-dir tasks --tasks piqa,arc_easy --num_fewshot 5 --limit 100
 
 \b
-Needs the extra: pip install 'wafermill[eval]'. DATA_DIR/TASK/{train,validation,test}.jsonl
-have the documents of a task: docs/evaluation.md.
+Needs the extra: pip install 'wafermill[eval]'. Nothing is fetched: DATA_DIR/TASK/SPLIT.jsonl
+has the documents of a task, one JSON object a line, in the fields of its data set:
+  hellaswag       validation  activity_label, ctx_a, ctx_b, endings, label
+  piqa            validation  goal, sol1, sol2, label
+  winogrande      validation  sentence, option1, option2, answer
+  lambada_openai  test        text
+  arc_easy        test        question, choices {text, label}, answerKey
+  arc_challenge   test        question, choices {text, label}, answerKey
+  openbookqa      test        question_stem, choices {text, label}, answerKey
+Examples of --num_fewshot come from train.jsonl. How to get the files: docs/evaluation.md.
 """
 CROWS_PAIRS_EXAMPLES = """\b
 Examples:
@@ -106,7 +98,7 @@ def evaluate(
 
 
 def lm_eval(
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="Files of the tasks.")],
+    data_dir: Annotated[Path, typer.Option("--data-dir", help="Files: TASK/SPLIT.jsonl.")],
     model_dir: ModelDir = None,
     checkpoint: CheckpointDir = None,
     tasks: Annotated[
@@ -125,23 +117,23 @@ def lm_eval(
 ) -> None:
     """Run lm-eval's tasks from local files."""
     from trainer.evaluation import lm_eval_tasks
-    from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
     from trainer.evaluation.show import print_scores
 
     with one_line_errors():
-        names = lm_eval_tasks.names(tasks) if tasks else tuple(lm_eval_tasks.TASKS)
+        names = lm_eval_tasks.names(tasks)
         wanted = lm_eval_tasks.Wanted(names, data_dir, num_fewshot, limit, batch_size)
-        found = find_checkpoint(place_of(model_dir, checkpoint))
-        vocabulary = tokenizer_for(tokenizer, found)
-        results = lm_eval_tasks.run_tasks(load_model(found, device.value), vocabulary, wanted)
+        loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
+        results = lm_eval_tasks.run_tasks(
+            loaded, vocabulary, wanted, lambda line: print(line, file=sys.stderr)
+        )
     mean = lm_eval_tasks.mean_accuracy(results)
     if as_json:
-        about = {"step": found.step, "checkpoint_hash": found.hash, "num_fewshot": num_fewshot}
-        print(json.dumps(about | {"limit": limit, "results": results, "mean_acc": mean}))
+        about = _identity(loaded) | {"num_fewshot": num_fewshot, "limit": limit}
+        described = {name: scores.described() for name, scores in results.items()}
+        print(json.dumps(about | {"results": described, "mean_acc": mean}))
         return
-    print_scores(results)
-    if mean is not None:
-        print(f"mean acc of {len(results)} tasks, {num_fewshot} examples in a prompt: {mean:.4f}")
+    print_scores({name: scores.numbers() for name, scores in results.items()})
+    print(f"mean acc of {len(results)} tasks, {num_fewshot} examples in a prompt: {mean:.4f}")
 
 
 def crows_pairs(
@@ -160,41 +152,23 @@ def crows_pairs(
 ) -> None:
     """Measure bias by CrowS-Pairs, overall and in nine categories."""
     from trainer.evaluation.crows_pairs import measure, read_pairs
-    from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
     from trainer.evaluation.sentences import likelihoods
     from trainer.evaluation.show import print_scores
 
     with one_line_errors():
         pairs = read_pairs(data_file, limit)
-        found = find_checkpoint(place_of(model_dir, checkpoint))
-        vocabulary = tokenizer_for(tokenizer, found)
-        loaded = load_model(found, device.value)
+        loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
         biases = measure(pairs, lambda texts: likelihoods(loaded, vocabulary, texts, batch_size))
     results = {name: dataclasses.asdict(bias) for name, bias in biases.items()}
     if as_json:
-        about = {"step": found.step, "checkpoint_hash": found.hash}
-        print(json.dumps(about | {"results": results}))
+        print(json.dumps(_identity(loaded) | {"results": results}))
         return
     print_scores(results)
 
 
-def place_of(model_dir: Path | None, checkpoint: Path | None) -> Path:
-    """The one of both that is given. Raises ConfigError."""
-    place = checkpoint or model_dir
-    if place is None or (checkpoint is not None and model_dir is not None):
-        raise ConfigError("give --model_dir DIR or --checkpoint DIR")
-    return place
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """An error is one line on stderr and its exit code."""
-    try:
-        with as_prep_errors():
-            yield
-    except PrepError as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from error
+def _identity(model: "LoadedModel") -> dict[str, Any]:
+    """What JSON says of the checkpoint."""
+    return {"step": model.checkpoint.step, "checkpoint_hash": model.checkpoint.hash}
 
 
 def register(app: typer.Typer) -> None:

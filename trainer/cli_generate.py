@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 
 from pipeline.core.errors import ConfigError, InputError
-from trainer.cli_evaluate import (
-    HELP,
+from trainer.cli_errors import one_line_errors
+from trainer.cli_loaded import (
     CheckpointDir,
     DeviceName,
     DeviceOption,
     ModelDir,
     ModelTokenizer,
-    one_line_errors,
-    place_of,
+    read_model,
 )
 
 EXAMPLES = """\b
@@ -58,7 +57,6 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write text that goes on from a prompt."""
-    from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
     from trainer.generation.sampling import Sampling
     from trainer.generation.text import Wish, for_terminal
     from trainer.generation.text import generate as run
@@ -66,10 +64,10 @@ def generate(
     with one_line_errors():
         wish = Wish(max_new_tokens, Sampling(temperature, top_k, top_p), seed)
         text = _prompt(prompt, prompt_file)
-        found = find_checkpoint(place_of(model_dir, checkpoint))
-        vocabulary = tokenizer_for(tokenizer, found)
-        made = run(load_model(found, device.value), vocabulary, text, wish)
+        loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
+        made = run(loaded, vocabulary, text, wish)
     if as_json:
+        found = loaded.checkpoint
         about = {"checkpoint": str(found.path), "step": found.step, "prompt": text, "seed": seed}
         print(json.dumps(about | dataclasses.asdict(made)))
     else:
@@ -89,4 +87,6 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add `train generate` to the `train` app."""
-    app.command(name="generate", epilog=EXAMPLES, context_settings=HELP)(generate)
+    app.command(
+        name="generate", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    )(generate)

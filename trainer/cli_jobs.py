@@ -1,18 +1,14 @@
 """The `train jobs` commands: parse, call, print; no logic."""
 
 import json
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from pipeline.core.errors import PrepError, printable
+from trainer.cli_errors import one_line_errors
 from trainer.job_table import table
-from wafer_backend.errors import BackendError
 from wafer_backend.jobs import JobStore, as_json, parse_labels
 
 NOUN = "job"
@@ -43,7 +39,7 @@ def get(
     ] = OutputName.table,
 ) -> None:
     """List jobs: those that are queued or running, or all."""
-    with _one_line_errors():
+    with one_line_errors():
         jobs = [job for job in JobStore.default().jobs() if everything or job.active]
         if output is OutputName.json:
             print(json.dumps([as_json(job) for job in jobs], indent=1))
@@ -56,7 +52,7 @@ def cancel(
     words: Annotated[list[str], typer.Argument(metavar="[job] ID", help="Id of the job.")],
 ) -> None:
     """Stop a run: it writes a checkpoint and exits with 143."""
-    with _one_line_errors():
+    with one_line_errors():
         for name in _without_noun(words):
             JobStore.default().cancel(name)
             print("Job canceled successfully")
@@ -70,7 +66,7 @@ def label(
     ],
 ) -> None:
     """Set and remove labels of a job."""
-    with _one_line_errors():
+    with one_line_errors():
         name, *labels = _without_noun(words)
         JobStore.default().label(name, parse_labels(labels, removals=True))
         print(f"{name} labeled")
@@ -79,13 +75,3 @@ def label(
 def _without_noun(words: list[str]) -> list[str]:
     """`csctl cancel job ID` names the kind of thing first; here it may be left out."""
     return words[1:] if words[0] == NOUN and len(words) > 1 else words
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (BackendError, PrepError) as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        code = error.exit_code if isinstance(error, PrepError) else 2
-        raise typer.Exit(code) from error

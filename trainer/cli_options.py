@@ -27,6 +27,7 @@ class ModeName(StrEnum):
     eval = "eval"
     train_and_eval = "train_and_eval"
     eval_all = "eval_all"
+    infer = "infer"
 
 
 class TransportOption(StrEnum):
@@ -82,7 +83,8 @@ Mode = Annotated[
         "--mode",
         "-m",
         help="What to do; default: train, with evaluation where there is validation data; "
-        "eval_all: every checkpoint of --model_dir.",
+        "eval_all: every checkpoint of --model_dir; infer: go on from the prompts of "
+        "inference_input.",
     ),
 ]
 ModelDir = Annotated[Path, typer.Option("--model_dir", "-o", help="Directory of the run.")]

@@ -2,13 +2,12 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.core.errors import PrepError, printable
+from trainer.cli_errors import one_line_errors
 
 EXAMPLES = """\b
 Examples:
@@ -79,16 +78,13 @@ def plan(
     from trainer.plan_write import write_params
 
     wish = Wish(params_count, flops, tokens, params, mup)
-    try:
+    with one_line_errors():
         hand = data_at_hand(data) if data else None
         shape = (hand.vocab_size, hand.max_sequence_length) if hand else (None, None)
         chosen = choose(wish, *shape)
         planned = plan_run(chosen, num_csx=num_csx, inference_tokens=inference_tokens, data=hand)
         if write is not None:
             write_params(write, chosen)
-    except PrepError as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from error
     if as_json:
         print(json.dumps(dataclasses.asdict(planned), indent=1))
         return

@@ -1,14 +1,11 @@
 """`train report` and `train card`: parse, call, print; no logic."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.core.errors import PrepError, printable
+from trainer.cli_errors import one_line_errors
 
 _REPORT_EXAMPLES = """\b
 Examples:
@@ -43,7 +40,7 @@ def report(model_dir: _ModelDir, data: _Data = None) -> None:
     """Write MODEL_DIR/report.html."""
     from trainer.report import write_report
 
-    with _one_line_errors():
+    with one_line_errors():
         print(write_report(model_dir, data or ()))
 
 
@@ -57,7 +54,7 @@ def card(
     """Write a model card in Markdown."""
     from trainer.report import write_card
 
-    with _one_line_errors():
+    with one_line_errors():
         print(write_card(model_dir, out, data or ()))
 
 
@@ -65,12 +62,3 @@ def register(app: typer.Typer) -> None:
     """Add `train report` and `train card` to the `train` app."""
     app.command(name="report", epilog=_REPORT_EXAMPLES, context_settings=_HELP)(report)
     app.command(name="card", epilog=_CARD_EXAMPLES, context_settings=_HELP)(card)
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except PrepError as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from error

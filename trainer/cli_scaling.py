@@ -1,15 +1,12 @@
 """The `train scaling` commands: parse, call, print; no logic."""
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.core.errors import PrepError, printable
+from trainer.cli_errors import one_line_errors
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +53,7 @@ def fit(
     from trainer.scaling.power_law import fit as fit_law
     from trainer.scaling.runs import read_points
 
-    with _one_line_errors():
+    with one_line_errors():
         law = fit_law(read_points(runs), irreducible)
         if out is not None:
             law_file.write(out, law)
@@ -80,19 +77,10 @@ def predict(
     """Predict the loss of a compute-optimal model."""
     from trainer.scaling import law_file, show
 
-    with _one_line_errors():
+    with one_line_errors():
         found = None if law is None else law_file.read(law)
         prediction = show.prediction(found, show.flops_of(flops))
         if as_json:
             print(json.dumps(prediction, indent=1))
         else:
             print("\n".join(show.predicted(prediction)))
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except PrepError as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from error

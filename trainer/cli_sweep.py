@@ -1,12 +1,12 @@
 """The `train sweep` command: parses, calls, prints; no logic."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.core.errors import ConfigError, PrepError, printable
+from pipeline.core.errors import ConfigError
+from trainer.cli_errors import one_line_errors
 
 EXAMPLES = """\b
 Examples:
@@ -41,11 +41,8 @@ def sweep(
     ] = None,
 ) -> None:
     """Search hyperparameters on a proxy: random or grid, resumable, with muTransfer."""
-    try:
+    with one_line_errors():
         code = _sweep(file, out, data, jobs, dry_run, _carried_over(transfer, write))
-    except PrepError as error:
-        print(f"error: {printable(str(error), 2000)}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from error
     raise typer.Exit(code)
 
 

@@ -116,19 +116,27 @@ def _boolean_hint(error: Any) -> str:
 
 
 def _model_at(model: type[BaseModel], location: list[str]) -> type[BaseModel] | None:
-    current: type[BaseModel] | None = model
+    """The model at a place; of a union the one whose tag, a value it has, stands next."""
+    options = [model]
     for name in location:
-        if name.isdigit() or current is None:
+        if name.isdigit():
             continue
-        info = current.model_fields.get(name)
-        current = _model_in(info.annotation) if info else None
-    return current
+        fields = [option.model_fields[name] for option in options if name in option.model_fields]
+        if fields:
+            options = [found for info in fields for found in _models_in(info.annotation)]
+        else:
+            options = [option for option in options if _has_tag(option, name)] or options
+    return options[0] if options else None
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((m for a in get_args(annotation) if (m := _model_in(a))), None)
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _has_tag(model: type[BaseModel], tag: str) -> bool:
+    return any(tag in get_args(info.annotation) for info in model.model_fields.values())
 
 
 def _did_you_mean(model: type[BaseModel], location: list[str]) -> str:

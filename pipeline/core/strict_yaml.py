@@ -30,6 +30,8 @@ class Loaded:
     path: Path
     value: Any
     lines: dict[str, int]
+    repeated: tuple[str, ...] = ()
+    """Dotted keys that stand there twice, with equal values; only a `Builder` that takes such."""
 
     def where(self, dotted: str) -> str:
         """`FILE:LINE` of a dotted key, or of its nearest parent that stands in the file."""
@@ -39,8 +41,8 @@ class Loaded:
 
 
 @dataclass
-class _Open:
-    """A mapping or sequence being read."""
+class Open:
+    """A mapping or sequence being read; `key`: of the value that comes next."""
 
     value: dict[str, Any] | list[Any]
     path: str
@@ -48,17 +50,26 @@ class _Open:
 
 
 @dataclass
-class _Builder:
+class Builder:
+    """Makes plain data of a parser's events, strictly.
+
+    A subclass that takes more overrides `take` (an event), `resolve` (a scalar), `place` (a value)
+    or `repeat` (a key that is there already).
+    """
+
     path: Path
     lines: dict[str, int] = field(default_factory=dict)
-    stack: list[_Open] = field(default_factory=list)
+    stack: list[Open] = field(default_factory=list)
     root: Any = None
     documents: int = 0
+    repeated: list[str] = field(default_factory=list)
 
     def fail(self, event: yaml.Event, message: str) -> ConfigError:
+        """The error at the line of an event."""
         return ConfigError(f"{self.path}:{_line(event)}: {message}")
 
     def take(self, event: yaml.Event) -> None:
+        """Read one event. Raises ConfigError for what is refused."""
         match event:
             case yaml.DocumentStartEvent():
                 self.documents += 1
@@ -67,44 +78,48 @@ class _Builder:
             case yaml.AliasEvent():
                 raise self.fail(event, f"aliases (*{event.anchor}) are not allowed; write it out")
             case yaml.ScalarEvent():
-                self.refuse_tag_and_anchor(event)
-                self.scalar(event)
+                self._refuse_tag_and_anchor(event)
+                self._scalar(event)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                self.refuse_tag_and_anchor(event)
-                self.open(event)
+                self._refuse_tag_and_anchor(event)
+                self._open(event)
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
                 self.stack.pop()
 
-    def refuse_tag_and_anchor(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+    def _refuse_tag_and_anchor(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
         if event.tag not in (None, "!"):
             raise self.fail(event, f"tags ({printable(str(event.tag))}) are not allowed")
         if event.anchor is not None:
             raise self.fail(event, f"anchors (&{event.anchor}) are not allowed; write it out")
 
-    def open(self, event: yaml.Event) -> None:
+    def _open(self, event: yaml.Event) -> None:
         if len(self.stack) >= MAX_DEPTH:
             raise self.fail(event, f"more than {MAX_DEPTH} nested levels")
         value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
         path = self.place(event, value)
-        self.stack.append(_Open(value, path))
+        self.stack.append(Open(value, path))
 
-    def scalar(self, event: yaml.ScalarEvent) -> None:
+    def _scalar(self, event: yaml.ScalarEvent) -> None:
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.value, dict) and top.key is None:
-            self.key(event, top)
+            self._key(event, top)
         else:
             self.place(event, self.resolve(event))
 
-    def key(self, event: yaml.ScalarEvent, top: _Open) -> None:
+    def _key(self, event: yaml.ScalarEvent, top: Open) -> None:
         name = str(event.value)
         dotted = f"{top.path}.{name}" if top.path else name
         if name == "<<":
             raise self.fail(event, "merge keys (<<) are not allowed; write the keys out")
         if name in top.value:
-            first = self.lines[dotted]
-            raise self.fail(event, f"duplicate key {printable(dotted)} (first on line {first})")
-        self.lines[dotted] = _line(event)
+            self.repeat(event, dotted)
+        self.lines.setdefault(dotted, _line(event))
         top.key = name
+
+    def repeat(self, event: yaml.Event, dotted: str) -> None:
+        """A key that its mapping has already. Raises ConfigError."""
+        first = self.lines[dotted]
+        raise self.fail(event, f"duplicate key {printable(dotted)} (first on line {first})")
 
     def place(self, event: yaml.Event, value: Any) -> str:
         """Put a value where it belongs; returns its dotted path."""
@@ -124,6 +139,7 @@ class _Builder:
         return path
 
     def resolve(self, event: yaml.ScalarEvent) -> Any:
+        """The value of a scalar."""
         text = str(event.value)
         if event.style is not None:
             return text
@@ -156,25 +172,27 @@ def scalar_value(text: str) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
-def load(path: Path) -> Loaded:
-    """Read a strict YAML file whose top level is a mapping.
+def load(path: Path, builder: Builder | None = None) -> Loaded:
+    """Read a YAML file whose top level is a mapping; strictly, or as `builder` does.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    text = _read(path)
-    value, lines = _parse(path, text)
-    if not isinstance(value, dict):
+    builder = builder or Builder(path)
+    _feed(builder, _read(path))
+    if not isinstance(builder.root, dict):
         raise ConfigError(f"{path}:1: expected a mapping of keys to values at the top level")
-    return Loaded(path, value, lines)
+    return Loaded(path, builder.root, builder.lines, tuple(builder.repeated))
 
 
 def loads_value(text: str) -> Any:
     """The value of one YAML fragment such as `--set key=VALUE` takes. Raises ConfigError."""
-    return _parse(Path("--set"), text)[0]
+    builder = Builder(Path("--set"))
+    _feed(builder, text)
+    return builder.root
 
 
-def _parse(path: Path, text: str) -> tuple[Any, dict[str, int]]:
-    builder = _Builder(path)
+def _feed(builder: Builder, text: str) -> None:
+    path = builder.path
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             builder.take(event)
@@ -184,7 +202,6 @@ def _parse(path: Path, text: str) -> tuple[Any, dict[str, int]]:
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}:1: not valid YAML: {printable(str(error))}") from error
-    return builder.root, builder.lines
 
 
 def _read(path: Path) -> str:

@@ -1,27 +1,24 @@
-"""What the pages of a report share: the guards that text from data passes, and number formats.
+"""What the pages of a report share: number formats, and texts with what does not show set apart.
 
-Every value passes two guards on its way into a page: control, format and other invisible characters
-are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped.
+What every value passes on its way into a page stands in `pipeline.core.page`.
 """
 
 import functools
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from pipeline.core.page import is_hidden, page_environment, spelled
 from pipeline.provenance.cluster_summary import SizeBin
 
-__all__ = ["Part", "page_environment", "parts_of", "render_page", "short", "size_label"]
+__all__ = ["Part", "parts_of", "render_page", "report_environment", "short", "size_label"]
 
 _PACKAGE = "pipeline.report"
 
-_HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -51,44 +48,23 @@ def parts_of(counts: Mapping[str, int], labels: Mapping[str, str] | None = None)
 
 def render_page(template: str, **values: Any) -> bytes:
     """The page that a template of this package makes of `values`, in UTF-8."""
-    return page_environment().get_template(template).render(values).encode()
+    return report_environment().get_template(template).render(values).encode()
 
 
 @functools.cache
-def page_environment(package: str = _PACKAGE) -> Environment:
-    """Where pages are made: the templates of `package`, those of the report for names that it has
-    not, and the guards that text from data passes."""
-
-    def template(name: str) -> str:
-        own = resources.files(package).joinpath(name)
-        found = own if own.is_file() else resources.files(_PACKAGE).joinpath(name)
-        return found.read_text("utf-8")
-
-    environment = Environment(
-        autoescape=True,
-        finalize=_visible,
-        loader=FunctionLoader(template),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
+def report_environment(package: str = _PACKAGE) -> Environment:
+    """The templates of `package`, those of the report for names that it has not."""
+    return page_environment(
+        (package, _PACKAGE),
+        {
+            "n": number,
+            "short": short,
+            "size": _size,
+            "share": _share,
+            "marked": _marked,
+            "pieces": _pieces,
+        },
     )
-    environment.filters |= {
-        "n": number,
-        "short": short,
-        "size": _size,
-        "share": _share,
-        "marked": _marked,
-        "pieces": _pieces,
-    }
-    return environment
-
-
-def _visible(value: Any) -> Any:
-    """Spell out the invisible characters of a string; other values and markup stay as they are."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "".join(_spelled(c) if _is_hidden(c) else c for c in value)
 
 
 def _marked(text: str) -> Markup:
@@ -98,11 +74,11 @@ def _marked(text: str) -> Markup:
     &lt;b&gt;<span class="ctl">\\x1b</span>[31m
     """
     pieces = []
-    for hidden, characters in groupby(text, key=_is_hidden):
+    for hidden, characters in groupby(text, key=is_hidden):
         if hidden:
-            spelled = "".join(map(_spelled, characters))
-            kind = "ctl space" if spelled.strip("\\nrt") == "" else "ctl"
-            pieces.append(Markup('<span class="{}">{}</span>').format(kind, spelled))
+            shown = "".join(map(spelled, characters))
+            kind = "ctl space" if shown.strip("\\nrt") == "" else "ctl"
+            pieces.append(Markup('<span class="{}">{}</span>').format(kind, shown))
         else:
             pieces.append(escape("".join(characters)))
     return Markup("").join(pieces)
@@ -119,14 +95,6 @@ def _pieces(pieces: Sequence[tuple[str, bool]]) -> Markup:
         for text, differs in pieces
     )
     return Markup("").join(marked)
-
-
-def _is_hidden(character: str) -> bool:
-    return unicodedata.category(character) in _HIDDEN
-
-
-def _spelled(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 def number(value: int) -> str:

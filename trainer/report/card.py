@@ -7,9 +7,11 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import yaml
 
+from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
 from trainer.report.data import Exposed
 from trainer.report.facts import Facts, peak
 from trainer.report.page import percent, significant
@@ -181,14 +183,15 @@ def _training(facts: Facts) -> Iterator[str]:
         [
             ("steps", f"{facts.step:,}"),
             ("batch", f"{sizes} sequences"),
-            ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13)"),
+            ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13"
+                               f"{', of dense weights' if facts.sparse else ''})"),
             ("precision", facts.model.precision),
-            ("optimizer", f"{o.optimizer_type}, betas {o.betas[0]:g} and {o.betas[1]:g}, "
-                          f"eps {o.eps:g}, weight decay {o.weight_decay:g}"),
+            ("optimizer", _optimizer(o)),
+            *_sparsity(facts),
             ("gradient norm limit", clip),
             ("peak learning rate", f"{peak(o):g}"),
             ("learning rate", decay),
-            ("initial weights", f"truncated normal, sigma {facts.model.initializer.std:g}, "
+            ("initial weights", f"{_in_words(facts.model.initializer)}, "
                                 f"seed {facts.record.get('weights_seed', UNKNOWN)}"),
             ("order of the data", f"{facts.record.get('order', 'keyed')}, "
                                   f"seed {facts.record.get('seed', UNKNOWN)}"),
@@ -196,13 +199,49 @@ def _training(facts: Facts) -> Iterator[str]:
     )  # fmt: skip
 
 
+def _optimizer(config: OptimizerConfig) -> str:
+    """Its name and own keys: `AdamW, betas 0.9 and 0.95, eps 1e-08, weight decay 0.1`."""
+    own = config.model_dump(exclude=set(OptimizerConfig.model_fields))
+    words = [f"{key.replace('_', ' ')} {_value(value)}" for key, value in own.items()]
+    return ", ".join([config.optimizer_type, *words])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(map(_value, value))
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return f"{value:g}"
+
+
+def _sparsity(facts: Facts) -> Iterator[tuple[str, str]]:
+    """A row for every group of pruned weights; shares that follow a schedule are in run.json."""
+    for group in facts.sparse:
+        level = group["sparsity"]
+        if isinstance(level, dict):
+            level = level.get("value")
+        share = "a scheduled share" if level is None else f"{level:.1%}"
+        where = ", ".join(f"`{glob}`" for glob in group["param_filter"])
+        yield "sparsity", f"{group['algorithm']}, {share} of {where}"
+
+
+def _in_words(rule: Initializer) -> str:
+    """`truncated normal, sigma 0.02`, or the name and numbers of another distribution."""
+    name = rule.name.replace("_", " ")
+    if isinstance(rule, TruncatedNormal | Normal):
+        return f"{name}, sigma {rule.std:g}"
+    return ", ".join([name, *(f"{key} {value}" for key, value in rule if key != "name")])
+
+
 def _schedule(facts: Facts) -> str:
     parts = []
     for each in facts.record["optimizer"]["learning_rate"]:
-        ends = [f"{v:g}" for k, v in each.items() if k.endswith("learning_rate") and v is not None]
         first, last = each.get("initial_learning_rate"), each.get("end_learning_rate")
-        span = f"{first:g} to {last:g}" if first is not None and last is not None else ends[0]
-        parts.append(f"{each['scheduler']} {span} in {each['total_iters']:,} steps")
+        if first is None:
+            first = each.get("learning_rate")
+        span = "" if first is None else f" {first:g}" if last is None else f" {first:g} to {last:g}"
+        length = f" in {each['total_iters']:,} steps" if "total_iters" in each else ""
+        parts.append(f"{each['scheduler']}{span}{length}")
     return ", then ".join(parts)
 
 

@@ -1,7 +1,6 @@
 """What a run is and has come to, from the files of its model_dir alone."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,9 +11,11 @@ from pydantic import ValidationError
 from pipeline.core.errors import InputError
 from pipeline.core.order import Schedule, samples_before_step
 from trainer import checkpoint, flops, metrics, record
-from trainer.config import ModelConfig, OptimizerConfig
+from trainer.config import ModelConfig, Optimizer, OptimizerConfig
+from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.report.series import Curves, read_curves
 from trainer.scaling.laws import FITTED_FLOPS, loss_at, predicted_loss
+from trainer.schedule import peak as peak_of
 
 SOFTWARE = ("wafermill", "torch", "numpy", "safetensors", "tokenizers", "h5py")
 
@@ -51,7 +52,7 @@ class Facts:
     model_dir: Path
     record: dict[str, Any]
     model: ModelConfig
-    optimizer: OptimizerConfig
+    optimizer: Optimizer
     schedule: Schedule
     curves: Curves
     checkpoints: tuple[SavedCheckpoint, ...]
@@ -66,6 +67,12 @@ class Facts:
     def step(self) -> int:
         """The last step that is done."""
         return max(self.curves.last_step, *(c.step for c in self.checkpoints), 0)
+
+    @property
+    def sparse(self) -> list[dict[str, Any]]:
+        """The groups of pruned weights; none in a dense run."""
+        found: list[dict[str, Any]] = self.record.get(record.SPARSITY, [])
+        return found
 
     @property
     def parameters(self) -> int:
@@ -133,7 +140,7 @@ def read_facts(model_dir: Path) -> Facts:
     known = record.completed(known)
     try:
         model = ModelConfig.model_validate_json(json.dumps(known["model"]))
-        optimizer = OptimizerConfig.model_validate_json(json.dumps(known["optimizer"]))
+        optimizer = ANY_OPTIMIZER.validate_json(json.dumps(known["optimizer"]))
         schedule = tuple((int(step), int(size)) for step, size in known["batch_size_schedule"])
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise InputError(
@@ -192,11 +199,4 @@ def _text(value: Any) -> str:
 
 def peak(optimizer: OptimizerConfig) -> float:
     """The largest learning rate of a schedule."""
-    rates = optimizer.learning_rate
-    if isinstance(rates, float):
-        return rates
-    return max(max(_ends(scheduler.model_dump())) for scheduler in rates)
-
-
-def _ends(scheduler: dict[str, Any]) -> Sequence[float]:
-    return [float(value) for key, value in scheduler.items() if key.endswith("learning_rate")]
+    return peak_of(optimizer.learning_rate)

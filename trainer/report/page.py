@@ -1,22 +1,18 @@
-"""The pages of the trainer: one file each, no script, no request.
+"""The pages of the trainer: one file each, no script, no request; and their number formats.
 
-Every value passes two guards on its way into a page: characters that do not show are spelled out
-(`\\x1b`, `\\u202e`), then the text is HTML-escaped.
+What every value passes on its way into a page stands in `pipeline.core.page`.
 """
 
 import functools
-import unicodedata
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment
 
+from pipeline.core.page import page_environment
 from trainer.progress import size
 
 __all__ = ["render"]
 
-_HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
 _SHARED = "trainer.report"
 
 
@@ -28,38 +24,9 @@ def render(package: str, template: str, **values: Any) -> bytes:
 @functools.cache
 def _environment(package: str) -> Environment:
     """Templates of `package`, those of this one for names that it has not."""
-
-    def template(name: str) -> str:
-        own = resources.files(package).joinpath(name)
-        found = own if own.is_file() else resources.files(_SHARED).joinpath(name)
-        return found.read_text("utf-8")
-
-    environment = Environment(
-        autoescape=True,
-        finalize=_visible,
-        loader=FunctionLoader(template),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "n": count,
-        "g": significant,
-        "short": short,
-        "size": size,
-        "percent": percent,
-    }
-    return environment
-
-
-def _visible(value: Any) -> Any:
-    """Spell out the characters of a string that do not show; other values and markup stay."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "".join(
-        c.encode("unicode_escape").decode() if unicodedata.category(c) in _HIDDEN else c
-        for c in value
+    return page_environment(
+        (package, _SHARED),
+        {"n": count, "g": significant, "short": short, "size": size, "percent": percent},
     )
 
 

@@ -1,6 +1,5 @@
 """What a prep run tells of the data: sources, licences, decisions; read from its tables."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.provenance.document_table import DocumentTable
+from trainer.json_file import read_json
 
 _COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]
 UNKNOWN = "unknown"
@@ -70,7 +70,9 @@ class _Counts:
 
 def read_prepared(run: Path, split: str) -> Prepared:
     """Raises InputError for a directory that is no finished prep run, IntegrityError for damage."""
-    manifest, ledger = _json(run / layout.MANIFEST), _json(run / layout.LEDGER)
+    manifest, ledger = (
+        read_json(run / name, "finished prep run") for name in (layout.MANIFEST, layout.LEDGER)
+    )
     try:
         books = ledger_from_dict(ledger)
         config, manifest_hash = str(manifest["config"]), str(manifest["seal"])
@@ -84,15 +86,6 @@ def read_prepared(run: Path, split: str) -> Prepared:
         tuple(_sources(books, counts)),
         tuple((what, rule, n) for (what, rule), n in sorted(counts.decisions.items())),
     )
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError(f"{path.parent}: not a finished prep run: no {path.name}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
 
 
 def _counted(run: Path, split: str) -> _Counts:

@@ -1,7 +1,7 @@
 """The audit report of a run: one HTML file without scripts that loads nothing.
 
 It shows what was looked for, what matched, what was decided and where the rest of the data came
-from. Texts may be hostile; the templates escape, see `pipeline.report.page`.
+from. Texts may be hostile; the templates escape, see `pipeline.core.page`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from pipeline.provenance.disclosure.facts import (
     WorkFacts,
 )
 from pipeline.provenance.disclosure.flow import diagram
-from pipeline.report.page import page_environment, parts_of
+from pipeline.report.page import parts_of, report_environment
 
 __all__ = ["audit_page", "limits"]
 
@@ -51,7 +51,7 @@ def audit_page(disclosure: Disclosure) -> bytes:
     """The audit report in UTF-8; a pure function of `disclosure`."""
     facts = disclosure.facts
     sources = list(facts.sources)
-    template = page_environment(_TEMPLATES).get_template("audit.html.j2")
+    template = report_environment(_TEMPLATES).get_template("audit.html.j2")
     return template.render(
         d=disclosure,
         facts=facts,

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from pipeline.core.errors import printable
-from pipeline.report.page import page_environment
+from pipeline.report.page import report_environment
 
 __all__ = ["markdown_page", "plain"]
 
@@ -56,7 +56,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    shared = page_environment().filters
+    shared = report_environment().filters
     environment.filters |= {name: shared[name] for name in ("n", "short", "size", "share")}
     environment.filters["md"] = plain
     return environment

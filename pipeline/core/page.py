@@ -1,0 +1,65 @@
+"""HTML pages that need no script and no network, and show text from data as it is.
+
+Every value passes two guards on its way into a page: control, format and other invisible characters
+are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped.
+"""
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+__all__ = ["is_hidden", "page_environment", "spelled"]
+
+_HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
+
+
+def page_environment(
+    packages: Sequence[str], filters: Mapping[str, Callable[..., Any]]
+) -> Environment:
+    """Where pages are made: a template of the first of `packages` that has one of its name, with
+    `filters` and both guards."""
+
+    def template(name: str) -> str:
+        found = [resources.files(package).joinpath(name) for package in packages]
+        return next((file for file in found if file.is_file()), found[-1]).read_text("utf-8")
+
+    environment = Environment(
+        autoescape=True,
+        finalize=_visible,
+        loader=FunctionLoader(template),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= filters
+    return environment
+
+
+def is_hidden(character: str) -> bool:
+    """Whether a character does not show.
+
+    >>> is_hidden("\\u202e"), is_hidden("\\n"), is_hidden(" ")
+    (True, True, False)
+    """
+    return unicodedata.category(character) in _HIDDEN
+
+
+def spelled(character: str) -> str:
+    """A character that does not show as its escape.
+
+    >>> print(spelled("\\u202e"))
+    \\u202e
+    """
+    return character.encode("unicode_escape").decode()
+
+
+def _visible(value: Any) -> Any:
+    """Spell out the hidden characters of a string; other values and markup stay as they are."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(spelled(c) if is_hidden(c) else c for c in value)
