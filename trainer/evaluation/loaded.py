@@ -17,6 +17,10 @@ from trainer.checkpoint import Checkpoint
 from trainer.config import ModelConfig
 from trainer.model import GPT
 
+_TOKENIZER_HINT = (
+    "give --tokenizer RUN (the prep run directory of its data) or --tokenizer tokenizer.json"
+)
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -72,11 +76,14 @@ def model_config(found: Checkpoint) -> ModelConfig:
         ) from error
 
 
-def tokenizer_for(wanted: Path | None, found: Checkpoint) -> TokenizerDefinition:
+def tokenizer_for(
+    wanted: Path | None, found: Checkpoint, *, hint: str = _TOKENIZER_HINT
+) -> TokenizerDefinition:
     """The tokenizer of a model: the file or directory named, the tokenizer.json of its model
     directory, or GPT-2's for a vocabulary of its size.
 
-    Raises ConfigError when there is none, or it has more ids than the model.
+    Raises ConfigError when there is none, with `hint` for what to do, or when it has more ids than
+    the model.
     """
     vocabulary, beside = model_config(found).vocab_size, found.path.parent.parent / layout.TOKENIZER
     if wanted is not None:
@@ -87,8 +94,8 @@ def tokenizer_for(wanted: Path | None, found: Checkpoint) -> TokenizerDefinition
         definition = load_definition(GPT2)
     else:
         raise ConfigError(
-            f"{found.path}: which tokenizer? Its vocabulary of {vocabulary:,} is not GPT-2's; give "
-            "--tokenizer RUN (the prep run directory of its data) or --tokenizer tokenizer.json"
+            f"{found.path}: which tokenizer? Its vocabulary of {vocabulary:,} is not GPT-2's; "
+            f"{hint}"
         )
     if definition.vocab_size > vocabulary:
         raise ConfigError(

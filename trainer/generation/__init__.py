@@ -1,5 +1,5 @@
-"""Text from a trained model: `train generate`.
+"""Text from a trained model: `train generate`, and `train --mode infer` for many prompts.
 
-Limits: no cache of keys and values, so every new token costs a forward pass over the context; one
-text at a time; of a context longer than the MSL the model sees the last MSL tokens.
+Limits: of a context longer than the MSL the model sees the last MSL tokens, and a new one costs a
+forward pass over all of them; prompts go on together greedily only, and up to the MSL.
 """

@@ -41,10 +41,9 @@ def choose(logits_V: F64, sampling: Sampling, uniform: float) -> int:
     >>> [choose(np.log([0.2, 0.5, 0.3]), Sampling(), u) for u in (0.49, 0.51, 0.81)]
     [1, 2, 0]
     """
-    ids = np.argsort(-logits_V, kind="stable")
     if sampling.temperature == 0:
-        return int(ids[0])
-    ids = ids[: sampling.top_k]
+        return int(logits_V.argmax())
+    ids = np.argsort(-logits_V, kind="stable")[: sampling.top_k]
     weight = np.exp((logits_V[ids] - logits_V[ids[0]]) / sampling.temperature)
     share = np.cumsum(weight) / weight.sum()
     if sampling.top_p is not None:

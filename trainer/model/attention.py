@@ -1,7 +1,7 @@
 """Causal self-attention: one, some or all heads of K and V; positions by rotation or by bias.
 
 Shapes: B sequences, S tokens, D width of the residual stream, H heads of Q, K heads of K and V, E =
-D / H width of a head.
+D / H width of a head; N of S columns, the last ones, of a text that is cached.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
+from trainer.model.cache import LayerCache
 from trainer.model.positions import Rotation, alibi_bias, rotate
 from trainer.model.vsl import segment_mask
 
@@ -21,11 +22,12 @@ class Geometry:
     """What all layers of one forward pass share.
 
     `mask`: see `additive_mask`; None: every token attends to itself and all earlier ones.
-    `rotation`: of Q and K, or None.
+    `rotation`: of Q and K, or None. `past`: what the layer has seen before, never in training.
     """
 
     mask: Tensor | None
     rotation: Rotation | None
+    past: LayerCache | None = None
 
 
 class WideLinear(nn.Linear):
@@ -61,7 +63,10 @@ class Attention(nn.Module):
     def forward(self, x_BSD: Tensor, geometry: Geometry) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
         with self._precision(x_BSD.device):
-            mixed_BHSE = self._mix(*self._projected(x_BSD, geometry), geometry.mask)
+            q_BHSE, k_BKSE, v_BKSE = self._projected(x_BSD, geometry)
+            if geometry.past is not None:
+                k_BKSE, v_BKSE = geometry.past.extended(k_BKSE, v_BKSE)
+            mixed_BHSE = self._mix(q_BHSE, k_BKSE, v_BKSE, geometry.mask)
         out: Tensor = self.output(mixed_BHSE.transpose(1, 2).flatten(2))
         return out
 
@@ -80,7 +85,7 @@ class Attention(nn.Module):
             v_BKSE,
             attn_mask=mask,
             dropout_p=self.dropout_rate if self.training else 0.0,
-            is_causal=mask is None,
+            is_causal=mask is None and q_BHSE.shape[2] == k_BKSE.shape[2],
             scale=self.scale,
             enable_gqa=self.kv_heads < self.heads,
         )
@@ -117,6 +122,23 @@ def additive_mask(x_BSD: Tensor, span_BS: Tensor | None, alibi_heads: int) -> Te
     if alibi_heads:
         bias = alibi_bias(length, alibi_heads, device).unsqueeze(0)
     return torch.where(seen, bias, float("-inf"))
+
+
+def mask_of_next(pads_B: Tensor, first: int, length: int, alibi_heads: int) -> Tensor | None:
+    """As `additive_mask`, for the queries of columns first to `length` of texts that begin behind
+    `pads_B` columns: fp32 (B, 1 or H, N, S). Pads attend to themselves, so that no query is without
+    a key. None where nothing but later tokens are left out, and those by `first` alone."""
+    device = pads_B.device
+    if not (alibi_heads or bool(pads_B.any())) and (first == 0 or first + 1 == length):
+        return None
+    key_S = torch.arange(length, device=device)
+    query_N1 = key_S[first:, None]
+    inside_B1S = key_S >= pads_B[:, None, None]
+    seen_BNS = ((key_S < query_N1) & inside_B1S) | (key_S == query_N1)
+    bias = torch.zeros((), device=device)
+    if alibi_heads:
+        bias = alibi_bias(length, alibi_heads, device, first)
+    return torch.where(seen_BNS.unsqueeze(1), bias, float("-inf"))
 
 
 def logits_scale(config: ModelConfig) -> float | None:

@@ -1,17 +1,19 @@
 """The decoder family: GPT-2, GPT-J, GPT-NeoX and Llama are configs of it.
 
-Shapes: B sequences, S tokens (MSL), D hidden size, H heads, V vocabulary. Sources: Cerebras-GPT
-(arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14.
+Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, H heads, V
+vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from trainer import flops
 from trainer.config import ModelConfig
-from trainer.model.attention import Attention, Geometry, additive_mask
+from trainer.model.attention import Attention, Geometry, additive_mask, mask_of_next
+from trainer.model.cache import KVCache
 from trainer.model.feed_forward import FeedForward
 from trainer.model.initialization import initialize
 from trainer.model.loss import LabelLosses
@@ -86,10 +88,29 @@ class GPT(nn.Module):
         if positions is None:
             positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
         x_BSD = self.dropout(self._embedded(input_ids_BS, positions))
-        geometry = self._geometry(x_BSD, positions, attention_span_BS)
+        mask = additive_mask(x_BSD, attention_span_BS, self._alibi_heads)
+        geometry = self._geometry(mask, x_BSD.dtype, positions)
         for block in self.blocks:
             x_BSD = block(x_BSD, geometry)
         return _scaled(self.read_out(self.final_norm(x_BSD)), self.config.output_logits_scale)
+
+    def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
+        """(B, N) integer token ids, the columns of texts that follow those in `cache` -> (B, V),
+        logits of the tokens after them. The cache takes the columns up.
+
+        First all columns of the prompts, pads before the shorter ones, then as many as are new.
+        Equal to the last column of `logits` but for rounding.
+        """
+        first, length = cache.filled, cache.filled + input_ids_BN.shape[1]
+        columns_N = torch.arange(first, length, device=input_ids_BN.device)
+        positions_BN = (columns_N - cache.pads.unsqueeze(1)).clamp(min=0)
+        x_BND = self.dropout(self._embedded(input_ids_BN, positions_BN))
+        mask = mask_of_next(cache.pads, first, length, self._alibi_heads)
+        geometry = self._geometry(mask, x_BND.dtype, positions_BN)
+        for block, past in zip(self.blocks, cache.layers, strict=True):
+            x_BND = block(x_BND, replace(geometry, past=past))
+        x_BD = self.final_norm(x_BND[:, -1])
+        return _scaled(self.read_out(x_BD), self.config.output_logits_scale)
 
     def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(sum of the losses of counted labels in nats, number of counted labels); both 0-d.
@@ -116,14 +137,17 @@ class GPT(nn.Module):
             x_BSD = x_BSD + sinusoids(positions, self.config.hidden_size).to(x_BSD.dtype)
         return _scaled(x_BSD, self.config.embeddings_scale)
 
-    def _geometry(self, x_BSD: Tensor, positions: Tensor, span_BS: Tensor | None) -> Geometry:
+    @property
+    def _alibi_heads(self) -> int:
+        """Heads that ALiBi biases."""
+        return self.config.num_heads if self.config.position_embedding_type == "alibi" else 0
+
+    def _geometry(self, mask: Tensor | None, dtype: torch.dtype, positions: Tensor) -> Geometry:
         """Made once per forward pass, for all layers."""
-        config, kind = self.config, self.config.position_embedding_type
-        alibi = kind == "alibi"
-        mask = additive_mask(x_BSD, span_BS, alibi_heads=config.num_heads if alibi else 0)
+        config = self.config
         if mask is not None and config.precision != "float16":
-            mask = mask.to(x_BSD.dtype)
-        if kind != "rotary":
+            mask = mask.to(dtype)
+        if config.position_embedding_type != "rotary":
             return Geometry(mask, None)
         dims = config.rotary_dim or config.hidden_size // config.num_heads
         turn = rotation(positions, dims, config.rope_theta, interleaved=config.rotary_interleaved)

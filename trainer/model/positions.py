@@ -86,12 +86,13 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + between[: heads - power]
 
 
-def alibi_bias(length: int, heads: int, device: torch.device) -> Tensor:
+def alibi_bias(length: int, heads: int, device: torch.device, first: int = 0) -> Tensor:
     """(H, S, S) fp32: -slope * (i - j) for query i and key j <= i; keys after it are not masked.
 
+    With `first`, (H, S - first, S): for the queries from there on.
     Distances within a segment of a packed row are those of its columns, so VSL needs nothing more.
     """
     index_S = torch.arange(length, device=device)
-    distance_SS = (index_S.unsqueeze(1) - index_S).to(torch.float32)
+    distance_SS = (index_S[first:].unsqueeze(1) - index_S).to(torch.float32)
     slopes_H = torch.tensor(alibi_slopes(heads), dtype=torch.float32, device=device)
     return -slopes_H[:, None, None] * distance_SS

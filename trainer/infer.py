@@ -1,0 +1,163 @@
+"""`--mode infer`: a checkpoint goes on from prompts, greedily, into MODEL_DIR/predictions."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from pipeline import layout
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.tokenizers.definition import TokenizerDefinition
+from trainer.checkpoint import Checkpoint
+from trainer.config import InferenceInput, Params
+from trainer.evaluation.loaded import LoadedModel, load_model, model_config, tokenizer_for
+from trainer.generation.greedy import Continuation, Ending, continue_greedily
+from trainer.generation.prompts import Prompt, PromptReader
+from trainer.generation.text import decoded
+from trainer.prepare import DataDirectories
+from trainer.progress import Rate, Say
+from wafer_backend.compiled import Target
+
+DIRECTORY = "predictions"
+
+
+@dataclass
+class Tally:
+    """What was written: tokens, and continuations by what ended them."""
+
+    tokens: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A checkpoint, the prompts it goes on from, and how. `log_steps`: batches between lines."""
+
+    found: Checkpoint
+    tokenizer: TokenizerDefinition
+    prompts: list[Prompt]
+    section: InferenceInput
+    target: Target
+    device: str
+    threads: int
+    log_steps: int
+
+    def run(self, model_dir: Path, say: Say, between_batches: Callable[[], None]) -> Path:
+        """Write MODEL_DIR/predictions/step_X.jsonl, a line for each prompt, in their order; its
+        path. Nothing is there before all lines are. `between_batches` may raise to give up.
+
+        Raises ResourceError when it cannot be written.
+        """
+        torch.set_num_threads(self.threads)
+        path = model_dir / DIRECTORY / f"step_{self.found.step:07d}.jsonl"
+        loaded = load_model(self.found, self.device)
+        say(f"Loaded checkpoint {self.found.path} (step {self.found.step})")
+        started, tally = time.monotonic(), Tally()
+        storage.publish(path, self._lines(loaded, tally, say, between_batches))
+        ended = ", ".join(f"{reason} {count:,}" for reason, count in sorted(tally.ended.items()))
+        say(f"Predictions: {path}: {tally.tokens:,} tokens; ended by {ended}")
+        seconds = time.monotonic() - started
+        say(f"Processed {len(self.prompts)} inference sample(s) in {seconds:.2f} seconds.")
+        return path
+
+    def _lines(
+        self, loaded: LoadedModel, tally: Tally, say: Say, between_batches: Callable[[], None]
+    ) -> Iterator[bytes]:
+        rate, ids = Rate(), self.tokenizer.vocab_size
+        count, size = len(self.prompts), self.section.batch_size
+        for step, first in enumerate(range(0, count, size), 1):
+            between_batches()
+            batch = self.prompts[first : first + size]
+            started = time.monotonic()
+            rows = [prompt.ids for prompt in batch]
+            made = continue_greedily(loaded, rows, self._ending, ids=ids)
+            rate.add(len(batch), time.monotonic() - started)
+            for prompt, continuation in zip(batch, made, strict=True):
+                tally.tokens += len(continuation.ids)
+                tally.ended[continuation.ended] += 1
+                yield self._line(prompt, continuation)
+            if step % self.log_steps == 0 or rate.samples == count:
+                say(
+                    f"| Infer Device={self.target}, Step={step}, Prompts={rate.samples} of "
+                    f"{count}, Rate={rate.overall:.2f} samples/sec"
+                )
+
+    @property
+    def _ending(self) -> Ending:
+        return Ending(self.tokenizer.eos_id, self.section.stop_sequences, self.section.max_tokens)
+
+    def _line(self, prompt: Prompt, made: Continuation) -> bytes:
+        line = {
+            "file": prompt.file.name,
+            prompt.unit: prompt.number,
+            "prompt": prompt.text,
+            "continuation": decoded(self.tokenizer, made.ids),
+            "tokens": made.ids,
+            "ended": made.ended,
+        }
+        return json.dumps(line).encode() + b"\n"
+
+
+def planned(
+    params: Params, directories: DataDirectories, found: Checkpoint, target: Target
+) -> Inference:
+    """What the params ask for, checked; nothing is computed.
+
+    Raises ConfigError where nothing names prompts, or keys, tokenizer and model do not fit;
+    InputError for a prompt that cannot be read or is too long.
+    """
+    section = params.inference_input or InferenceInput()
+    place = _place(section, directories)
+    tokenizer = _tokenizer(directories, found)
+    model = model_config(found)
+    for token in (token for word in section.stop_sequences for token in word):
+        if token >= model.vocab_size:
+            raise ConfigError(
+                f"inference_input.stop_sequences: there is no token {token:,} in a vocabulary of "
+                f"{model.vocab_size:,}"
+            )
+    return Inference(
+        found=found,
+        tokenizer=tokenizer,
+        prompts=PromptReader(tokenizer, model, section).read(place),
+        section=section,
+        target=target,
+        device="cuda" if target == "GPU" else params.runconfig.device,
+        threads=params.runconfig.threads,
+        log_steps=params.runconfig.log_steps,
+    )
+
+
+def _place(section: InferenceInput, directories: DataDirectories) -> Path:
+    if section.data_dir is not None:
+        return section.data_dir
+    if directories.run is None:
+        raise ConfigError(
+            "no prompts: set inference_input.data_dir in the params file (.jsonl, .txt, or a "
+            "directory of .h5), or give --data RUN for the rows of its validation data"
+        )
+    if directories.validation is None:
+        raise InputError(
+            f"--data {directories.run}: there is no hdf5/validation to go on from; set "
+            "inference_input.data_dir"
+        )
+    return directories.validation
+
+
+def _tokenizer(directories: DataDirectories, found: Checkpoint) -> TokenizerDefinition:
+    """That of `--data`, which must be the model's, else the one beside the model, else GPT-2's."""
+    run = directories.run
+    if run is None or not (run / layout.TOKENIZER).is_file():
+        return tokenizer_for(None, found, hint="give --data RUN, the prep run of its data")
+    tokenizer, vocabulary = tokenizer_for(run, found), model_config(found).vocab_size
+    if tokenizer.vocab_size != vocabulary:
+        raise ConfigError(
+            f"--data {run}: its tokenizer has {tokenizer.vocab_size:,} ids, but model.vocab_size "
+            f"of {found.path} is {vocabulary:,}; give the run that the model was trained on"
+        )
+    return tokenizer
