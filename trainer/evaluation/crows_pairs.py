@@ -8,6 +8,7 @@ pseudo-likelihood of the paper, which is for masked models.
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,10 @@ def read_pairs(path: Path, limit: int | None = None) -> list[Pair]:
         raise InputError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     rows: Iterable[Mapping[str, object]]
     rows = _json_rows(path, text) if path.suffix == ".jsonl" else csv.DictReader(io.StringIO(text))
-    pairs = [_pair(path, number, row) for number, row in enumerate(rows, 1)][:limit]
+    try:
+        pairs = [_pair(path, number, row) for number, row in enumerate(rows, 1)][:limit]
+    except csv.Error as error:
+        raise InputError(f"{path}: not a csv file: {error}") from error
     if not pairs:
         raise InputError(f"{path}: no pairs")
     return pairs
@@ -82,7 +86,9 @@ def _bias(differences: Sequence[float]) -> Bias:
 
 def _json_rows(path: Path, text: str) -> list[Mapping[str, object]]:
     rows: list[Mapping[str, object]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -93,11 +99,20 @@ def _json_rows(path: Path, text: str) -> list[Mapping[str, object]]:
     return rows
 
 
+def _is_text(value: object) -> bool:
+    """Not blank, and of characters that UTF-8 has; JSON can name surrogates, which it has not."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return re.search("[\ud800-\udfff]", value) is None
+
+
 def _pair(path: Path, number: int, row: Mapping[str, object]) -> Pair:
     values = [row.get(column) for column in _COLUMNS]
     for column, value in zip(_COLUMNS, values, strict=True):
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{path}, pair {number}: no {column}; expected {', '.join(_COLUMNS)}")
+        if not _is_text(value):
+            raise InputError(
+                f"{path}, pair {number}: no text in {column}; expected {', '.join(_COLUMNS)}"
+            )
     more, less, category = map(str, values)
     if category not in CATEGORIES:
         raise InputError(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 try:
     from lm_eval.api.model import TemplateLM
+    from tqdm import tqdm
 except ImportError:  # `run_tasks` says so; tools that import every module get past this one
     TemplateLM = object
 
@@ -36,6 +37,11 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
         self._loaded = loaded
         self._tokenizer = tokenizer
         self._batch_size = batch_size
+        self._truncated: set[tuple[str, int]] = set()
+
+    def n_truncated(self, task: str) -> int:
+        """Documents of a task with a context that was cut so far."""
+        return sum(name == task for name, _ in self._truncated)
 
     @property
     def eot_token_id(self) -> int:
@@ -47,6 +53,27 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
     ) -> list[int]:
         """Token ids; no special tokens are ever added."""
         return encoded(self._tokenizer, string)
+
+    def loglikelihood(
+        self, requests: "Requests", disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Nats of every continuation after its context, and whether it is the likeliest one.
+
+        Raises InputError for a continuation of more than MSL tokens.
+        """
+        length = self._loaded.config.max_position_embeddings
+        texts = []
+        for request in requests:
+            context, continuation = self._encode_pair(*request.args)
+            if len(continuation) > length:
+                raise InputError(
+                    f"{request.task_name}, document {request.doc_id} (from 0): an answer has "
+                    f"{len(continuation):,} tokens, the model sees {length:,}"
+                )
+            if len(context) + len(continuation) > length + 1:
+                self._truncated.add((request.task_name, request.doc_id))
+            texts.append((request.args, context, continuation))
+        return self._loglikelihood_tokens(texts, disable_tqdm=disable_tqdm)
 
     def loglikelihood_rolling(
         self, requests: "Requests", disable_tqdm: bool = False
@@ -76,8 +103,13 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
         texts = [(context, continuation) for _, context, continuation in requests]
-        try:
-            scores = score_all(self._loaded, texts, self._batch_size)
-        except InputError as error:
-            raise InputError(f"lm-eval: {error}") from error
+        with tqdm(total=len(texts), desc="texts scored", disable=disable_tqdm) as bar:
+            scores = score_all(self._loaded, texts, self._batch_size, bar.update)
         return [(score.logprob, score.is_greedy) for score in scores]
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """As lm-eval: spaces between both belong to the continuation, no context is EOS."""
+        if not context.strip():
+            return [self.eot_token_id], self.tok_encode(context + continuation)
+        pair: tuple[list[int], list[int]] = super()._encode_pair(context, continuation)
+        return pair

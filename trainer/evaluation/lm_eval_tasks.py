@@ -8,35 +8,24 @@ import importlib.metadata
 import importlib.util
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
+from trainer.evaluation.lm_eval_documents import TASKS, LocalTask, Split, read_task
 from trainer.evaluation.loaded import LoadedModel
 
-TASKS: dict[str, str] = {
-    "hellaswag": "hellaswag/hellaswag.yaml",
-    "piqa": "piqa/piqa.yaml",
-    "winogrande": "winogrande/default.yaml",
-    "lambada_openai": "lambada/lambada_openai.yaml",
-    "arc_easy": "arc/arc_easy.yaml",
-    "arc_challenge": "arc/arc_challenge.yaml",
-    "openbookqa": "openbookqa/openbookqa.yaml",
-}
-"""The seven tasks of Cerebras-GPT (arXiv 2304.03208), and where lm-eval keeps their configs."""
-
-SPLITS = ("train", "validation", "test")
 _SPLIT_KEYS = {"train": "training_split", "validation": "validation_split", "test": "test_split"}
+_SHARES = ("acc", "acc_norm")
 _SEED = 1234
 """Of the examples in prompts: lm-eval's default."""
-
-Metrics = dict[str, float | int]
 
 
 @dataclass(frozen=True)
@@ -51,86 +40,142 @@ class Wanted:
     batch_size: int = 8
 
 
-def run_tasks(
-    loaded: LoadedModel, tokenizer: TokenizerDefinition, wanted: Wanted
-) -> dict[str, Metrics]:
-    """Metrics of every task by name: those of lm-eval, their standard errors, and `samples`.
+@dataclass(frozen=True)
+class TaskScores:
+    """What came out for one task.
 
-    Raises ConfigError without the extra or for a task that is not known, InputError for missing or
-    damaged files.
+    `evaluated`, `examples`: splits, as of `LocalTask`; `samples`: documents; `truncated`: those of
+    them with a prompt that the model did not see whole; `metrics`: lm-eval's by name, and the
+    standard error of each share as `NAME_stderr`.
     """
-    files = {task: task_files(wanted.data_dir, task) for task in wanted.tasks}
+
+    evaluated: Split
+    examples: Split | None
+    samples: int
+    truncated: int
+    metrics: Mapping[str, float]
+
+    def numbers(self) -> dict[str, float | int]:
+        """Columns of a table."""
+        return {"samples": self.samples, "truncated": self.truncated, **self.metrics}
+
+    def described(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"evaluated": self.evaluated, "examples": self.examples, **self.numbers()}
+
+
+def run_tasks(
+    loaded: LoadedModel,
+    tokenizer: TokenizerDefinition,
+    wanted: Wanted,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, TaskScores]:
+    """Scores of every task by name. `say` hears where examples come from the evaluated file.
+
+    Raises ConfigError without the extra, InputError for missing or damaged files and for an answer
+    of more tokens than the model sees.
+    """
+    local = [read_task(wanted.data_dir, name, wanted.num_fewshot) for name in wanted.tasks]
     _need_lm_eval()
-    import datasets
     from lm_eval.evaluator import evaluate
-    from lm_eval.tasks import TaskManager
 
     from trainer.evaluation.lm_eval_model import WafermillLM
 
+    for task in local:
+        if task.examples == task.evaluated:
+            say(f"{task.name}: examples are other documents of {task.evaluated}.jsonl itself")
     model = WafermillLM(loaded, tokenizer, wanted.batch_size)
     with tempfile.TemporaryDirectory(prefix="lm-eval-") as scratch:
-        for task, splits in files.items():
-            config = task_config(task, splits, wanted.num_fewshot, Path(scratch) / "cache")
-            storage.publish(Path(scratch) / f"{task}.yaml", yaml.safe_dump(config).encode())
-        manager = TaskManager(include_path=scratch, include_defaults=False)
-        try:
-            tasks = manager.load(list(files))
-        except (datasets.exceptions.DatasetGenerationError, ValueError, KeyError) as error:
-            raise InputError(
-                f"{wanted.data_dir}: lm-eval cannot read the tasks: {error}; see "
-                "docs/evaluation.md for the files it expects"
-            ) from error
-        for task in tasks["tasks"].values():
-            task.set_fewshot_seed(_SEED)
-        found = evaluate(model, tasks, limit=wanted.limit, log_samples=False)
-    return {task: _metrics(found, task) for task in wanted.tasks}
-
-
-def task_files(data_dir: Path, task: str) -> dict[str, Path]:
-    """Split -> file of one task. Raises ConfigError for an unknown task, InputError without a file
-    to evaluate on."""
-    if task not in TASKS:
-        raise ConfigError(f"--tasks {task}: expected some of {', '.join(TASKS)}")
-    files = {split: data_dir / task / f"{split}.jsonl" for split in SPLITS}
-    found = {split: path for split, path in files.items() if path.is_file()}
-    if not found.keys() & {"validation", "test"}:
-        raise InputError(
-            f"{data_dir / task}: expected validation.jsonl or test.jsonl, the documents of the "
-            "task as its data set has them (docs/evaluation.md)"
+        tasks = load_tasks(local, wanted.num_fewshot, Path(scratch))
+        # Without bootstrap: lm-eval's starts processes and prints to stdout.
+        found = evaluate(
+            model, {"tasks": tasks}, limit=wanted.limit, bootstrap_iters=0, log_samples=False
         )
-    return found
+    return {task.name: _scores(task, found, model.n_truncated(task.name)) for task in local}
 
 
-def task_config(
-    task: str, files: Mapping[str, Path], num_fewshot: int, cache: Path
-) -> dict[str, Any]:
-    """lm-eval's config of a task, with these files in the place of its data set."""
+def load_tasks(local: Sequence[LocalTask], num_fewshot: int, directory: Path) -> dict[str, Any]:
+    """lm-eval's tasks by name, their documents put into files of `directory`, which has to stay."""
+    from lm_eval.tasks import TaskManager
+
+    for task in local:
+        for split, lines in task.lines.items():
+            storage.publish(directory / f"{task.name}-{split}.jsonl", b"\n".join(lines) + b"\n")
+        config = task_config(task, num_fewshot, directory)
+        storage.publish(directory / f"{task.name}.yaml", yaml.safe_dump(config).encode())
+    manager = TaskManager(include_path=str(directory), include_defaults=False)
+    tasks: dict[str, Any] = {}
+    for task in local:
+        try:
+            with _offline():
+                tasks |= manager.load([task.name])["tasks"]
+        except (ValueError, KeyError, IndexError) as error:
+            raise InputError(
+                f"lm-eval cannot make a prompt of {task.name} from the first document of its "
+                f"{task.evaluated}.jsonl: {error!r}"
+            ) from error
+        tasks[task.name].set_fewshot_seed(_SEED)
+    return tasks
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Without it `datasets` reports every use of its JSON reader to a server."""
+    from datasets import config
+
+    before, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
+def task_config(task: LocalTask, num_fewshot: int, directory: Path) -> dict[str, Any]:
+    """lm-eval's config of a task, with files of `directory` in the place of its data set."""
     package = importlib.util.find_spec("lm_eval")
     assert package is not None and package.origin is not None, "_need_lm_eval comes first"
-    original = Path(package.origin).parent / "tasks" / TASKS[task]
+    original = Path(package.origin).parent / "tasks" / TASKS[task.name].config
     if not original.is_file():
         version = importlib.metadata.version("lm_eval")
         raise ConfigError(
-            f"lm-eval {version} has no tasks/{TASKS[task]}; install the version that "
+            f"lm-eval {version} has no tasks/{TASKS[task.name].config}; install the version that "
             "wafermill[eval] asks for"
         )
-    paths = {split: str(path.resolve()) for split, path in files.items()}
+    paths = {split: str(directory / f"{task.name}-{split}.jsonl") for split in task.lines}
+    # lm-eval leaves the evaluated document out of the examples where it has no test split, and
+    # where the test split is named as that of examples.
+    own = "test" if task.examples == task.evaluated == "test" else None
     return {
         "include": str(original),
-        "task": task,
+        "task": task.name,
         "dataset_path": "json",
         "dataset_name": None,
-        "dataset_kwargs": {"data_files": paths, "cache_dir": str(cache)},
+        "dataset_kwargs": {"data_files": paths, "cache_dir": str(directory / "cache")},
         "num_fewshot": num_fewshot,
-        **{key: split if split in files else None for split, key in _SPLIT_KEYS.items()},
+        "fewshot_split": own,
+        **{_SPLIT_KEYS[s]: s if s in task.lines else None for s in get_args(Split)},
     }
 
 
-def mean_accuracy(results: Mapping[str, Metrics]) -> float | None:
-    """The mean of `acc` over tasks, None where one has none."""
-    found = [metrics.get("acc", math.nan) for metrics in results.values()]
-    mean = sum(found) / len(found)
-    return None if math.isnan(mean) else mean
+def mean_accuracy(results: Mapping[str, TaskScores]) -> float:
+    """The mean of `acc` over tasks."""
+    return sum(scores.metrics["acc"] for scores in results.values()) / len(results)
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Task names of a comma-separated list, each once; None: all. Raises ConfigError.
+
+    >>> names("piqa, hellaswag,piqa")
+    ('piqa', 'hellaswag')
+    """
+    if text is None:
+        return tuple(TASKS)
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    strange = [name for name in found if name not in TASKS]
+    if strange or not found:
+        shown = ", ".join(strange) or repr(text)
+        raise ConfigError(f"--tasks {shown}: expected some of {', '.join(TASKS)}")
+    return tuple(dict.fromkeys(found))
 
 
 def _need_lm_eval() -> None:
@@ -138,21 +183,13 @@ def _need_lm_eval() -> None:
         raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")
 
 
-def _metrics(found: Mapping[str, Any], task: str) -> Metrics:
-    """`acc,none` and the like as `acc`."""
-    metrics: Metrics = {"samples": int(found["n-samples"][task]["effective"])}
-    for name, value in found["results"][task].items():
-        head, _, filtered = name.partition(",")
+def _scores(task: LocalTask, found: Mapping[str, Any], truncated: int) -> TaskScores:
+    """lm-eval calls a metric `acc,none`: its name, then the filter of answers."""
+    samples, metrics = int(found["n-samples"][task.name]["effective"]), {}
+    for name, value in found["results"][task.name].items():
+        metric, _, filtered = name.partition(",")
         if filtered and isinstance(value, int | float):
-            metrics[head] = float(value)
-    return metrics
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Task names of a comma-separated list, each once.
-
-    >>> names("piqa, hellaswag,piqa")
-    ('piqa', 'hellaswag')
-    """
-    found: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
-    return tuple(dict.fromkeys(found))
+            metrics[metric] = float(value)
+            if metric in _SHARES and samples > 1:  # as lm-eval's mean_stderr
+                metrics[f"{metric}_stderr"] = math.sqrt(value * (1 - value) / (samples - 1))
+    return TaskScores(task.evaluated, task.examples, samples, truncated, metrics)

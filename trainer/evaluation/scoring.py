@@ -7,7 +7,7 @@ see pads, so they change no score but by the rounding of another shape.
 Shapes: B texts of a batch, S tokens of the longest, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,12 +29,16 @@ class Score:
 
 
 def score_all(
-    loaded: LoadedModel, texts: Sequence[tuple[Ids, Ids]], batch_size: int = 8
+    loaded: LoadedModel,
+    texts: Sequence[tuple[Ids, Ids]],
+    batch_size: int = 8,
+    done: Callable[[int], object] = lambda texts: None,
 ) -> list[Score]:
     """Score every (context, continuation) of token ids, in the order given.
 
-    Texts run in batches of about the same length, the longest first. Raises InputError for a text
-    without context (give EOS) or continuation, and for a continuation of more than MSL tokens.
+    Texts run in batches of about the same length, the longest first; `done` hears the number of
+    texts of each when it is scored. Raises InputError for a text without context (give EOS) or
+    continuation, and for a continuation of more than MSL tokens.
     """
     length = loaded.config.max_position_embeddings
     for context, continuation in texts:
@@ -44,6 +48,7 @@ def score_all(
     for first in range(0, len(order), batch_size):
         batch = order[first : first + batch_size]
         scores |= zip(batch, _score_batch(loaded, [texts[i] for i in batch]), strict=True)
+        done(len(batch))
     return [scores[i] for i in range(len(texts))]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pipeline.core.errors import InputError, printable
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import score_all
@@ -14,6 +15,16 @@ def likelihoods(
     sentences: Sequence[str],
     batch_size: int = 8,
 ) -> list[float]:
-    """Nats of every sentence as the start of a document, which is after EOS."""
+    """Nats of every sentence as the start of a document, which is after EOS.
+
+    Raises InputError naming a sentence of more than MSL tokens.
+    """
     texts = [([tokenizer.eos_id], encoded(tokenizer, sentence)) for sentence in sentences]
+    length = loaded.config.max_position_embeddings
+    for sentence, (_, ids) in zip(sentences, texts, strict=True):
+        if len(ids) > length:
+            raise InputError(
+                f"the sentence {printable(sentence, 60)!r} has {len(ids):,} tokens, the model sees "
+                f"{length:,}"
+            )
     return [score.logprob for score in score_all(loaded, texts, batch_size)]

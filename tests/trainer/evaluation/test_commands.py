@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.evaluation.lm_eval_tasks import TASKS
+from trainer.evaluation.lm_eval_documents import TASKS
 
 from .conftest import write_tokenizer
 
@@ -95,7 +95,8 @@ def test_generate(model_dir: Path, tmp_path: Path) -> None:
             "--prompt-file no.txt",
         ),
         (["lm-eval", "--model_dir", "MODEL", "--data-dir", "x", "--tasks", "mmlu"], 2, "hellaswag"),
-        (["lm-eval", "--model_dir", "MODEL", "--data-dir", "x"], 3, "expected validation.jsonl or"),
+        (["lm-eval", "--model_dir", "MODEL", "--data-dir", "x"], 3, "x/hellaswag/validation.jsonl"),
+        (["lm-eval", "--model_dir", "MODEL", "--data-dir", "x", "--tasks", ","], 2, "hellaswag"),
         (["crows-pairs", "--model_dir", "MODEL", "--data-file", "no.csv"], 3, "no.csv: cannot be"),
     ],
 )

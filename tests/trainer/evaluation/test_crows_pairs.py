@@ -2,15 +2,18 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.crows_pairs import CATEGORIES, Bias, Pair, measure, read_pairs
-from trainer.evaluation.loaded import LoadedModel
+from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.evaluation.sentences import likelihoods
+from trainer.generation.text import encoded
 
 from .test_scoring import plain
 
@@ -63,8 +66,8 @@ def test_jsonl_and_limit(tmp_path: Path) -> None:
     ("row", "message"),
     [
         (["0", "a", "b", "stereo", "hair", ""], "pair 1: bias_type 'hair'; expected one of age"),
-        (["0", "a", " ", "stereo", "age", ""], "pair 1: no sent_less"),
-        (["0", "a"], "pair 1: no sent_less"),
+        (["0", "a", " ", "stereo", "age", ""], "pair 1: no text in sent_less"),
+        (["0", "a"], "pair 1: no text in sent_less"),
     ],
 )
 def test_what_is_no_pair_is_named(row: list[str], message: str, tmp_path: Path) -> None:
@@ -80,6 +83,28 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("{\n")
     with pytest.raises(InputError, match="line 1: not JSON"):
         read_pairs(tmp_path / "bad.jsonl")
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    """Line ends are those of JSON lines alone; surrogates are no text."""
+    line = '{"sent_more": "a\u2028b", "sent_less": "b", "bias_type": "age"}\n'
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(line + "\n" + line)
+    assert read_pairs(path) == [Pair("a\u2028b", "b", "age")] * 2
+    path.write_text(line.replace("\u2028", "\\ud800"))
+    with pytest.raises(InputError, match="pair 1: no text in sent_more"):
+        read_pairs(path)
+
+
+def test_a_cell_that_csv_refuses(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "pairs.csv", [["0", "x" * 200_000, "b", "stereo", "age", ""]])
+    with pytest.raises(InputError, match=r"pairs\.csv: not a csv file: "):
+        read_pairs(path)
+
+
+def test_a_sentence_that_does_not_fit(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> None:
+    with pytest.raises(InputError, match=r"the sentence 'c+.*' has 33 tokens, the model sees 32"):
+        likelihoods(loaded, tokenizer, ["a", "c" * 33])
 
 
 def test_a_sentence_starts_a_document(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> None:
@@ -99,3 +124,46 @@ def split(sentence: str) -> list[str]:
 
 def tokenizer_id(tokenizer: TokenizerDefinition, token: str) -> int:
     return int(json.loads(tokenizer.json)["model"]["vocab"][token])
+
+
+@pytest.mark.shared_data
+def test_the_public_file(
+    make_model: Callable[..., Path], tokenizer: TokenizerDefinition, shared_data: Path
+) -> None:
+    """Every category against sums of the log-probabilities of single tokens, in float64."""
+    pairs = read_pairs(shared_data / "eval_sets" / "crows_pairs_300.jsonl")
+    assert len(pairs) == 300 and {pair.category for pair in pairs} == set(CATEGORIES)
+    loaded = load_model(find_checkpoint(make_model(max_position_embeddings=512)))
+    found = measure(pairs, lambda texts: likelihoods(loaded, tokenizer, texts, batch_size=32))
+    nats = [
+        (alone(loaded, tokenizer, pair.more), alone(loaded, tokenizer, pair.less)) for pair in pairs
+    ]
+    assert min(abs(more - less) for more, less in nats if more != less) > 1e-3  # not by rounding
+    for name, bias in found.items():
+        mine = [two for two, p in zip(nats, pairs, strict=True) if name in ("all", p.category)]
+        assert bias.pairs == len(mine)
+        share = sum(more > less for more, less in mine) / len(mine)
+        assert bias.stereotyped == pytest.approx(100 * share)
+        difference = sum(abs(more - less) for more, less in mine) / len(mine)
+        assert bias.difference == pytest.approx(difference, rel=1e-4)
+    assert len(found) == 10
+
+
+def alone(loaded: LoadedModel, tokenizer: TokenizerDefinition, sentence: str) -> float:
+    """Nats of a sentence after EOS, from one pass of its own."""
+    ids = [tokenizer.eos_id, *encoded(tokenizer, sentence)]
+    with torch.no_grad():
+        nats_SV = loaded.model.logits(torch.tensor([ids]))[0].double().log_softmax(-1)
+    return sum(float(nats_SV[place, token]) for place, token in enumerate(ids[1:]))
+
+
+def test_the_definition_is_that_of_lm_eval() -> None:
+    utils = pytest.importorskip(
+        "lm_eval.tasks.crows_pairs.utils", reason="the extra `eval` is not installed"
+    )
+    pair = Pair("more", "less", "age")
+    for nats in ([-3.0, -5.5], [-5.5, -3.0], [-2.0, -2.0]):
+        theirs = utils.process_results({}, [(value, False) for value in nats])
+        ours = measure([pair], lambda texts, nats=nats: nats)["all"]
+        assert ours.stereotyped == 100 * theirs["pct_stereotype"]
+        assert ours.difference == theirs["likelihood_diff"]

@@ -1,6 +1,7 @@
 """lm-eval on our models, against its own rules and plain scores. Needs the extra `eval`."""
 
-import json
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,57 +11,38 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.evaluation.lm_eval_tasks import TASKS, Wanted, mean_accuracy, run_tasks, task_files
+from trainer.evaluation.lm_eval_documents import TASKS
+from trainer.evaluation.lm_eval_tasks import Wanted, mean_accuracy, run_tasks
 from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.evaluation.scoring import rolling_windows
 from trainer.generation.text import encoded
 
+from .conftest import MSL
+from .task_documents import document, write, write_public_tasks, write_tasks
 from .test_scoring import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def document(task: str, number: int) -> dict[str, Any]:
-    """A document of a task, in the fields of its data set; the first choice is right."""
-    choices = {"text": [f"ab{number}", "CD", "a", "c"], "label": ["A", "B", "C", "D"]}
-    return {
-        "hellaswag": {"ind": number, "activity_label": "ab", "ctx_a": f"a{number}", "ctx_b": "c",
-                      "endings": ["ab", "cd", "CC", "D"], "label": "0"},
-        "piqa": {"goal": f"ab {number}", "sol1": "ab", "sol2": "CD", "label": 0},
-        "winogrande": {"sentence": f"a{number} and _ ab", "option1": "a", "option2": "C",
-                       "answer": "1"},
-        "lambada_openai": {"text": f"ab cd {number} ab"},
-        "arc_easy": {"id": f"{number}", "question": "a?", "choices": choices, "answerKey": "A"},
-        "arc_challenge": {"id": f"{number}", "question": "b?", "choices": choices,
-                          "answerKey": "A"},
-        "openbookqa": {"id": f"{number}", "question_stem": "c", "choices": choices,
-                       "answerKey": "A"},
-    }[task]  # fmt: skip
-
-
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
     """Files of all seven tasks."""
-    for task in TASKS:
-        directory = tmp_path / "tasks" / task
-        directory.mkdir(parents=True)
-        evaluated = "test" if task.startswith(("arc", "openbook", "lambada")) else "validation"
-        for split in {evaluated, "train"} - ({"train"} if task.startswith("lambada") else set()):
-            first = 100 if split == "train" else 0
-            rows = [json.dumps(document(task, first + n)) for n in range(8)]
-            (directory / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
-    return tmp_path / "tasks"
+    return write_tasks(tmp_path / "tasks")
 
 
 def adapter(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> Any:
-    pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
+    needs_lm_eval()
     from trainer.evaluation.lm_eval_model import WafermillLM
 
     return WafermillLM(loaded, tokenizer, batch_size=3)
 
 
+def needs_lm_eval() -> None:
+    pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
+
+
 def asked(*arguments: Any) -> Any:
-    return SimpleNamespace(args=arguments)
+    return SimpleNamespace(args=arguments, task_name="a task", doc_id=0)
 
 
 def test_scores_of_pairs(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> None:
@@ -102,86 +84,122 @@ def test_generate_until(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> 
 
 @pytest.mark.parametrize("num_fewshot", [0, 2])
 def test_all_tasks(
-    loaded: LoadedModel, tokenizer: TokenizerDefinition, tasks: Path, num_fewshot: int
+    loaded: LoadedModel,
+    tokenizer: TokenizerDefinition,
+    tasks: Path,
+    num_fewshot: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
+    """Twice the same; without a network, another process or a word on stdout."""
+    needs_lm_eval()
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
     wanted = Wanted(tuple(TASKS), tasks, num_fewshot, limit=4)
     found = run_tasks(loaded, tokenizer, wanted)
     assert list(found) == list(TASKS)
-    for task, metrics in found.items():
-        assert metrics["samples"] == 4
-        assert 0 <= metrics["acc"] <= 1, task
-    mean = sum(metrics["acc"] for metrics in found.values()) / 7
+    for task, scores in found.items():
+        assert scores.samples == 4
+        assert scores.evaluated == TASKS[task].evaluated
+        assert scores.examples == (TASKS[task].examples if num_fewshot else None)
+        assert 0 <= scores.metrics["acc"] <= 1, task
+    mean = sum(scores.metrics["acc"] for scores in found.values()) / 7
     assert mean_accuracy(found) == pytest.approx(mean)
     assert run_tasks(loaded, tokenizer, wanted) == found
+    assert capfd.readouterr().out == ""
+
+
+def refuse(*arguments: Any, **options: Any) -> None:
+    pytest.fail("neither a connection nor a process is needed")
 
 
 def test_accuracy_by_hand(loaded: LoadedModel, tokenizer: TokenizerDefinition, tasks: Path) -> None:
-    """PIQA, prompt and choices put together here."""
-    pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
-    found = run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))
-    right = 0
+    """PIQA, prompt and choices put together here; its standard error is lm-eval's."""
+    needs_lm_eval()
+    from lm_eval.api.metrics import mean_stderr
+
+    rows = [document("piqa", number) | {"label": number % 3 // 2} for number in range(8)]
+    write(tasks / "piqa" / "validation.jsonl", rows)
+    found = run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))["piqa"]
+    right = []
     for number in range(8):
         context = encoded(tokenizer, f"Question: ab {number}\nAnswer:")
         first, second = (
             plain(loaded, context, encoded(tokenizer, choice))[0] for choice in (" ab", " CD")
         )
-        right += first > second
-    assert found["piqa"]["acc"] == right / 8
+        right.append(float((first > second) == (number % 3 < 2)))
+    assert found.metrics["acc"] == sum(right) / 8
+    assert 0 < sum(right) < 8
+    assert found.metrics["acc_stderr"] == pytest.approx(mean_stderr(right))
+    one = run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks, limit=1))["piqa"]
+    assert set(one.metrics) == {"acc", "acc_norm"}
 
 
-def test_files_that_lm_eval_cannot_read(
+def test_documents_of_cut_prompts_are_counted(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, tasks: Path
 ) -> None:
-    pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
-    (tasks / "piqa" / "validation.jsonl").write_text("{\n")
-    with pytest.raises(InputError, match="lm-eval cannot read the tasks"):
+    """Once each, however many of their answers; MSL tokens of context and the label fit."""
+    rows = [{"text": "a" * count + " c"} for count in (MSL - 1, MSL, MSL + 9)]
+    write(tasks / "lambada_openai" / "test.jsonl", rows)
+    rows = [document("piqa", 0) | {"goal": "a" * count} for count in (1, 40, 50)]
+    write(tasks / "piqa" / "validation.jsonl", rows)
+    needs_lm_eval()
+    found = run_tasks(loaded, tokenizer, Wanted(("lambada_openai", "piqa"), tasks))
+    assert found["lambada_openai"].truncated == 2
+    assert found["piqa"].truncated == 2
+    assert found["piqa"].described()["truncated"] == 2
+
+
+def test_an_answer_that_does_not_fit_is_named(
+    loaded: LoadedModel, tokenizer: TokenizerDefinition, tasks: Path
+) -> None:
+    rows = [document("piqa", 0), document("piqa", 1) | {"sol2": "D" * MSL}]
+    write(tasks / "piqa" / "validation.jsonl", rows)
+    needs_lm_eval()
+    with pytest.raises(InputError, match=r"piqa, document 1 \(from 0\): an answer has 33 tokens"):
         run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))
 
 
-def test_which_files_a_task_has(tasks: Path) -> None:
-    assert set(task_files(tasks, "piqa")) == {"train", "validation"}
-    assert set(task_files(tasks, "lambada_openai")) == {"test"}
+def test_a_first_document_that_lm_eval_refuses(
+    loaded: LoadedModel, tokenizer: TokenizerDefinition, tasks: Path
+) -> None:
+    needs_lm_eval()
+    rows = [document("piqa", 0) | {"sol1": ""}]
+    write(tasks / "piqa" / "validation.jsonl", rows)
+    with pytest.raises(InputError, match=r"cannot make a prompt of piqa from the first document"):
+        run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))
 
 
-def shared_documents(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """Some documents of the reference copies of three tasks, in the fields of their data sets."""
-
-    def rows(name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (directory / name).read_text().splitlines()[:20]]
-
-    return {
-        "piqa": [
-            {"goal": r["question"], "sol1": r["choices"][0], "sol2": r["choices"][1],
-             "label": r["label"]}
-            for r in rows("piqa_val_400.jsonl")
-        ],
-        "winogrande": [
-            {"sentence": r["question"], "option1": r["choices"][0], "option2": r["choices"][1],
-             "answer": str(r["label"] + 1)}
-            for r in rows("winogrande_val_400.jsonl")
-        ],
-        "lambada_openai": [{"text": r["text"]} for r in rows("lambada_openai_test_500.jsonl")],
-    }  # fmt: skip
+def test_examples_from_the_evaluated_file_are_told(
+    loaded: LoadedModel, tokenizer: TokenizerDefinition, tasks: Path
+) -> None:
+    needs_lm_eval()
+    (tasks / "arc_easy" / "train.jsonl").unlink()
+    said: list[str] = []
+    wanted = Wanted(("piqa", "arc_easy", "lambada_openai"), tasks, num_fewshot=1, limit=1)
+    found = run_tasks(loaded, tokenizer, wanted, said.append)
+    assert [scores.examples for scores in found.values()] == ["train", "test", "test"]
+    assert said == [
+        f"{task}: examples are other documents of test.jsonl itself"
+        for task in ("arc_easy", "lambada_openai")
+    ]
 
 
 @pytest.mark.shared_data
-def test_documents_of_the_real_tasks(
+@pytest.mark.parametrize("num_fewshot", [0, 5])
+def test_the_public_files(
     make_model: Callable[..., Path],
     tokenizer: TokenizerDefinition,
     shared_data: Path,
     tmp_path: Path,
+    num_fewshot: int,
 ) -> None:
-    pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
-    documents = shared_documents(shared_data / "eval_sets")
-    for task, rows in documents.items():
-        (tmp_path / task).mkdir()
-        split = "test" if task == "lambada_openai" else "validation"
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / task / f"{split}.jsonl").write_text(lines)
-    loaded = load_model(find_checkpoint(make_model(max_position_embeddings=1024)))
-    found = run_tasks(loaded, tokenizer, Wanted(tuple(documents), tmp_path))
-    assert {task: metrics["samples"] for task, metrics in found.items()} == {
-        "piqa": 20, "winogrande": 20, "lambada_openai": 20,
-    }  # fmt: skip
-    assert found["piqa"]["acc"] > 0
+    needs_lm_eval()
+    write_public_tasks(shared_data / "eval_sets", tmp_path, limit=20)
+    loaded = load_model(find_checkpoint(make_model(max_position_embeddings=2048)))
+    wanted = Wanted(tuple(TASKS), tmp_path, num_fewshot, limit=3)
+    found = run_tasks(loaded, tokenizer, wanted)
+    assert {task: scores.samples for task, scores in found.items()} == dict.fromkeys(TASKS, 3)
+    assert sum(scores.truncated for scores in found.values()) <= num_fewshot
