@@ -7,6 +7,7 @@ Source of names and defaults: the public documentation of `cerebras.pytorch.amp`
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
@@ -43,15 +44,18 @@ _enabled: bool | None = None
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
     """Compute in "float16" or "bfloat16" from now on, and return it as a torch dtype.
 
-    Raises BackendConfigError for another dtype, and for cbfloat16: its definition is not public.
+    "cbfloat16" warns and computes in bfloat16: its definition is not public, so results on a CS-2
+    differ. Raises BackendConfigError for another dtype.
     """
     global _half_dtype
     name = str(value).removeprefix("torch.")
     if name == "cbfloat16":
-        raise BackendConfigError(
-            "set_half_dtype('cbfloat16') is not supported: the definition of cbfloat16 is not "
-            "public, so it cannot be emulated; use 'bfloat16'"
+        warnings.warn(
+            "set_half_dtype('cbfloat16') computes in bfloat16: the definition of cbfloat16 is not "
+            "public; results on a CS-2 differ",
+            stacklevel=2,
         )
+        name = "bfloat16"
     if name not in _HALF_DTYPES:
         raise BackendConfigError(f"half dtype {name!r}: expected 'float16' or 'bfloat16'")
     _half_dtype = _HALF_DTYPES[name]

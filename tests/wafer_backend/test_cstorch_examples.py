@@ -1,6 +1,5 @@
 """The scripts of examples/cstorch: they learn, and the losses are equal for any num_csx."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -11,29 +10,25 @@ from typing import Any
 import pytest
 
 import wafer_backend
+from tests.scripts import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cstorch"
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example(name: str) -> ModuleType:
+    return load(EXAMPLES / f"{name}.py")
 
 
 def run(name: str, *args: Any, **settings: Any) -> Any:
     """main(...) of a script as in a process of its own."""
     wafer_backend.reset()
-    return load(name).main(*args, **settings)
+    return example(name).main(*args, **settings)
 
 
 def r1(directory: Path, num_csx: int, **options: Any) -> list[float]:
     """The script of the oldest style, with a command line."""
     wafer_backend.reset()
-    script = load("r1_fc_mnist")
+    script = example("r1_fc_mnist")
     words = ["CSX", "--params", EXAMPLES / "r1_fc_mnist.yaml", "--model_dir", directory]
     words += ["--num_csx", num_csx]
     for name, value in options.items():

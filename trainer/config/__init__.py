@@ -4,35 +4,89 @@ Key names are Model Zoo's; keys that are ours are marked so. A value Model Zoo k
 yet is refused by the type, never ignored.
 """
 
-from trainer.config.fields import Count, Rate, TruncatedNormal
+from trainer.config.fields import Count, Rate
+from trainer.config.inference import InferenceInput
+from trainer.config.initializers import (
+    ConstantValue,
+    Fill,
+    Initializer,
+    Kaiming,
+    Lecun,
+    Normal,
+    TruncatedNormal,
+    Uniform,
+    VarianceScaling,
+    Xavier,
+)
 from trainer.config.inputs import BatchSizeStep, EvalInput, InputConfig, MixturePart, TrainInput
 from trainer.config.model import ExtraAttention, ModelConfig
-from trainer.config.optimizer import OptimizerConfig
+from trainer.config.optimizer import AdamW, Optimizer, OptimizerConfig
 from trainer.config.params import Params, load_params, override
 from trainer.config.runconfig import Autorestart, OpProfilerConfig, RunConfig, StabilityConfig
-from trainer.config.schedules import Constant, CosineDecay, Linear, Scheduler
+from trainer.config.schedules import (
+    Constant,
+    CosineAnnealing,
+    CosineAnnealingWarmRestarts,
+    CosineDecay,
+    Cyclic,
+    Exponential,
+    InverseExponentialTimeDecay,
+    InverseSquareRootDecay,
+    Linear,
+    MultiStep,
+    OneCycle,
+    PiecewiseConstant,
+    Polynomial,
+    Scheduler,
+    Step,
+)
+from trainer.config.sparsity import SparsityGroup
 
 __all__ = [
+    "AdamW",
     "Autorestart",
     "BatchSizeStep",
     "Constant",
+    "ConstantValue",
+    "CosineAnnealing",
+    "CosineAnnealingWarmRestarts",
     "CosineDecay",
     "Count",
+    "Cyclic",
     "EvalInput",
+    "Exponential",
     "ExtraAttention",
+    "Fill",
+    "InferenceInput",
+    "Initializer",
     "InputConfig",
+    "InverseExponentialTimeDecay",
+    "InverseSquareRootDecay",
+    "Kaiming",
+    "Lecun",
     "Linear",
     "MixturePart",
     "ModelConfig",
+    "MultiStep",
+    "Normal",
+    "OneCycle",
     "OpProfilerConfig",
+    "Optimizer",
     "OptimizerConfig",
     "Params",
+    "PiecewiseConstant",
+    "Polynomial",
     "Rate",
     "RunConfig",
     "Scheduler",
+    "SparsityGroup",
     "StabilityConfig",
+    "Step",
     "TrainInput",
     "TruncatedNormal",
+    "Uniform",
+    "VarianceScaling",
+    "Xavier",
     "load_params",
     "override",
 ]

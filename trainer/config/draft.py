@@ -29,7 +29,8 @@ class Draft:
     @classmethod
     def of(cls, loaded: Loaded) -> "Draft":
         """The file as it stands."""
-        return cls(loaded, copy.deepcopy(loaded.value))
+        twice = [f"{key}: given twice, with the same value" for key in loaded.repeated]
+        return cls(loaded, copy.deepcopy(loaded.value), remarks=twice)
 
     def section(self, name: str) -> dict[str, Any]:
         """A section to change; an empty one, which is not kept, where there is none."""

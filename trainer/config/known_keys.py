@@ -8,13 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trainer.config.inference import OF_MODEL, InferenceInput
 from trainer.config.inputs import EvalInput, TrainInput
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import OptimizerConfig
 from trainer.config.runconfig import RunConfig
 
 SECTIONS: dict[str, type[BaseModel]] = {
-    "train_input": TrainInput, "eval_input": EvalInput, "model": ModelConfig,
+    "train_input": TrainInput, "eval_input": EvalInput,
+    "inference_input": InferenceInput, "model": ModelConfig,
     "optimizer": OptimizerConfig, "runconfig": RunConfig,
 }  # fmt: skip
 
@@ -33,14 +35,17 @@ _INPUT_IDLE = (
 IDLE = {
     "train_input": _INPUT_IDLE,
     "eval_input": (*_INPUT_IDLE, "shuffle_seed"),
+    "inference_input": (*_INPUT_IDLE, "shuffle", "shuffle_seed", "micro_batch_size", "use_vsl"),
     "model": (
         "precision_opt_level", "attention_kernel", "attention_softmax_fp32", "boundary_casting",
-        "compute_eval_metrics", "alibi_implementation", "fold_rope_consts", "name",
+        "compute_eval_metrics", "alibi_implementation", "fold_rope_consts", "name", "loop_dim",
         "weight_initialization_seed", "num_relative_attention_buckets", "tf_summary",
+        "pad_rope", "pos_scaling_extra_args", "rel_distance_extra_args", "attention_qk_norm_eps",
+        "use_experimental_flex_api",
     ),
     "optimizer": (
         "log_summaries", "initial_loss_scale", "min_loss_scale", "max_loss_scale",
-        "steps_per_increase", "disable_lr_steps_reset", "grad_accum_steps", "ws_summary",
+        "steps_per_increase", "grad_accum_steps", "ws_summary",
     ),
     "runconfig": (
         "save_losses", "save_summary_steps", "use_cs_grad_accum", "precision_opt_level",
@@ -64,6 +69,7 @@ IDLE = {
 ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "train_input": {"data_subset": (None,), "num_samples": (None,)},
     "eval_input": {"data_subset": (None,), "num_samples": (None,)},
+    "inference_input": {"data_subset": (None,), "num_samples": (None,)},
     "model": {
         "use_position_embedding": (True,), "embedding_layer_norm": (False,), "norm_first": (True,),
         "norm_first_sandwich": (False,), "alibi_trainable_slopes": (False,),
@@ -71,13 +77,22 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
         "attention_inner_dim": (None,), "attention_logits_alpha": (1.0,),
         "attention_logit_softcapping": (None,), "final_logit_softcapping": (None,),
         "scale_output_logits_by_d": (True,), "scale_qk_dot_by_layer_idx": (False,),
-        "position_embedding_offset": (0,), "pos_scaling_factor": (1.0,),
+        "scale_by_layer_index": (False,), "position_embedding_offset": (0,),
+        "constant_pos_embedding": (None,), "pos_scaling_factor": (1.0,),
+        "pos_scaling_type": ("linear", "llama3", "YaRN", "yarn"),
+        "rel_distance_mode": ("default",), "num_extra_input_vocab_tokens": (0,),
+        "attention_qk_norm_layer": (None,), "attention_sink_tokens": (None,),
+        "attention_vertical_column_spacing": (None,), "attention_vertical_column_width": (None,),
+        "attention_chunk_size": (None,), "sliding_window_every_other_decoder_layer": (False,),
+        "memory_tokens": (None, {}), "cross_attention_layers": ([], None),
+        "extra_ffn_params": ({}, None), "use_biasless_norm": (False,),
         "ffn_initializer": (None,), "ffn_output_layer_initializer": (None,),
         "lora_params": (None, {}), "compression": (None, {}), "selective_grad": (None, {}),
         "moe": (None, {}, {"num_experts": 1}), "lr_adjustment_groups": (None,),
     },
     "optimizer": {
         "correct_bias": (True,), "use_bias_correction": (True,), "amsgrad": (False,),
+        "disable_lr_steps_reset": (False, None),
         "maximize": (False,), "max_gradient_value": (None, 0, 0.0),
     },
     "runconfig": {
@@ -97,7 +112,8 @@ COMMAND_LINE = {
 SPECIAL = {
     "train_input": ("max_sequence_length", "vocab_size"),
     "eval_input": ("max_sequence_length", "vocab_size"),
-    "model": ("use_bfloat16", "initializer_range"),
+    "inference_input": ("max_sequence_length", "vocab_size"),
+    "model": ("use_bfloat16", "initializer_range", "use_rms_norm", *OF_MODEL),
     "optimizer": ("beta1", "beta2"),
     "runconfig": ("is_pretrained_checkpoint", *COMMAND_LINE),
 }  # fmt: skip

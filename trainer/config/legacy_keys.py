@@ -1,8 +1,8 @@
 """From the keys of R1.8 to those of R2.2, and away with those that have no effect here."""
 
-import math
 from typing import Any
 
+from trainer.config import inference, legacy_initializers, legacy_schedulers, sparsity_keys
 from trainer.config.draft import Draft
 from trainer.config.known_keys import (
     COMMAND_LINE,
@@ -13,7 +13,7 @@ from trainer.config.known_keys import (
     SECTIONS,
     known_keys,
 )
-from trainer.config.optimizer import OptimizerConfig
+from trainer.config.optimizer import OPTIMIZERS, OptimizerConfig, optimizer_named
 
 
 def modernize(draft: Draft) -> None:
@@ -21,16 +21,21 @@ def modernize(draft: Draft) -> None:
 
     Raises ConfigError for an unknown key, or a value that asks for what is not there.
     """
+    kind = _optimizer_type(draft)
     for section in SECTIONS:
-        _refuse_unknown(draft, section)
+        _refuse_unknown(draft, section, kind)
     _warn_of_micro_batches(draft)
     for section, names in RENAMED.items():
         for old, new in names.items():
             draft.rename(section, old, new)
-    _optimizer(draft)
-    _schedulers(draft)
+    _optimizer(draft, kind)
+    legacy_schedulers.modernize(draft)
+    sparsity_keys.modernize(draft)
     _model(draft)
-    for section in ("train_input", "eval_input"):
+    legacy_initializers.modernize(draft)
+    _precision(draft)
+    inference.move_from_model(draft)
+    for section in ("train_input", "eval_input", "inference_input"):
         _input(draft, section)
     _runconfig(draft)
     for section in SECTIONS:
@@ -38,8 +43,10 @@ def modernize(draft: Draft) -> None:
         _drop_only(draft, section)
 
 
-def _refuse_unknown(draft: Draft, section: str) -> None:
+def _refuse_unknown(draft: Draft, section: str, kind: type[OptimizerConfig]) -> None:
     known = known_keys(section)
+    if section == "optimizer":
+        known |= kind.model_fields.keys()
     for key in draft.section(section):
         if key not in known:
             raise draft.unknown(f"{section}.{key}", known)
@@ -55,53 +62,33 @@ def _warn_of_micro_batches(draft: Draft) -> None:
         )
 
 
-def _optimizer(draft: Draft) -> None:
+def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
+    """The optimizer that is asked for, by its name in any case."""
     optimizer = draft.section("optimizer")
-    kind = optimizer.get("optimizer_type")
-    if isinstance(kind, str) and kind.lower() == "adamw":
-        optimizer["optimizer_type"] = "AdamW"
-    if "beta1" not in optimizer and "beta2" not in optimizer:
+    name = optimizer.setdefault("optimizer_type", "AdamW")
+    kind = optimizer_named(name)
+    if kind is None:
+        reason = f"{name!r} is unknown; expected one of {', '.join(OPTIMIZERS)}"
+        if str(name).lower() == "muon":
+            reason = "Muon is for matrices only, and all parameters have one optimizer here"
+        raise draft.error("optimizer.optimizer_type", reason)
+    optimizer["optimizer_type"] = kind.__name__
+    return kind
+
+
+def _optimizer(draft: Draft, kind: type[OptimizerConfig]) -> None:
+    optimizer = draft.section("optimizer")
+    if "betas" not in kind.model_fields or not {"beta1", "beta2"} & optimizer.keys():
         return
     given = [key for key in ("beta1", "beta2") if key in optimizer]
     if "betas" in optimizer:
         raise draft.error(f"optimizer.{given[0]}", "the same as betas, which is given too")
-    defaults = OptimizerConfig.model_fields["betas"].default
+    defaults = kind.model_fields["betas"].default
     optimizer["betas"] = [
         optimizer.pop(key, value) for key, value in zip(("beta1", "beta2"), defaults, strict=True)
     ]
     draft.remark(f"optimizer.{given[0]}", "old spelling, taken as optimizer.betas")
     draft.spelled["optimizer.betas"] = draft.written(f"optimizer.{given[0]}")
-
-
-_SCHEDULERS = {"linear": "Linear", "cosinedecay": "CosineDecay", "constant": "Constant"}
-
-
-def _schedulers(draft: Draft) -> None:
-    optimizer = draft.section("optimizer")
-    rates = optimizer.get("learning_rate")
-    if isinstance(rates, dict):
-        rates = optimizer["learning_rate"] = [rates]
-    if not isinstance(rates, list):
-        return
-    for index, entry in enumerate(rates):
-        if isinstance(entry, dict):
-            dotted = f"optimizer.learning_rate.{index}"
-            _scheduler(draft, dotted, entry, last=index == len(rates) - 1)
-
-
-def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) -> None:
-    kind = entry.get("scheduler")
-    if isinstance(kind, str):
-        entry["scheduler"] = _SCHEDULERS.get(kind.lower(), kind)
-    for old in ("steps", "decay_steps"):
-        if old in entry:
-            if "total_iters" in entry:
-                raise draft.error(f"{dotted}.{old}", "the same as total_iters, which is given too")
-            entry["total_iters"] = entry.pop(old)
-            draft.remark(f"{dotted}.{old}", "old spelling, taken as total_iters")
-            draft.spelled[f"{dotted}.total_iters"] = draft.written(f"{dotted}.{old}")
-    if last and entry.get("scheduler") == "Constant":
-        entry.setdefault("total_iters", 1)  # the last value stays
 
 
 def _model(draft: Draft) -> None:
@@ -112,26 +99,66 @@ def _model(draft: Draft) -> None:
             raise draft.error("model.use_bfloat16", "expected true or false")
         model.setdefault("fp16_type", "bfloat16" if wide else "float16")
         draft.remark("model.use_bfloat16", f"old spelling of fp16_type: {model['fp16_type']}")
-    if model.get("use_untied_layer_norm") is not None and "parallel_block" not in model:
-        model["parallel_block"] = True
-        draft.remark("model.use_untied_layer_norm", "a GPT-J-like model, so parallel_block: true")
+    _norm_type(draft, model)
+    _parallel_block(draft, model)
     for key in NULL_IS_DEFAULT:
         if key in model and model[key] is None:
             del model[key]
-    _initializer_range(draft, model)
 
 
-def _initializer_range(draft: Draft, model: dict[str, Any]) -> None:
-    std, layers = model.pop("initializer_range", None), model.get("num_hidden_layers")
-    if std is None:
+def _norm_type(draft: Draft, model: dict[str, Any]) -> None:
+    """`use_rms_norm` of R1.9."""
+    given = model.pop("use_rms_norm", None)
+    if given is None:
         return
-    if not isinstance(std, int | float) or not isinstance(layers, int) or layers < 1:
-        raise draft.error("model.initializer_range", "expected a standard deviation")
-    if model.get("initializer") is None and model.get("output_layer_initializer") is None:
-        model["output_layer_initializer"] = {"std": std / math.sqrt(2 * layers)}
-    for key in ("embedding_initializer", "initializer"):
-        if model.get(key) is None:
-            model[key] = {"std": std}
+    if not isinstance(given, bool) or "norm_type" in model:
+        raise draft.error("model.use_rms_norm", "expected true or false, and no norm_type")
+    model["norm_type"] = "rmsnorm" if given else "layernorm"
+    draft.remark("model.use_rms_norm", f"old spelling of norm_type: {model['norm_type']}")
+    draft.spelled["model.norm_type"] = draft.written("model.use_rms_norm")
+
+
+def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:
+    """GPT-J's model has keys of its own, and in sections nothing else tells it from GPT-2's."""
+    if "parallel_block" in model:
+        return
+    if model.get("use_untied_layer_norm") is not None:
+        model["parallel_block"] = True
+        draft.remark("model.use_untied_layer_norm", "a GPT-J-like model, so parallel_block: true")
+    elif _is_gptj(model):
+        model |= {"parallel_block": True, "use_untied_layer_norm": False}
+        draft.remark(
+            "model.residual_dropout_rate",
+            "without dropout_rate, rotary and with a bias in the read-out alone: a GPT-J-like "
+            "model, so parallel_block: true and use_untied_layer_norm: false",
+        )
+
+
+def _is_gptj(model: dict[str, Any]) -> bool:
+    """Keys and values by which released files of GPT-J differ from those of all other models."""
+    return (
+        "residual_dropout_rate" in model
+        and "dropout_rate" not in model
+        and model.get("position_embedding_type") == "rotary"
+        and model.get("use_bias_in_output") is True
+        and model.get("use_projection_bias_in_attention") is False
+    )
+
+
+def _precision(draft: Draft) -> None:
+    """What stands in for cbfloat16, and a loss scale where there is nothing to scale."""
+    model, optimizer = draft.section("model"), draft.section("optimizer")
+    if model.get("fp16_type") == "cbfloat16":
+        model["fp16_type"] = "bfloat16"
+        draft.remark(
+            "model.fp16_type",
+            "cbfloat16: computed in bfloat16, because its definition is not public; results on a "
+            "CS-2 differ",
+        )
+    scaled = model.get("mixed_precision") is True and model.get("fp16_type") == "float16"
+    if optimizer.get("loss_scaling_factor") == "dynamic" and not scaled:
+        del optimizer["loss_scaling_factor"]
+        draft.remark("optimizer.loss_scaling_factor", "dynamic: no effect but in float16")
 
 
 def _input(draft: Draft, section: str) -> None:

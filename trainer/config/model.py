@@ -2,10 +2,11 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from pipeline.core.config_model import FrozenModel
-from trainer.config.fields import Count, Probability, TruncatedNormal
+from trainer.config.fields import Count, Probability
+from trainer.config.initializers import Initializer, Normal, TruncatedNormal
 from wafer_backend.precision import Precision
 
 
@@ -76,10 +77,16 @@ class ModelConfig(FrozenModel):
         None, description="of both branches of a block; null: dropout_rate"
     )
     layer_norm_epsilon: float = Field(1e-5, gt=0, description="added to the variance")
-    embedding_initializer: TruncatedNormal = TruncatedNormal()
-    initializer: TruncatedNormal = TruncatedNormal()
-    output_layer_initializer: TruncatedNormal | None = Field(
-        None, description="last layer of each residual branch; default std 0.02 / sqrt(2 layers)"
+    embedding_initializer: Initializer = Field(
+        TruncatedNormal(std=0.02), description="of token and learned position embeddings"
+    )
+    initializer: Initializer = Field(
+        TruncatedNormal(std=0.02), description="of all other matrices; with muP, that of the proxy"
+    )
+    output_layer_initializer: Initializer | None = Field(
+        None,
+        description="last layer of each residual branch; default: as initializer, 1 / sqrt(2 "
+        "layers) times as wide",
     )
     mup_base_hidden_size: Count | None = Field(
         None, description="hidden_size of the tuned proxy, muP; null: standard parametrization"
@@ -102,7 +109,7 @@ class ModelConfig(FrozenModel):
         False, description="compute in fp16_type; false: in fp32. Masters and sums are fp32 always"
     )
     fp16_type: Literal["bfloat16", "float16"] = Field(
-        "float16", description="half precision of matrices and computing, with mixed_precision"
+        "bfloat16", description="half precision of matrices and computing, with mixed_precision"
     )
 
     @model_validator(mode="before")
@@ -156,21 +163,16 @@ class ModelConfig(FrozenModel):
 
     def _mup_problem(self) -> str | None:
         if self.mup_base_hidden_size is not None:
-            return None
+            if isinstance(self.initializer, TruncatedNormal | Normal):
+                return None
+            return (
+                f"initializer: {self.initializer.name} has no muP form; expected truncated_normal "
+                "or normal"
+            )
         for key in ("mup_base_filter_size", "output_logits_alpha"):
             if getattr(self, key) is not None:
                 return f"{key} is for muP: give mup_base_hidden_size too"
         return None
-
-    @field_validator("fp16_type", mode="before")
-    @classmethod
-    def _public_format(cls, value: Any) -> Any:
-        if value == "cbfloat16":
-            raise ValueError(
-                "cbfloat16 is not supported: its definition is not public, so it cannot be "
-                "emulated; use bfloat16"
-            )
-        return value
 
     @property
     def precision(self) -> Precision:

@@ -7,19 +7,20 @@ from typing import Any
 from pipeline.core.order import Schedule, samples_before_step
 from trainer.config.draft import Draft
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OptimizerConfig
+from trainer.config.optimizer import OPTIMIZERS, AdamW
 from trainer.recipe import FAMILY, Member
 
 THEIRS = {"eps": "1e-6", "betas": "[0.9, 0.999]", "weight_decay": "0", "max_gradient_norm": "none"}
-"""Defaults of Model Zoo's AdamW that are others here."""
+"""Defaults of Model Zoo's AdamW that are others here; of other optimizers the last one is."""
 
 
 def taken_over(draft: Draft, model: ModelConfig) -> Iterator[str]:
     """Lines on keys that are not given and that have another default here than in Model Zoo."""
     optimizer = draft.section("optimizer")
+    kind = OPTIMIZERS[optimizer["optimizer_type"]]
     for key, theirs in THEIRS.items():
-        if key not in optimizer:
-            ours: Any = OptimizerConfig.model_fields[key].default
+        if key not in optimizer and (kind is AdamW or key == "max_gradient_norm"):
+            ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, {shown} (Model Zoo: {theirs})"
     if model.position_embedding_type == "rotary" and model.rotary_dim is None:
@@ -29,6 +30,9 @@ def taken_over(draft: Draft, model: ModelConfig) -> Iterator[str]:
             f"{width // 4})"
         )
     given = draft.section("model")
+    yield from _initial_weights(draft, model)
+    if model.parallel_block and not {"dropout_rate", "residual_dropout_rate"} & given.keys():
+        yield f"{draft.written('model')}.dropout_rate: not given, 0.0 (Model Zoo: 0.1)"
     if model.mixed_precision and "fp16_type" not in given:
         yield f"{draft.written('model')}.fp16_type: not given, {model.fp16_type}"
     rotary = model.position_embedding_type == "rotary" and model.norm_type == "layernorm"
@@ -45,6 +49,16 @@ def taken_over(draft: Draft, model: ModelConfig) -> Iterator[str]:
         yield (
             f"{draft.written('train_input.mixture')}: a weight is how often a pass reads the rows "
             "of its data set (Model Zoo: its share of the samples)"
+        )
+
+
+def _initial_weights(draft: Draft, model: ModelConfig) -> Iterator[str]:
+    given = draft.section("model")
+    follows = "initializer" in given and model.output_layer_initializer is None
+    if follows and model.mup_base_hidden_size is None:
+        yield (
+            f"{draft.written('model')}.output_layer_initializer: not given, initializer / sqrt(2 "
+            "num_hidden_layers) (Model Zoo: initializer)"
         )
 
 

@@ -11,10 +11,12 @@ from pipeline.core.errors import ConfigError
 from pipeline.shipped import find_config
 from trainer.config import legacy_keys, notes, trainer_form, yaml_file
 from trainer.config.draft import NO_EFFECT, Draft
+from trainer.config.inference import InferenceInput
 from trainer.config.inputs import EvalInput, InputConfig, TrainInput
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OptimizerConfig
+from trainer.config.optimizer import Optimizer
 from trainer.config.runconfig import RunConfig
+from trainer.config.sparsity import SparsityGroup
 
 Section = TypeVar("Section", bound=InputConfig)
 
@@ -24,8 +26,14 @@ class Params(FrozenModel):
 
     train_input: TrainInput = Field(description="section with the training data")
     eval_input: EvalInput | None = Field(None, description="section with the validation data")
+    inference_input: InferenceInput | None = Field(
+        None, description="section with the prompts of `--mode infer`"
+    )
     model: ModelConfig = Field(description="section with the model's shape")
-    optimizer: OptimizerConfig = Field(description="section with the optimizer")
+    optimizer: Optimizer = Field(description="section with the optimizer")
+    sparsity: tuple[SparsityGroup, ...] = Field(
+        (), description="section with the weights that are pruned; none by default"
+    )
     runconfig: RunConfig = RunConfig()
     _notes: tuple[str, ...] = PrivateAttr(())
 
@@ -52,12 +60,15 @@ def load_params(path: Path) -> Params:
     except ConfigError as error:
         raise ConfigError(draft.respelled(str(error))) from None
     _check_loss_scale(params, draft)
+    _check_mup(params, draft)
     base = file.resolve().parent
     return _with_notes(
         params.model_copy(
             update={
                 "train_input": _resolved(params.train_input, base),
                 "eval_input": params.eval_input and _resolved(params.eval_input, base),
+                "inference_input": params.inference_input and params.inference_input.beside(base),
+                "sparsity": _resolved_sparsity(params, draft),
             }
         ),
         (
@@ -146,3 +157,29 @@ def _check_loss_scale(params: Params, draft: Draft) -> None:
             f"{factor} is for float16 only, and this model computes in {precision}; leave it out, "
             "or set model.mixed_precision: true and model.fp16_type: float16",
         )
+
+
+MUP_OPTIMIZERS = ("AdamW", "Adam", "Lion")
+"""Optimizers whose update has the size of the learning rate, whatever the gradient's: those that
+muP's learning rates (Table 14) are for."""
+
+
+def _check_mup(params: Params, draft: Draft) -> None:
+    """Refuse muP with an optimizer that needs other learning rates."""
+    kind = params.optimizer.optimizer_type
+    if params.model.mup_base_hidden_size is not None and kind not in MUP_OPTIMIZERS:
+        raise draft.error(
+            "optimizer.optimizer_type",
+            f"{kind} does not go with model.mup_base_hidden_size, whose learning rates are for "
+            f"{', '.join(MUP_OPTIMIZERS)}; take one of these, or leave muP out",
+        )
+
+
+def _resolved_sparsity(params: Params, draft: Draft) -> tuple[SparsityGroup, ...]:
+    """The groups with filters over names here, so that two spellings of a run are equal."""
+    from trainer import sparsity_names  # it reads names of checkpoints, which read this package
+
+    try:
+        return sparsity_names.resolved(params.sparsity, params.model)
+    except sparsity_names.FilterError as error:
+        raise draft.error(f"sparsity.{error.key}", error.reason) from None

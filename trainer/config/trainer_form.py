@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer.config.draft import Draft
+from trainer.config.initializers import TruncatedNormal
+from trainer.config.legacy_schedulers import IN_TRAINER_FORM
 
 INIT = "trainer.init"
 
@@ -77,9 +79,13 @@ IDLE_CALLBACKS = (
     "SavePerformanceData", "Profiler", "LogOptimizerParamGroup", "WeightCompression",
 )  # fmt: skip
 LOGGERS = ("ProgressLogger", "TensorBoardLogger", "WandbLogger")
-SCHEDULERS = {"LinearLR": "Linear", "CosineDecayLR": "CosineDecay", "ConstantLR": "Constant"}
-PARALLEL_MODELS = ("gptj", "gpt-neox")
-MODELS = ("gpt2", "gpt3", "llama", "btlm", "jais", *PARALLEL_MODELS)
+PARALLEL_MODELS = ("gptj", "gpt-neox", "falcon")
+MODELS = (
+    "gpt2", "gpt3", "llama", "btlm", "jais", "mistral", "mpt", "bloom", "santacoder", "starcoder",
+    *PARALLEL_MODELS,
+)  # fmt: skip
+NORMAL = ("truncated_normal", "normal")
+"""Initializers that muP can scale."""
 OTHER_INIT = ("backend", "model", "optimizer", "schedulers", "precision", "loop", "checkpoint",
               "logging", "callbacks", "loggers", "autorestart", "sparsity")  # fmt: skip
 
@@ -97,8 +103,8 @@ def to_sections(draft: Draft) -> None:
     form = _Form(draft, {"trainer": trainer})
     form.mapping("trainer", ("init", "fit", "validate", "validate_all"))
     form.mapping(INIT, (*MOVED[INIT], *OTHER_INIT))
-    if form.value(f"{INIT}.sparsity"):
-        raise draft.error(f"{INIT}.sparsity", "training with sparsity is not supported yet")
+    if (sparsity := form.value(f"{INIT}.sparsity")) is not None:
+        form.put("sparsity", sparsity, f"{INIT}.sparsity")
     form.section("model", f"{INIT}.model")
     _optimizer(form)
     form.section("train_input", "trainer.fit.train_dataloader")
@@ -214,10 +220,10 @@ def _rates(form: _Form, entries: Any, path: str) -> Iterator[tuple[dict[str, Any
             yield from inner
         elif name == "ScalePerParamLR":
             yield from _rates(form, values.get("scheduler"), f"{here}.scheduler")
-        elif name in SCHEDULERS:
-            yield {"scheduler": SCHEDULERS[name], **values}, here
+        elif name in IN_TRAINER_FORM:
+            yield {"scheduler": IN_TRAINER_FORM[name], **values}, here
         else:
-            raise form.draft.unknown(here, [*SCHEDULERS, "SequentialLR", "ScalePerParamLR"])
+            raise form.draft.unknown(here, [*IN_TRAINER_FORM, "SequentialLR", "ScalePerParamLR"])
 
 
 def _check_milestones(
@@ -315,19 +321,29 @@ def _defaults(form: _Form) -> None:
     if precision and "enabled" not in precision:
         form.put("model.mixed_precision", True, f"{INIT}.precision")
         form.draft.remark(f"{INIT}.precision", "enabled: true, Model Zoo's default")
-    _scaled_output_initializer(model)
+    _scaled_output_initializer(form.draft, model)
 
 
-def _scaled_output_initializer(model: dict[str, Any]) -> None:
+def _scaled_output_initializer(draft: Draft, model: dict[str, Any]) -> None:
     """With muP the trainer form gives `output_layer_initializer` before it is scaled by width and
     depth; in R2.2 keys, as here, it is the one that is used."""
     rule, base = model.get("output_layer_initializer"), model.get("mup_base_hidden_size")
     width, layers = model.get("hidden_size"), model.get("num_hidden_layers")
+    if isinstance(rule, str):
+        rule = {"name": rule}
     if not isinstance(rule, dict) or not base:
         return
+    if str(rule.get("name", NORMAL[0])).lower() not in NORMAL:
+        raise draft.error(
+            "model.output_layer_initializer",
+            f"{rule['name']} has no muP form; expected {' or '.join(NORMAL)}",
+        )
     if rule == model.get("initializer"):
         del model["output_layer_initializer"]  # what follows from `initializer` is the same
     elif isinstance(width, int) and isinstance(layers, int) and layers > 0:
         factor = 1 / math.sqrt(2 * layers * width / base)
-        numbers = {key: rule[key] * factor for key in ("std", "a", "b") if key in rule}
-        model["output_layer_initializer"] = {**rule, **numbers}
+        widths = {"std": TruncatedNormal.model_fields["std"].default, **rule}
+        for key in ("std", "a", "b"):
+            if isinstance(widths.get(key), int | float):
+                widths[key] *= factor
+        model["output_layer_initializer"] = widths

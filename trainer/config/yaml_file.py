@@ -1,8 +1,9 @@
-"""Reading a `params.yaml` as Model Zoo writes them: strict YAML, with two things more.
+"""Reading a `params.yaml` as Model Zoo writes them: strict YAML, with three things more.
 
 Files of R2.3 and later name a data loader once and refer to it (`&val_dataloader`,
-`*val_dataloader`), so anchors and aliases are expanded here, up to a limit. And `True` and `False`
-are booleans, as in YAML 1.1.
+`*val_dataloader`), so anchors and aliases are expanded here, up to a limit. `True` and `False` are
+booleans, as in YAML 1.1. And a key may stand there twice if both values are equal and no
+collections, as in one of the Cerebras-GPT files.
 """
 
 from dataclasses import dataclass, field
@@ -12,8 +13,7 @@ from typing import Any
 import yaml
 
 from pipeline.core import strict_yaml
-from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import Builder, Loaded
 
 MAX_EVENTS = 100_000
 """Parser events of a file with its aliases expanded; a bomb has more."""
@@ -31,8 +31,9 @@ class _Recording:
 
 
 @dataclass
-class _Expanding(strict_yaml._Builder):
-    """The strict builder, which also replays anchored nodes and knows YAML 1.1 booleans."""
+class _Expanding(Builder):
+    """The strict builder, which also replays anchored nodes, knows YAML 1.1 booleans, and takes
+    a value that is given twice."""
 
     anchored: dict[str, list[yaml.Event]] = field(default_factory=dict)
     recordings: list[_Recording] = field(default_factory=list)
@@ -70,22 +71,23 @@ class _Expanding(strict_yaml._Builder):
             return _BOOLEANS[event.value]
         return super().resolve(event)
 
+    def repeat(self, event: yaml.Event, dotted: str) -> None:
+        """Whether it may be shows with its value, in `place`."""
+        self.repeated.append(dotted)
+
+    def place(self, event: yaml.Event, value: Any) -> str:
+        top = self.stack[-1] if self.stack else None
+        if top and isinstance(top.value, dict) and top.key in top.value:
+            first = top.value[top.key]
+            same = type(first) is type(value) and first == value
+            if not same or isinstance(value, dict | list):
+                super().repeat(event, f"{top.path}.{top.key}" if top.path else str(top.key))
+        return super().place(event, value)
+
 
 def load(path: Path) -> Loaded:
     """Read the file; its top level is a mapping.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    builder = _Expanding(path)
-    try:
-        for event in yaml.parse(strict_yaml._read(path), Loader=yaml.SafeLoader):
-            builder.take(event)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}:1: not valid YAML: {error}") from error
-    if not isinstance(builder.root, dict):
-        raise ConfigError(f"{path}:1: expected a mapping of keys to values at the top level")
-    return Loaded(path, builder.root, builder.lines)
+    return strict_yaml.load(path, _Expanding(path))

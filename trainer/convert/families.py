@@ -5,7 +5,7 @@ LlamaForCausalLM), the key names of Model Zoo R2.1 to R2.9 and of its BTLM and J
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.core.errors import ConfigError
@@ -82,43 +82,31 @@ GPT2 = Family(
     biases=_ALL_BIASES,
 )
 
-_SWIGLU_GPT2 = Layout(
-    names=_GPT2_STEM | _GPT2_BLOCK | {"feed_forward.gate": "mlp.c_fc2"},
-    block="transformer.h.{n}.",
-    qkv=("attn.c_attn",),
-    conv1d=True,
-    ignored=(*_MASKS, r"transformer\.relative_pe\.slopes"),
-)
-_SWIGLU_HOLDS = {
-    "position_embedding_type": ("alibi",),
-    "norm_type": ("layernorm",),
-    "nonlinearity": ("swiglu",),
-    "parallel_block": (False,),
-    "use_bias_in_output": (False,),
-    "attention_type": ("scaled_dot_product",),
-}
 BTLM = Family(
     name="btlm",
     architecture="BTLMLMHeadModel",
     base="transformer.",
-    layout=_SWIGLU_GPT2,
-    holds=_SWIGLU_HOLDS,
+    layout=Layout(
+        names=_GPT2_STEM | _GPT2_BLOCK | {"feed_forward.gate": "mlp.c_fc2"},
+        block="transformer.h.{n}.",
+        qkv=("attn.c_attn",),
+        conv1d=True,
+        ignored=(*_MASKS, r"transformer\.relative_pe\.slopes"),
+    ),
+    holds={
+        "position_embedding_type": ("alibi",),
+        "norm_type": ("layernorm",),
+        "nonlinearity": ("swiglu",),
+        "parallel_block": (False,),
+        "use_bias_in_output": (False,),
+        "attention_type": ("scaled_dot_product",),
+    },
     biases=_ALL_BIASES,
     keeps_mup=True,
     verified="key list only",
     constants=("transformer.relative_pe.slopes",),
 )
-JAIS = Family(
-    name="jais",
-    architecture="JAISLMHeadModel",
-    base="transformer.",
-    layout=_SWIGLU_GPT2,
-    holds=_SWIGLU_HOLDS,
-    biases=_ALL_BIASES,
-    keeps_mup=True,
-    verified="key list only",
-    constants=("transformer.relative_pe.slopes",),
-)
+JAIS = replace(BTLM, name="jais", architecture="JAISLMHeadModel")
 
 GPTJ = Family(
     name="gptj",

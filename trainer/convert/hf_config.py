@@ -128,7 +128,8 @@ def to_hf_config(config: ModelConfig, family: Family) -> Json:
             **rotary,
             "rope_parameters": {**rotary, "rope_type": "default"},
         }
-    return {**common, **specific, "initializer_range": config.initializer.std, "use_cache": True}
+    sigma = getattr(config.initializer, "std", 0.02)  # what Hugging Face draws new heads with
+    return {**common, **specific, "initializer_range": sigma, "use_cache": True}
 
 
 def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, Family]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.config import ModelConfig, OptimizerConfig
+from trainer.config import AdamW, ModelConfig
 
 SHAPE = {
     "vocab_size": 61, "max_position_embeddings": 16, "hidden_size": 48, "num_hidden_layers": 2,
@@ -89,4 +89,4 @@ def test_without_mup_nothing_is_scaled():
 )
 def test_groups_of_learning_rates(groups, expected):
     with pytest.raises(ValidationError, match=expected):
-        OptimizerConfig(learning_rate=0.1, adjust_learning_rate=groups)
+        AdamW(learning_rate=0.1, adjust_learning_rate=groups)

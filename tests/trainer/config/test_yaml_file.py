@@ -31,9 +31,18 @@ def test_booleans_of_yaml_1_1_with_capitals(tmp_path):
     assert loaded.value == {"a": True, "b": False, "c": "True", "d": "yes"}
 
 
+def test_a_value_given_twice_is_taken_if_it_is_the_same(tmp_path):
+    loaded = load(tmp_path, "a:\n  b: -0.16\n  b: -0.16\nc: true\n")
+    assert loaded.value == {"a": {"b": -0.16}, "c": True}
+    assert loaded.repeated == ("a.b",)
+    assert loaded.where("a.b").endswith(":2")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("a: {b: 1}\nc:\n  d: 1\n  d: true\n", "file.yaml:4: duplicate key c.d (first on line 3)"),
+        ("a: []\na: []\n", "file.yaml:2: duplicate key a"),
         ("a: *x\n", "file.yaml:1: *x refers to no anchor that stands before it"),
         ("a: &x {b: *x}\n", "file.yaml:1: *x refers to no anchor"),
         ("a: 1\na: 2\n", "file.yaml:2: duplicate key a"),
