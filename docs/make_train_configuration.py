@@ -14,7 +14,7 @@ from types import ModuleType
 
 from trainer.config import Params, load_params
 from trainer.config.known_keys import COMMAND_LINE, IDLE, ONLY, RENAMED
-from trainer.config.trainer_form import CALLBACKS, MOVED
+from trainer.config.trainer_form import CALLBACKS, MODELS, MOVED
 from trainer.flops import parameter_count
 
 TARGET = Path(__file__).with_name("train_configuration.md")
@@ -23,6 +23,7 @@ CONFIGS = Path(__file__).parents[1] / "configs" / "train"
 UNITS = {
     "weight": "times", "from_step": "step", "batch_size_schedule": "sequences",
     "batch_size": "sequences", "micro_batch_size": "sequences", "shuffle_seed": "",
+    "start_token": "", "stop_sequences": "", "max_tokens": "tokens",
     "vocab_size": "entries", "max_position_embeddings": "tokens", "hidden_size": "units",
     "num_hidden_layers": "layers", "num_heads": "heads", "filter_size": "units",
     "rotary_dim": "units", "rope_theta": "", "num_kv_groups": "heads",
@@ -34,7 +35,19 @@ UNITS = {
     "betas": "", "eps": "", "weight_decay": "", "max_gradient_norm": "2-norm",
     "optimizer.learning_rate": "per step", "learning_rate": "", "initial_learning_rate": "",
     "end_learning_rate": "", "total_iters": "steps", "adjust_learning_rate": "",
+    "scale": "", "gain": "", "val": "", "power": "", "decay_rate": "", "step_exponent": "",
+    "warmup_steps": "steps", "learning_rates": "", "milestones": "steps", "gamma": "",
+    "step_size": "steps", "T_max": "steps", "eta_min": "", "T_0": "steps", "T_mult": "times",
+    "base_lr": "", "max_lr": "", "step_size_up": "steps", "step_size_down": "steps",
+    "total_steps": "steps", "pct_start": "share", "final_div_factor": "times",
     "loss_scaling_factor": "",
+    "momentum": "", "dampening": "", "momentum_decay": "", "alpha": "", "etas": "times",
+    "step_sizes": "", "lr_decay": "", "initial_accumulator_value": "", "rho": "",
+    "clip_threshold": "", "lambd": "", "t0": "steps",
+    "sparsity": "share", "drop_fraction": "share", "value": "share", "values": "shares",
+    "init": "share", "slope": "share", "final": "share", "minimum": "share", "beta": "times",
+    "half_period": "steps", "freq": "steps", "start": "step", "stop": "step", "steps": "steps",
+    "balance_in_groups": "groups", "balance_out_groups": "groups",
     "max_steps": "steps", "num_steps": "steps", "num_epochs": "epochs", "max_epochs": "epochs",
     "seed": "", "num_csx": "systems", "checkpoint_steps": "steps",
     "max_checkpoints": "checkpoints", "eval_frequency": "steps", "eval_steps": "batches",
@@ -59,11 +72,12 @@ not. An unknown key is an error with file, line and a suggestion; so is a value 
 is not there. What is taken over but spelled in the old way, left out although its default is
 another one here, or without effect, is told once at the start of a run, and is in `Params.notes`.
 
-The file is strict YAML, as [configuration.md](configuration.md) says, but for two things that Model
-Zoo's files have: `True` and `False` are booleans, and anchors and aliases are expanded, up to
-100,000 values. Directories are relative to the file. Options of the command stand over the file;
-a length (`--num_steps`, `--max_steps`, `--num_epochs`) takes the place of all lengths in it. Of
-several lengths in the file the least holds.
+The file is strict YAML, as [configuration.md](configuration.md) says, but for three things that
+Model Zoo's files have: `True` and `False` are booleans, anchors and aliases are expanded, up to
+100,000 values, and a key may stand there twice with one value. Directories are relative to the
+file. Options of the command stand over the file; a length (`--num_steps`, `--max_steps`,
+`--num_epochs`) takes the place of all lengths in it. Of several lengths in the file the least
+holds.
 """
 
 SPELLINGS = """\
@@ -78,15 +92,30 @@ later. Errors and notes use the spelling of the file.
 | --- | --- |
 {renamed}
 | `optimizer.beta1`, `optimizer.beta2` | `optimizer.betas` |
+| `sparsity.type`, `sparsity.schedule` (to R2.1) | `algorithm`, `update` |
+| `sparsity.sparsity_schedule` (to R2.1) | `sparsity`, a list, and `update.steps` |
 | `optimizer.learning_rate[].steps`, `decay_steps` | `total_iters` |
+| `optimizer.learning_rate[].values`, `boundaries` | `learning_rates`, `milestones` |
 | `model.use_bfloat16` | `model.fp16_type` |
+| `model.use_rms_norm` (R1.9) | `model.norm_type` |
 | `model.initializer_range` | `std` of the initializers that are not given |
 | `runconfig.is_pretrained_checkpoint: true` | `runconfig.load_checkpoint_states: model` |
 | `train_input.max_sequence_length`, `vocab_size` | must equal those of the model |
 
 R1.8 without `runconfig.use_cs_grad_accum` gave the batch of one system as `batch_size`; here it is
-the global one, and a note says so. `model.use_untied_layer_norm` makes a parallel block (GPT-J,
-GPT-NeoX), which was a model of its own.
+the global one, and a note says so. `model.use_untied_layer_norm` makes a parallel block (GPT-NeoX,
+Falcon), which was a model of its own, and so do the keys of GPT-J: `residual_dropout_rate` without
+`dropout_rate`, with rotary positions, a bias in the read-out and none in Q, K and V.
+
+### Values of Model Zoo
+
+- `fp16_type: cbfloat16` is computed in bfloat16, and a note says so: its definition is not public,
+  and results on a CS-2 differ. `loss_scaling_factor: dynamic` has an effect in float16 alone.
+- An initializer may be a name alone, and has Model Zoo's defaults; without `a` and `b` a
+  truncated normal distribution is cut at two deviations. Keys of other initializers have no effect.
+  Which matrices have which initializer is the paper's (Cerebras-GPT, 2.3).
+- Names of optimizers and schedulers may have any case. A scheduler without `total_iters` has no
+  end, so none can follow it. The last one goes on as its formula does.
 
 ### The `trainer:` form
 
@@ -94,15 +123,17 @@ GPT-NeoX), which was a model of its own.
 | --- | --- |
 {moved}
 {callbacks}
-| `trainer.init.model` | `model`; `name` is one of gpt2, gpt3, llama, btlm, jais, gptj, gpt-neox |
-| `trainer.init.optimizer.AdamW` | `optimizer` |
+| `trainer.init.model` | `model`; `name` is one of {models} |
+| `trainer.init.optimizer.NAME` | `optimizer`, with `optimizer_type: NAME`, in any case |
+| `trainer.init.sparsity` | `sparsity` |
 | `trainer.init.schedulers` | `optimizer.learning_rate`; see below |
 | `trainer.fit.train_dataloader` | `train_input` |
 | `trainer.fit.val_dataloader` | `eval_input`; without it that of `validate` |
 
-Schedulers are LinearLR, CosineDecayLR and ConstantLR, also inside SequentialLR and ScalePerParamLR.
-`eval_frequency` may be a share of the steps there, such as 0.5. With muP,
-`output_layer_initializer` is the proxy's there, before it is scaled by width and depth.
+Schedulers are those of `optimizer.learning_rate` with LR behind their names (not behind
+CosineAnnealingWarmRestarts), also inside SequentialLR and ScalePerParamLR. `eval_frequency` may be
+a share of the steps there, such as 0.5. With muP, `output_layer_initializer` is the proxy's there,
+before it is scaled by width and depth; it and `initializer` are normal or truncated_normal then.
 
 ### Without effect
 
@@ -177,7 +208,8 @@ def spellings() -> dict[str, str]:
     ]  # fmt: skip
     options = [f"- `{key}`: {option}" for key, option in COMMAND_LINE.items()]
     return {
-        "renamed": _rows(renamed), "moved": _rows(moved), "callbacks": _rows(calls),
+        "models": ", ".join(MODELS), "renamed": _rows(renamed), "moved": _rows(moved),
+        "callbacks": _rows(calls),
         "idle": _items(IDLE.items()), "only": _items(only), "options": "\n".join(options),
     }  # fmt: skip
 
@@ -207,14 +239,5 @@ def _make_configuration() -> ModuleType:
     return module
 
 
-def main() -> int:
-    """Write the file, or compare it."""
-    text = document()
-    if "--check" in sys.argv[1:]:
-        return 0 if TARGET.read_text(encoding="utf-8") == text else 1
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_make_configuration().write_or_compare(TARGET, document()))

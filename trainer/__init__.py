@@ -1,5 +1,4 @@
 """Train GPT-2-like models on the shards that `prep` makes, through `wafer_backend`.
 
-Limits: one decoder family (learned positions, GELU, LayerNorm), fp32, AdamW, one data set per
-run.
+Limits: one decoder family (learned positions, GELU, LayerNorm), fp32, one data set per run.
 """

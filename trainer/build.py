@@ -1,6 +1,17 @@
 """The parts of a run, put together: model on the backend, optimizer, data, what it starts from."""
 
-from trainer import checkpoint, disk, leaves, metrics, optimizer, ranks, record, resume, tensorboard
+from trainer import (
+    checkpoint,
+    disk,
+    leaves,
+    metrics,
+    optimizer,
+    ranks,
+    record,
+    resume,
+    sparsity,
+    tensorboard,
+)
 from trainer.config import Params
 from trainer.data import Source, TrainingData, datasets_from
 from trainer.evaluate import Evaluator
@@ -40,7 +51,7 @@ def training(
     resume.check(start, model_dir, known, source)
     resume.check_architecture(start, known, strict=strict)
     compiled = compile_model(params, request.target, micro_batch)
-    resume.load(start, compiled, strict=strict, say=say)
+    masks = resume.load(start, params, compiled, strict=strict, say=say)
     writes = ranks.is_writer(params)
     if writes:
         _prepare_directory(params, request, compiled, start.step, say)
@@ -58,12 +69,14 @@ def training(
             path=model_dir / metrics.TRAINING if writes else None,
             events=_events(params, request, tensorboard.TRAINING, start.step),
             say=say,
+            sparsity=sparsity.levels_of(masks, compiled) if masks else None,
         ),
         watch=_watch(params, request, compiled, data, start.step, say),
         say=say,
         profile=_profile(params, request) if writes else None,
         writes=writes,
         step=start.step,
+        masks=masks,
     )
     _record(made, start)
     return made
@@ -87,9 +100,9 @@ def _prepare_directory(
     params: Params, request: Request, compiled: CompiledModule, step: int, say: Say
 ) -> None:
     """Check the room, then cut logs back to the checkpoint and delete leftovers of a kill."""
-    weights = [parameter.nbytes for parameter in compiled.memoryx.parameters.values()]
-    there = disk.standing(request.model_dir)
-    disk.check(request.model_dir, disk.need(params.runconfig, weights, step, there), say)
+    shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
+    one, there = disk.checkpoint_bytes(params, shapes), disk.standing(request.model_dir)
+    disk.check(request.model_dir, disk.need(params.runconfig, one, step, there), say)
     checkpoint.sweep(request.model_dir)
     checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
     for name in (metrics.TRAINING, metrics.EVALUATION):

@@ -8,7 +8,7 @@ there; it lists every file's size and hash, and its own.
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from wafer_backend.memoryx import MemoryX
+from wafer_backend.sparse.masks import mask_of, pack
 
 FORMAT = 1
 MAX_FILE_BYTES = 1 << 30
@@ -38,29 +39,34 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a checkpoint holds of MemoryX: weights by name, optimizer state by `name.field`."""
+    """What a checkpoint holds of MemoryX: weights by name, optimizer state by `name.field`, and
+    masks of sparse weights by name, as packed bits."""
 
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
+    masks: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, memoryx: MemoryX) -> "Tensors":
         """Those of now; they change with the next step."""
         optimizer = {
-            f"{name}.{field}": tensor
-            for name, fields in memoryx.optimizer_state().items()
-            for field, tensor in fields.items()
+            f"{name}.{kind}": tensor
+            for name, kinds in memoryx.optimizer_state().items()
+            for kind, tensor in kinds.items()
         }
-        return cls({name: p.detach() for name, p in memoryx.parameters.items()}, optimizer)
+        parameters = memoryx.parameters
+        masks = {n: pack(m) for n, p in parameters.items() if (m := mask_of(p)) is not None}
+        return cls({name: p.detach() for name, p in parameters.items()}, optimizer, masks)
 
     def copied(self) -> "Tensors":
         """A copy in host memory, which later steps do not change."""
-        return Tensors(_host_copies(self.weights), _host_copies(self.optimizer))
+        return Tensors(_host_copies(self.weights), _host_copies(self.optimizer), self.masks)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all."""
-        return sum(t.nbytes for t in (*self.weights.values(), *self.optimizer.values()))
+        kinds = (self.weights, self.optimizer, self.masks)
+        return sum(tensor.nbytes for kind in kinds for tensor in kind.values())
 
 
 def directory(model_dir: Path, step: int) -> Path:
@@ -86,7 +92,11 @@ def save(
     """
     target = directory(model_dir, step)
     files: dict[str, dict[str, Any]] = {}
-    for kind, named in (("weights", tensors.weights), ("optimizer", tensors.optimizer)):
+    for kind, named in (
+        ("weights", tensors.weights),
+        ("optimizer", tensors.optimizer),
+        ("masks", tensors.masks),
+    ):
         for index, group in enumerate(_by_size(named, max_file_bytes)):
             name = f"{kind}-{index:05d}.safetensors"
             files[name] = _entry(storage.publish(target / name, _encode(group)))
@@ -161,9 +171,14 @@ def read_optimizer(checkpoint: Checkpoint) -> dict[str, dict[str, torch.Tensor]]
     """Optimizer state by parameter name and field, verified."""
     optimizer: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in _tensors(checkpoint, "optimizer"):
-        name, _, field = key.rpartition(".")
-        optimizer.setdefault(name, {})[field] = tensor
+        name, _, kind = key.rpartition(".")
+        optimizer.setdefault(name, {})[kind] = tensor
     return optimizer
+
+
+def read_masks(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Masks of sparse weights by parameter name, as packed bits, verified."""
+    return dict(_tensors(checkpoint, "masks"))
 
 
 def _host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

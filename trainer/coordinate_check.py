@@ -22,9 +22,10 @@ import typer
 from torch import Tensor, nn
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, PrepError
+from pipeline.core.errors import ConfigError
 from trainer import optimizer
-from trainer.config import ModelConfig, OptimizerConfig
+from trainer.cli_errors import one_line_errors
+from trainer.config import AdamW, ModelConfig
 from trainer.model import GPT
 from trainer.model.mup import PEAK_LEARNING_RATE, to_mup
 
@@ -160,7 +161,7 @@ def _one(plan: Plan, kind: Parametrization, width: int, seed: int) -> Iterator[R
     """Train one model, and measure it after the steps of the plan."""
     config = model_config(plan, kind, width)
     model = GPT(config, seed)
-    rule = OptimizerConfig(learning_rate=plan.learning_rate)
+    rule = AdamW(learning_rate=plan.learning_rate)
     adam = optimizer.build(dict(model.named_parameters()), rule, config)
     for group in adam.param_groups:
         group["lr"] = plan.learning_rate * group["adjust_learning_rate"]
@@ -269,12 +270,9 @@ def main(
 
     Exits 1 when a slope is not as the theory says.
     """
-    try:
+    with one_line_errors():
         plan = Plan(_integers("--widths", widths), tuple(range(seeds)), _integers("--steps", steps))
         found, broken = check(plan, out)
-    except PrepError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(error.exit_code) from error
     for at in found:
         typer.echo(f"{at.parametrization:<4} step {at.step:<3} {at.quantity:<16} {at.slope:+.3f}")
     for line in broken:

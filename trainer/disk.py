@@ -1,18 +1,27 @@
 """Room on the disk of a run, checked before step 1 instead of found out in the middle."""
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ResourceError
-from trainer import checkpoint
-from trainer.config import RunConfig
+from trainer import checkpoint, optimizer, sparsity
+from trainer.config import Params, RunConfig
+from trainer.convert.parameters import Shapes
 from trainer.progress import Say, size
 
-MOMENTS = 2
+_WEIGHT_BYTES = 4
 _TENSOR_OVERHEAD = 512
+_TENSORS = 3
 _STEP_BYTES = 1024
-_FIXED_BYTES = 1 << 20
+"""Of logs a step, from above: 700 were measured."""
+_SYSTEM_BYTES = 8
+"""Of each system among `leaves_per_csx`."""
+_MEASURE_BYTES = 6 << 10
+"""Of a step that the stability watch measures, beside these: 4,600 were measured in float16."""
+_FIXED_BYTES = 4 << 20
+"""Report (2 MB with all its curves at their most points), run.json, card."""
 
 
 @dataclass(frozen=True)
@@ -30,27 +39,40 @@ class Need:
         return self.checkpoints * self.checkpoint_bytes + self.logs
 
 
-def need(run: RunConfig, weight_sizes: list[int], step: int, standing: int) -> Need:
+def checkpoint_bytes(params: Params, shapes: Shapes) -> int:
+    """Bytes of a checkpoint of a model with parameters of these shapes, by name: fp32 weights, the
+    state of the optimizer, masks of sparse weights; from above."""
+    weights = _WEIGHT_BYTES * sum(math.prod(shape) for shape in shapes.values())
+    state = optimizer.state_bytes(params.optimizer, shapes)
+    overhead = _TENSORS * _TENSOR_OVERHEAD * len(shapes)
+    return weights + state + sparsity.mask_bytes(params) + overhead
+
+
+def need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> Need:
     """What is still to be written after `step`, when `standing` checkpoints are there.
 
-    `weight_sizes`: bytes of every weight; AdamW's moments have as many each. A new checkpoint
-    stands before the oldest is deleted, so one more than `max_checkpoints` is there at once. Logs:
-    a line of metrics.jsonl, of the console and an event for TensorBoard per step, estimated from
+    `checkpoint_bytes`: of one. A new checkpoint stands before the oldest is deleted, so one more
+    than `max_checkpoints` is there at once. Logs: a line of metrics.jsonl, of the console and an
+    event for TensorBoard per step, more at steps that the stability watch measures, estimated from
     above, and a fixed margin.
 
     >>> run = RunConfig(max_steps=10, checkpoint_steps=4, max_checkpoints=2)
-    >>> [need(run, [4000], step, there).checkpoints for step, there in ((0, 0), (4, 1), (8, 2))]
+    >>> [need(run, 4000, step, there).checkpoints for step, there in ((0, 0), (4, 1), (8, 2))]
     [3, 2, 1]
     """
     last = run.max_steps or 0
-    checkpoint_bytes = (1 + MOMENTS) * sum(weight_sizes)
-    checkpoint_bytes += (1 + MOMENTS) * _TENSOR_OVERHEAD * len(weight_sizes)
     every = run.checkpoint_steps or last or 1
     due = {*range(step + every - step % every, last, every), last} if step < last else set()
     first = int(step == 0 and run.save_initial_checkpoint)
     most = min(standing + len(due) + first, run.max_checkpoints + 1)
-    logs = _STEP_BYTES * max(0, last - step) + _FIXED_BYTES
+    logs = _log_bytes(run, max(0, last - step)) + _FIXED_BYTES
     return Need(max(0, most - standing), checkpoint_bytes, logs)
+
+
+def _log_bytes(run: RunConfig, steps: int) -> int:
+    every = run.stability.every
+    measures = 0 if every is None else -(-steps // every)
+    return steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
 
 
 def check(model_dir: Path, wanted: Need, say: Say) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.order import batch_size_at, samples_before_step
-from trainer import checkpoint, metrics
+from trainer import checkpoint, metrics, sparsity
 from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import Params
 from trainer.data import Prefetcher, TrainingData
@@ -19,6 +19,7 @@ from trainer.stability import Watch
 from trainer.step_log import StepLog, StepTime
 from trainer.stop import Stopped, StopRequest
 from wafer_backend.compiled import CompiledModule
+from wafer_backend.sparse import Group
 from wafer_backend.step_profile import StepProfile
 
 PREFETCH_DEPTH = 2
@@ -30,7 +31,7 @@ class Training:
 
     `params.runconfig.max_steps` is the last one. `validation`: evaluates while training, None for
     `--mode train`. `profile`: of some steps. `writes`: whether this process writes files; of
-    several ranks one does.
+    several ranks one does. `masks`: those of sparse weights, None for a dense run.
     """
 
     params: Params
@@ -46,6 +47,7 @@ class Training:
     profile: StepProfile | None = None
     writes: bool = True
     step: int = 0
+    masks: Group | None = None
 
     @property
     def last_step(self) -> int:
@@ -171,6 +173,8 @@ class Training:
         }
         if self.compiled.loss_scale is not None:
             state["loss_scale"] = self.compiled.loss_scale.state_dict()
+        if self.masks is not None:
+            state[sparsity.STATE] = sparsity.counters(self.masks)
         self.compiled.bring_home()
         if self.writes:
             for name in (metrics.TRAINING, metrics.EVALUATION):

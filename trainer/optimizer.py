@@ -1,27 +1,36 @@
-"""AdamW over the parameters in MemoryX: ordinary PyTorch, decay on matrices only."""
+"""The optimizer over the parameters in MemoryX: its groups, and how large its state is."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainer.config import ModelConfig, OptimizerConfig
+from trainer.config import AdamW, ModelConfig, Optimizer, OptimizerConfig
+from trainer.config.optimizer import SGD, Adafactor, Adam, Lamb, NAdam, RAdam, RMSprop
 from trainer.model.mup import fan_in_multiplier, in_block
+from wafer_backend.optim import configure_optimizer
+
+STATE_BYTES = 4
+"""Bytes of an element of optimizer state, fp32."""
+
+_TENSORS = {"Adagrad": 1, "ASGD": 1, "Lion": 1}
 
 
 def build(
     parameters: Mapping[str, nn.Parameter],
-    config: OptimizerConfig,
+    config: Optimizer,
     model: ModelConfig,
     *,
     fused: bool = False,
-) -> torch.optim.AdamW:
-    """AdamW with decoupled weight decay on parameters of two or more dimensions, none on 1-D ones.
+) -> torch.optim.Optimizer:
+    """The optimizer of a config, with weight decay on parameters of two or more dimensions, none on
+    1-D ones.
 
     A parameter group learns at `adjust_learning_rate` times the learning rate, which is set before
-    every step by whoever applies it; with muP, matrices inside blocks learn at less. `fused` is
-    faster and gives other bits, so it is a property of a run.
+    every step by whoever applies it; with muP, matrices inside blocks learn at less. `fused`, where
+    `can_fuse`, is faster and gives other bits, so it is a property of a run.
     """
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     trained = [(name, p) for name, p in parameters.items() if p.requires_grad]
@@ -30,13 +39,17 @@ def build(
             if (parameter.ndim >= 2) is decays:
                 factor = learning_rate_factor(name, config, model) if decays else 1.0
                 groups.setdefault((decays, factor), []).append(parameter)
-    return torch.optim.AdamW(
-        [_group(members, decays, factor, config) for (decays, factor), members in groups.items()],
-        lr=0.0,
-        betas=config.betas,
-        eps=config.eps,
-        fused=fused or None,
-    )
+    members = [_group(each, decays, factor, config) for (decays, factor), each in groups.items()]
+    if isinstance(config, AdamW | Adam):
+        kind = torch.optim.AdamW if isinstance(config, AdamW) else torch.optim.Adam
+        return kind(members, lr=0.0, betas=config.betas, eps=config.eps, fused=fused or None)
+    own = config.model_dump(exclude={*OptimizerConfig.model_fields, "weight_decay"})
+    return configure_optimizer(config.optimizer_type, members, lr=0.0, **own)
+
+
+def can_fuse(config: OptimizerConfig) -> bool:
+    """Whether PyTorch has one kernel for all of its step."""
+    return isinstance(config, AdamW | Adam)
 
 
 def learning_rate_factor(name: str, config: OptimizerConfig, model: ModelConfig) -> float:
@@ -53,8 +66,41 @@ def learning_rate_factor(name: str, config: OptimizerConfig, model: ModelConfig)
     return 1.0 / fan_in_multiplier(name, model)
 
 
+def state_bytes(config: Optimizer, shapes: Mapping[str, Sequence[int]]) -> int:
+    """Bytes of the state of all parameters after the first step, but for counts of steps.
+
+    `shapes`: of the parameters, by name.
+    """
+    return STATE_BYTES * sum(_state_elements(config, shape) for shape in shapes.values())
+
+
+def adam_eps(config: OptimizerConfig) -> float:
+    """The eps of an optimizer that divides by sqrt(v) + eps; 0 for others."""
+    if isinstance(config, AdamW | Adam | NAdam | RAdam | Lamb):
+        return config.eps
+    return 0.0
+
+
+def _state_elements(config: Optimizer, shape: Sequence[int]) -> int:
+    if isinstance(config, Adafactor) and len(shape) >= 2:
+        *outer, rows, columns = shape
+        return math.prod(outer) * (rows + columns)
+    return math.prod(shape) * _state_tensors(config)
+
+
+def _state_tensors(config: Optimizer) -> int:
+    """Tensors of the shape of a parameter."""
+    if isinstance(config, SGD):
+        return int(config.momentum > 0)
+    if isinstance(config, RMSprop):
+        return 1 + int(config.momentum > 0) + int(config.centered)
+    if isinstance(config, Adafactor):
+        return 1
+    return _TENSORS.get(config.optimizer_type, 2)
+
+
 def _group(
-    members: list[nn.Parameter], decays: bool, factor: float, config: OptimizerConfig
+    members: list[nn.Parameter], decays: bool, factor: float, config: Optimizer
 ) -> dict[str, Any]:
-    decay = config.weight_decay if decays else 0.0
+    decay = getattr(config, "weight_decay", 0.0) if decays else 0.0
     return {"params": members, "weight_decay": decay, "adjust_learning_rate": factor}

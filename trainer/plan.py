@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from trainer import flops, leaves
+from trainer import flops, leaves, optimizer, sparsity
 from trainer.config import Params
 from trainer.errors import as_prep_errors
 from trainer.leaves import train_micro_batch
@@ -25,7 +25,6 @@ from wafer_backend.performance_model.hardware import MASTER_BYTES
 from wafer_backend.precision import Precision, streamed_dtype
 from wafer_backend.tree import leaf_count, spans
 
-_MOMENTS = 2
 _PASSES = 2
 
 
@@ -34,7 +33,7 @@ def compile_only(request: Request, say: Say) -> int:
     with as_prep_errors():
         params = checked_params(request)
         module = on_meta(params)
-        for line in (*_work(params, module), *_emulated(params, module)):
+        for line in (*_work(params, module), *sparsity.plan(params), *_emulated(params, module)):
             say(line)
         say("")
         say("CS-2 systems (bf16; the micro-batch is not the leaf above)")
@@ -81,6 +80,8 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     owned = [len(span) for span in spans(systems, count)]
     down, up = streamed_bytes(params, module)
     weights = MASTER_BYTES * _parameters(module)
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    state = optimizer.state_bytes(params.optimizer, shapes)
     largest = sorted((_travelling(p, precision) for p in module.parameters()), reverse=True)
     resident = sum(largest[:2]) + largest[0]
     activations = leaf * leaves.activation_bytes(params.model, params.runconfig.activations)
@@ -97,9 +98,8 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
         f"weights and a gradient {size(resident)}; estimated)"
     )
     yield (
-        f"MemoryX: {size((1 + _MOMENTS) * weights)} (weights {size(weights)}, optimizer "
-        f"{size(_MOMENTS * weights)}); in a step up to {partials} sums of gradients of "
-        f"{size(weights)} each"
+        f"MemoryX: {size(weights + state)} (weights {size(weights)}, optimizer {size(state)}); in "
+        f"a step up to {partials} sums of gradients of {size(weights)} each"
     )
 
 

@@ -43,7 +43,7 @@ SAMPLE_BYTES, PLAIN_SAMPLE_BYTES = 1.43, 12.0
 """Bytes per token of HDF5 `sample` files: gzip as measured (docs/hdf5.md), and uncompressed."""
 
 CHECKPOINT_BYTES = 3 * MASTER_BYTES
-"""Bytes of a checkpoint per parameter: fp32 weights and two moments."""
+"""Bytes of a checkpoint per parameter: fp32 weights and AdamW's two moments."""
 
 MOST_EPOCHS = 4
 """Muennighoff et al. (arXiv 2305.16264): up to 4 epochs lose next to nothing against new data."""
@@ -99,7 +99,7 @@ def plan_run(
         cluster=_cluster(chosen, num_csx),
         disk=_disk(chosen, training.tokens, at_hand),
         data=at_hand,
-        notes=tuple(_notes(shape, loss, at_hand)),
+        notes=tuple(_notes(chosen, loss, at_hand)),
     )
 
 
@@ -202,7 +202,7 @@ def _disk(chosen: Chosen, tokens: int, data: DataPlan | None) -> DiskPlan:
     return DiskPlan(
         data=data.bytes if data else round(SAMPLE_BYTES * once),
         data_uncompressed=round(PLAIN_SAMPLE_BYTES * once),
-        checkpoint=CHECKPOINT_BYTES * chosen.shape.parameters,
+        checkpoint=chosen.checkpoint_bytes or CHECKPOINT_BYTES * chosen.shape.parameters,
         checkpoints=chosen.checkpoints + 1,
     )
 
@@ -219,8 +219,13 @@ def _data(data: DataAtHand, samples: int) -> DataPlan:
     )
 
 
-def _notes(shape: GPTShape, loss: LossPlan, data: DataPlan | None) -> list[str]:
-    notes = []
+def _notes(chosen: Chosen, loss: LossPlan, data: DataPlan | None) -> list[str]:
+    shape, notes = chosen.shape, []
+    if chosen.sparse:
+        notes.append(
+            "weights are sparse: FLOPs and time are those of dense weights, and the law of the "
+            "loss is one of dense models"
+        )
     paper = nearest(shape.parameters).shape
     if shape.variant != paper.variant or shape.vocabulary != paper.vocabulary:
         notes.append(

@@ -23,7 +23,8 @@ class ModelPlan:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """`learning_rate`: peak. `source`: where batch and learning rate are from."""
+    """`learning_rate`: peak. `adam_eps`: 0 for an optimizer without. `source`: where batch and
+    learning rate are from."""
 
     tokens: int
     tokens_per_parameter: float

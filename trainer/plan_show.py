@@ -25,8 +25,8 @@ def lines(plan: RunPlan) -> Iterator[str]:
     yield _line(
         "learning rate",
         f"{training.learning_rate:.3g}, {training.warmup_steps:,} steps of warm-up, then "
-        f"{training.decay}{' to 10 %' if training.decay != 'constant' else ''}; Adam eps "
-        f"{training.adam_eps:g}",
+        f"{training.decay}{' to 10 %' if training.decay != 'constant' else ''}"
+        f"{f'; Adam eps {training.adam_eps:g}' if training.adam_eps else ''}",
     )
     yield _line(
         "training FLOPs",

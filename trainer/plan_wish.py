@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
-from trainer import flops, plan_size
-from trainer.config import Constant, Params, RunConfig, load_params
+from trainer import disk, flops, plan_size
+from trainer.config import CosineDecay, Linear, Params, Polynomial, RunConfig, load_params
+from trainer.convert.parameters import shapes
+from trainer.optimizer import adam_eps
 from trainer.recipe import (
     FAMILY,
     SEQUENCE_LENGTH,
@@ -16,6 +18,7 @@ from trainer.recipe import (
     settings_for,
     steps_for,
 )
+from trainer.schedule import peak as peak_of
 from wafer_backend.performance_model.shape import GPTShape, training_flops_per_sequence
 
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -40,7 +43,8 @@ class Wish:
 @dataclass(frozen=True)
 class Chosen:
     """A shape with the settings it is trained with. `file`: the params file that says so, with
-    its `num_csx`; `checkpoints`: how many are kept."""
+    its `num_csx`; `checkpoints`: how many are kept; `checkpoint_bytes`: of one, where the file says
+    what it holds, None for AdamW's state; `sparse`: whether weights are pruned."""
 
     shape: GPTShape
     settings: Settings
@@ -48,6 +52,8 @@ class Chosen:
     file: Path | None = None
     num_csx: int | None = None
     checkpoints: int = RunConfig().max_checkpoints
+    checkpoint_bytes: int | None = None
+    sparse: bool = False
 
 
 def amount(text: str) -> float:
@@ -119,10 +125,12 @@ def _from_file(file: Path, params: Params) -> Chosen:
         steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, schedule, shape.sequence_length)
         source += "; length: 20 tokens per parameter"
     peak, warmup, decay = _learning_rate(params)
-    eps = params.optimizer.eps
+    eps = adam_eps(params.optimizer)
     settings = Settings(schedule, steps, warmup, peak, decay, eps, source)
     mup = params.model.mup_base_hidden_size is not None
-    return Chosen(shape, settings, mup, file, run.num_csx, run.max_checkpoints)
+    one = disk.checkpoint_bytes(params, shapes(params.model))
+    sparse = bool(params.sparsity)
+    return Chosen(shape, settings, mup, file, run.num_csx, run.max_checkpoints, one, sparse)
 
 
 def known_steps(run: RunConfig) -> int | None:
@@ -135,14 +143,9 @@ def _learning_rate(params: Params) -> tuple[float, int, Decay]:
     rates = params.optimizer.learning_rate
     if isinstance(rates, int | float):
         return float(rates), 0, "constant"
-    peak, warmup = 0.0, 0
-    for place, scheduler in enumerate(rates):
-        if isinstance(scheduler, Constant):
-            peak = max(peak, scheduler.learning_rate)
-            continue
-        first, last = scheduler.initial_learning_rate, scheduler.end_learning_rate
-        peak = max(peak, first, last)
-        if place == 0 and last > first:
-            warmup = scheduler.total_iters
+    first, warmup = rates[0], 0
+    if isinstance(first, Linear | CosineDecay | Polynomial):
+        rising = first.end_learning_rate > first.initial_learning_rate
+        warmup = first.total_iters if rising else 0
     forms: dict[str, Decay] = {"Linear": "linear", "CosineDecay": "cosine"}
-    return peak, warmup, forms.get(rates[-1].scheduler, "constant")
+    return peak_of(rates), warmup, forms.get(rates[-1].scheduler, "constant")

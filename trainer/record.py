@@ -11,16 +11,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.order import Schedule
-from trainer.config import ModelConfig, OptimizerConfig, Params
+from trainer import optimizer
+from trainer.config import ModelConfig, Params
+from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import Source, TrainingData, became_by_masking
 
 FORMAT = 1
 NAME = "run.json"
+SPARSITY = "sparsity"
 _NOT_RECORDED = {"fp16_type", "loss_scaling_factor"}
 """Keys that stand in a record only where they play a part."""
 
@@ -46,6 +49,7 @@ def describe(params: Params, data: TrainingData, micro_batch_size: int) -> dict[
         "threads": params.runconfig.threads,
         "model": model_section(params),
         "optimizer": _optimizer_section(params),
+        **_sparsity_section(params),
         **_accelerator(params),
     }
 
@@ -61,11 +65,19 @@ def _optimizer_section(params: Params) -> dict[str, Any]:
     return params.optimizer.model_dump(mode="json", exclude=unused)
 
 
+def _sparsity_section(params: Params) -> dict[str, Any]:
+    """The groups of section `sparsity`; a dense run has none."""
+    if not params.sparsity:
+        return {}
+    return {SPARSITY: [group.model_dump(mode="json") for group in params.sparsity]}
+
+
 def _accelerator(params: Params) -> dict[str, Any]:
     """Kernels of a GPU add up in other orders, and its AdamW is the fused one."""
     if params.runconfig.device == "cpu":
         return {}
-    return {"device": params.runconfig.device, "fused_optimizer": True}
+    fused = optimizer.can_fuse(params.optimizer)
+    return {"device": params.runconfig.device, "fused_optimizer": fused}
 
 
 def read(model_dir: Path) -> dict[str, Any] | None:
@@ -90,14 +102,15 @@ def check(place: Path, known: dict[str, Any], record: dict[str, Any], source: So
 
 def completed(known: dict[str, Any]) -> dict[str, Any]:
     """`known` with the defaults of config keys that the release which wrote it did not have."""
-    sections: dict[str, type[ModelConfig | OptimizerConfig]] = {
-        "model": ModelConfig,
-        "optimizer": OptimizerConfig,
+    sections: dict[str, TypeAdapter[Any]] = {
+        "model": TypeAdapter(ModelConfig),
+        "optimizer": ANY_OPTIMIZER,
     }
     full = dict(known)
     for name, kind in sections.items():
         with contextlib.suppress(ValidationError):
-            values = kind.model_validate_json(json.dumps(known.get(name))).model_dump(mode="json")
+            found = kind.validate_json(json.dumps(known.get(name)))
+            values = kind.dump_python(found, mode="json")
             unused = _NOT_RECORDED - known[name].keys()
             full[name] = {key: value for key, value in values.items() if key not in unused}
     return full

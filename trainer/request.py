@@ -13,8 +13,9 @@ from wafer_backend.compiled import Target, device_of
 from wafer_backend.transports.choice import TransportName
 from wafer_backend.tree import leaf_count, spans
 
-Mode = Literal["train", "eval", "train_and_eval", "eval_all"]
+Mode = Literal["train", "eval", "train_and_eval", "eval_all", "infer"]
 TRAINING_MODES = ("train", "train_and_eval")
+EVALUATING_MODES = ("eval", "train_and_eval", "eval_all")
 DEFAULT_PARAMS = Path("laptop")
 """The shipped config that trains when only `--data` is given."""
 
@@ -100,7 +101,7 @@ def check_cluster(params: Params, request: Request) -> None:
         spans(params.runconfig.num_csx, leaf_count(batch_size, leaves.train_micro_batch(params)))
     if request.trains and not length.is_known(params.runconfig):
         raise ConfigError(length.MISSING)
-    if request.mode not in (None, "train") and params.eval_input is None:
+    if request.mode in EVALUATING_MODES and params.eval_input is None:
         raise ConfigError(f"--mode {request.mode} needs a section eval_input in {request.params}")
 
 

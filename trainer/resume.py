@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from pipeline.core.errors import ConfigError
-from trainer import checkpoint, record
+from trainer import checkpoint, record, sparsity
 from trainer.checkpoint import Checkpoint
-from trainer.config import RunConfig
+from trainer.config import Params, RunConfig
 from trainer.data import Source
 from trainer.progress import Say
 from wafer_backend.compiled import CompiledModule
+from wafer_backend.sparse import Group
 
 STATES = ("model", "optimizer")
 ORIGIN = "initialized_from"
@@ -148,40 +149,80 @@ def check(start: Start, model_dir: Path, now: dict[str, Any], source: Source) ->
     if start.found is None:
         return
     if start.states is None:
-        state = {key: value for key, value in start.found.state.items() if key in now}
+        compared = now.keys() | {record.SPARSITY}
+        state = {key: value for key, value in start.found.state.items() if key in compared}
         record.check(start.found.path, state, now, source)
 
 
 def check_architecture(start: Start, now: dict[str, Any], *, strict: bool) -> None:
-    """Raise ConfigError naming a key in which the model of the weights computes otherwise."""
-    if start.found is None or start.states is None or not strict:
+    """Raise ConfigError naming a key in which the model of the weights computes otherwise, or when
+    the optimizer state that is asked for is that of another optimizer."""
+    if start.found is None or start.states is None:
+        return
+    if "optimizer" in start.states:
+        kinds = [record.completed(state)["optimizer"] for state in (start.found.state, now)]
+        before, after = ({"optimizer_type": kind["optimizer_type"]} for kind in kinds)
+        record.refuse_difference(start.found.path, {"optimizer": before}, {"optimizer": after})
+    if not strict:
         return
     models = [record.completed(state)["model"] for state in (start.found.state, now)]
     before, after = ({k: v for k, v in m.items() if k not in _OF_TRAINING} for m in models)
     record.refuse_difference(start.found.path, {"model": before}, {"model": after})
 
 
-def load(start: Start, compiled: CompiledModule, *, strict: bool, say: Say) -> None:
-    """Bring the model to where it starts. Raises IntegrityError for a damaged file, and what
-    MemoryX raises for weights that do not fit; nothing is changed then."""
+def load(
+    start: Start, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
+) -> Group | None:
+    """Bring the model to where it starts, its sparse weights masked; returns their masks, None for
+    a dense run. Raises IntegrityError for a damaged file, and what MemoryX raises for weights that
+    do not fit; nothing is changed then."""
     found = start.found
-    if found is None:
-        return
-    if start.states is None:
-        checkpoint.load_into(found, compiled.memoryx)
-        if compiled.loss_scale is not None:
-            compiled.loss_scale.load_state_dict(found.state["loss_scale"])
-        say(f"Loaded checkpoint {found.path} (step {found.step})")
-        return
+    if found is not None and start.states is None:
+        return _load_all(found, params, compiled, say)
+    if found is not None:
+        _load_states(found, start.states or (), compiled, strict=strict, say=say)
+    masks = sparsity.put_on(params, compiled)  # masks may follow from the weights that are there
+    _tell_of_masks(found, masks, say)
+    return masks
+
+
+def _load_all(
+    found: Checkpoint, params: Params, compiled: CompiledModule, say: Say
+) -> Group | None:
+    masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
+    checkpoint.load_into(found, compiled.memoryx)
+    if masks is not None:
+        sparsity.restore(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
+    if compiled.loss_scale is not None:
+        compiled.loss_scale.load_state_dict(found.state["loss_scale"])
+    say(f"Loaded checkpoint {found.path} (step {found.step})")
+    return masks
+
+
+def _load_states(
+    found: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
+) -> None:
     weights = checkpoint.read_weights(found)
     if not strict:
         weights = _as_far_as_known(weights, compiled, say)
     optimizer = None
-    if "optimizer" in start.states:
+    if "optimizer" in states:
         known = compiled.memoryx.parameters
         optimizer = {n: f for n, f in checkpoint.read_optimizer(found).items() if n in known}
     compiled.memoryx.load(weights, optimizer)
-    say(f"A new run, with {' and '.join(start.states)} of {found.path} (step {found.step})")
+    say(f"A new run, with {' and '.join(states)} of {found.path} (step {found.step})")
+
+
+def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> None:
+    """Say what becomes of weights that a run begins with, where either side is sparse."""
+    was_sparse = found is not None and record.SPARSITY in found.state
+    if masks is None:
+        if was_sparse:
+            say("Its pruned weights are zeros and are trained from there: this run is dense")
+        return
+    pruned, elements = sparsity.pruned_share(masks)
+    loaded = "; the loaded weights are under first masks of this run" if found is not None else ""
+    say(f"Sparsity: {pruned:,} of {elements:,} weights of sparse matrices are pruned{loaded}")
 
 
 def _as_far_as_known(

@@ -8,7 +8,19 @@ from pathlib import Path
 from pipeline.core.errors import InputError, PrepError
 from pipeline.core.lock import hold
 from pipeline.core.order import samples_before_step
-from trainer import build, checkpoint, job, leaves, length, prepare, ranks, record, tensorboard
+from trainer import (
+    build,
+    checkpoint,
+    infer,
+    job,
+    leaves,
+    length,
+    prepare,
+    ranks,
+    record,
+    resume,
+    tensorboard,
+)
 from trainer.build import compile_model
 from trainer.config import Params
 from trainer.data import open_training
@@ -55,6 +67,8 @@ def run(request: Request, say: Say) -> int:
 
 
 def _carry_out(params: Params, request: Request, data: DataDirectories, log: RunLog) -> int:
+    if request.mode == "infer":
+        return _infer(params, request, data, log)
     if ranks.is_launcher(params):
         return ranks.launch(params, data, log)
     work = _train if request.trains else _evaluate
@@ -143,14 +157,31 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, lo
     return 0
 
 
+def _infer(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:
+    """Go on from prompts with one checkpoint; of several ranks one does it."""
+    if not ranks.is_writer(params):
+        return 0
+    found = checkpoint.open_checkpoint(_to_evaluate(request)[-1])
+    start, model = resume.Start(found, ("model",)), {"model": record.model_section(params)}
+    resume.check_architecture(start, model, strict=True)
+    work = infer.planned(params, directories, found, request.target)
+    with _in_directory(params, request, log) as say, listening() as stop:
+        try:
+            work.run(request.model_dir, say, stop.check)
+        except Stopped as stopped:
+            return stopped.exit_code
+    return 0
+
+
 def _to_evaluate(request: Request) -> list[Path]:
     """The checkpoints to evaluate, the last one or all. Raises InputError when there are none."""
-    if request.mode == "eval" and request.checkpoint_path is not None:
+    if request.mode != "eval_all" and request.checkpoint_path is not None:
         return [request.checkpoint_path]
     found = checkpoint.committed(request.model_dir)
     if not found:
-        hint = "; give --checkpoint_path" if request.mode == "eval" else ""
-        raise InputError(f"{request.model_dir}: no checkpoint to evaluate{hint}")
+        hint = "" if request.mode == "eval_all" else "; give --checkpoint_path"
+        what = "infer with" if request.mode == "infer" else "evaluate"
+        raise InputError(f"{request.model_dir}: no checkpoint to {what}{hint}")
     return found if request.mode == "eval_all" else found[-1:]
 
 

@@ -1,5 +1,6 @@
 """What a finished step leaves behind: a line of metrics.jsonl, one on the console, an event."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +28,8 @@ class StepLog:
     """Tells of the steps of one run.
 
     `path`: metrics.jsonl; None for a rank that does not write. `events`: None where TensorBoard is
-    not fed. `rate`: of all steps so far; `stalled`: seconds they waited for their batches.
+    not fed. `sparsity`: what measures the share of pruned weights, None for a dense run. `rate`: of
+    all steps so far; `stalled`: seconds they waited for their batches.
     """
 
     params: Params
@@ -36,6 +38,7 @@ class StepLog:
     path: Path | None
     events: Events | None
     say: Say
+    sparsity: Callable[[], dict[str, float]] | None = None
     rate: Rate = field(default_factory=Rate)
     stalled: float = 0.0
 
@@ -47,11 +50,16 @@ class StepLog:
         step = watched.step
         self.rate.add(time.samples, time.seconds)
         self.stalled += time.stalled
+        shown = step == 1 or step % self.params.runconfig.log_steps == 0
+        pruned = self.sparsity() if shown and self.sparsity is not None else {}
         if self.path is not None:
-            metrics.append(self.path, self._line(result, learning_rate, time, watched))
-        if step == 1 or step % self.params.runconfig.log_steps == 0:
+            line = self._line(result, learning_rate, time, watched)
+            metrics.append(self.path, line | ({"sparsity": pruned} if pruned else {}))
+        if shown:
             self.say(self._shown(step, result, time, pause))
             self._summarize(step, result, learning_rate, time)
+        if self.events is not None and pruned:
+            self.events.add(step, {f"sparsity/{name}": share for name, share in pruned.items()})
         if self.events is not None and watched.scalars:
             self.events.add(step, watched.scalars)
 

@@ -209,7 +209,7 @@ class MemoryX:
             for name, fields in optimizer_state.items():
                 parameter = self.parameters[name]
                 self.optimizer.state[parameter] = {
-                    key: value.to(parameter.device) if value.shape == parameter.shape else value
+                    key: value if key == "step" else value.to(parameter.device)
                     for key, value in fields.items()
                 }
 

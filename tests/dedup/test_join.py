@@ -1,4 +1,4 @@
-"""Runs, ranges, buckets and components against dictionaries and a plain union-find."""
+"""Sorted runs, ranges of keys and buckets, against dictionaries."""
 
 import time
 from collections import defaultdict
@@ -6,20 +6,15 @@ from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup import join
-from dedup.components import components, connected, finish, new_parents, unite
-from dedup.join import ENTRY_BYTES, buckets, key_ranges
-from dedup.lsh import band_digests
+from dedup.join import buckets, key_ranges
 from dedup.runs import slice_run, sorted_run
+from tests.dedup.plain_join import U32, U64, Runs, plain_buckets
 
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-Runs = list[tuple[U64, U32]]
 LAST = 2**64 - 1
 
 digest = st.one_of(
@@ -28,23 +23,6 @@ digest = st.one_of(
     st.integers(0, LAST),
 )
 lists_of_digests = st.lists(digest, max_size=80)
-
-
-def plain_buckets(digests: list[int], new_from: int = 0) -> list[list[int]]:
-    """Documents by digest, in ascending order of both."""
-    groups = defaultdict(list)
-    for document, one in enumerate(digests):
-        groups[one].append(document)
-    found = [groups[one] for one in sorted(groups)]
-    return [group for group in found if len(group) > 1 and max(group) >= new_from]
-
-
-def plain_labels(count: int, groups: list[list[int]]) -> list[int]:
-    labels = list(range(count))
-    for group in groups:
-        wanted = {labels[document] for document in group}
-        labels = [min(wanted) if label in wanted else label for label in labels]
-    return labels
 
 
 def lists_of(members: U32, bucket: U32) -> list[list[int]]:
@@ -275,151 +253,3 @@ def test_unsorted_run_is_refused() -> None:
             buckets([unsorted], [documents])
     with pytest.raises(ValueError, match="1 arrays of digests, 2 of documents"):
         buckets([np.sort(digests)], [documents, documents])
-
-
-@st.composite
-def memberships(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
-    """(documents, members of each bucket)."""
-    count = draw(st.integers(1, 20))
-    member = st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=5).map(sorted)
-    return count, draw(st.lists(member, max_size=12)) if count > 1 else []
-
-
-def united(count: int, groups: list[list[int]]) -> U32:
-    parents = new_parents(count)
-    members = np.array([m for group in groups for m in group], np.uint32)
-    bucket = np.repeat(np.arange(len(groups), dtype=np.uint32), [len(g) for g in groups])
-    unite(parents, members, bucket.astype(np.uint32))
-    return finish(parents)
-
-
-@given(memberships(), st.randoms(use_true_random=False))
-def test_union_find(case: tuple[int, list[list[int]]], random: object) -> None:
-    count, groups = case
-    expected = plain_labels(count, groups)
-    assert united(count, groups).tolist() == expected
-    shuffled = [list(group) for group in groups]
-    for one in (shuffled, *shuffled):
-        random.shuffle(one)  # type: ignore[attr-defined]
-    assert united(count, shuffled).tolist() == expected
-
-
-@given(memberships())
-def test_components(case: tuple[int, list[list[int]]]) -> None:
-    labels = united(*case)
-    members, starts = components(labels)
-    assert members.dtype == np.uint32 and starts.dtype == np.int64
-    assert starts[0] == 0 and starts[-1] == len(members)
-    groups = defaultdict(list)
-    for document, label in enumerate(labels.tolist()):
-        groups[label].append(document)
-    found = [members[start:stop].tolist() for start, stop in pairwise(starts)]
-    assert found == [groups[label] for label in sorted(groups) if len(groups[label]) > 1]
-
-
-def test_no_documents() -> None:
-    labels = finish(new_parents(0))
-    members, starts = components(labels)
-    assert len(labels) == len(members) == 0 and starts.tolist() == [0]
-    assert len(connected(np.zeros((0, 128), np.uint32), 9, 13)) == 0
-
-
-@pytest.mark.parametrize(
-    ("members", "bucket", "message"),
-    [
-        (np.array([0, 3], np.uint32), np.zeros(2, np.uint32), "member 3 of 3 documents"),
-        (np.zeros(1, np.uint32), np.zeros(2, np.uint32), "1 members with 2"),
-        (np.array([0, -1]), np.zeros(2, np.uint32), "give uint32"),
-    ],
-)
-def test_members_must_be_documents(members: U32, bucket: U32, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        unite(new_parents(3), members, bucket)
-
-
-@pytest.mark.parametrize("count", [-1, 2**32 - 1])
-def test_too_many_documents(count: int) -> None:
-    with pytest.raises(ValueError, match="one join takes at most 4294967294"):
-        new_parents(count)
-
-
-@pytest.mark.parametrize("labels", [[0, 0, 1], [0, 2, 2], [0, 9, 2]])
-def test_parents_are_no_labels(labels: list[int]) -> None:
-    with pytest.raises(ValueError, match="call finish"):
-        components(np.array(labels, np.uint32))
-
-
-def planted(count: int, copies: int) -> U32:
-    """Signatures whose last `copies` documents keep each cell of another one with J in 0.6 .. 1."""
-    random = np.random.default_rng(3)
-    signatures = random.integers(0, 2**32, (count, 128), np.uint32)
-    source = random.integers(0, count - copies, copies)
-    keep = random.random((copies, 128)) < random.uniform(0.6, 1, copies)[:, None]
-    signatures[-copies:] = np.where(keep, signatures[source], signatures[-copies:])
-    return signatures[random.permutation(count)]
-
-
-def out_of_core(signatures: U32, cuts: list[int], memory: int, skip: npt.NDArray[np.bool_]) -> U32:
-    """The way of the pipeline: runs per shard, a range at a time, streamed into one union-find."""
-    runs: list[Runs] = [[] for _ in range(9)]
-    for start, stop in pairwise([0, *cuts, len(signatures)]):
-        rows = np.flatnonzero(~skip[start:stop]).astype(np.uint32)
-        digests = band_digests(signatures[start:stop][rows], 9, 13)
-        for band in range(9):
-            runs[band].append(sorted_run(digests[band], rows + np.uint32(start)))
-    parents = new_parents(len(signatures))
-    ranges = key_ranges(len(signatures), ENTRY_BYTES, memory)
-    for band in range(9):
-        for low, high in reversed(ranges):
-            slices = [(run, slice(*slice_run(run[0], low, high))) for run in runs[band]]
-            found = buckets([r[0][s] for r, s in slices], [r[1][s] for r, s in slices])
-            unite(parents, *found)
-    return finish(parents)
-
-
-@settings(max_examples=8)
-@given(st.lists(st.integers(0, 3000), max_size=6).map(sorted), st.integers(5_000, 200_000))
-def test_out_of_core_equals_in_memory(cuts: list[int], memory: int) -> None:
-    signatures = planted(3000, 600)
-    skip = np.zeros(3000, np.bool_)
-    expected = connected(signatures, 9, 13)
-    assert (out_of_core(signatures, cuts, memory, skip) == expected).all()
-
-
-def test_connected_equals_plain_labels() -> None:
-    """And with documents that meet nobody, though their signatures are all the same."""
-    signatures = planted(1500, 300)
-    skip = np.zeros(1500, np.bool_)
-    skip[::7] = True
-    signatures[skip] = 2**32 - 1
-    digests = band_digests(signatures, 9, 13).tolist()
-    every = [group for band in digests for group in plain_buckets(band)]
-    assert connected(signatures, 9, 13).tolist() == plain_labels(1500, every)
-    others = [[m for m in group if not skip[m]] for group in every]
-    labels = connected(signatures, 9, 13, skip)
-    assert labels.tolist() == plain_labels(1500, [group for group in others if group])
-    assert (labels == out_of_core(signatures, [400, 900], 9_000, skip)).all()
-    assert 100 < (labels != np.arange(1500)).sum() < 300
-
-
-def test_connected_takes_wide_signatures_and_all_skipped() -> None:
-    signatures = planted(500, 100)
-    expected = connected(signatures, 9, 13)
-    assert (connected(signatures.astype(np.uint64), 9, 13) == expected).all()
-    nobody = connected(signatures, 9, 13, np.ones(500, np.bool_))
-    assert nobody.tolist() == list(range(500))
-    with pytest.raises(ValueError, match="a mask of 3 for 500 documents"):
-        connected(signatures, 9, 13, np.zeros(3, np.bool_))
-
-
-def test_permuted_documents_have_the_same_components() -> None:
-    signatures = planted(2000, 500)
-    order = np.random.default_rng(9).permutation(2000)
-
-    def sets(labels: U32, names: npt.NDArray[np.int64]) -> set[frozenset[int]]:
-        members, starts = components(labels)
-        return {frozenset(names[members[a:z]].tolist()) for a, z in pairwise(starts)}
-
-    one = sets(connected(signatures, 9, 13), np.arange(2000))
-    assert one == sets(connected(signatures[order], 9, 13), order)
-    assert len(one) > 100

@@ -1,19 +1,18 @@
 """The documents say what is there: links, commands, versions, generated tables, the file tree."""
 
-import importlib.util
 import re
 import runpy
 import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import typer.main
 
 import pipeline
 from pipeline import cli as prep_cli
+from tests.scripts import load
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
@@ -108,16 +107,6 @@ def test_one_version() -> None:
     newest = re.search(r"^## \[([^\]]+)\]", changelog, re.M)
     assert newest is not None
     assert newest[1] == project["version"] == pipeline.__version__
-
-
-def load(path: Path) -> ModuleType:
-    """A script as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_configuration_is_up_to_date() -> None:

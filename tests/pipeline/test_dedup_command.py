@@ -1,11 +1,8 @@
-"""`prep dedup`: kept records byte for byte in every format, its options, errors and upkeep."""
+"""`prep dedup`: kept records byte for byte in every format, what it prints, its upkeep."""
 
 import gzip
-import io
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,70 +18,9 @@ from pipeline.sources.streams import zstd
 from pipeline.upkeep import CUT_STAGES, STORIES
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
+from tests.pipeline.raw_shards import OPTIONS, Prep, Raw, line, near
 
-Prep = Callable[..., Any]
-BOM = b"\xef\xbb\xbf"
 DEDUP_STAGES = [stage for stage in STORIES["dedup"] if stage not in CUT_STAGES]
-
-
-def line(text: str, **fields: Any) -> bytes:
-    """A record with fields and spacing that no writer of ours would choose."""
-    return json.dumps(
-        {**fields, "text": text, "z": [1.50, {"b": 2}]}, separators=(" ,", " : ")
-    ).encode()
-
-
-def near(text: str) -> str:
-    return text.rpartition(" ")[0] + " elsewhere."
-
-
-class Raw:
-    """A directory of raw shards in every format, with duplicates inside and across them."""
-
-    def __init__(self, root: Path, prose: Callable[..., str]) -> None:
-        self.root = root
-        family, copies = prose(1, 300), [prose(n, 120) for n in (2, 3)]
-        texts = [prose(100 + n, 60 + n) for n in range(24)]
-        meta = {"meta": {"url": "https://example.org/a", "pile_set_name": "Wiki"}}
-        self.plain = [
-            BOM + line(texts[0], **meta), b"", line(family), b"  ", line("", id=7), line(copies[0]),
-            b'{"text": "cut off', line(texts[1]) + b"\r", line(copies[0] + "!"),
-            line(texts[2], meta={"url": "https://example.org/a"}), line("tiny"), line(near(family)),
-        ]  # fmt: skip
-        self.zst = [line(t, lang="en") for t in (*texts[3:9], copies[0], near(family), copies[1])]
-        self.gz = [line(t) for t in (copies[1], *texts[9:14], "schÃ¶n &amp; gut")]
-        self.rows = pa.table(
-            {
-                "id": pa.array(range(12), pa.int16()),
-                "text": pa.array([*texts[14:20], copies[1], None, family, *texts[20:23]]),
-                "tags": pa.array([["a", None], [], None] * 4, pa.list_(pa.string())),
-                "nested": pa.array([{"x": n, "y": b"\xff"} for n in range(12)]),
-                "kind": pa.array(["u", "v", "u"] * 4).dictionary_encode(),
-            }
-        ).replace_schema_metadata({"origin": "a test"})
-        self.write()
-
-    def write(self) -> None:
-        (self.root / "sub").mkdir(parents=True)
-        (self.root / "a.jsonl").write_bytes(b"\n".join(self.plain))
-        half = b"\n".join(self.zst[:4]) + b"\n"
-        rest = b"\n".join(self.zst[4:]) + b"\n"
-        (self.root / "b.jsonl.zst").write_bytes(zstd.compress(half) + zstd.compress(rest))
-        (self.root / "sub/c.jsonl.gz").write_bytes(
-            gzip.compress(b"\n".join(self.gz) + b"\n", mtime=0)
-        )
-        pq.write_table(self.rows, self.root / "sub/d.parquet", row_group_size=5)
-        (self.root / "README.md").write_text("passed over")
-        (self.root / ".hidden.jsonl").write_bytes(b"not read\n")
-
-    @property
-    def files(self) -> list[Path]:
-        return [
-            self.root / p for p in ("a.jsonl", "b.jsonl.zst", "sub/c.jsonl.gz", "sub/d.parquet")
-        ]
-
-
-OPTIONS = ("--workers", 0, "--max-bad-share", "20 %")
 
 
 @pytest.fixture(scope="module")
@@ -322,46 +258,6 @@ def test_a_shard_that_changed_meanwhile_is_refused(
     path.unlink()
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["--preset", "fineweeb"], 2, "unknown preset 'fineweeb'; did you mean 'fineweb'"),
-        (["--preset", "none"], 2, "--preset: unknown preset 'none'"),
-        (["--verify", "yes"], 2, "--verify: expected 'exact', 'estimate' or 'none'; got yes"),
-        (["--threshold", 1.5], 2, "--threshold: expected less than or equal to 1; got 1.5"),
-        (["--memory", "1 GibberBytes"], 2, "--memory: expected bytes such as"),
-        (["--memory", "1 MiB"], 2, "--memory: expected greater than or equal to 16777216"),
-        (["--max-source-share", 3], 2, "--max-source-share: "),
-        (["--max-bad-share", "x"], 2, "--max-bad-share: expected a share such as"),
-        (["--name", "a/b"], 2, "--name: "),
-        (["--max-bad-share", 0], 3, "2 of 38 records are bad"),
-        (["--max-bad-share", 1, "--key", "link"], 3, "no document of 36 has 'link' in its meta"),
-        (["--text-key", "body", "--max-bad-share", 1], 3, "no document is left"),
-        (["--index", "nowhere"], 3, "nowhere: not a finished run"),
-    ],
-)  # fmt: skip
-def test_errors(
-    options: list[object], code: int, message: str, raw: Raw, tmp_path: Path, prep: Prep
-) -> None:
-    ended = prep("dedup", raw.root, "--out", tmp_path / "out", "--workers", 0, *options)
-    assert ended.code == code, ended.err
-    assert message in ended.err
-    assert code == 3 or list(tmp_path.iterdir()) == []
-    assert not (tmp_path / "out/manifest.json").exists()
-
-
-def test_files_that_are_not_there(raw: Raw, tmp_path: Path, prep: Prep) -> None:
-    out = tmp_path / "out"
-    gone = prep("dedup", raw.files[0], tmp_path / "x*.jsonl", "--out", out)
-    assert gone.code == 3 and "x*.jsonl: found nothing that ends in .jsonl" in gone.err
-    other = prep("dedup", raw.root / "README.md", "--out", out)
-    assert other.code == 3 and "found 1 files but none that ends in" in other.err
-    inside = prep("dedup", raw.root, "--out", raw.root)
-    assert inside.code == 3 and "all of it stands in the output directory" in inside.err
-    assert prep("dedup", raw.root).code == 2 and prep("dedup").code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_output_may_stand_among_the_inputs(
     kept: Path, tmp_path: Path, prep: Prep, write_prose: Callable[..., str]
 ) -> None:
@@ -370,20 +266,6 @@ def test_the_output_may_stand_among_the_inputs(
     for _ in range(2):
         assert prep("dedup", root, "--out", root / "kept", *OPTIONS).code == 0
         assert storage.tree_hash(root / "kept") == storage.tree_hash(kept)
-
-
-def test_the_alarm(tmp_path: Path, prep: Prep, write_prose: Callable[..., str]) -> None:
-    """More than the configured share of one source would go."""
-    text = write_prose(1, 200)
-    lines = [line(text, n=n) for n in range(120)] + [line(write_prose(2))]
-    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    options = ("--out", tmp_path / "out", "--workers", 0)
-    stopped = prep("dedup", tmp_path / "a.jsonl", *options)
-    assert stopped.code == 3 and "119 of 121 documents (98.3 %) would go" in stopped.err
-    assert not (tmp_path / "out/records").exists()
-    allowed = prep("dedup", tmp_path / "a.jsonl", *options, "--max-source-share", 1)
-    assert allowed.code == 0 and "clean: reused" in allowed.err
-    assert len((tmp_path / "out/records/a.jsonl").read_bytes().splitlines()) == 2
 
 
 def test_dry_run_and_plan_state_what_is_found(
@@ -414,53 +296,3 @@ def test_kernels_are_compiled_once_and_the_user_is_told(
         ended = prep("dedup", raw.root, "--out", own, *OPTIONS)
         assert ("note: compiling the dedup kernels" in ended.err) == first
     assert calls == [1]
-
-
-def test_help(prep: Prep) -> None:
-    shown = prep("dedup", "--help")
-    assert shown.code == 0
-    for words in ("prep dedup corpus/*.jsonl.zst --out kept", "prep dedup index build IDX"):
-        assert words in shown.out
-    group = prep("dedup", "index", "--help")
-    assert "Usage: prep dedup index" in group.out
-    for command in ("build", "add", "query"):
-        assert command in group.out
-        one = prep("dedup", "index", command, "--help")
-        assert one.code == 0 and f"prep dedup index {command} IDX" in one.out
-    assert prep("dedup", "index", "frobnicate").code == 2
-
-
-def test_help_needs_no_kernels() -> None:
-    """No heavy module is imported to show help, and it takes well below a second."""
-    code = (
-        "import sys, io, contextlib\nfrom pipeline.cli import app\n"
-        "with contextlib.redirect_stdout(io.StringIO()):\n"
-        "    for words in (['--help'], ['dedup', '--help'], ['dedup', 'index', 'add', '--help']):\n"
-        "        app(words, standalone_mode=False)\n"
-        "print([m for m in ('numba', 'pyarrow', 'numpy', 'dask', 'dedup') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_a_list_of_paths_in_a_config(raw: Raw, tmp_path: Path, prep: Prep) -> None:
-    config = tmp_path / "c.yaml"
-    paths = [str(p) for p in raw.files[:2]]
-    config.write_text(json.dumps({"inputs": [{"name": "x", "path": paths}]}))
-    assert "2 raw shards" in prep("plan", config).out
-    config.write_text(json.dumps({"inputs": [{"name": "x", "path": []}]}))
-    assert "inputs.0.path: expected a path or a list of paths; got []" in prep("plan", config).err
-
-
-def test_parquet_without_the_column_is_copied_empty(tmp_path: Path, prep: Prep) -> None:
-    """Every row is a bad record; the file stays, without rows, with its columns."""
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"body": ["x", "y"]}), buffer)
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/a.parquet").write_bytes(buffer.getvalue())
-    (tmp_path / "raw/b.jsonl").write_bytes(line("a text of its own") + b"\n")
-    out = tmp_path / "out"
-    ended = prep("dedup", tmp_path / "raw", "--out", out, "--workers", 0, "--max-bad-share", 1)
-    assert ended.code == 0, ended.err
-    table = pq.read_table(out / "records/a.parquet")
-    assert table.column_names == ["body"] and len(table) == 0

@@ -5,35 +5,32 @@ h5py; nothing is read from the run but what it published.
 """
 
 import gzip
-import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ftfy
 import h5py
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 
 import pipeline
-from pipeline.config import Config
 from pipeline.core import rng
 from pipeline.hdf5.format import rows_per_chunk
-from pipeline.provenance.trace import trace_row
 from pipeline.sources.streams import zstd
 from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import load_definition, reference_tokenizer
-from pipeline.verify import verify
+from tests.pipeline.plain_reading import (
+    EOS,
+    GPT2,
+    Shard,
+    fixed,
+    key_of,
+    read_shard,
+    tokens_of,
+)
 
 MSL = 128
-EOS = 50256
-GPT2 = load_definition("gpt2")
-REFERENCE = reference_tokenizer(GPT2)
 BAD = {"bad_json", "no_text", "not_utf8", "surrogate", "text_not_string", "not_object", "bad_meta"}
 SHORT = {"short", "empty"}
 QUARANTINED = {
@@ -41,45 +38,13 @@ QUARANTINED = {
 }  # fmt: skip
 
 
-def key_of(made: Any) -> bytes:
-    """doc_key as design section 3 has it: xxh3-128(source, relative path, ordinal)."""
-    name, path = made.input.encode(), made.path.encode()
-    prefix = len(name).to_bytes(4, "little") + name + path
-    return xxhash.xxh3_128_digest(prefix + made.ordinal.to_bytes(8, "little"))
-
-
-def fixed(made: Any) -> str:
-    return ftfy.fix_text(made.text, normalization="NFC")
-
-
-def tokens_of(text: str) -> list[int]:
-    return [*REFERENCE.encode(text, add_special_tokens=False).ids, EOS]
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One HDF5 shard as plain h5py reads it, with its lineage."""
-
-    path: Path
-    n_examples: int
-    rows: npt.NDArray[np.int32]
-    lineage: dict[str, npt.NDArray[np.int64]]
-
-
 @pytest.fixture(scope="session")
 def shards(small_run: Any) -> dict[str, list[Shard]]:
     found: dict[str, list[Shard]] = {}
     for split in ("train", "validation"):
         directory = small_run.directory / "hdf5" / split
-        found[split] = [_shard(path) for path in sorted(directory.glob("*.h5"))]
+        found[split] = [read_shard(path) for path in sorted(directory.glob("*.h5"))]
     return found
-
-
-def _shard(path: Path) -> Shard:
-    with h5py.File(path, "r") as file:
-        rows, count = file["data"][:], int(file.attrs["n_examples"])
-    table = pq.read_table(path.with_name(path.stem + ".lineage.parquet"))
-    return Shard(path, count, rows, {name: table[name].to_numpy() for name in table.column_names})
 
 
 @pytest.fixture(scope="session")
@@ -354,36 +319,6 @@ def test_validation_split(small_run: Any, documents: dict[bytes, Any]) -> None:
     assert 1 <= share <= 20, "5 % of 177 documents"
 
 
-def test_split_follows_the_representative(
-    make_corpus: Callable[..., Any], new_shard: Callable[..., Any], write_prose: Callable[..., str],
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    """split = hash(seed, text key of the representative): thirty families, a share of 50 %."""
-    corpus = make_corpus(tmp_path / "corpus", (("web", "a.jsonl"), ("papers", "b.jsonl")))
-    writer = new_shard(corpus, "web", "families.jsonl")
-    for number in range(30):
-        text = write_prose(700_000 + number, 300)
-        writer.add("near", text, "Code")
-        writer.add("near", text.rpartition(" ")[0] + f" elsewhere {number}", "Wiki")
-    writer.write()
-    overrides = ("pack.validation_share=50 %",)
-    pipeline.run(corpus.config, tmp_path / "run", 0, overrides=overrides)
-    rows = pq.read_table(tmp_path / "run/documents.parquet").to_pylist()
-    by_key = {row["doc_key"]: row for row in rows}
-    texts = {key_of(m): fixed(m) for m in corpus.records if m.text is not None}
-    families: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        if row["state"] not in ("kept", "duplicate"):
-            continue
-        text_key = xxhash.xxh3_128_digest(texts[row["representative"]].encode())
-        drawn = rng.rank(np.frombuffer(text_key, "<u8")[None], 7, "split")
-        split = "validation" if rng.unit_interval(drawn)[0] < 0.5 else "train"
-        assert row["split"] == split == by_key[row["representative"]]["split"]
-        families[row["state"], split] += 1
-    assert min(families.values()) > 5 and len(families) == 4
-    verify(tmp_path / "run")
-
-
 def test_hdf5_contract(small_run: Any, shards: dict[str, list[Shard]]) -> None:
     """facts/data_peers.md section 8, by plain h5py."""
     for split, found in shards.items():
@@ -456,22 +391,3 @@ def test_published_files_hold_nothing_of_this_machine(small_run: Any) -> None:
         if path.is_file() and inside.parts[0] != "journal" and path.name != ".lock":
             data = path.read_bytes()
             assert not any(place in data for place in here), inside
-
-
-def test_odd_documents(tmp_path: Path) -> None:
-    """Without a length filter an empty document is one EOS, and still has its place and lineage."""
-    texts = ["", "\x00\x01", "one", "", "<|endoftext|>", " ", "two"]
-    raw = tmp_path / "odd.jsonl"
-    raw.write_bytes(b"".join(json.dumps({"text": t}).encode() + b"\n" for t in texts))
-    config = {
-        "name": "odd", "inputs": [{"name": "odd", "path": str(raw)}], "clean": {"min_length": 0},
-        "dedup": {"preset": "none"}, "pack": {"max_sequence_length": 2, "validation_share": 0},
-    }  # fmt: skip
-    pipeline.run(Config.model_validate_json(json.dumps(config)), tmp_path / "run", 0)
-    verify(tmp_path / "run")
-    rows = _shard(tmp_path / "run/hdf5/train/examples_000000.h5")
-    expected = sum(len(tokens_of(ftfy.fix_text(t))) for t in texts) - 1
-    assert rows.rows[:, 1].sum() == expected
-    spans = [trace_row(tmp_path / "run", rows.path, r) for r in range(len(rows.rows))]
-    lines = {span.line for row in spans for span in row}
-    assert len(lines) >= len(texts) - 1, "all but perhaps the stream's very last EOS"

@@ -27,7 +27,7 @@ from pipeline.core import failpoint, storage
 from pipeline.preparation import run
 from pipeline.sources.streams import zstd
 
-SWEEP = Path(__file__).with_name("crash_sweep.py")
+SWEEP = Path(__file__).with_name("crash_sweep")
 PREP = Path(sys.executable).with_name("prep")
 VOCABULARY = (
     "river stone ledger morning kettle window garden copper notebook winter market bridge lantern "
@@ -250,7 +250,7 @@ def undamaged(clean: Clean) -> Callable[[Path], None]:
 
 @pytest.fixture
 def sweep(tmp_path: Path, chaos_seed: int) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Run crash_sweep.py; in memory where possible, as only the death of processes matters."""
+    """Run crash_sweep; in memory where possible, as only the death of processes matters."""
     memory = Path("/dev/shm")
     work = tmp_path / "work"
     if os.access(memory, os.W_OK):

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ResourceError
 from trainer import checkpoint, disk
-from trainer.config import RunConfig
+from trainer.config import RunConfig, load_params
 
 
 def test_too_little_room_is_said_before_anything_is_written(trainer, monkeypatch):
-    free = 2_000_000
+    free = 6_000_000
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     trainer.train("fits", num_steps=6)
-    free = 1_060_000
+    free = 4_220_000
     with pytest.raises(ResourceError) as caught:
         trainer.train("out", num_steps=6)
     message = str(caught.value)
     assert str(trainer.root / "out") in message
     assert "3 more checkpoints of" in message
-    assert "1.06 MB are free" in message
+    assert "4.22 MB are free" in message
     assert "max_checkpoints" in message
     assert not (trainer.root / "out" / "run.json").exists()
     assert not (trainer.root / "out" / "metrics.jsonl").exists()
@@ -41,7 +41,29 @@ def test_the_estimate_holds_for_a_real_run(trainer):
     estimate = float(said.split()[1]) * 1000
     assert "kB each" in said
     assert actual <= estimate <= 2 * actual
-    assert logs < disk.need(RunConfig(max_steps=6), [1], 0, 0).logs
+    assert logs < disk.need(RunConfig(max_steps=6), 1, 0, 0).logs
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_logs_grow_no_faster_than_estimated(trainer, every):
+    """Of files that grow with every step; the report, which is capped, is in the margin."""
+    model = {"mixed_precision": True, "fp16_type": "bfloat16", "nonlinearity": "swiglu"}
+    params = trainer.configure(runconfig={"stability": {"every": every}}, model=model)
+    written, estimated = [], []
+    for steps in (2, 6):
+        trainer.train(f"out{steps}", params=params, num_steps=steps)
+        run = load_params(params).runconfig.model_copy(update={"max_steps": steps, "num_csx": 2})
+        estimated.append(disk.need(run, 1, 0, 0).logs)
+        written.append(
+            sum(
+                path.stat().st_size
+                for path in (trainer.root / f"out{steps}").rglob("*")
+                if path.suffix in (".jsonl", ".log") or "tfevents" in path.name
+                if not path.is_symlink()
+            )
+        )
+    grown, expected = written[1] - written[0], estimated[1] - estimated[0]
+    assert expected / 3 < grown < expected
 
 
 @given(
@@ -60,5 +82,5 @@ def test_the_number_of_checkpoints_is_that_of_a_run(last, every, keep, start, st
             there += 1
             most = max(most, there)
             there = min(there, keep)
-    wanted = disk.need(run, [10], start, min(standing, keep))
+    wanted = disk.need(run, 10, start, min(standing, keep))
     assert wanted.checkpoints == most - min(standing, keep)

@@ -3,11 +3,28 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import Constant, CosineDecay, Linear
-from trainer.schedule import learning_rate
+from trainer.config import (
+    Constant,
+    CosineAnnealing,
+    CosineAnnealingWarmRestarts,
+    CosineDecay,
+    Cyclic,
+    Exponential,
+    InverseExponentialTimeDecay,
+    InverseSquareRootDecay,
+    Linear,
+    MultiStep,
+    OneCycle,
+    PiecewiseConstant,
+    Polynomial,
+    Step,
+)
+from trainer.schedule import learning_rate, peak
+from wafer_backend.optim import lr_scheduler
 
 PEAK = 6e-4
 
@@ -65,6 +82,63 @@ def test_schedulers_follow_one_another(parts):
     kind, first, last, _ = parts[-1]
     for later in (step, step + 1000):
         assert learning_rate(later, rates) == pytest.approx(first if kind is Constant else last)
+
+
+FIRST = {"initial_learning_rate": 1e-3}
+FORMS = [
+    Linear(scheduler="Linear", **FIRST, end_learning_rate=1e-4, total_iters=7, cycle=True),
+    Polynomial(scheduler="Polynomial", **FIRST, end_learning_rate=1e-4, total_iters=7, power=2.0),
+    Exponential(scheduler="Exponential", **FIRST, total_iters=3, decay_rate=0.5),
+    Exponential(
+        scheduler="Exponential", **FIRST, total_iters=3, decay_rate=0.5, staircase=True
+    ),
+    InverseExponentialTimeDecay(
+        scheduler="InverseExponentialTimeDecay", **FIRST, step_exponent=2, total_iters=5,
+        decay_rate=0.5,
+    ),
+    InverseSquareRootDecay(
+        scheduler="InverseSquareRootDecay", **FIRST, scale=2.0, warmup_steps=4.0
+    ),
+    PiecewiseConstant(
+        scheduler="PiecewiseConstant", learning_rates=(1e-3, 5e-4, 1e-4), milestones=(3, 8)
+    ),
+    MultiStep(scheduler="MultiStep", **FIRST, gamma=0.1, milestones=(3, 8)),
+    Step(scheduler="Step", **FIRST, step_size=4, gamma=0.5),
+    CosineAnnealing(scheduler="CosineAnnealing", **FIRST, T_max=6, eta_min=1e-5),
+    CosineAnnealingWarmRestarts(
+        scheduler="CosineAnnealingWarmRestarts", **FIRST, T_0=3, T_mult=2
+    ),
+    Cyclic(scheduler="Cyclic", base_lr=1e-4, max_lr=1e-3, step_size_up=3, mode="exp_range"),
+    OneCycle(scheduler="OneCycle", **FIRST, max_lr=1e-2, total_steps=12, three_phase=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.scheduler)
+def test_rates_are_those_of_the_class_of_the_backend(form):
+    """Stepped with a dummy optimizer, far past its end."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    arguments = {key: value for key, value in form if key != "scheduler"}
+    named = getattr(lr_scheduler, f"{form.scheduler}LR", None)
+    stepped = (named or getattr(lr_scheduler, form.scheduler))(optimizer, **arguments)
+    for step in range(1, 30):
+        assert learning_rate(step, [form]) == optimizer.param_groups[0]["lr"]
+        stepped.step()
+
+
+def test_any_of_them_follows_a_warm_up():
+    warm = scheduler(Linear, 0.0, 1e-3, 5)
+    for form in FORMS:
+        assert learning_rate(3, (warm, form)) == pytest.approx(4e-4)
+        assert learning_rate(9, (warm, form)) == learning_rate(4, (form,))
+
+
+def test_peaks():
+    warm = scheduler(Linear, 0.0, 1e-3, 5)
+    decay = InverseSquareRootDecay(scheduler="InverseSquareRootDecay", **FIRST, warmup_steps=4.0)
+    assert peak(2e-3) == 2e-3
+    assert peak([warm, scheduler(CosineDecay, 1e-3, 0.0, 5)]) == 1e-3
+    assert peak([decay]) == 5e-4
+    assert [peak([form]) for form in FORMS[6:]] == [1e-3] * 6 + [1e-2]
 
 
 def test_a_number_is_the_rate_of_every_step():

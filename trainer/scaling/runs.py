@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pipeline.core.errors import InputError
 from trainer import flops, metrics, record
 from trainer.config import ModelConfig
+from trainer.json_file import read_json
 from trainer.recipe import samples_in
 from trainer.scaling.paper_points import Point
 
@@ -34,7 +35,7 @@ def read_points(paths: Sequence[Path]) -> tuple[Point, ...]:
 
 def point_of_run(model_dir: Path) -> Point:
     """The last evaluation of a run. Raises InputError."""
-    known = _json(model_dir / record.NAME)
+    known = read_json(model_dir / record.NAME, "model directory")
     evaluations = model_dir / metrics.EVALUATION
     if not evaluations.is_file() or not (lines := evaluations.read_bytes().splitlines()):
         raise InputError(
@@ -75,12 +76,3 @@ def _point(path: Path, line: int, row: dict[str, Any]) -> Point:
             f"{path}:{line}: expected numbers, got flops {row['flops']!r}, loss {row['loss']!r}"
         ) from None
     return Point(row.get("name") or f"line {line}", spent, loss)
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError(f"{path.parent}: not a model directory: no {path.name}") from None
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error

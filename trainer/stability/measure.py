@@ -17,6 +17,7 @@ from trainer.stability.kinds import has_key_bias, key_rows
 from trainer.stability.sums import Sums
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.precision import streamed_dtype
+from wafer_backend.sparse import mask_of
 
 SECOND_MOMENT = "exp_avg_sq"
 """AdamW's v among the optimizer state of a parameter."""
@@ -48,9 +49,10 @@ class Gradients:
         for name, parameter in self._compiled.memoryx.parameters.items():
             dtype = _travels_as(self._compiled, parameter)
             if dtype is not None and parameter.grad is not None:
+                pruned = _pruned(parameter)
                 self.by_name[name] = Sums(
-                    gradients=parameter.numel(),
-                    gradient_zeros=sums.zeros(parameter.grad),
+                    gradients=parameter.numel() - pruned,
+                    gradient_zeros=sums.zeros(parameter.grad) - pruned,
                     gradient_lost=sums.lost(parameter.grad, dtype),
                 )
 
@@ -84,7 +86,8 @@ def _of_parameter(
     if dtype is not None:
         measured = measured._replace(cast=parameter.numel(), lost=sums.lost(parameter, dtype))
     if moments is not None:
-        measured = measured._replace(moments=moments.numel(), moment_total=sums.total(moments))
+        trained = moments.numel() - _pruned(parameter)
+        measured = measured._replace(moments=trained, moment_total=sums.total(moments))
     return measured
 
 
@@ -95,6 +98,12 @@ def _with_key_bias(measured: Sums, bias: Tensor, rows: slice) -> Sums:
         key_squares=sums.squares(bias[rows]),
         other_squares=sums.squares(others),
     )
+
+
+def _pruned(parameter: Tensor) -> int:
+    """Weights that a mask keeps at zero, and with them their gradients and moments."""
+    mask = mask_of(parameter)
+    return 0 if mask is None else parameter.numel() - int(mask.sum())
 
 
 def _travels_as(compiled: CompiledModule, parameter: Tensor) -> torch.dtype | None:

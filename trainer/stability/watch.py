@@ -9,6 +9,7 @@ from typing import Any
 from trainer.config import Params
 from trainer.data import TrainingData
 from trainer.errors import TrainingError
+from trainer.optimizer import adam_eps
 from trainer.progress import Say
 from trainer.stability import documents, measure, rules
 from trainer.stability.figures import Figures, figures
@@ -79,7 +80,7 @@ class Watch:
         rule, found = self.params.runconfig.stability, None
         warnings: dict[str, str] = {}
         if self._due(step):
-            eps = self.params.optimizer.eps
+            eps = adam_eps(self.params.optimizer)
             sums = measure.by_name(self.compiled, gradients, self.params.model)
             found = figures(sums, eps, self.history.first)
             warnings = rules.warnings(found, rule, eps)

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from pipeline.terminal import shown
 from trainer import flops
+from trainer.config.schedules import Ending
 from trainer.recipe import samples_in
 from trainer.report.page import short
 from trainer.sweep import results
@@ -39,7 +40,9 @@ def planned(plan: Plan) -> Iterator[str]:
 
 def _length_of_rates(plan: Plan) -> int | None:
     rates = plan.base.params.optimizer.learning_rate
-    return None if isinstance(rates, float) else sum(rate.total_iters for rate in rates)
+    if isinstance(rates, float) or not all(isinstance(rate, Ending) for rate in rates):
+        return None
+    return sum(rate.total_iters for rate in rates if isinstance(rate, Ending))
 
 
 def table(plan: Plan, found: Mapping[int, Result]) -> Table:

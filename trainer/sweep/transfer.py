@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.strict_yaml import Loaded
-from trainer.config import ModelConfig, Params
+from trainer.config import ModelConfig, Normal, Params, TruncatedNormal
 from trainer.report.facts import peak
 from trainer.sweep import results
 from trainer.sweep.config import EMBEDDINGS_SCALE, INITIALIZER_STD, LEARNING_RATE
@@ -66,7 +66,7 @@ def transfer(plan: Plan, found: dict[int, Result], target: Path, out: Path) -> T
     check(proxy.model, base.params, base.path)
     values = {
         LEARNING_RATE: peak(proxy.optimizer),
-        INITIALIZER_STD: proxy.model.initializer.std,
+        INITIALIZER_STD: _std(proxy.model),
         EMBEDDINGS_SCALE: proxy.model.embeddings_scale,
     }
     sections, params = changed(base, values, Loaded(base.path, {}, {}))
@@ -116,6 +116,14 @@ def check(proxy: ModelConfig, target: Params, path: Path) -> None:
             f"--transfer {path}: optimizer.adjust_learning_rate.{_KERNEL} is {factor:g}; expected "
             f"1 / m_width = {1 / model.m_width:g}, or leave it out"
         )
+
+
+def _std(model: ModelConfig) -> float:
+    """Sigma of the initializer: with muP there is one."""
+    rule = model.initializer
+    if not isinstance(rule, TruncatedNormal | Normal):
+        raise ConfigError(f"--transfer: initializer {rule.name} of the proxy has no sigma")
+    return rule.std
 
 
 def _base_filter(model: ModelConfig) -> float:

@@ -18,6 +18,7 @@ from trainer.config import Params, load_params, trainer_form, yaml_file
 from trainer.config.draft import Draft
 from trainer.config.inputs import InputConfig
 from trainer.config.legacy_keys import modernize
+from trainer.config.schedules import RATES
 from trainer.sweep.config import EMBEDDINGS_SCALE, INITIALIZER_STD, LEARNING_RATE
 
 Sections = dict[str, Any]
@@ -111,17 +112,25 @@ def with_peak(rates: Any, peak: float) -> Any:
     """
     if isinstance(rates, int | float):
         return peak
-    ends = [value for each in rates for key, value in each.items() if key.endswith(LEARNING_RATE)]
-    largest = max(ends, default=0)
+    largest = max((max(_stated(each), default=0) for each in rates), default=0)
     if largest <= 0:
         raise ConfigError("optimizer.learning_rate has no peak above 0 to scale")
     return [
-        {
-            key: value / largest * peak if key.endswith(LEARNING_RATE) else value
-            for key, value in each.items()
-        }
+        {key: _scaled(v, largest, peak) if key in RATES else v for key, v in each.items()}
         for each in rates
     ]
+
+
+def _stated(scheduler: Sections) -> list[float]:
+    """The learning rates that a scheduler names."""
+    found = [value for key, value in scheduler.items() if key in RATES]
+    return [rate for value in found for rate in (value if isinstance(value, list) else [value])]
+
+
+def _scaled(value: Any, largest: float, peak: float) -> Any:
+    if isinstance(value, list):
+        return [_scaled(each, largest, peak) for each in value]
+    return value / largest * peak
 
 
 def _set_std(model: Sections, std: float) -> None:
@@ -129,6 +138,13 @@ def _set_std(model: Sections, std: float) -> None:
     keep their ratio to it."""
     for key in _INITIALIZERS[:2]:
         model.setdefault(key, {"name": "truncated_normal", "std": _STD})
+    for key in _INITIALIZERS:
+        name = (model.get(key) or {}).get("name", "truncated_normal")
+        if name not in ("truncated_normal", "normal"):
+            raise ConfigError(
+                f"{INITIALIZER_STD}: model.{key} is {name}, which has no sigma; expected "
+                "truncated_normal or normal"
+            )
     before = model["initializer"].get("std", _STD)
     for key in _INITIALIZERS:
         rule = model.get(key)

@@ -241,10 +241,10 @@ def test_every_field_is_described() -> None:
     def walk(model: type[config_model.FrozenModel], prefix: str) -> list[str]:
         missing = []
         for name, info in model.model_fields.items():
-            inner = config_model._model_in(info.annotation)
-            if inner is not None:
-                missing += walk(inner, f"{prefix}{name}.")
-            elif not info.description:
+            inner = config_model._models_in(info.annotation)
+            for each in inner:
+                missing += walk(each, f"{prefix}{name}.")
+            if not inner and not info.description:
                 missing.append(prefix + name)
         return missing
 

@@ -7,9 +7,19 @@ import torch
 from torch import nn
 
 from pipeline.core.rng import key
-from trainer.config import TruncatedNormal
+from trainer.config import (
+    ConstantValue,
+    Fill,
+    Kaiming,
+    Lecun,
+    Normal,
+    TruncatedNormal,
+    Uniform,
+    VarianceScaling,
+    Xavier,
+)
 from trainer.model import GPT
-from trainer.model.initialization import rule_of
+from trainer.model.initialization import as_variance_scaling, fill, narrowed, rule_of
 
 LAYERS = 3
 WIDE = {"hidden_size": 64, "num_hidden_layers": LAYERS, "filter_size": 96}
@@ -75,3 +85,103 @@ def test_biases_are_zero_and_norms_one(family, make_config):
     for name, parameter in GPT(make_config(family), 1).named_parameters():
         if parameter.ndim == 1:
             assert set(parameter.tolist()) == {0.0 if name.endswith("bias") else 1.0}
+
+
+OUTPUTS, INPUTS = 300, 200
+SCALED = {"name": "variance_scaling", "scale": 0.4}
+
+
+def drawn(rule):
+    tensor = torch.empty(OUTPUTS, INPUTS)
+    fill(tensor, rule, torch.Generator().manual_seed(1))
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("rule", "std", "bound"),
+    [
+        (Normal(name="normal", std=0.5), 0.5, None),
+        (Uniform(name="uniform", a=-0.1, b=0.1), 0.1 / math.sqrt(3), 0.1),
+        (TruncatedNormal(std=0.5), 0.5 * 0.8796, 1.0),
+        (VarianceScaling(**SCALED, distribution="normal"), math.sqrt(0.4 / INPUTS), None),
+        (VarianceScaling(**SCALED, mode="fan_out", distribution="normal"),
+         math.sqrt(0.4 / OUTPUTS), None),
+        (VarianceScaling(**SCALED, mode="fan_avg", distribution="uniform"),
+         math.sqrt(0.4 / 250), math.sqrt(1.2 / 250)),
+        (VarianceScaling(**SCALED), math.sqrt(0.4 / INPUTS) / 0.8796, None),
+        (VarianceScaling(name="variance_scaling", scale=150.0, mode="fan_avg"), None, 2.0),
+        (Lecun(name="lecun_normal"), math.sqrt(1 / INPUTS) / 0.8796, None),
+        (Lecun(name="lecun_uniform"), math.sqrt(1 / INPUTS), math.sqrt(3 / INPUTS)),
+        (Xavier(name="xavier_normal", gain=2.0), 2 * math.sqrt(2 / 500), None),
+        (Xavier(name="glorot_uniform"), math.sqrt(2 / 500), math.sqrt(6 / 500)),
+        (Kaiming(name="kaiming_normal"), math.sqrt(2 / INPUTS), None),
+        (Kaiming(name="kaiming_normal", a=1.0, mode="fan_out"), math.sqrt(1 / OUTPUTS), None),
+        (Kaiming(name="kaiming_uniform", a=1.0, nonlinearity="relu"),
+         math.sqrt(2 / INPUTS), math.sqrt(6 / INPUTS)),
+        (Fill(name="zeros"), 0.0, 0.0),
+        (Fill(name="ones"), 0.0, 1.0),
+        (ConstantValue(name="constant", val=0.25), 0.0, 0.25),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_each_initializer_has_the_deviation_and_bounds_of_its_closed_form(rule, std, bound):
+    values = drawn(rule)
+    if std is not None:
+        assert float(values.std()) == pytest.approx(std, rel=0.02, abs=1e-9)
+    largest = float(values.abs().max())
+    if bound is None:
+        assert largest > 3 * std  # not cut
+    else:
+        assert 0.99 * bound <= largest <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "of_torch"),
+    [
+        (Xavier(name="xavier_normal", gain=2.0), lambda t: nn.init.xavier_normal_(t, 2.0)),
+        (Xavier(name="xavier_uniform"), nn.init.xavier_uniform_),
+        (Kaiming(name="kaiming_normal", a=0.5), lambda t: nn.init.kaiming_normal_(t, 0.5)),
+        (Kaiming(name="kaiming_uniform", mode="fan_out"),
+         lambda t: nn.init.kaiming_uniform_(t, mode="fan_out")),
+    ],
+)  # fmt: skip
+def test_those_that_torch_has_have_its_values(rule, of_torch):
+    torch.manual_seed(1)
+    assert torch.allclose(drawn(rule), of_torch(torch.empty(OUTPUTS, INPUTS)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        TruncatedNormal(std=0.5), Normal(name="normal", mean=1.0), Uniform(name="uniform", a=0.0),
+        VarianceScaling(**SCALED), Lecun(name="lecun_uniform"), Xavier(name="xavier_normal"),
+        Kaiming(name="kaiming_normal"),
+    ],
+    ids=lambda rule: rule.name,
+)  # fmt: skip
+def test_narrowing_divides_the_deviation_around_the_same_mean(rule):
+    whole, narrow = drawn(rule), drawn(narrowed(rule, 4.0))
+    assert float(narrow.std()) == pytest.approx(float(whole.std()) / 4, rel=0.02)
+    assert float(narrow.mean()) == pytest.approx(float(whole.mean()), abs=0.01)
+    assert narrowed(Fill(name="ones"), 4.0) == Fill(name="ones")
+
+
+def test_defaults_of_variance_scaling():
+    assert as_variance_scaling(Lecun(name="lecun_normal")) == VarianceScaling(
+        name="variance_scaling", scale=1.0, mode="fan_in", distribution="truncated_normal"
+    )
+
+
+def test_q_k_and_v_are_matrices_of_their_own(make_config):
+    """K and V have fewer outputs than Q: their variance by fan_out is larger."""
+    rule = VarianceScaling(**SCALED, mode="fan_out", distribution="normal")
+    config = make_config(
+        hidden_size=96, num_heads=6, attention_module="multiquery_attention",
+        extra_attention_params={"num_kv_groups": 2}, initializer=rule,
+    )  # fmt: skip
+    weight = GPT(config, 1).blocks[0].attention.qkv.weight.detach()
+    q, k, v = weight.split([96, 32, 32])
+    assert float(q.std()) == pytest.approx(math.sqrt(0.4 / 96), rel=0.05)
+    for part in (k, v):
+        assert float(part.std()) == pytest.approx(math.sqrt(0.4 / 32), rel=0.05)
+    assert torch.equal(weight, GPT(config, 1).blocks[0].attention.qkv.weight)

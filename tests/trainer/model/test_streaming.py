@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer import optimizer
-from trainer.config import OptimizerConfig
+from trainer.config import AdamW
 from trainer.model import GPT
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.loss_scale import LossScale
@@ -20,9 +20,7 @@ def trained(config, batch, **cluster):
     if compiled.loss_scale is not None:
         compiled.loss_scale = LossScale(8.0, min_loss_scale=8.0, dynamic=False)
     memoryx = compiled.memoryx
-    memoryx.optimizer = optimizer.build(
-        memoryx.parameters, OptimizerConfig(learning_rate=0.01), config
-    )
+    memoryx.optimizer = optimizer.build(memoryx.parameters, AdamW(learning_rate=0.01), config)
     results = [compiled.train_step(batch, step=step, learning_rate=0.01) for step in (1, 2)]
     assert not any(result.skipped for result in results)
     figures = [(result.loss.hex(), result.grad_norm.hex()) for result in results]

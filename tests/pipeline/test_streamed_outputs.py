@@ -1,0 +1,69 @@
+"""Outputs of a task that come one by one, published by the runner as they come."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core import storage
+from pipeline.core.errors import InputError, NondeterminismError
+from pipeline.runner import _Call, _perform
+from pipeline.stage import Inputs, Output, Result, Task, bytes_output
+
+
+def call_of(root: Path, function: Callable[..., Result]) -> _Call:
+    return _Call(root, function, Task("toy", None), "f" * 32, root / "journal/records/toy/0.json")
+
+
+def streaming(job: Any, inputs: Inputs) -> Result:
+    counters: dict[str, Any] = {}
+
+    def outputs() -> Iterator[Output]:
+        for index in range(3):
+            assert index == 0 or (inputs.root / f"toy/{index - 1}").exists()
+            yield Output(f"toy/{index}", iter([b"piece ", b"%d" % index]))
+        counters["seen"] = 3
+
+    return Result(outputs(), counters)
+
+
+def test_outputs_are_published_as_they_come(tmp_path: Path) -> None:
+    done = _perform(call_of(tmp_path, streaming)).record
+    assert done is not None
+    assert done.counters == {"seen": 3}
+    for index, shard in enumerate(done.shards):
+        assert (tmp_path / shard.path).read_bytes() == b"piece %d" % index
+        assert shard.hash == shard.content_hash == storage.hash_file(tmp_path / shard.path)
+    assert _perform(call_of(tmp_path, streaming)).record == done
+
+
+def test_a_second_attempt_never_replaces_other_bytes(tmp_path: Path) -> None:
+    def other(job: Any, inputs: Inputs) -> Result:
+        return Result(iter([Output("toy/0", b"piece 0"), Output("toy/1", b"something else")]))
+
+    def fewer(job: Any, inputs: Inputs) -> Result:
+        return Result((bytes_output("toy/0", b"piece 0"),))
+
+    committed = _perform(call_of(tmp_path, streaming)).record
+    assert committed is not None
+    for attempt in (other, fewer):
+        with pytest.raises(NondeterminismError, match="toy: two attempts gave different bytes"):
+            _perform(call_of(tmp_path, attempt))
+        for shard in committed.shards:
+            storage.verify_file(tmp_path / shard.path, shard.hash)
+    assert not list(tmp_path.rglob(f"{storage.TEMP_MARK}*"))
+
+
+def test_an_error_after_the_first_output_commits_nothing(tmp_path: Path) -> None:
+    def damaged(job: Any, inputs: Inputs) -> Result:
+        def pieces() -> Iterator[bytes]:
+            yield b"half"
+            raise InputError("cut off")
+
+        return Result(iter([Output("toy/0", b"whole"), Output("toy/1", pieces())]))
+
+    call = call_of(tmp_path, damaged)
+    assert _perform(call).problem == "cut off"
+    assert not call.record_path.exists()
+    assert [path.name for path in (tmp_path / "toy").iterdir()] == ["0"]

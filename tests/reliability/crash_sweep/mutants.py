@@ -1,0 +1,128 @@
+"""Defects that the crash sweep must catch."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pipeline.runner as runner_module
+from pipeline.core import failpoint, manifest, storage
+from pipeline.core.manifest import Shard
+from pipeline.runner import Runner
+from pipeline.stage import Inputs, Stage
+
+
+def _publish_in_place(
+    path: Path,
+    data: bytes | Iterable[bytes],
+    accept: Callable[[storage.Published], None] = lambda published: None,
+) -> storage.Published:
+    whole = data if isinstance(data, bytes) else b"".join(data)
+    published = storage.Published(len(whole), storage.hash_bytes(whole))
+    accept(published)
+    storage.make_directory(path.parent)
+    failpoint.hit("storage.publish.start")
+    with open(path, "wb") as file:
+        file.write(whole[: len(whole) // 2])
+        file.flush()
+        failpoint.hit("storage.publish.fsync")
+        file.write(whole[len(whole) // 2 :])
+    failpoint.hit("storage.publish.done")
+    return published
+
+
+def _exists(self: Runner, stage: Stage, record: manifest.TaskRecord) -> bool:
+    return all((self.root / shard.path).exists() for shard in record.shards)
+
+
+def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifest.TaskRecord]:
+    """Skip a task when its output file is there: no record, no hash."""
+    directory = runner_module.record_directory(self.root, stage.name)
+    records = []
+    for index, task in enumerate(stage.tasks):
+        path = self.root / f"{stage.name}/{index:06d}.bin"
+        fingerprint = runner_module.task_fingerprint(stage, task)
+        if path.exists():
+            data = path.read_bytes()
+            digest = storage.hash_bytes(data)
+            shard = Shard(str(path.relative_to(self.root)), len(data), digest, digest)
+            records.append(manifest.TaskRecord(fingerprint, (shard,), {}))
+        else:
+            place = directory / f"{index:06d}.json"
+            call = runner_module._Call(self.root, stage.function, task, fingerprint, place)
+            done = runner_module._perform(call)
+            assert done.record is not None
+            records.append(manifest.TaskRecord(fingerprint, done.record.shards, {}))
+    return records
+
+
+def _marker_first(call: Any) -> Any:
+    failpoint.hit(f"task.start.{call.record_path.parent.name}")
+    result = call.function(call.task.job, Inputs(call.root))
+    shards = tuple(
+        Shard(o.path, len(o.data), storage.hash_bytes(o.data), o.content_hash)
+        for o in result.outputs
+    )
+    record = manifest.TaskRecord(call.fingerprint, shards, dict(result.counters))
+    runner_module.write_record(call.record_path, record)
+    for output in result.outputs:
+        storage.publish(call.root / output.path, output.data)
+    return runner_module._Done(record)
+
+
+def _no_file_fsync() -> None:
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{handle}")).is_dir():
+            real(handle)
+
+    os.fsync = fsync  # type: ignore[assignment]
+
+
+def _no_directory_fsync() -> None:
+    storage.sync_directory = lambda directory: None
+
+
+def _trust_existence() -> None:
+    Runner._valid = _exists
+
+
+def _in_place_without_records() -> None:
+    storage.publish = _publish_in_place
+    Runner._run_tasks = _adopt_by_existence
+
+
+def _marker_before_data() -> None:
+    runner_module._perform = _marker_first
+
+
+def _marker_trusted() -> None:
+    runner_module._perform = _marker_first
+    Runner._valid = lambda self, stage, record: True
+
+
+def _existence_without_fsync() -> None:
+    _no_file_fsync()
+    _trust_existence()
+
+
+def _temps_left() -> None:
+    storage.sweep_temps = lambda directory: 0
+
+
+def _records_ignored() -> None:
+    runner_module.read_record = lambda path: None
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "in_place_without_records": _in_place_without_records,
+    "marker_before_data": _marker_before_data,
+    "marker_before_data_trusted": _marker_trusted,
+    "no_fsync": _no_file_fsync,
+    "no_directory_fsync": _no_directory_fsync,
+    "existence_check_without_fsync": _existence_without_fsync,
+    "temps_left": _temps_left,
+    "records_ignored": _records_ignored,
+}
+"""Each patches the kernel inside the forked child only."""

@@ -1,0 +1,58 @@
+"""What a power cut may leave of the files that a process wrote."""
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class _Rename:
+    target: Path
+    before: bytes | None
+
+
+class Disk:
+    """Watches fsync and rename of this process; `lose` drops what was not made durable."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._synced: set[tuple[int, int, int]] = set()
+        self._pending: list[_Rename] = []
+        self._unsynced: dict[Path, tuple[int, int, int]] = {}
+        self._fsync, self._replace = os.fsync, os.replace
+        os.fsync, os.replace = self.fsync, self.replace  # type: ignore[assignment]
+
+    def fsync(self, handle: int) -> None:
+        self._fsync(handle)
+        name = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if name.is_dir():
+            self._pending = [r for r in self._pending if r.target.parent != name]
+        else:
+            self._synced.add(_stamp(os.fstat(handle)))
+
+    def replace(self, source: Path, target: Path) -> None:
+        target = target.resolve()
+        stamp = _stamp(os.stat(source))
+        before = target.read_bytes() if target.exists() else None
+        self._replace(source, target)
+        self._pending.append(_Rename(target, before))
+        self._unsynced.pop(target, None)
+        if stamp not in self._synced:
+            self._unsynced[target] = stamp
+
+    def lose(self) -> None:
+        for target, stamp in self._unsynced.items():
+            if target.exists() and _stamp(target.stat()) == stamp:
+                os.truncate(target, self._rng.choice((0, stamp[1] // 2, stamp[1])))
+        for rename in reversed(self._pending):
+            if self._rng.random() < 0.5:
+                continue
+            if rename.before is None:
+                rename.target.unlink(missing_ok=True)
+            else:
+                rename.target.write_bytes(rename.before)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns

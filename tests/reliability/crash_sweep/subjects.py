@@ -1,0 +1,110 @@
+"""What the crash sweep kills: a toy of three stages, whole runs, `prep dedup`, an index."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.cluster import InProcess
+from pipeline.core import lock, manifest, storage
+from pipeline.core.journal import Journal
+from pipeline.core.manifest import Shard
+from pipeline.progress import Progress
+from pipeline.runner import Runner
+from pipeline.stage import Inputs, Result, Stage, Task, bytes_output
+
+Subject = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class ToyJob:
+    name: str
+    index: int
+    inputs: tuple[Shard, ...] = ()
+
+
+def toy_task(job: ToyJob, inputs: Inputs) -> Result:
+    seen = b"".join(inputs.path(shard).read_bytes() for shard in job.inputs)
+    text = f"{job.name} {job.index} {storage.hash_bytes(seen)}\n".encode() * 40
+    return Result((bytes_output(f"{job.name}/{job.index:06d}.bin", text),), {"documents": 1})
+
+
+def toy_stage(name: str, inputs: Sequence[tuple[Shard, ...]]) -> Stage:
+    tasks = [Task(f"{name} {i}", ToyJob(name, i, s), s) for i, s in enumerate(inputs)]
+    return Stage(name, 1, toy_task, tuple(tasks))
+
+
+def run_toy(root: Path) -> None:
+    with lock.hold(root):
+        storage.sweep_temps(root)
+        runner = Runner(root, InProcess(), Journal(root), Progress(quiet=True))
+        first = runner.run(toy_stage("one", [()] * 4))
+        second = runner.run(toy_stage("two", [(shard,) for shard in first.shards]))
+        third = runner.run(toy_stage("three", [tuple(second.shards)] * 4))
+        stages = (first, second, third)
+        files = [{"path": s.path, "hash": s.hash} for stage in stages for s in stage.shards]
+        manifest.write_sealed(root / "manifest.json", {"files": files})
+
+
+def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
+    from pipeline.preparation import run
+
+    _load_kernels()
+    return functools.partial(_run_pipeline, run, config, overrides)
+
+
+def _load_kernels() -> None:
+    """What every run would load or parse again, loaded once before the forks."""
+    from dedup.warm_up import warm_up
+    from pipeline.cleaning import clean_texts, short_mask
+    from pipeline.tokenizers.engine import open_tokenizer
+
+    warm_up("slimpajama")
+    short_mask(clean_texts(["schÃ¶n"]), 200)
+    open_tokenizer("gpt2")
+
+
+def _run_pipeline(run: Callable[..., object], config: Path, overrides: Any, root: Path) -> None:
+    run(config, root, 0, overrides=overrides)
+
+
+def dedup_subject(files: list[str]) -> Subject:
+    """`prep dedup` of these files."""
+    from pipeline.config import DedupConfig, ReadConfig
+    from pipeline.dedup_alone import DEDUP, config_of
+    from pipeline.preparation import run
+
+    _load_kernels()
+    read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)
+    loaded = config_of(files, DedupConfig(), read=read)
+    return lambda root: run(loaded, root, 0, story=DEDUP)
+
+
+def index_subject(files: list[str]) -> Subject:
+    """An index of the first file, to which the others are added."""
+    from pipeline import dedup_index
+    from pipeline.config import DedupConfig
+    from pipeline.indexes import settings_of
+
+    settings = settings_of(DedupConfig(), "text")
+    work = dedup_index.Work(workers=0, max_bad_share=1.0)
+
+    def grow(root: Path) -> None:
+        dedup_index.build(root, files[:1], settings, None, work)
+        dedup_index.add(root, files[1:], None, work)
+
+    return grow
+
+
+def runs_of(root: Path) -> list[Path]:
+    """The run directories: the batches of an index, or the one that `root` is."""
+    return sorted(root.glob("batches/*")) or [root]
+
+
+def tree_hash(root: Path) -> str:
+    """One hash over all that is published."""
+    runs = runs_of(root)
+    if runs == [root]:
+        return storage.tree_hash(root)
+    return " ".join([storage.hash_file(root / "index.json"), *map(storage.tree_hash, runs)])
