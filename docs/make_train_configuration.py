@@ -128,6 +128,7 @@ Falcon), which was a model of its own, and so do the keys of GPT-J: `residual_dr
 | `trainer.init.sparsity` | `sparsity` |
 | `trainer.init.schedulers` | `optimizer.learning_rate`; see below |
 | `trainer.fit.train_dataloader` | `train_input` |
+| `trainer.fit.ckpt_path` | `runconfig.checkpoint_path` |
 | `trainer.fit.val_dataloader` | `eval_input`; without it that of `validate` |
 
 Schedulers are those of `optimizer.learning_rate` with LR behind their names (not behind

@@ -46,7 +46,7 @@ def training(
     )
     micro_batch = leaves.train_micro_batch(params)
     known = record.describe(params, data, micro_batch)
-    start = resume.choose(model_dir, request.checkpoint_path, params.runconfig, say)
+    start = resume.choose(model_dir, params.runconfig, say)
     known |= start.origin
     resume.check(start, model_dir, known, source)
     resume.check_architecture(start, known, strict=strict)

@@ -146,7 +146,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     manifest_path = path / "manifest.json"
     if not manifest_path.is_file():
-        raise ConfigError(f"{path}: not a checkpoint: it has no manifest.json")
+        others = "; `train convert` reads files of others" if path.is_file() else ""
+        raise ConfigError(f"{path}: not a checkpoint: it has no manifest.json{others}")
     manifest = _parse(manifest_path, manifest_path.read_bytes())
     recorded = manifest.pop("hash", None)
     actual = _self_hash(manifest)

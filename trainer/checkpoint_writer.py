@@ -14,11 +14,9 @@ from typing import Any
 
 from pipeline.core import failpoint
 from pipeline.core.errors import PrepError
-from trainer import checkpoint
+from trainer import checkpoint, memory
 from trainer.progress import Say, size
 from wafer_backend.memoryx import MemoryX
-
-_MEMORY = Path("/proc/meminfo")
 
 
 class CheckpointWriter:
@@ -39,7 +37,7 @@ class CheckpointWriter:
         self.finish()
         self._say(f"Saving checkpoint at step {step}")
         tensors = checkpoint.Tensors.of(memoryx)
-        free = available_memory()
+        free = memory.available()
         waits = free is not None and tensors.nbytes > free
         if not waits:
             tensors = tensors.copied()
@@ -83,14 +81,3 @@ class CheckpointWriter:
             self._say(f"The checkpoint on its way was lost: {failed}")
         finally:
             self._thread.shutdown()
-
-
-def available_memory() -> int | None:
-    """Bytes of host memory that can be had without swapping; None where the system does not say."""
-    if not _MEMORY.is_file():
-        return None
-    for line in _MEMORY.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None

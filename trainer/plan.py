@@ -32,6 +32,7 @@ def compile_only(request: Request, say: Say) -> int:
     """Print the plan of a run; nothing is written. Returns 0. Raises PrepError."""
     with as_prep_errors():
         params = checked_params(request)
+        _tell_notes(params, request, say)
         module = on_meta(params)
         for line in (*_work(params, module), *sparsity.plan(params), *_emulated(params, module)):
             say(line)
@@ -45,10 +46,16 @@ def validate_only(request: Request, say: Say) -> int:
     """Check config, cluster and model build, without data. Returns 0. Raises PrepError."""
     with as_prep_errors():
         params = checked_params(request)
+        _tell_notes(params, request, say)
         count = _parameters(on_meta(params))
         systems = params.runconfig.num_csx
         say(f"Valid: {request.params}, {count:,} parameters, {_leaves(params)}, {systems} CS-2")
     return 0
+
+
+def _tell_notes(params: Params, request: Request, say: Say) -> None:
+    for note in (*params.notes, *request.notes):
+        say(note)
 
 
 def on_meta(params: Params) -> GPT:

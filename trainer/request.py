@@ -74,6 +74,7 @@ def checked_params(request: Request) -> Params:
         num_epochs=request.num_epochs,
         eval_steps=request.eval_steps,
         transport=request.transport,
+        checkpoint_path=request.checkpoint_path,
         load_checkpoint_states=request.load_checkpoint_states,
         disable_strict_checkpoint_loading=request.disable_strict_checkpoint_loading or None,
     )

@@ -72,10 +72,10 @@ class Start:
         return {ORIGIN: came_from}
 
 
-def choose(model_dir: Path, asked: Path | None, run: RunConfig, say: Say) -> Start:
+def choose(model_dir: Path, run: RunConfig, say: Say) -> Start:
     """What to start from. Raises ConfigError where the wishes contradict one another or what
     stands in `model_dir`."""
-    states = _states(run, asked)
+    asked, states = run.checkpoint_path, _states(run)
     own = checkpoint.newest(model_dir)
     if asked is None:
         return _resumed(model_dir, own, run)
@@ -106,8 +106,9 @@ def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> Start:
     return Start(checkpoint.open_checkpoint(own))
 
 
-def _states(run: RunConfig, asked: Path | None) -> tuple[str, ...] | None:
+def _states(run: RunConfig) -> tuple[str, ...] | None:
     """The parts to load; None for all."""
+    asked = run.checkpoint_path
     if run.load_checkpoint_states in (None, "all"):
         if asked is not None and run.disable_strict_checkpoint_loading:
             raise ConfigError(

@@ -22,7 +22,7 @@ from trainer import (
     tensorboard,
 )
 from trainer.build import compile_model
-from trainer.config import Params
+from trainer.config import Params, RunConfig
 from trainer.data import open_training
 from trainer.errors import LostRankError, TrainingError, as_prep_errors
 from trainer.export import export
@@ -138,7 +138,7 @@ def _report(model_dir: Path, data_sets: list[Path], say: Say) -> None:
 def _evaluate(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:
     """Evaluate one checkpoint, or all of the model directory in order of step."""
     source = prepare.open_validation(params, directories)
-    found = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request)]
+    found = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request, params.runconfig)]
     model = {"model": record.model_section(params)}
     for each in found:
         known = {"model": record.completed(each.state)["model"]}
@@ -161,7 +161,7 @@ def _infer(params: Params, request: Request, directories: DataDirectories, log: 
     """Go on from prompts with one checkpoint; of several ranks one does it."""
     if not ranks.is_writer(params):
         return 0
-    found = checkpoint.open_checkpoint(_to_evaluate(request)[-1])
+    found = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
     start, model = resume.Start(found, ("model",)), {"model": record.model_section(params)}
     resume.check_architecture(start, model, strict=True)
     work = infer.planned(params, directories, found, request.target)
@@ -173,10 +173,10 @@ def _infer(params: Params, request: Request, directories: DataDirectories, log: 
     return 0
 
 
-def _to_evaluate(request: Request) -> list[Path]:
+def _to_evaluate(request: Request, run: RunConfig) -> list[Path]:
     """The checkpoints to evaluate, the last one or all. Raises InputError when there are none."""
-    if request.mode != "eval_all" and request.checkpoint_path is not None:
-        return [request.checkpoint_path]
+    if request.mode != "eval_all" and run.checkpoint_path is not None:
+        return [run.checkpoint_path]
     found = checkpoint.committed(request.model_dir)
     if not found:
         hint = "" if request.mode == "eval_all" else "; give --checkpoint_path"

@@ -105,6 +105,9 @@ def _explain(model: type[BaseModel], loaded: Loaded, error: Any, overridden: lis
         return f"{where}: missing; expected {_described(model, location)}"
     message = error["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "expected")
+    message = message.replace(
+        "Input is not a valid path for <class 'pathlib.Path'>", "expected a path"
+    )
     message = re.sub(r"^\w+ should have (.*?) after validation.*", r"expected \1", message)
     got = printable(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
     return f"{where}: {message}; got {got}{_boolean_hint(error)}"

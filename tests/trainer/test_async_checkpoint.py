@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
-from trainer import checkpoint, checkpoint_writer, optimizer
+from trainer import checkpoint, memory, optimizer
 from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import load_params
 from trainer.model import GPT
@@ -93,18 +93,13 @@ def test_one_is_on_its_way_at_most(trainer, memoryx, monkeypatch):
 
 
 def test_training_waits_where_memory_has_no_room_for_a_copy(trainer, memoryx, monkeypatch):
-    monkeypatch.setattr(checkpoint_writer, "available_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "available", lambda: 1000)
     with CheckpointWriter(trainer.root / "out", 2, trainer.said.append) as writer:
         writer.save(1, memoryx, {})
         assert trainer.said[-1].startswith("Saved checkpoint")
     assert any(
         line.startswith("Training waits: ") and "1 kB of memory" in line for line in trainer.said
     )
-
-
-def test_memory_is_read_from_the_system():
-    found = checkpoint_writer.available_memory()
-    assert found is None or found > 1 << 20
 
 
 def fail_while_writing(trainer, memoryx) -> None:

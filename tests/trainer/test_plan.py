@@ -110,7 +110,9 @@ def test_validate_only(trainer):
     words = ["--params", str(trainer.params), "--num_csx", "2", "--num_steps", "1"]
     result = RUNNER.invoke(app, [*words, "--validate_only"])
     assert result.exit_code == 0, result.output
-    assert result.output.startswith(f"Valid: {trainer.params}, ")
+    note, *_, last = result.output.splitlines()
+    assert note.startswith("optimizer.eps: not given, 1e-08")
+    assert last.startswith(f"Valid: {trainer.params}, ")
     assert "4 leaves of 2 sequences, 2 CS-2" in result.output
 
 

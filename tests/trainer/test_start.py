@@ -59,6 +59,21 @@ def test_a_new_run_begins_with_the_weights_of_another(trainer, tuned):
     assert any(line.startswith("A new run, with model of") for line in trainer.said)
 
 
+def test_the_file_may_name_the_checkpoint(trainer, tuned):
+    """Relative to the file; the option stands over it."""
+    path = tuned.pop("checkpoint_path")
+    named = {"checkpoint_path": str(path.relative_to(trainer.root))}
+    params = trainer.configure("tuned.yaml", runconfig=named)
+    trainer.train("by_file", params=params, **tuned)
+    trainer.train("by_option", **tuned, checkpoint_path=path)
+    assert trainer.bits("by_file") == trainer.bits("by_option")
+    missing = trainer.configure("missing.yaml", runconfig={"checkpoint_path": "tuned.yaml"})
+    with pytest.raises(ConfigError, match=r"tuned\.yaml: not a checkpoint: .*`train convert`"):
+        trainer.train("new", params=missing, **tuned)
+    trainer.train("over", params=missing, **tuned, checkpoint_path=path)
+    assert trainer.bits("over") == trainer.bits("by_option")
+
+
 def test_its_first_weights_are_those_of_the_checkpoint(trainer, tuned):
     """At step 1 the learning rate is 0; with states `model,optimizer` the moments go on."""
     for out, states in (("fresh", "model"), ("kept", "model, optimizer")):

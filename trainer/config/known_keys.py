@@ -97,7 +97,6 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "runconfig": {
         "steps_per_epoch": (None,), "compile_only": (None, False), "validate_only": (None, False),
-        "checkpoint_path": (None, ""),
     },
 }  # fmt: skip
 """Keys whose other values ask for what this trainer does not do."""
@@ -105,7 +104,7 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 COMMAND_LINE = {
     "mode": "--mode", "model_dir": "--model_dir", "target_device": "the target",
     "job_labels": "--job_labels", "compile_only": "--compile_only",
-    "validate_only": "--validate_only", "checkpoint_path": "--checkpoint_path",
+    "validate_only": "--validate_only",
 }  # fmt: skip
 """Keys of runconfig that are options of the command here."""
 

@@ -68,6 +68,7 @@ def load_params(path: Path) -> Params:
                 "train_input": _resolved(params.train_input, base),
                 "eval_input": params.eval_input and _resolved(params.eval_input, base),
                 "inference_input": params.inference_input and params.inference_input.beside(base),
+                "runconfig": params.runconfig.beside(base),
                 "sparsity": _resolved_sparsity(params, draft),
             }
         ),
@@ -112,6 +113,7 @@ class Options(TypedDict, total=False):
     checkpoint_steps: int | None
     max_checkpoints: int | None
     transport: str | None
+    checkpoint_path: Path | None
     autoload_last_checkpoint: bool | None
     load_checkpoint_states: str | None
     disable_strict_checkpoint_loading: bool | None

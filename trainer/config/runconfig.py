@@ -1,6 +1,7 @@
 """Section `runconfig`: lengths in steps, and the emulated cluster."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -66,6 +67,11 @@ class RunConfig(FrozenModel):
     autoload_last_checkpoint: bool = Field(
         True, description="resume from the newest checkpoint of model_dir"
     )
+    checkpoint_path: Annotated[Path, Field(strict=False)] | None = Field(
+        None,
+        description="checkpoint directory to start from, relative to this file; "
+        "`--checkpoint_path` overrides",
+    )
     load_checkpoint_states: str | None = Field(
         None, description="parts that are loaded, such as `model,optimizer`; null: all"
     )
@@ -123,3 +129,8 @@ class RunConfig(FrozenModel):
     )
     autorestart: Autorestart = Autorestart()
     stability: StabilityConfig = StabilityConfig()
+
+    def beside(self, base: Path) -> "RunConfig":
+        """With a `checkpoint_path` that is relative to the directory `base`."""
+        path = self.checkpoint_path
+        return self if path is None else self.model_copy(update={"checkpoint_path": base / path})

@@ -110,6 +110,7 @@ def to_sections(draft: Draft) -> None:
     form.section("train_input", "trainer.fit.train_dataloader")
     _validation(form)
     draft.sections.setdefault("runconfig", {})
+    _checkpoint(form)
     for path in MOVED:
         _move(form, path)
     _callbacks(form)
@@ -260,12 +261,16 @@ def _validation(form: _Form) -> None:
     for other, another in found[1:]:
         if another not in (value, [value]):
             form.draft.remark(other, f"another data set than {path}, which is the one that is used")
-    for place in ("fit", "validate"):
-        if form.value(f"trainer.{place}.ckpt_path"):
-            form.put(
-                "runconfig.checkpoint_path", form.value(f"trainer.{place}.ckpt_path"),
-                f"trainer.{place}.ckpt_path",
-            )  # fmt: skip
+
+
+def _checkpoint(form: _Form) -> None:
+    """The one that `fit` starts from; what is evaluated is an option of the command here."""
+    start = form.value("trainer.fit.ckpt_path")
+    if start:
+        form.put("runconfig.checkpoint_path", start, "trainer.fit.ckpt_path")
+    for path in ("trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths"):
+        if form.value(path):
+            raise form.draft.error(path, "not supported; give --mode eval and --checkpoint_path")
 
 
 def _callbacks(form: _Form) -> None:

@@ -151,7 +151,6 @@ def test_gptj_is_a_parallel_model(tmp_path):
         ("model", "initializer_range", "wide", "model.initializer_range: expected a standard"),
         ("train_input", "max_sequence_length", 512, "512 differs from model.max_position_emb"),
         ("train_input", "data_subset", "0.0-0.5", "data_subset: 0.0-0.5 is not supported"),
-        ("runconfig", "checkpoint_path", "a.mdl", "not supported; give --checkpoint_path"),
         ("runconfig", "compile_only", True, "not supported; give --compile_only"),
     ],
 )  # fmt: skip
@@ -159,6 +158,16 @@ def test_mistakes_in_the_old_spelling(tmp_path, section, key, value, expected):
     file = read("111m_r1_8")
     file[section][key] = value
     assert expected in refused(tmp_path, file)
+
+
+def test_the_checkpoint_to_start_from(tmp_path):
+    for name, section in (("111m_r2_2", ("runconfig",)), ("111m_trainer", ("trainer", "fit"))):
+        file = read(name)
+        place = file
+        for key in section:
+            place = place[key]
+        place["checkpoint_path" if name == "111m_r2_2" else "ckpt_path"] = "runs/base"
+        assert load(tmp_path, file).runconfig.checkpoint_path == tmp_path / "runs/base"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +192,9 @@ def test_mistakes_in_the_old_spelling(tmp_path, section, key, value, expected):
         ("init.sparsity", {"sparsty": 0.5}, "trainer.init.sparsity.sparsty: unknown key; did you"),
         ("fit.train_dataloader.batch_sise", 3, "trainer.fit.train_dataloader.batch_sise: unknown"),
         ("fit.train_dataloader.batch_size", 0, "trainer.fit.train_dataloader.batch_size: expected"),
-        ("fit.ckpt_path", "a.mdl", "trainer.fit.ckpt_path: a.mdl is not supported; give --checkp"),
+        ("validate.ckpt_path", "a", "trainer.validate.ckpt_path: not supported; give --mode eval"),
+        ("validate_all.ckpt_paths", ["a"], "validate_all.ckpt_paths: not supported; give --mode"),
+        ("fit.ckpt_path", 3, "trainer.fit.ckpt_path: expected"),
     ],
 )  # fmt: skip
 def test_mistakes_in_the_trainer_form(tmp_path, path, value, expected):
