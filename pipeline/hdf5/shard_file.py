@@ -7,6 +7,7 @@ rows, or has another filter, is left to the library.
 
 import math
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ class ShardFile:
             self._handle = os.open(path, os.O_RDONLY)
         except _HDF5_ERRORS as error:
             raise InputError(f"{path}: not a sound HDF5 file: {error}") from error
+        closing = weakref.finalize(self, os.close, self._handle)
+        closing.atexit = False  # a thread may still read while the interpreter ends
 
     def _describe(self, data: h5py.Dataset) -> None:
         self.shape: tuple[int, ...] = data.shape
@@ -97,10 +100,6 @@ class ShardFile:
     def rows(self) -> int:
         """Length of the first axis."""
         return self.shape[0]
-
-    def __del__(self) -> None:
-        if hasattr(self, "_handle"):
-            os.close(self._handle)
 
     def chunk(self, index: int) -> Array:
         """Rows [index * rows_per_chunk, ...) up to the next chunk; the last one may be shorter."""

@@ -1,6 +1,8 @@
 """Shards in memory: plain h5py reads them, every flipped bit shows, and our reader agrees."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +214,21 @@ def test_any_values(array: np.ndarray[Any, Any]) -> None:
     """Negative and large values too: the writer is not the one to judge them."""
     with h5py.File(io.BytesIO(shard_image(array)), "r") as file:
         assert (file["data"][:] == array).all()
+
+
+def test_files_are_closed_with_their_last_user_and_left_to_the_system_at_the_end(tmp_path: Path):
+    path = tmp_path / "some.h5"
+    path.write_bytes(shard_image(np.zeros((4, 3, 8), np.int32), "gzip"))
+    program = f"""
+import os
+from pathlib import Path
+from pipeline.hdf5.shard_file import ShardFile
+opened = lambda: len(os.listdir("/proc/self/fd"))
+before, kept = opened(), ShardFile(Path({str(path)!r}))
+assert opened() == before + 1
+del kept
+assert opened() == before
+os.kept = ShardFile(Path({str(path)!r}))  # outlives the modules that it is made of
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
