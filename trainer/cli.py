@@ -1,4 +1,8 @@
-"""The `train` command: parses, calls, prints; no logic."""
+"""The `train` command: parses, calls, prints; no logic.
+
+Commands import what they call when they are called: to parse, to show help and to list jobs needs
+no torch.
+"""
 
 from pathlib import Path
 
@@ -14,10 +18,6 @@ from trainer.cli_options import LogLevel, TargetName, without_effect
 from trainer.cli_scaling import app as scaling_app
 from trainer.cli_targets import Targets
 from trainer.job import INTERRUPTED
-from trainer.plan import compile_only as show_plan
-from trainer.plan import validate_only as check_only
-from trainer.request import Request
-from trainer.run import run
 
 app = typer.Typer(
     cls=Targets, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
@@ -96,6 +96,11 @@ def train(
     credentials_path: options.Credentials = None,
 ) -> None:
     """Train or evaluate a decoder on the shards that `prep` made."""
+    from trainer.plan import compile_only as show_plan
+    from trainer.plan import validate_only as check_only
+    from trainer.request import Request
+    from trainer.run import run
+
     unused = {
         "num_workers_per_csx": num_workers_per_csx,
         "num_act_servers": num_act_servers,

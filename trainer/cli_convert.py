@@ -5,17 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
-from pipeline.core.config_model import Bytes
 from pipeline.core.errors import ConfigError
 from trainer.cli_errors import one_line_errors
 from trainer.cli_targets import Targets
-from trainer.convert.diff import compare
-from trainer.convert.families import FAMILIES
-from trainer.convert.job import Request
-from trainer.convert.job import convert as run
-from trainer.convert.listing import listing
 
 app = typer.Typer(
     cls=Targets,
@@ -33,7 +26,16 @@ class TargetFormat(StrEnum):
     mdl = "mdl"
 
 
-ModelName = StrEnum("ModelName", list(FAMILIES))  # type: ignore[misc]
+class ModelName(StrEnum):
+    """Which family to export as: the names of `trainer.convert.families`."""
+
+    gpt2 = "gpt2"
+    gptj = "gptj"
+    gpt_neox = "gpt_neox"
+    llama = "llama"
+    btlm = "btlm"
+    jais = "jais"
+
 
 EXAMPLES = """\b
 Examples:
@@ -51,6 +53,8 @@ Examples:
 
 def _print_listing(wanted: bool) -> None:
     if wanted:
+        from trainer.convert.listing import listing
+
         print(listing())
         raise typer.Exit
 
@@ -100,6 +104,9 @@ def convert(
     ] = False,
 ) -> None:
     """Convert the weights of one model from one format to another."""
+    from trainer.convert.job import Request
+    from trainer.convert.job import convert as run
+
     with one_line_errors():
         request = Request(
             checkpoint=checkpoint,
@@ -129,6 +136,8 @@ def diff(
     ] = False,
 ) -> None:
     """Compare names, shapes, dtypes and values of all tensors, one at a time."""
+    from trainer.convert.diff import compare
+
     with one_line_errors():
         found = compare(left, right, tolerance, unsafe_pickle)
         for difference in found.differences:
@@ -141,6 +150,10 @@ def diff(
 
 
 def _shard_bytes(text: str) -> int:
+    from pydantic import TypeAdapter, ValidationError
+
+    from pipeline.core.config_model import Bytes
+
     try:
         size = TypeAdapter(Bytes).validate_python(int(text) if text.isdigit() else text)
     except ValidationError as error:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 import typer
 
 from pipeline.core.errors import ConfigError, PrepError, printable
-from trainer.errors import as_prep_errors
-from wafer_backend.errors import BackendError
 
 _LONGEST = 2000  # characters of a message
 
@@ -18,9 +16,27 @@ def one_line_errors() -> Iterator[None]:
     """Print an error of this toolkit as `error: MESSAGE` and raise `typer.Exit` with its exit code:
     its own for a PrepError, that of ConfigError for what the backend refuses."""
     try:
-        with as_prep_errors():
-            yield
-    except (PrepError, BackendError) as error:
+        yield
+    except Exception as error:
+        code = error.exit_code if isinstance(error, PrepError) else _code_of_backend(error)
+        if code is None:
+            raise
         print(f"error: {printable(str(error), _LONGEST)}", file=sys.stderr)
-        code = error.exit_code if isinstance(error, PrepError) else ConfigError.exit_code
         raise typer.Exit(code) from error
+
+
+def _code_of_backend(error: Exception) -> int | None:
+    """Exit code of an error of the backend, None of any other. The backend imports torch, which a
+    command that ends well or with a PrepError may not need."""
+    from trainer.errors import as_prep_errors
+    from wafer_backend.errors import BackendError
+
+    if not isinstance(error, BackendError):
+        return None
+    try:
+        with as_prep_errors():
+            raise error
+    except PrepError as known:
+        return known.exit_code
+    except BackendError:
+        return ConfigError.exit_code

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from trainer.cli_errors import one_line_errors
+from trainer.job_store import JobStore, as_json, parse_labels
 from trainer.job_table import table
-from wafer_backend.jobs import JobStore, as_json, parse_labels
 
 NOUN = "job"
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainer.amount import amount
 from trainer.cli_errors import one_line_errors
 
 EXAMPLES = """\b
@@ -24,8 +25,6 @@ per parameter; what that costs is told. Rules, sources and keys of --json: docs/
 
 
 def _amount(text: str) -> float:
-    from trainer.plan_wish import amount
-
     try:
         return amount(text)
     except ValueError as error:

@@ -5,13 +5,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.core.errors import ResourceError
-from wafer_backend.errors import BackendConfigError
-from wafer_backend.jobs import JobStore, Listing, parse_labels
+from pipeline.core.errors import ConfigError, ResourceError
+from trainer.job_store import JobStore, Listing, parse_labels
 
 Say = Callable[[str], None]
 INTERRUPTED = 130
-_TROUBLE = (ResourceError, BackendConfigError)
+_TROUBLE = (ResourceError, ConfigError)
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def listed(labels: Sequence[str], systems: int, say: Say, *, really: bool) -> It
 
     `labels`: key=value. `systems`: emulated CS-2 systems, 0 without. The block records how it ends
     (`Entry.ended`); an exception counts as a failure, KeyboardInterrupt as exit code 130. Raises
-    BackendConfigError for a malformed label.
+    ConfigError for a malformed label.
     """
     parsed = {key: value or "" for key, value in parse_labels(labels).items()}
     entry = Entry(_register(parsed, systems, say) if really else None, say)

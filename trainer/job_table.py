@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from wafer_backend.jobs import Job
+from trainer.job_store import Job
 
 HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
 

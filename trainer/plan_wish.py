@@ -1,11 +1,11 @@
 """From what was asked for (parameters, FLOPs, tokens, a params file) to a shape and settings."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
 from trainer import disk, flops, plan_size
+from trainer.amount import amount
 from trainer.config import CosineDecay, Linear, Params, Polynomial, RunConfig, load_params
 from trainer.convert.parameters import shapes
 from trainer.optimizer import adam_eps
@@ -20,9 +20,6 @@ from trainer.recipe import (
 )
 from trainer.schedule import peak as peak_of
 from wafer_backend.performance_model.shape import GPTShape, training_flops_per_sequence
-
-_SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBTkmbt]?)\Z")
 
 
 @dataclass(frozen=True)
@@ -54,20 +51,6 @@ class Chosen:
     checkpoints: int = RunConfig().max_checkpoints
     checkpoint_bytes: int | None = None
     sparse: bool = False
-
-
-def amount(text: str) -> float:
-    """A positive number with an optional suffix K, M, B or T (10^3 to 10^12).
-
-    >>> amount("111M"), amount("1.3B"), amount("1e19")
-    (111000000.0, 1300000000.0, 1e+19)
-
-    Raises ValueError.
-    """
-    found = _NUMBER.match(text.strip().replace(",", ""))
-    if not found or float(found[1]) <= 0:
-        raise ValueError(f"{text!r}: expected a positive number such as 111M, 1.3B or 1e19")
-    return float(found[1]) * _SUFFIXES[found[2].upper()]
 
 
 def choose(wish: Wish, vocabulary: int | None, sequence_length: int | None) -> Chosen:

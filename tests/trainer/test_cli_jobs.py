@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.cli import app
+from trainer.job_store import JobStore, Phase
 from trainer.job_table import table
-from wafer_backend.jobs import JobStore, Phase
 
 RUNNER = CliRunner()
 

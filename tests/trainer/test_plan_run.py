@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
 from trainer import flops
+from trainer.amount import amount
 from trainer.cli import app
 from trainer.config import load_params
 from trainer.plan_inference import optimum
@@ -22,7 +23,7 @@ from trainer.plan_size import (
     shape_for,
     training_flops_per_token,
 )
-from trainer.plan_wish import Wish, amount, choose
+from trainer.plan_wish import Wish, choose
 from trainer.recipe import FAMILY
 from trainer.scaling import laws
 from wafer_backend.performance_model import predict

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.core.errors import ConfigError
-from trainer.plan_wish import amount
+from trainer.amount import amount
 from trainer.scaling.laws import FITTED_FLOPS, loss_at
 from trainer.scaling.paper_points import RUN_TO_RUN
 from trainer.scaling.power_law import Interval, PowerLaw, loss_intervals

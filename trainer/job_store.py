@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.storage import make_directory, write_json
-from wafer_backend.errors import BackendConfigError
 
 _PREFIX = "wsjob-"
 _FILE = re.compile(rf"{_PREFIX}(\d{{6,}})\.json")
@@ -141,17 +141,17 @@ class JobStore:
         return Listing(self, job.name)
 
     def jobs(self) -> list[Job]:
-        """All jobs as they are to be shown, oldest first. Raises BackendConfigError."""
+        """All jobs as they are to be shown, oldest first. Raises ConfigError."""
         return [self._read(path).seen() for path in self._files()]
 
     def job(self, name: str) -> Job:
-        """One job as it is to be shown. Raises BackendConfigError when there is none."""
+        """One job as it is to be shown. Raises ConfigError when there is none."""
         return self._read(self._path(name)).seen()
 
     def cancel(self, name: str) -> None:
         """Ask the process to write a checkpoint and stop (SIGTERM).
 
-        Raises BackendConfigError when it has ended, is being cancelled, or cannot be reached.
+        Raises ConfigError when it has ended, is being cancelled, or cannot be reached.
         """
         with self._locked():
             job = self.job(name)
@@ -195,7 +195,7 @@ class JobStore:
     def _path(self, name: str) -> Path:
         path = self.directory / f"{name}.json"
         if not _FILE.fullmatch(path.name) or not path.is_file():
-            raise BackendConfigError(
+            raise ConfigError(
                 f"{name}: no such job in {self.directory}; `train jobs get -a` lists all"
             )
         return path
@@ -212,9 +212,7 @@ class JobStore:
                 }
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise BackendConfigError(
-                f"{path}: not the file of a job ({error}); remove it"
-            ) from error
+            raise ConfigError(f"{path}: not the file of a job ({error}); remove it") from error
 
     def _write(self, job: Job) -> None:
         write_json(self.directory / f"{job.name}.json", as_json(job))
@@ -246,7 +244,7 @@ def parse_labels(words: Iterable[str], *, removals: bool = False) -> dict[str, s
     """`key=value` sets a label; with `removals`, `key-` removes one (value None).
 
     Keys and values are letters, digits and `._-` (keys `/` too), at most 63, as in csctl. Raises
-    BackendConfigError naming the word.
+    ConfigError naming the word.
 
     >>> parse_labels(["team=nlp", "old-"], removals=True)
     {'team': 'nlp', 'old': None}
@@ -258,7 +256,7 @@ def parse_labels(words: Iterable[str], *, removals: bool = False) -> dict[str, s
         key = word[:-1] if removed else key
         if not (sign or removed) or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
             form = "key=value, or key- to remove it" if removals else "key=value"
-            raise BackendConfigError(
+            raise ConfigError(
                 f"label {word!r}: expected {form}, of letters, digits and ._- (at most 63 each)"
             )
         labels[key] = None if removed else value
@@ -267,14 +265,14 @@ def parse_labels(words: Iterable[str], *, removals: bool = False) -> dict[str, s
 
 def _check_cancellable(job: Job) -> None:
     if not job.active:
-        raise BackendConfigError(f"{job.name} is over: {job.phase}; nothing to cancel")
+        raise ConfigError(f"{job.name} is over: {job.phase}; nothing to cancel")
     if job.cancelling:
-        raise BackendConfigError(
+        raise ConfigError(
             f"{job.name} is being cancelled and writes a checkpoint; "
             f"`kill -9 {job.process.pid}` ends it without one"
         )
     if not job.process.here:
-        raise BackendConfigError(
+        raise ConfigError(
             f"{job.name} runs on {job.process.host}; cancel it there, not on {socket.gethostname()}"
         )
 
@@ -290,9 +288,9 @@ def _terminate(job: Job) -> None:
         finally:
             os.close(handle)
     except ProcessLookupError:
-        raise BackendConfigError(f"{job.name} has just ended; nothing to cancel") from None
+        raise ConfigError(f"{job.name} has just ended; nothing to cancel") from None
     except PermissionError:
-        raise BackendConfigError(
+        raise ConfigError(
             f"{job.name} belongs to {job.user}; only they and root can cancel it"
         ) from None
 
@@ -330,6 +328,6 @@ def _user_cache() -> Path:
     try:
         return Path.home() / ".cache"
     except RuntimeError as error:
-        raise BackendConfigError(
+        raise ConfigError(
             "no home directory for the list of jobs; set WAFERMILL_JOBS to a directory"
         ) from error

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_backend import jobs
-from wafer_backend.errors import BackendConfigError
-from wafer_backend.jobs import JobStore, Phase, Process, parse_labels
+from pipeline.core.errors import ConfigError
+from trainer import job_store
+from trainer.job_store import JobStore, Phase, Process, parse_labels
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def enter(store: JobStore, **labels: str) -> str:
 SLEEPER = """
 import sys, time
 from pathlib import Path
-from wafer_backend.jobs import JobStore
+from trainer.job_store import JobStore
 listing = JobStore(Path(sys.argv[1])).register(command=["sleep"], systems=1, labels={})
 listing.running()
 print(listing.name, flush=True)
@@ -122,16 +122,16 @@ def test_cancel_ends_a_process_that_does_not_listen(store):
     assert process.wait() == -signal.SIGTERM
     process.stdout.close()
     assert store.job(name).phase is Phase.CANCELLED
-    with pytest.raises(BackendConfigError, match=f"{name} is over: CANCELLED"):
+    with pytest.raises(ConfigError, match=f"{name} is over: CANCELLED"):
         store.cancel(name)
 
 
 def test_a_second_cancel_is_refused_as_it_would_kill(store, monkeypatch):
     received = []
-    monkeypatch.setattr(jobs, "_terminate", received.append)
+    monkeypatch.setattr(job_store, "_terminate", received.append)
     name = enter(store)
     store.cancel(name)
-    with pytest.raises(BackendConfigError, match="being cancelled and writes a checkpoint"):
+    with pytest.raises(ConfigError, match="being cancelled and writes a checkpoint"):
         store.cancel(name)
     assert len(received) == 1
 
@@ -146,7 +146,7 @@ def test_a_reused_pid_another_boot_and_another_host(store):
     ):
         store._write(replace(job, process=replace(job.process, **changes)))
         assert store.job(name).phase is phase
-    with pytest.raises(BackendConfigError, match="runs on elsewhere; cancel it there"):
+    with pytest.raises(ConfigError, match="runs on elsewhere; cancel it there"):
         store.cancel(name)
 
 
@@ -154,8 +154,8 @@ def test_a_process_that_ends_before_the_signal(store, monkeypatch):
     name = enter(store)
     job = store.job(name)
     gone = replace(job, process=replace(job.process, start=0))
-    with pytest.raises(BackendConfigError, match="has just ended"):
-        jobs._terminate(gone)
+    with pytest.raises(ConfigError, match="has just ended"):
+        job_store._terminate(gone)
 
 
 def test_this_process_is_alive_and_knows_its_name():
@@ -170,10 +170,10 @@ def test_what_is_not_a_job_is_named(store):
     path = store.directory / "wsjob-000002.json"
     for text in ("{", "{}", '{"name": 1}', "[]"):
         path.write_text(text)
-        with pytest.raises(BackendConfigError, match=r"wsjob-000002.json: not the file of a job"):
+        with pytest.raises(ConfigError, match=r"wsjob-000002.json: not the file of a job"):
             store.jobs()
     for name in ("wsjob-000003", "../wsjob-000001", "wsjob-1", ""):
-        with pytest.raises(BackendConfigError, match="no such job"):
+        with pytest.raises(ConfigError, match="no such job"):
             store.job(name)
 
 
@@ -184,13 +184,13 @@ def test_an_empty_store_needs_no_directory(tmp_path):
 
 @pytest.mark.parametrize("word", ["a", "=b", "a b=1", "a=b c", "a=" + "x" * 64, "-a=1", "a-"])
 def test_malformed_labels(word):
-    with pytest.raises(BackendConfigError, match="expected key=value"):
+    with pytest.raises(ConfigError, match="expected key=value"):
         parse_labels([word])
 
 
 def test_labels_with_prefix_and_empty_value():
     assert parse_labels(["org.io/team=a.b_c-d", "x="]) == {"org.io/team": "a.b_c-d", "x": ""}
-    with pytest.raises(BackendConfigError, match="key- to remove"):
+    with pytest.raises(ConfigError, match="key- to remove"):
         parse_labels(["=-"], removals=True)
 
 
