@@ -43,19 +43,27 @@ def _in_group(process: psutil.Process, group: int) -> bool:
         return False
 
 
-def killed_then_resumed(start: Any, out: Path, rng: random.Random, kills: int) -> int:
+def kill_some(start: Any, out: Path, rng: random.Random, kills: int) -> int:
+    """Kill so many runs; returns how many were still running."""
     delays: list[float] = []
-    killed = sum(kill_at_random(start, out, rng, delays) for _ in range(kills))
+    alive = sum(kill_at_random(start, out, rng, delays) for _ in range(kills))
     print(f"{out.name}: killed after {delays} s")
+    return alive
+
+
+def killed_then_resumed(start: Any, out: Path, rng: random.Random, kills: int) -> int:
+    alive = kill_some(start, out, rng, kills)
     resumed = start(out, 2).finish()
     assert resumed.code == 0, resumed.err
-    return killed
+    return alive
 
 
 def test_the_group_is_killed_and_its_recovery_too(
-    tmp_path: Path, start: Any, rng: random.Random, undamaged: Any
+    collection: Any, tmp_path: Path, start: Any, prep: Any, rng: random.Random, undamaged: Any
 ) -> None:
-    killed_then_resumed(start, tmp_path / "run", rng, 2)
+    """The last recovery is in this process; the slow test below has workers for that, too."""
+    kill_some(start, tmp_path / "run", rng, 2)
+    assert prep("run", collection.config, "--out", tmp_path / "run", "--workers", 0).code == 0
     undamaged(tmp_path / "run")
 
 

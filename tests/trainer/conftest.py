@@ -16,6 +16,7 @@ import yaml
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import PrepError
 from pipeline.hdf5.write import sample_shard
+from tests.programs import Program
 from trainer import run as trainer_run
 
 MSL, VOCABULARY = 16, 61
@@ -133,6 +134,15 @@ class Trainer:
         if child == 0:
             self._in_child(self.request(out, **changes), fault)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def start(self, out: str, fault: str = "", **changes: Any) -> Program:
+        """Begin to run in a child process that says its lines; ends with the exit code."""
+        request = self.request(out, **changes)
+
+        def call() -> None:
+            raise SystemExit(trainer_run.run(request, lambda line: print(line, flush=True)))
+
+        return Program(call, WAFERMILL_FAILPOINT=fault)
 
     def _in_child(self, request: trainer_run.Request, fault: str) -> None:
         code = 99

@@ -1,9 +1,10 @@
 """Checkpoints written while training goes on: same bits, one at a time, safe at every instant."""
 
+import ctypes
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from safetensors.torch import load_file
 
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
-from trainer import checkpoint, memory, optimizer
+from tests.programs import Program
+from trainer import checkpoint, disk, memory, optimizer
 from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import load_params
 from trainer.model import GPT
@@ -162,66 +164,64 @@ def test_no_room_in_the_middle_stops_with_code_5_and_keeps_the_last(trainer, poi
     assert trainer.bits("out") == trainer.bits("whole")
 
 
-FULL_DISK = """
-mount -t tmpfs -o size=$SIZE tmpfs "$DISK"
-"$@" 2>"$ERR"; code=$?
-mount -o remount,size=40m "$DISK"
-"$@" 2>>"$ERR" || code=98
-cp -r "$DISK/out" "$COPY"
-exit $code
-"""
+NEW_NAMESPACE = 0x00020000
+"""CLONE_NEWNS of sched.h."""
+
+
+def mount(disk: Path) -> None:
+    """A file system of 100 kB that this process alone sees. Raises OSError where it may not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(NEW_NAMESPACE):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for options in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", "size=100k", "tmpfs", disk]):
+        ended = subprocess.run(["mount", *options], capture_output=True)
+        if ended.returncode:
+            raise OSError(ended.stderr.decode())
+
+
+MAY_NOT_MOUNT = 77
 
 
 @pytest.mark.crash
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to mount a file system")
-def test_a_disk_that_is_really_full(trainer):
+def test_a_disk_that_is_really_full(trainer, monkeypatch):
     """In a mount of its own; the check before step 1 is fooled by a file that grows later."""
     params = trainer.configure(runconfig={"checkpoint_steps": 2, "max_checkpoints": 1})
-    trainer.train("whole", params=params, num_steps=8)
-    disk, copy, errors = (trainer.root / name for name in ("disk", "copy", "errors"))
-    disk.mkdir()
-    run = (
-        "import sys; from trainer import disk; disk.check = lambda *_: None;"
-        "from trainer.cli import main; main()"
-    )
-    command = [
-        sys.executable, "-c", run, "CSX", "--params", str(params), "--num_csx", "2",
-        "--num_steps", "8", "--model_dir", str(disk / "out"), "--data", str(trainer.data),
-        "--mode", "train",
-    ]  # fmt: skip
-    ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", FULL_DISK, "sh", *command],
-        env={**os.environ, "SIZE": "100k", "DISK": str(disk), "COPY": str(copy),
-             "ERR": str(errors)},
-        check=False, capture_output=True, timeout=240,
-    )  # fmt: skip
-    said = errors.read_text()
-    if "permission denied" in said.lower() or b"unshare" in ended.stderr:
+    options = {"params": params, "num_steps": 8}
+    trainer.train("whole", **options)
+    place = trainer.root / "disk"
+    place.mkdir()
+    monkeypatch.setattr(disk, "check", lambda *_: None)
+
+    def fill_and_resume() -> None:
+        try:
+            mount(place)
+        except OSError:
+            raise SystemExit(MAY_NOT_MOUNT) from None
+        with pytest.raises(ResourceError, match="no room to write") as full:
+            trainer.train("disk/out", **options)
+        subprocess.run(["mount", "-o", "remount,size=40m", place], check=True)
+        trainer.train("disk/out", **options)
+        shutil.copytree(place / "out", trainer.root / "out")
+        raise SystemExit(full.value.exit_code)
+
+    process = Program(fill_and_resume)
+    if process.wait() == MAY_NOT_MOUNT:
         pytest.skip("may not mount here")
-    assert ended.returncode == ResourceError.exit_code, said
-    assert "no room to write" in said
-    copy.rename(trainer.root / "out")
+    assert process.returncode == ResourceError.exit_code, process.err
     assert trainer.bits("out") == trainer.bits("whole")
 
 
 @pytest.mark.crash
 def test_a_signal_waits_for_the_checkpoint_on_its_way(trainer):
-    """The write takes four seconds; the signal comes while it is on its way."""
+    """The write takes two seconds; the signal comes while it is on its way."""
     params = trainer.configure(runconfig={"checkpoint_steps": 3})
-    process = subprocess.Popen(
-        [
-            sys.executable, "-m", "trainer.cli", "--params", str(params), "--num_steps", "1000000",
-            "--model_dir", str(trainer.root / "out"), "--data", str(trainer.data),
-        ],
-        stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "WAFERMILL_FAILPOINT": "storage.publish.fsync@2=sleep:4"},
-    )  # fmt: skip
-    said: list[str] = []
-    for line in process.stdout or ():
-        said.append(line.strip())
-        if line.startswith("Saving checkpoint at step 3"):
-            process.send_signal(signal.SIGTERM)
+    slow = "storage.publish.fsync@2=sleep:2"
+    process = trainer.start("out", slow, params=params, num_steps=1_000_000)
+    process.wait_for_line("Saving checkpoint at step 3")
+    process.send_signal(signal.SIGTERM)
     assert process.wait() == 143
+    said = process.out.splitlines()
     saved = [line for line in said if line.startswith("Saved checkpoint")]
     names = [Path(line.split()[-1]).name for line in saved]
     assert names[0] == "step_0000003"

@@ -3,28 +3,49 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from tests.programs import Program
+from trainer import cli
+from wafer_backend.transports import launch
+
 
 def command(trainer, out: str, params: Path, *options: str) -> list[str]:
     return [
-        sys.executable, "-m", "trainer.cli", "CSX", "--params", str(params), "--data",
-        str(trainer.data), "--model_dir", str(trainer.root / out), "--transport", "distributed",
-        *options,
+        "train", "CSX", "--params", str(params), "--data", str(trainer.data),
+        "--model_dir", str(trainer.root / out), "--transport", "distributed", *options,
     ]  # fmt: skip
 
 
-def start(line: list[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+def start(line: list[str], forked: bool = False) -> Program:
+    """The command. The ranks that it starts are fresh processes, or `forked` from its own."""
+
+    def call() -> None:
+        if forked:
+            launch.subprocess = SimpleNamespace(Popen=rank)
+        sys.argv = line
+        cli.main()
+
+    return Program(call, OMP_NUM_THREADS="1")
+
+
+def rank(command: list[str], env: dict[str, str]) -> Program:
+    """What `launch` asks subprocess.Popen for: a rank, which prints where its launcher does."""
+    assert command[:3] == [sys.executable, "-m", "trainer.cli"]
+    here = os.dup(1)
+
+    def call() -> None:
+        os.dup2(here, 1)
+        sys.argv = command[2:]
+        cli.main()
+
+    return Program(call, **env)
 
 
 def losses(trainer, out: str) -> list[str]:
@@ -38,7 +59,7 @@ def wait_for_step(trainer, out: str, step: int) -> None:
         lines = path.read_text().splitlines() if path.exists() else []
         if lines and json.loads(lines[-1])["step"] >= step:
             return
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError(f"no step {step} within 90 s")
 
 
@@ -46,51 +67,52 @@ def wait_for_step(trainer, out: str, step: int) -> None:
 def test_ranks_stop_and_resume_and_equal_one_process(trainer):
     """SIGTERM to the command ends all ranks after the same step; resumed, bits are those of one."""
     params = trainer.configure(
-        runconfig={"processes": 2, "liveness": 10.0}, model={"dropout_rate": 0.1}
-    )
-    trainer.train("one", params=params, mode="train_and_eval", num_steps=40)
+        runconfig={
+            "processes": 2, "liveness": 20.0, "checkpoint_steps": 5, "eval_frequency": 8,
+        },
+        model={"dropout_rate": 0.1},
+    )  # fmt: skip
+    trainer.train("one", params=params, mode="train_and_eval", num_steps=16)
     line = command(
-        trainer, "ranks", params, "--num_csx", "3", "--num_steps", "40", "-m", "train_and_eval"
+        trainer, "ranks", params, "--num_csx", "3", "--num_steps", "16", "-m", "train_and_eval"
     )
     process = start(line)
     wait_for_step(trainer, "ranks", 3)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=90)
-    assert process.returncode in (0, 143), out
-    again = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stdout + again.stderr
+    assert process.wait() in (0, 143), process.out + process.err
+    again = start(line, forked=True)
+    assert again.wait() == 0, again.out + again.err
     assert trainer.bits("ranks") == trainer.bits("one")
-    assert again.stdout.count("Training completed successfully!") == 1
+    assert again.out.count("Training completed successfully!") == 1
 
 
 @pytest.mark.crash
 def test_a_lost_rank_is_replaced_by_a_smaller_cluster(trainer):
     params = trainer.configure(
         runconfig={
-            "processes": 3, "liveness": 3.0, "checkpoint_steps": 5,
+            "processes": 3, "liveness": 20.0, "checkpoint_steps": 5,
             "autorestart": {"max_num_restarts": 1, "min_num_csx": 1},
         }
     )  # fmt: skip
-    trainer.train("one", params=params, num_steps=60)
-    line = command(trainer, "ranks", params, "--num_csx", "3", "--num_steps", "60")
-    process = start(line)
+    trainer.train("one", params=params, num_steps=24)
+    line = command(trainer, "ranks", params, "--num_csx", "3", "--num_steps", "24")
+    process = start(line, forked=True)
     wait_for_step(trainer, "ranks", 7)
     ranks = psutil.Process(process.pid).children()
     assert len(ranks) == 3
     ranks[-1].kill()
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, out
-    assert "restart 1 from the last checkpoint with num_csx 2" in out
+    assert process.wait() == 0, process.out + process.err
+    assert "restart 1 from the last checkpoint with num_csx 2" in process.out
     assert losses(trainer, "ranks") == losses(trainer, "one")
     assert {line["num_csx"] for line in trainer.metrics("ranks")} == {3, 2}
 
 
 def test_ranks_are_for_csx(trainer):
     line = command(trainer, "out", trainer.configure())
-    line[3] = "CPU"
-    ended = subprocess.run(line, check=False, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2
-    assert "runconfig.transport: distributed is for target CSX" in ended.stderr
+    line[1] = "CPU"
+    ended = start(line)
+    assert ended.wait() == 2
+    assert "runconfig.transport: distributed is for target CSX" in ended.err
 
 
 def test_a_rank_set_for_something_else_silences_nobody(trainer, monkeypatch):

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -58,20 +56,15 @@ def test_two_resumes_in_a_row_and_a_torn_file(trainer):
 
 @pytest.mark.crash
 def test_a_kill_at_a_random_moment_is_resumed_exactly(trainer):
-    """SIGKILL, then SIGTERM, of a real `train` process, wherever they fall."""
+    """SIGKILL, then SIGTERM, of a process that trains, wherever they fall."""
     steps = 60
     params = trainer.configure(runconfig={"checkpoint_steps": 7, "log_steps": 1})
     trainer.train("whole", params=params, num_steps=steps)
-    command = [
-        sys.executable, "-m", "trainer.cli", "CSX", "--params", str(params), "--num_csx", "3",
-        "--num_steps", str(steps), "--model_dir", str(trainer.root / "out"), "--mode", "train",
-        "--data", str(trainer.data),
-    ]  # fmt: skip
     metrics = trainer.root / "out" / "metrics.jsonl"
     targets = sorted(random.sample(range(1, steps - 10), 2))
     for target, number in zip(targets, (signal.SIGKILL, signal.SIGTERM), strict=True):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while process.poll() is None and lines_of(metrics) < target:
+        process = trainer.start("out", params=params, num_csx=3, num_steps=steps)
+        while process.returncode is None and lines_of(metrics) < target:
             time.sleep(0.002)
         process.send_signal(number)
         assert process.wait() == (KILLED if number == signal.SIGKILL else 143)

@@ -52,7 +52,6 @@ SMALL = {
             for kind, first, last, steps in RATES
         ]
     },
-    "runconfig": {"checkpoint_steps": 10, "max_checkpoints": 9},
 }
 """What makes 2.5M parameters and 512 tokens a step of laptop.yaml, which has 7.3M and 6,144."""
 
@@ -71,16 +70,23 @@ def lines(model_dir: Path) -> list[dict[str, Any]]:
 
 
 def check_curve(name: str, data: Path, model_dir: Path) -> None:
-    """Against the recorded one, or record it."""
+    """Against the beginning of the recorded one, or record it where it is as long."""
     described = json.loads((data / "hdf5/train/data_params.json").read_bytes())
     losses = [line["loss"] for line in lines(model_dir)]
     found = {"dataset_hash": described["dataset_hash"], "losses": losses}
-    if os.environ.get("WAFERMILL_REGENERATE_GOLDEN"):
-        known = json.loads(GOLDEN.read_bytes()) if GOLDEN.exists() else {}
+    known = json.loads(GOLDEN.read_bytes()) if GOLDEN.exists() else {}
+    if os.environ.get("WAFERMILL_REGENERATE_GOLDEN") and len(losses) >= _steps(known, name):
         GOLDEN.write_bytes(storage.canonical_json({**known, name: found}))
     golden = json.loads(GOLDEN.read_bytes())[name]
     assert found["dataset_hash"] == golden["dataset_hash"], "the data changed, not the trainer"
-    assert found["losses"] == pytest.approx(golden["losses"], rel=TOLERANCE, abs=0)
+    assert len(losses) >= 20
+    expected = golden["losses"][: len(losses)]
+    assert losses == pytest.approx(expected, rel=TOLERANCE, abs=0)
+
+
+def _steps(golden: dict[str, Any], name: str) -> int:
+    """Of a recorded curve, 0 of one that is not."""
+    return len(golden[name]["losses"]) if name in golden else 0
 
 
 def check_same_bits(model_dir: Path, other: Path, steps: int) -> None:
@@ -96,21 +102,27 @@ def check_same_bits(model_dir: Path, other: Path, steps: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_model_of_2_million_parameters(pile_part: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """40 steps on two systems; the first 10 again on one."""
+@pytest.mark.parametrize(
+    ("steps", "again", "learned"), [(20, 5, 9.4), pytest.param(40, 10, 7.8, marks=pytest.mark.slow)]
+)
+def test_a_model_of_2_million_parameters(
+    pile_part: Any, tmp_path: Path, monkeypatch: Any, steps: int, again: int, learned: float
+) -> None:
+    """So many steps on two systems, beyond the warm-up of 10; the first of them again on one."""
     monkeypatch.setenv("WAFERMILL_JOBS", str(tmp_path / "jobs"))
-    data, config, said = pile_part(64), params(tmp_path, SMALL), []
-    for name, systems, steps in (("first", 2, 40), ("second", 1, 10)):
+    often = {"runconfig": {"checkpoint_steps": again, "max_checkpoints": 9}}
+    data, config, said = pile_part(64), params(tmp_path, SMALL | often), []
+    for name, systems, count in (("first", 2, steps), ("second", 1, again)):
         asked = Request(
-            "CSX", config, tmp_path / name, "train", num_csx=systems, num_steps=steps, data=data
+            "CSX", config, tmp_path / name, "train", num_csx=systems, num_steps=count, data=data
         )
         assert run(asked, said.append) == 0
     assert any(line.startswith("Model: 2,500,320 parameters, float32") for line in said)
-    check_same_bits(tmp_path / "first", tmp_path / "second", 10)
+    check_same_bits(tmp_path / "first", tmp_path / "second", again)
     check_curve("2.5M", data, tmp_path / "first")
     found = [line["loss"] for line in lines(tmp_path / "first")]
     assert found[0] > 10.7
-    assert sum(found[-10:]) / 10 < 7.8
+    assert sum(found[-10:]) / 10 < learned
 
 
 @pytest.mark.slow

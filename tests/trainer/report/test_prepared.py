@@ -34,7 +34,7 @@ def prepared(trainer):
     }
     path = trainer.root / "small.yaml"
     path.write_text(yaml.safe_dump(config))
-    return pipeline.run(path, out=trainer.root / "run", workers=1).directory
+    return pipeline.run(path, out=trainer.root / "run", workers=0).directory
 
 
 def test_a_report_tells_what_was_read_of_each_source(trainer, prepared):

@@ -2,16 +2,17 @@
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.programs import Program, script
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
 def command(program: str, *arguments: object) -> list[str]:
-    """A program beside the tests, with arguments."""
+    """A program beside the tests, with arguments, for a fresh interpreter."""
     return [sys.executable, str(HERE / program), *map(str, arguments)]
 
 
@@ -28,23 +29,21 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def start(ranks: int, words: list[str], **more: str) -> list[subprocess.Popen[str]]:
-    """The same command line as so many ranks."""
+def start(ranks: int, program: str, *arguments: object, **more: str) -> list[Program]:
+    """A program beside the tests as so many ranks; RANK in an argument is the rank's number."""
     where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    return [
-        subprocess.Popen(
-            words, env=environment(**where, **more, RANK=str(rank)), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+    started = []
+    for rank in range(ranks):
+        words = [str(word).replace("RANK", str(rank)) for word in arguments]
+        call = script(HERE / program, *words)
+        started.append(Program(call, **where, **more, RANK=str(rank)))
+    return started
 
 
-def finish(processes: list[subprocess.Popen[str]], timeout: float = 120) -> list[tuple[str, str]]:
+def finish(processes: list[Program], timeout: float = 120) -> list[tuple[str, str]]:
     """(stdout, stderr) of each; none outlives the call."""
     try:
-        return [process.communicate(timeout=timeout) for process in processes]
+        return [process.communicate(timeout) for process in processes]
     finally:
         for process in processes:
             process.kill()
-            process.communicate()

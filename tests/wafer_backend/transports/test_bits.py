@@ -3,7 +3,7 @@
 import pytest
 
 from tests.wafer_backend.transports.bits_program import MODULES, PRECISIONS, digest, run
-from tests.wafer_backend.transports.processes import command, finish, start
+from tests.wafer_backend.transports.processes import finish, start
 
 SYSTEMS = (2, 3, 4, 5, 8)
 LEAVES = (8, 12, 30)
@@ -39,7 +39,7 @@ def test_simulated_after_200_steps(number: int, case: str):
 def check_distributed(cases: list[str], ranks: int, steps: int, timeout: float) -> None:
     """All cases in one process group, each with another number of systems."""
     spread = [f"{case}:{SYSTEMS[n % 5]}" for n, case in enumerate(cases)]
-    started = start(ranks, command("bits_program.py", "distributed", steps, *spread))
+    started = start(ranks, "bits_program.py", "distributed", steps, *spread)
     said = finish(started, timeout)
     assert [process.returncode for process in started] == [0] * ranks, said
     found = [out.splitlines() for out, _ in said]

@@ -1,37 +1,32 @@
 """The distributed transport in real processes: the bits of one, and no hang when a rank dies."""
 
 import signal
-import subprocess
 import time
 from datetime import timedelta
 
 import pytest
 import torch
 
-from tests.wafer_backend.transports.processes import command, environment, free_port, start
+from tests.programs import Program, script
+from tests.wafer_backend.transports.processes import HERE, free_port, start
 from wafer_backend.errors import TransportError
 from wafer_backend.transports import ranks
 
 PROGRAM = "rank_program.py"
 
 
-def _inline(*arguments: object) -> str:
-    done = subprocess.run(
-        command(PROGRAM, "inline", *arguments), env=environment(), check=True, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    return done.stdout
-
-
-def _start(count: int, *arguments: object) -> list[subprocess.Popen[str]]:
-    return start(count, command(PROGRAM, "distributed", *arguments))
+def _start(count: int, *arguments: object) -> list[Program]:
+    return start(count, PROGRAM, "distributed", *arguments)
 
 
 def test_bits_are_those_of_one_process():
     """Three ranks with five wafers: a sharded MemoryX, a user's script on outputs, masks."""
-    expected = _inline(1, 4, "both")
+    one = Program(script(HERE / PROGRAM, "inline", 1, 4, "both"))
+    expected, errors = one.communicate()
+    assert one.returncode == 0, errors
+    assert expected.count("weights ") == 3
     for process in _start(3, 5, 4, "both"):
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate()
         assert process.returncode == 0, errors
         assert out == expected
 
@@ -49,9 +44,7 @@ def test_a_lost_rank_ends_the_others_by_name(killed: int, how: signal.Signals):
     processes = _start(3, 3, 1_000_000, "train")
     victim, others = processes[killed], [p for p in processes if p is not processes[killed]]
     try:
-        assert victim.stdout is not None
-        for _ in range(3):
-            assert victim.stdout.readline().startswith("loss ")
+        victim.wait_for_line("loss ", count=3)
         victim.send_signal(how)
         ended = time.monotonic()
         for process in others:
@@ -62,7 +55,6 @@ def test_a_lost_rank_ends_the_others_by_name(killed: int, how: signal.Signals):
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
 
 
 def test_running_statistics_are_refused_by_name():
@@ -81,11 +73,6 @@ def test_ranks_that_never_come_are_missed_by_name(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_that_is_no_rank_is_told_how_to_become_one():
-    done = subprocess.run(
-        command(PROGRAM, "distributed", 2, 1, "train"),
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode != 0
-    assert "start this program with torchrun" in done.stderr
+    alone = Program(script(HERE / PROGRAM, "distributed", 2, 1, "train"))
+    assert alone.wait() != 0
+    assert "start this program with torchrun" in alone.err

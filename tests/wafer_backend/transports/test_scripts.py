@@ -18,10 +18,9 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "test"}
 
 def ranks_of_a_script(ranks: int, directory: Path, differs: str = "none", **more: str):
     """The script as ranks, each with a directory of its own: its processes, and (out, err)."""
-    words = command("script_program.py", directory / "rank-RANK", differs)
-    started = []
-    shell = ["bash", "-c", 'exec "${@//RANK/$RANK}"', "bash", *words]
-    started = start(ranks, shell, **TORCHRUN, **more)
+    started = start(
+        ranks, "script_program.py", directory / "rank-RANK", differs, **TORCHRUN, **more
+    )
     return started, finish(started)
 
 
@@ -67,7 +66,7 @@ def test_one_rank_speaks_and_writes_what_one_process_does(alone, tmp_path: Path,
 )
 def test_ranks_that_differ_are_named(tmp_path: Path, differs: str, what: str):
     started, said = ranks_of_a_script(2, tmp_path, differs)
-    assert all(process.returncode for process in started)
+    assert all(process.returncode for process in started), said
     assert f"StepError: {what} of this rank differs from that of rank 0" in said[1][1]
     assert "TransportError: rank 0 lost rank 1" in said[0][1]
 
@@ -76,7 +75,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_all_ranks(tmp_path: Path):
     """The fourth file is the first checkpoint, at step 3 of 6; the disk is full for it."""
     full = {"WAFERMILL_FAILPOINT": "storage.publish.fsync@4=raise:ENOSPC"}
     started, said = ranks_of_a_script(2, tmp_path, **full)
-    assert all(process.returncode for process in started)
+    assert all(process.returncode for process in started), said
     assert "checkpoint_3.mdl: no room to write" in said[0][1]
     assert "go on from the last checkpoint" in said[1][1]
     assert not list(tmp_path.rglob("*.mdl.tmp*"))
