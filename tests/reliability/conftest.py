@@ -190,7 +190,7 @@ class Started:
     process: subprocess.Popen[str]
     out: Path
 
-    def wait_for(self, relative: str, seconds: float = 60) -> None:
+    def wait_for(self, relative: str, seconds: float = 180) -> None:
         """Until a file is there, or the process is over."""
         deadline = time.monotonic() + seconds
         while not (self.out / relative).exists() and self.process.poll() is None:
