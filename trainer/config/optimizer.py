@@ -38,7 +38,10 @@ class OptimizerConfig(FrozenModel):
     learning_rate: Annotated[
         Annotated[Rate, Tag("number")] | Annotated[tuple[Scheduler, ...], Tag("schedulers")],
         Discriminator(_kind_of_rate),
-    ] = Field(description="a number, or schedulers that follow one another; the last value stays")
+    ] = Field(
+        description="a number, or schedulers that follow one another; the last goes on as its "
+        "formula does, and stays at its end where it has one"
+    )
     adjust_learning_rate: dict[str, float] = Field(
         {},
         description="factor on the learning rate of a group of parameters: decoder_kernel, the "
