@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -43,7 +43,7 @@ class Ranks:
 
     rank: int
     size: int
-    names: Mapping[bytes, str]
+    _names: dict[bytes, str]
     _groups: dict[str, dist.ProcessGroup | None]
     _leaving: threading.Event
 
@@ -55,8 +55,7 @@ class Ranks:
     def send(self, message: Message, to: int, channel: Channel) -> None:
         """Send a message; returns when it is on its way. Raises TransportError."""
         for part in wire.encode(message):
-            if part.numel():
-                self._try(to, functools.partial(self._send, part, to, channel))
+            self._try(to, functools.partial(self._send, part, to, channel))
 
     def _send(self, part: torch.Tensor, to: int, channel: Channel) -> int:
         dist.send(part, to, group=self._groups[channel])
@@ -64,14 +63,20 @@ class Ranks:
 
     def receive(self, sender: int | None, channel: Channel) -> Message:
         """The next message from a rank, or from any. Raises TransportError."""
-        group = self._groups[channel]
-        head = torch.empty(wire.HEADER_BYTES, dtype=torch.uint8)
-        source = self._try(sender, lambda: dist.recv(head, sender, group=group))
-        header = wire.decode_header(head)
-        rest = torch.empty(header.rest, dtype=torch.uint8)
-        if header.rest:
-            self._try(source, lambda: dist.recv(rest, source, group=group))
-        return wire.decode(header, rest, self.names)
+        source = sender
+
+        def fill(part: torch.Tensor) -> None:
+            nonlocal source
+            source = self._try(source, functools.partial(self._receive, part, source, channel))
+
+        return wire.decode(fill, self._names)
+
+    def _receive(self, part: torch.Tensor, sender: int | None, channel: Channel) -> int:
+        return dist.recv(part, sender, group=self._groups[channel])
+
+    def know(self, words: Iterable[str]) -> None:
+        """Messages that come may be about these, too."""
+        self._names.update((wire.name_hash(word), word) for word in words)
 
     def leave(self) -> None:
         """Say that this rank ends in good order."""
@@ -120,8 +125,8 @@ def join(parameters: list[str], liveness: float) -> Ranks:
     except (RuntimeError, ValueError) as error:
         why = str(error).splitlines()[0][:200]
         raise TransportError(f"rank {rank} did not meet the other {size - 1}: {why}") from error
-    names = {wire.name_hash(name): name for name in ("", *parameters)}
-    found = Ranks(rank, size, names, groups, threading.Event())
+    found = Ranks(rank, size, {}, groups, threading.Event())
+    found.know(("", *parameters))
     if first and size > 1:
         _start_heartbeats(found, liveness)
     return found

@@ -1,13 +1,14 @@
 """Messages as bytes: a fixed header, a table of tensors, their raw bytes. No pickle, no JSON.
 
 Header (little-endian): magic, version, kind, both roles, round, node, which numbers follow and
-their values, the hash of the name, the number of tensors, and the size and checksum of what comes
-after. A table row: hash of the tensor's name, dtype, rank, shape, bytes. Names travel as xxh3-128:
-both ends know them.
+their values, the hash of the name, the number of tensors, and the checksums of the table and of the
+tensors. A table row: hash of the tensor's name, dtype, dimensions, shape, bytes. Names travel as
+xxh3-128: both ends know them. Small tensors follow in one part, then every large one by itself,
+from and into memory of its own.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,28 +19,45 @@ from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Messag
 from wafer_backend.tree import Node
 
 MAGIC = b"WFRM"
-VERSION = 1
+VERSION = 2
 NUMBERS = ("leaves", "loss_sum", "n_counted", "divisor", "learning_rate", "agreed")
+LARGE = 1 << 16
+"""Bytes from which on a tensor travels by itself."""
 _ROLES = (COORDINATOR.role, "MemoryX", "wafer", "rank")
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
     torch.int16, torch.int32, torch.int64, torch.bool,
 )  # fmt: skip
 _MAX_DIMENSIONS = 8
-_HEADER = struct.Struct(f"<4sHHHHHHqhqH{len(NUMBERS)}d16sHqQ")
+_HEADER = struct.Struct(f"<4sHHHHHHqhqH{len(NUMBERS)}d16sHQQ")
 _ROW = struct.Struct(f"<16sHH{_MAX_DIMENSIONS}qq")
-HEADER_BYTES = _HEADER.size
+
+Fill = Callable[[torch.Tensor], None]
 
 
 @dataclass(frozen=True)
-class Header:
-    """What the receiver must know before the rest arrives: `rest` bytes, and their checksum."""
+class _Header:
+    """What the receiver knows first: the message without its name and tensors, and how many."""
 
     message: Message
     name_hash: bytes
     tensors: int
-    rest: int
+    table_checksum: int
     checksum: int
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One tensor of the table."""
+
+    label: bytes
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def tensor(self, raw: torch.Tensor) -> torch.Tensor:
+        """The tensor whose bytes are `raw`, in its memory."""
+        return raw.view(self.dtype).reshape(self.shape)
 
 
 def name_hash(name: str) -> bytes:
@@ -47,8 +65,11 @@ def name_hash(name: str) -> bytes:
     return xxhash.xxh3_128_digest(name.encode())
 
 
-def encode(message: Message) -> tuple[torch.Tensor, torch.Tensor]:
-    """(header, rest) as uint8 tensors of one dimension."""
+def encode(message: Message) -> list[torch.Tensor]:
+    """The parts of a message, uint8 tensors of one dimension; large ones are the tensors' memory.
+
+    Raises TransportError for a tensor that cannot travel.
+    """
     rows, parts = [], []
     for name, tensor in message.tensors.items():
         if tensor.ndim > _MAX_DIMENSIONS:
@@ -57,52 +78,41 @@ def encode(message: Message) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = _DTYPES.index(tensor.dtype)
         rows.append(_ROW.pack(_label(name), dtype, tensor.ndim, *shape, tensor.nbytes))
         parts.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
-    table = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8) if rows else _none()
-    rest = torch.cat([table, *parts]) if rows else _none()
+    small = [part for part in parts if part.numel() < LARGE]
+    large = [part for part in parts if part.numel() >= LARGE]
+    table = _bytes(b"".join(rows))
+    body = [torch.cat(small) if small else _none(), *large]
     node = message.node or Node(-1, -1)
     present = sum(1 << i for i, name in enumerate(NUMBERS) if name in message.numbers)
     values = [message.numbers.get(name, 0.0) for name in NUMBERS]
     packed = _HEADER.pack(
         MAGIC, VERSION, message.kind, *_role(message.sender), *_role(message.receiver),
         message.round, node.level, node.index, present, *values, name_hash(message.name),
-        len(rows), rest.numel(), _checksum(rest),
+        len(rows), _checksum([table]), _checksum(body),
     )  # fmt: skip
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), rest
+    return [part for part in (_bytes(packed), table, *body) if part.numel()]
 
 
-def decode_header(data: torch.Tensor) -> Header:
-    """Read a header of HEADER_BYTES bytes. Raises TransportError for anything else."""
-    magic, version, kind, *fields = _HEADER.unpack(data.numpy().tobytes())
-    if magic != MAGIC or version != VERSION:
-        raise TransportError(f"a message begins with {magic!r} version {version}, not ours")
-    sender, receiver = _address(*fields[0:2]), _address(*fields[2:4])
-    round_, level, index, present = fields[4:8]
-    values = fields[8 : 8 + len(NUMBERS)]
-    hashed, tensors, rest, checksum = fields[8 + len(NUMBERS) :]
-    numbers = {
-        name: v for i, (name, v) in enumerate(zip(NUMBERS, values, strict=True)) if present >> i & 1
-    }
-    node = None if level < 0 else Node(level, index)
-    message = Message(Kind(kind), sender, receiver, round_, node=node, numbers=numbers)
-    return Header(message, hashed, tensors, rest, checksum)
+def decode(fill: Fill, names: Mapping[bytes, str]) -> Message:
+    """Read one message; `fill` puts the bytes that come next into a uint8 tensor.
 
-
-def decode(header: Header, rest: torch.Tensor, names: Mapping[bytes, str]) -> Message:
-    """The whole message; `names` are those a hash may stand for.
-
-    Raises TransportError when bytes are damaged or a name is unknown.
+    `names` are those that a hash may stand for. Raises TransportError when bytes are damaged or a
+    name is unknown.
     """
-    if _checksum(rest) != header.checksum:
-        raise TransportError(f"{header.message}: damaged on the way (checksum differs)")
-    tensors, start = {}, header.tensors * _ROW.size
-    for row in range(header.tensors):
-        packed = rest[row * _ROW.size : (row + 1) * _ROW.size].numpy().tobytes()
-        hashed, dtype, dimensions, *shape, size = _ROW.unpack(packed)
-        raw = rest[start : start + size].clone()
-        tensors[_known(names, hashed, header)] = raw.view(_DTYPES[dtype]).reshape(
-            shape[:dimensions]
-        )
-        start += size
+    header = _header(_filled(fill, _HEADER.size))
+    table = _filled(fill, header.tensors * _ROW.size)
+    _check([table], header.table_checksum, header)
+    rows = _rows(table)
+    small = _filled(fill, sum(row.nbytes for row in rows if row.nbytes < LARGE))
+    large = [_filled(fill, row.nbytes) for row in rows if row.nbytes >= LARGE]
+    _check([small, *large], header.checksum, header)
+    tensors, start, alone = {}, 0, iter(large)
+    for row in rows:
+        if row.nbytes >= LARGE:
+            raw = next(alone)
+        else:
+            raw, start = small[start : start + row.nbytes].clone(), start + row.nbytes
+        tensors[_known(names, row.label, header)] = row.tensor(raw)
     found = header.message
     name = _known(names, header.name_hash, header)
     return Message(
@@ -111,19 +121,62 @@ def decode(header: Header, rest: torch.Tensor, names: Mapping[bytes, str]) -> Me
     )  # fmt: skip
 
 
+def _header(data: torch.Tensor) -> _Header:
+    """Raises TransportError for anything else."""
+    magic, version, kind, *fields = _HEADER.unpack(data.numpy().tobytes())
+    if magic != MAGIC or version != VERSION:
+        raise TransportError(f"a message begins with {magic!r} version {version}, not ours")
+    sender, receiver = _address(*fields[0:2]), _address(*fields[2:4])
+    round_, level, index, present = fields[4:8]
+    values = fields[8 : 8 + len(NUMBERS)]
+    hashed, tensors, *checksums = fields[8 + len(NUMBERS) :]
+    numbers = {
+        name: v for i, (name, v) in enumerate(zip(NUMBERS, values, strict=True)) if present >> i & 1
+    }
+    node = None if level < 0 else Node(level, index)
+    message = Message(Kind(kind), sender, receiver, round_, node=node, numbers=numbers)
+    return _Header(message, hashed, tensors, *checksums)
+
+
+def _rows(table: torch.Tensor) -> list[_Row]:
+    found = []
+    for label, dtype, dimensions, *shape, nbytes in _ROW.iter_unpack(table.numpy().tobytes()):
+        found.append(_Row(label, _DTYPES[dtype], tuple(shape[:dimensions]), nbytes))
+    return found
+
+
+def _filled(fill: Fill, size: int) -> torch.Tensor:
+    part = torch.empty(size, dtype=torch.uint8)
+    if size:
+        fill(part)
+    return part
+
+
 def _label(name: str) -> bytes:
-    """The hash of a parameter's name; what is no name, such as "3.0", as it is."""
+    """The hash of a name; what is no name, such as "3.0", as it is."""
     if name[:1].isdigit() and len(name) < 16:
         return b"\0" + name.encode().ljust(15, b"\0")
     return name_hash(name)
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _none()
 
 
 def _none() -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8)
 
 
-def _checksum(data: torch.Tensor) -> int:
-    return xxhash.xxh3_64_intdigest(data.numpy().tobytes())
+def _checksum(parts: Iterable[torch.Tensor]) -> int:
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part.numpy().data)
+    return digest.intdigest()
+
+
+def _check(parts: Iterable[torch.Tensor], expected: int, header: _Header) -> None:
+    if _checksum(parts) != expected:
+        raise TransportError(f"{header.message}: damaged on the way (checksum differs)")
 
 
 def _role(address: Address) -> tuple[int, int]:
@@ -134,7 +187,7 @@ def _address(role: int, index: int) -> Address:
     return Address(_ROLES[role], index)
 
 
-def _known(names: Mapping[bytes, str], hashed: bytes, header: Header) -> str:
+def _known(names: Mapping[bytes, str], hashed: bytes, header: _Header) -> str:
     if hashed not in names and hashed[0] == 0:
         return hashed.strip(b"\0").decode()
     if hashed not in names:
