@@ -1,6 +1,7 @@
 """A module compiled for a target: the entry point of the engine."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ class CompiledModule:
 
     def __init__(self, module: nn.Module, config: BackendConfig) -> None:
         _check(config)
-        self.device = device = _wafer_device(config)
+        self.device = device = wafer_device(config)
         _place(module, config, device)
         if not any(True for _ in module.parameters()):
             raise BackendConfigError("the module has no parameters")
@@ -198,7 +199,7 @@ class CompiledModule:
         return observed(self, timeline, modules)
 
     def bring_home(self) -> None:
-        """Have all weights and optimizer state here, to save them; every rank calls it.
+        """Have all weights, masks and optimizer state on rank 0, to save them; every rank calls it.
 
         The distributed transport leaves what `train_step` updates with the rank that owns it.
         """
@@ -273,13 +274,17 @@ def device_of(target: Target) -> torch.device:
     return torch.device("cuda")
 
 
-def _wafer_device(config: BackendConfig) -> torch.device:
+def wafer_device(config: BackendConfig) -> torch.device:
+    """The torch device that wafers of this process compute on; ranks of one machine take its GPUs
+    in turn. Raises BackendConfigError without a CUDA device."""
     if config.target != "CSX" or config.device == "cpu":
         return device_of(config.target)
     if not torch.cuda.is_available():
         raise BackendConfigError(
             "device is 'cuda', but torch finds no CUDA device on this machine; use 'cpu'"
         )
+    if config.transport == "distributed" and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
 
 

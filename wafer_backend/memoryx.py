@@ -15,11 +15,13 @@ from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.partial import Partial, add
 from wafer_backend.precision import Precision, streamed_dtype, widened
 from wafer_backend.shards import assign_servers
-from wafer_backend.sparse.masks import mask_gradient
+from wafer_backend.sparse import masks
 from wafer_backend.staging import Staging
 from wafer_backend.tree import Combiner, Node
 
 SendPartial = Callable[[Node, Partial], None]
+MASK = "mask"
+"""What the mask of a weight is called beside it."""
 
 
 class MemoryX:
@@ -132,7 +134,7 @@ class MemoryX:
         gradients = self.delivered(total, divisor)
         for name in names:
             parameter, gradient = self.parameters[name], gradients.get(name)
-            parameter.grad = None if gradient is None else mask_gradient(parameter, gradient)
+            parameter.grad = None if gradient is None else masks.mask_gradient(parameter, gradient)
 
     def gradient_norms(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """The 2-norm of every gradient that is there, 0-d fp32, by name."""
@@ -190,6 +192,30 @@ class MemoryX:
             return {}
         states = self.optimizer.state
         return {name: dict(states[p]) for name, p in self.parameters.items() if p in states}
+
+    def beside(self, name: str) -> dict[str, torch.Tensor]:
+        """What lies beside one weight: optimizer state by its own field names, and `MASK`, packed
+        bits, if it is sparse."""
+        parameter = self.parameters[name]
+        state = {} if self.optimizer is None else self.optimizer.state
+        found = dict(state[parameter]) if parameter in state else {}
+        mask = masks.mask_of(parameter)
+        return found if mask is None else {**found, MASK: masks.pack(mask)}
+
+    def put_beside(self, name: str, found: Mapping[str, torch.Tensor]) -> None:
+        """Take over what lies beside a weight on another server."""
+        parameter, fields = self.parameters[name], dict(found)
+        packed = fields.pop(MASK, None)
+        if packed is not None:
+            masks.set_mask(parameter, masks.unpack(packed, parameter.shape))
+        if self.optimizer is not None and fields:
+            self.optimizer.state[parameter] = fields
+
+    def forget_state(self, names: Iterable[str]) -> None:
+        """Let go of the optimizer state of weights that other processes update."""
+        for name in names:
+            if self.optimizer is not None:
+                self.optimizer.state.pop(self.parameters[name], None)
 
     def load(
         self,

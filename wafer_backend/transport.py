@@ -66,7 +66,7 @@ class ClusterTransport(Transport, Protocol):
         """The number that the coordinator's process gave; all processes call it."""
 
     def bring_home(self) -> None:
-        """Weights and optimizer state of all servers are in this process's MemoryX after it."""
+        """Weights and optimizer state of all servers are in rank 0's MemoryX after it."""
 
 
 @dataclass

@@ -27,7 +27,9 @@ def run_ranks(command: Sequence[str], ranks: int, liveness: float) -> int:
     """
     where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     processes = [
-        subprocess.Popen(command, env={**os.environ, **where, "RANK": str(rank)})
+        subprocess.Popen(
+            command, env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
         for rank in range(ranks)
     ]
     with _forwarding(processes):

@@ -14,8 +14,9 @@ class Kind(IntEnum):
     The coordinator asks every shard: BEGIN a reduction, COLLECT its sums, DELIVER them as gradients
     (answered with their norms), APPLY the optimizer, DROP the gradients, END the round. Shards
     answer DONE, and tell REDUCED as soon as their sums are complete. A wafer asks to FETCH a
-    weight, and sends a PARTIAL for every maximal node of its leaves to every shard. PING asks who
-    is there. ACK says that a message arrived.
+    weight, and sends a PARTIAL for every maximal node of its leaves to every shard. A rank asks for
+    a MASTER, the weight as it is kept, and for what lies BESIDE it: mask and optimizer state. PING
+    asks who is there. ACK says that a message arrived.
     """
 
     BEGIN = 1
@@ -31,6 +32,8 @@ class Kind(IntEnum):
     DONE = 11
     PING = 12
     ACK = 13
+    MASTER = 14
+    BESIDE = 15
 
 
 @dataclass(frozen=True, order=True)

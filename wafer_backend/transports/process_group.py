@@ -4,6 +4,9 @@ Rank r of W hosts wafers r, r + W, ... and MemoryX shards r, r + W, ...; rank 0 
 wafer asks the rank of a weight's shard for it, and sends every maximal node of its leaves to every
 shard; a thread on each rank serves its shards. Then all main threads go through the same steps:
 sums, gradients, norms, update; nobody fetches for the next step before everybody has updated.
+
+A weight of another rank comes once a pass over a batch, whole, into the place that this rank's
+module has for it; wafers then take their copies from there.
 """
 
 import itertools
@@ -15,9 +18,8 @@ from typing import Any
 import torch
 
 from wafer_backend.errors import TransportError
-from wafer_backend.memoryx import MemoryX
+from wafer_backend.memoryx import MASK, MemoryX
 from wafer_backend.partial import Partial
-from wafer_backend.sparse import masks
 from wafer_backend.structure import map_tensors, tensors_in
 from wafer_backend.transport import Traffic
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
@@ -34,7 +36,10 @@ class ProcessGroupTransport:
         self._ranks = ranks
         mine = range(ranks.rank, memoryx.server_count, ranks.size)
         self._shards = {index: Shard(index, memoryx) for index in mine}
-        memoryx.serve(name for index in mine for name in memoryx.owned(index))
+        self._mine = [name for index in mine for name in memoryx.owned(index)]
+        self._others = sorted(set(memoryx.parameters) - set(self._mine))
+        self._outdated = set(self._others)
+        memoryx.serve(self._mine)
         self.traffic = Traffic()
         self._changed = threading.Condition()
         self._reduced: dict[int, tuple[float, int]] = {}
@@ -48,18 +53,9 @@ class ProcessGroupTransport:
     # The wafers' side.
 
     def fetch_weight(self, name: str) -> torch.Tensor:
-        """A copy of a weight, from the rank of the shard that owns it."""
-        shard = self._memoryx.servers[name]
-        request = Message(
-            Kind.FETCH, self._wafer, Address("MemoryX", shard), self._round, name=name
-        )
-        rank = shard % self._ranks.size
-        if rank == self._ranks.rank:
-            (answer,) = self._shards[shard].handle(request)
-        else:
-            self._ranks.send(request, rank, "up")
-            answer = self._ranks.receive(rank, "down")
-        weight = answer.tensors[name]
+        """A copy of a weight; the first time in a pass it comes from the rank that owns it."""
+        self._refresh(name)
+        weight = self._memoryx.weight(name)
         self.traffic.weight_bytes += weight.nbytes
         return weight
 
@@ -96,6 +92,7 @@ class ProcessGroupTransport:
         rank has not begun.
         """
         self._meet()
+        self._outdated.update(self._others)
         for system, span in enumerate(spans):
             if system % self._ranks.size == self._ranks.rank:
                 self._wafer = Address("wafer", system)
@@ -147,6 +144,8 @@ class ProcessGroupTransport:
         """Clip by a factor, and one optimizer step on this rank's shards."""
         tensors = {} if factor is None else {"factor": factor}
         self._own(Kind.APPLY, {"learning_rate": learning_rate}, tensors)
+        self._outdated.update(self._others)
+        self._memoryx.forget_state(self._others)
 
     def drop(self) -> None:
         """Forget the gradients of this rank's shards."""
@@ -182,39 +181,25 @@ class ProcessGroupTransport:
         return number
 
     def bring_home(self) -> None:
-        """Weights, masks and optimizer state of all shards are in every rank's MemoryX after it.
+        """Weights, masks and optimizer state of all shards are in rank 0's MemoryX after it.
 
-        All ranks call it. Memory for all of it is needed on each.
+        All ranks call it. The next update lets what other ranks own go again.
         """
-        names = list(self._memoryx.parameters)
-        own = [name for index in self._shards for name in self._memoryx.owned(index)]
-        parameters = self._memoryx.parameters
-        self._share_masks(own)
-        weights = self._shared({name: parameters[name].detach() for name in own})
-        state = self._memoryx.optimizer_state()
-        fields = self._union({field for name in own for field in state.get(name, {})})
-        moved = self._shared(
-            {
-                f"{names.index(name)}.{fields.index(field)}": tensor
-                for name in own
-                for field, tensor in state.get(name, {}).items()
-            }
-        )
-        found: dict[str, dict[str, torch.Tensor]] = {}
-        for place, tensor in moved.items():
-            index, _, field = place.partition(".")
-            found.setdefault(names[int(index)], {})[fields[int(field)]] = tensor
-        self._memoryx.load(weights, found or None)
+        states = self._memoryx.optimizer_state()
+        fields = {field for name in self._mine for field in states.get(name, {})}
+        self._ranks.know([MASK, *self._union(fields)])
+        if self._ranks.rank == 0:
+            for name in self._others:
+                self._refresh(name)
+                self._memoryx.put_beside(name, self._asked(Kind.BESIDE, name))
+        self._meet()
 
-    def _share_masks(self, own: list[str]) -> None:
-        """Every rank has the masks of all sparse parameters after it, before their weights."""
-        parameters = self._memoryx.parameters
-        kept = {name: masks.mask_of(parameters[name]) for name in own}
-        packed = {name: masks.pack(mask) for name, mask in kept.items() if mask is not None}
-        for name, bits in self._shared(packed).items():
-            if name not in packed:
-                parameter = parameters[name]
-                masks.set_mask(parameter, masks.unpack(bits, parameter.shape))
+    def _refresh(self, name: str) -> None:
+        """A weight of another rank is as it is there after it."""
+        if name in self._outdated:
+            (weight,) = self._asked(Kind.MASTER, name).values()
+            self._memoryx.parameters[name].data.copy_(weight)
+            self._outdated.remove(name)
 
     def _union(self, words: set[str]) -> list[str]:
         """The words of all ranks, sorted."""
@@ -225,6 +210,14 @@ class ProcessGroupTransport:
         )
 
     # Messages.
+
+    def _asked(self, kind: Kind, name: str) -> dict[str, torch.Tensor]:
+        """The tensors that the owner of a weight answers with; another rank's."""
+        shard = self._memoryx.servers[name]
+        rank = shard % self._ranks.size
+        asked = Message(kind, self._wafer, Address("MemoryX", shard), self._round, name=name)
+        self._ranks.send(asked, rank, "up")
+        return self._ranks.receive(rank, "down").tensors
 
     def _own(
         self,

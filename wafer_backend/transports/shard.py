@@ -14,6 +14,8 @@ from wafer_backend.partial import Partial
 from wafer_backend.swarmx import SwarmX
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 
+_OF_ANY_ROUND = frozenset({Kind.BEGIN, Kind.FETCH, Kind.MASTER, Kind.BESIDE})
+
 
 class Shard:
     """MemoryX shard `index`: the parameters of `memoryx` that this server owns."""
@@ -29,6 +31,8 @@ class Shard:
         self._answers: dict[Kind, Callable[[Message], Iterable[Message]]] = {
             Kind.BEGIN: self._begin,
             Kind.FETCH: self._fetch,
+            Kind.MASTER: self._master,
+            Kind.BESIDE: self._beside,
             Kind.PARTIAL: self._partial,
             Kind.COLLECT: self._collect,
             Kind.DELIVER: self._deliver,
@@ -41,7 +45,7 @@ class Shard:
         """Act on one message; returns what to send."""
         if message.kind not in self._answers:
             return []
-        stale = message.round != self._round and message.kind not in (Kind.BEGIN, Kind.FETCH)
+        stale = message.round != self._round and message.kind not in _OF_ANY_ROUND
         return [] if stale else list(self._answers[message.kind](message))
 
     def _begin(self, message: Message) -> Iterable[Message]:
@@ -53,6 +57,13 @@ class Shard:
     def _fetch(self, message: Message) -> Iterable[Message]:
         weight = self._swarmx.broadcast(self._memoryx.weight(message.name))
         yield message.answer(Kind.WEIGHT, tensors={message.name: weight})
+
+    def _master(self, message: Message) -> Iterable[Message]:
+        weight = self._memoryx.parameters[message.name].detach()
+        yield message.answer(Kind.WEIGHT, tensors={message.name: weight})
+
+    def _beside(self, message: Message) -> Iterable[Message]:
+        yield message.answer(Kind.DONE, tensors=self._memoryx.beside(message.name))
 
     def _partial(self, message: Message) -> Iterable[Message]:
         assert message.node is not None, "a PARTIAL has a node"

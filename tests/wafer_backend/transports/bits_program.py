@@ -1,7 +1,7 @@
 """What ranks of a test of bits run: cases one after another, in one process group.
 
 Arguments: transport, steps, cases. A case is module:precision:leaves:num_csx. Printed for each: the
-case, and digests of its losses and of its final state.
+case, and digests of its losses and of its final state, which only rank 0 must have.
 """
 
 import hashlib

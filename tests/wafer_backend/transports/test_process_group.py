@@ -2,13 +2,15 @@
 
 import signal
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import torch
 
 from tests.programs import Program, script
-from tests.wafer_backend.transports.processes import HERE, free_port, start
+from tests.wafer_backend.transports.processes import HERE, finish, free_port, start
+from wafer_backend.compiled import BackendConfig, wafer_device
 from wafer_backend.errors import TransportError
 from wafer_backend.transports import ranks
 
@@ -19,16 +21,58 @@ def _start(count: int, *arguments: object) -> list[Program]:
     return start(count, PROGRAM, "distributed", *arguments)
 
 
+def _rows(processes: list[Program]) -> list[list[list[str]]]:
+    """The words of every line of each."""
+    said = finish(processes)
+    assert not any(process.returncode for process in processes), said
+    return [[line.split() for line in out.splitlines()] for out, _ in said]
+
+
 def test_bits_are_those_of_one_process():
     """Three ranks with five wafers: a sharded MemoryX, a user's script on outputs, masks."""
     one = Program(script(HERE / PROGRAM, "inline", 1, 4, "both"))
     expected, errors = one.communicate()
     assert one.returncode == 0, errors
-    assert expected.count("weights ") == 3
-    for process in _start(3, 5, 4, "both"):
+    assert (expected.count("weights "), expected.count("home ")) == (3, 4)
+    elsewhere = [line for line in expected.splitlines() if not line.startswith("home ")]
+    for rank, process in enumerate(_start(3, 5, 4, "both")):
         out, errors = process.communicate()
         assert process.returncode == 0, errors
-        assert out == expected
+        assert out.splitlines() == (elsewhere if rank else expected.splitlines())
+
+
+def test_ranks_whose_wafers_are_devices():
+    """Weights of other ranks are staged too, in half precision, and copied ahead."""
+    (alone,) = _rows([Program(script(HERE / PROGRAM, "inline", 1, 3, "streams"))])
+    first, second = _rows(_start(2, 3, 3, "streams"))
+    assert first == alone
+    assert second == [row for row in alone if row[0] != "home"]
+
+
+@pytest.mark.parametrize(("where", "gpu"), [({"LOCAL_RANK": "3"}, 1), ({}, 0)])
+def test_ranks_of_one_machine_take_its_gpus_in_turn(
+    monkeypatch: pytest.MonkeyPatch, where: dict[str, str], gpu: int
+):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name, value in where.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    config = BackendConfig("CSX", 1, device="cuda", transport="distributed")
+    assert wafer_device(config) == torch.device("cuda", gpu)
+    assert wafer_device(replace(config, transport="inline")) == torch.device("cuda", 0)
+
+
+def test_optimizer_state_is_spread_over_ranks_and_visits_rank_0():
+    """Each rank keeps that of its own weights; all of it is on rank 0 only to be saved."""
+    (alone,) = _rows([Program(script(HERE / PROGRAM, "inline", 1, 5, "shares"))])
+    first, second = _rows(_start(2, 2, 5, "shares"))
+    assert [row[0] for row in first] == [row[0] for row in second] == [row[0] for row in alone]
+    for (what, *every), (_, *here), (_, *there) in zip(alone, first, second, strict=True):
+        assert here == every if what == "home" else not set(here) & set(there)
+        assert set(here) | set(there) == set(every)
+        assert 0 < len(there) < len(every)
 
 
 @pytest.mark.crash
