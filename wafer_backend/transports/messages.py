@@ -15,8 +15,8 @@ class Kind(IntEnum):
     (answered with their norms), APPLY the optimizer, DROP the gradients, END the round. Shards
     answer DONE, and tell REDUCED as soon as their sums are complete. A wafer asks to FETCH a
     weight, and sends a PARTIAL for every maximal node of its leaves to every shard. A rank asks for
-    a MASTER, the weight as it is kept, and for what lies BESIDE it: mask and optimizer state. PING
-    asks who is there. ACK says that a message arrived.
+    a MASTER, the weight as it is kept, and gets some that follow it, too, and for what lies BESIDE
+    it: mask and optimizer state. PING asks who is there. ACK says that a message arrived.
     """
 
     BEGIN = 1

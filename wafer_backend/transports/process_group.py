@@ -195,11 +195,12 @@ class ProcessGroupTransport:
         self._meet()
 
     def _refresh(self, name: str) -> None:
-        """A weight of another rank is as it is there after it."""
+        """A weight of another rank is as it is there after it, and so may be others."""
         if name in self._outdated:
-            (weight,) = self._asked(Kind.MASTER, name).values()
-            self._memoryx.parameters[name].data.copy_(weight)
-            self._outdated.remove(name)
+            found = self._asked(Kind.MASTER, name)
+            for each, weight in found.items():
+                self._memoryx.parameters[each].data.copy_(weight)
+            self._outdated.difference_update(found)
 
     def _union(self, words: set[str]) -> list[str]:
         """The words of all ranks, sorted."""

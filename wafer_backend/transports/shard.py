@@ -14,6 +14,7 @@ from wafer_backend.partial import Partial
 from wafer_backend.swarmx import SwarmX
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 
+_AHEAD_BYTES = 64 << 20
 _OF_ANY_ROUND = frozenset({Kind.BEGIN, Kind.FETCH, Kind.MASTER, Kind.BESIDE})
 
 
@@ -59,8 +60,16 @@ class Shard:
         yield message.answer(Kind.WEIGHT, tensors={message.name: weight})
 
     def _master(self, message: Message) -> Iterable[Message]:
-        weight = self._memoryx.parameters[message.name].detach()
-        yield message.answer(Kind.WEIGHT, tensors={message.name: weight})
+        """The weight, and those of this shard that follow it, as many as fit."""
+        found: dict[str, torch.Tensor] = {}
+        room = _AHEAD_BYTES
+        for name in self._names[self._names.index(message.name) :]:
+            weight = self._memoryx.parameters[name].detach()
+            room -= weight.nbytes
+            if found and room < 0:
+                break
+            found[name] = weight
+        yield message.answer(Kind.WEIGHT, tensors=found)
 
     def _beside(self, message: Message) -> Iterable[Message]:
         yield message.answer(Kind.DONE, tensors=self._memoryx.beside(message.name))

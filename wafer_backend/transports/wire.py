@@ -3,12 +3,12 @@
 Header (little-endian): magic, version, kind, both roles, round, node, which numbers follow and
 their values, the hash of the name, the number of tensors, and the checksums of the table and of the
 tensors. A table row: hash of the tensor's name, dtype, dimensions, shape, bytes. Names travel as
-xxh3-128: both ends know them. Small tensors follow in one part, then every large one by itself,
-from and into memory of its own.
+xxh3-128: both ends know them. Tensors follow in one part, each at a multiple of 64 bytes, since the
+receiver waits for the interpreter once a part. One that is alone is sent from its own memory.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +21,7 @@ from wafer_backend.tree import Node
 MAGIC = b"WFRM"
 VERSION = 2
 NUMBERS = ("leaves", "loss_sum", "n_counted", "divisor", "learning_rate", "agreed")
-LARGE = 1 << 16
-"""Bytes from which on a tensor travels by itself."""
+_ALIGNMENT = 64
 _ROLES = (COORDINATOR.role, "MemoryX", "wafer", "rank")
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
@@ -56,7 +55,7 @@ class _Row:
     nbytes: int
 
     def tensor(self, raw: torch.Tensor) -> torch.Tensor:
-        """The tensor whose bytes are `raw`, in its memory."""
+        """The tensor whose bytes are `raw`, in that memory."""
         return raw.view(self.dtype).reshape(self.shape)
 
 
@@ -66,53 +65,49 @@ def name_hash(name: str) -> bytes:
 
 
 def encode(message: Message) -> list[torch.Tensor]:
-    """The parts of a message, uint8 tensors of one dimension; large ones are the tensors' memory.
+    """The parts of a message, uint8 tensors of one dimension.
 
     Raises TransportError for a tensor that cannot travel.
     """
-    rows, parts = [], []
+    rows, tensors = [], []
     for name, tensor in message.tensors.items():
         if tensor.ndim > _MAX_DIMENSIONS:
             raise TransportError(f"{name!r} has {tensor.ndim} dimensions; {_MAX_DIMENSIONS} travel")
         shape = [*tensor.shape, *[0] * (_MAX_DIMENSIONS - tensor.ndim)]
         dtype = _DTYPES.index(tensor.dtype)
         rows.append(_ROW.pack(_label(name), dtype, tensor.ndim, *shape, tensor.nbytes))
-        parts.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
-    small = [part for part in parts if part.numel() < LARGE]
-    large = [part for part in parts if part.numel() >= LARGE]
-    table = _bytes(b"".join(rows))
-    body = [torch.cat(small) if small else _none(), *large]
+        tensors.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
+    table, body = _bytes(b"".join(rows)), _packed(tensors)
     node = message.node or Node(-1, -1)
     present = sum(1 << i for i, name in enumerate(NUMBERS) if name in message.numbers)
     values = [message.numbers.get(name, 0.0) for name in NUMBERS]
     packed = _HEADER.pack(
         MAGIC, VERSION, message.kind, *_role(message.sender), *_role(message.receiver),
         message.round, node.level, node.index, present, *values, name_hash(message.name),
-        len(rows), _checksum([table]), _checksum(body),
+        len(rows), _checksum(table), _checksum(body),
     )  # fmt: skip
-    return [part for part in (_bytes(packed), table, *body) if part.numel()]
+    return [part for part in (_bytes(packed), table, body) if part.numel()]
 
 
 def decode(fill: Fill, names: Mapping[bytes, str]) -> Message:
     """Read one message; `fill` puts the bytes that come next into a uint8 tensor.
+
+    Its tensors share one storage.
 
     `names` are those that a hash may stand for. Raises TransportError when bytes are damaged or a
     name is unknown.
     """
     header = _header(_filled(fill, _HEADER.size))
     table = _filled(fill, header.tensors * _ROW.size)
-    _check([table], header.table_checksum, header)
+    _check(table, header.table_checksum, header)
     rows = _rows(table)
-    small = _filled(fill, sum(row.nbytes for row in rows if row.nbytes < LARGE))
-    large = [_filled(fill, row.nbytes) for row in rows if row.nbytes >= LARGE]
-    _check([small, *large], header.checksum, header)
-    tensors, start, alone = {}, 0, iter(large)
-    for row in rows:
-        if row.nbytes >= LARGE:
-            raw = next(alone)
-        else:
-            raw, start = small[start : start + row.nbytes].clone(), start + row.nbytes
-        tensors[_known(names, row.label, header)] = row.tensor(raw)
+    places = _places([row.nbytes for row in rows])
+    body = _filled(fill, places[-1])
+    _check(body, header.checksum, header)
+    tensors = {
+        _known(names, row.label, header): row.tensor(body[start : start + row.nbytes])
+        for row, start in zip(rows, places, strict=False)
+    }
     found = header.message
     name = _known(names, header.name_hash, header)
     return Message(
@@ -152,6 +147,28 @@ def _filled(fill: Fill, size: int) -> torch.Tensor:
     return part
 
 
+def _places(sizes: list[int]) -> list[int]:
+    """Where tensors of these sizes begin, and where the last one ends."""
+    places, end = [], 0
+    for size in sizes:
+        places.append(-(-end // _ALIGNMENT) * _ALIGNMENT)
+        end = places[-1] + size
+    return [*places, end]
+
+
+def _packed(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Tensors of bytes in one; one alone is itself."""
+    if len(tensors) == 1:
+        return tensors[0]
+    places = _places([tensor.numel() for tensor in tensors])
+    body, end = torch.empty(places[-1], dtype=torch.uint8), 0
+    for tensor, start in zip(tensors, places, strict=False):
+        body[end:start] = 0
+        end = start + tensor.numel()
+        body[start:end] = tensor
+    return body
+
+
 def _label(name: str) -> bytes:
     """The hash of a name; what is no name, such as "3.0", as it is."""
     if name[:1].isdigit() and len(name) < 16:
@@ -167,15 +184,12 @@ def _none() -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8)
 
 
-def _checksum(parts: Iterable[torch.Tensor]) -> int:
-    digest = xxhash.xxh3_64()
-    for part in parts:
-        digest.update(part.numpy().data)
-    return digest.intdigest()
+def _checksum(part: torch.Tensor) -> int:
+    return xxhash.xxh3_64_intdigest(part.numpy().data)
 
 
-def _check(parts: Iterable[torch.Tensor], expected: int, header: _Header) -> None:
-    if _checksum(parts) != expected:
+def _check(part: torch.Tensor, expected: int, header: _Header) -> None:
+    if _checksum(part) != expected:
         raise TransportError(f"{header.message}: damaged on the way (checksum differs)")
 
 
