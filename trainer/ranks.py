@@ -5,11 +5,14 @@ under torchrun they are there already. All ranks do the same; only rank 0 writes
 one is lost, `runconfig.autorestart` goes on from the last checkpoint with a system less.
 """
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
-from pipeline.core.errors import ConfigError, ResourceError
+from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from trainer.config import Params
+from trainer.errors import LostRankError
 from trainer.prepare import DataDirectories
 from trainer.progress import Say
 from wafer_backend.transports.launch import run_ranks
@@ -30,6 +33,19 @@ def is_writer(params: Params) -> bool:
     """Whether this process writes and prints: rank 0, or the only one. A RANK that was set for
     something else does not count."""
     return params.runconfig.transport != "distributed" or os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def errors_by_name(params: Params) -> Iterator[None]:
+    """Errors inside say which rank they are of, unless it is rank 0, or they name one."""
+    try:
+        yield
+    except LostRankError:
+        raise
+    except PrepError as error:
+        if not is_writer(params):
+            error.args = (f"rank {os.environ['RANK']}: {error}",)
+        raise
 
 
 def launch(params: Params, data: DataDirectories, say: Say) -> int:

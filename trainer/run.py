@@ -61,7 +61,8 @@ def run(request: Request, say: Say) -> int:
                     f"No --params: `{DEFAULT_PARAMS}` with rows of "
                     f"{params.model.max_position_embeddings:,} tokens"
                 )
-            code = _carry_out(params, request, directories, log)
+            with ranks.errors_by_name(params), as_prep_errors():
+                code = _carry_out(params, request, directories, log)
             entry.ended(code)
         return code
 
@@ -70,6 +71,7 @@ def _carry_out(params: Params, request: Request, data: DataDirectories, log: Run
     if request.mode == "infer":
         return _infer(params, request, data, log)
     if ranks.is_launcher(params):
+        _check_data(params, request, data)
         return ranks.launch(params, data, log)
     work = _train if request.trains else _evaluate
     return work(params, request, data, log)
@@ -96,12 +98,24 @@ def _in_directory(params: Params, request: Request, log: RunLog) -> Iterator[Say
             raise
 
 
+def _check_data(params: Params, request: Request, directories: DataDirectories) -> None:
+    """Raise ConfigError or InputError for data sets that lack something."""
+    if request.trains:
+        open_training(params.train_input, params.model, directories.train)
+    if _evaluates(params, request, directories):
+        prepare.open_validation(params, directories)
+
+
+def _evaluates(params: Params, request: Request, directories: DataDirectories) -> bool:
+    if request.mode is None:
+        return prepare.evaluates(params, directories)
+    return request.mode == "train_and_eval" or not request.trains
+
+
 def _train(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:
     source = open_training(params.train_input, params.model, directories.train)
     validation = None
-    if request.mode == "train_and_eval" or (
-        request.mode is None and prepare.evaluates(params, directories)
-    ):
+    if _evaluates(params, request, directories):
         validation = prepare.open_validation(params, directories)
     params = length.resolved(params, source.epoch_samples)
     with _in_directory(params, request, log) as say, listening() as stop:

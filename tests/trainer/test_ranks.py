@@ -38,10 +38,11 @@ def start(line: list[str], forked: bool = False) -> Program:
 def rank(command: list[str], env: dict[str, str]) -> Program:
     """What `launch` asks subprocess.Popen for: a rank, which prints where its launcher does."""
     assert command[:3] == [sys.executable, "-m", "trainer.cli"]
-    here = os.dup(1)
+    here = [os.dup(1), os.dup(2)]
 
     def call() -> None:
-        os.dup2(here, 1)
+        for place, descriptor in enumerate(here, start=1):
+            os.dup2(descriptor, place)
         sys.argv = command[2:]
         cli.main()
 
@@ -121,3 +122,25 @@ def test_a_rank_set_for_something_else_silences_nobody(trainer, monkeypatch):
     trainer.train("out", num_steps=2)
     assert [line["step"] for line in trainer.metrics("out")] == [1, 2]
     assert any(line.startswith("Saved checkpoint") for line in trainer.said)
+
+
+def test_errors_that_all_ranks_would_meet_are_said_once(trainer):
+    line = command(trainer, "out", trainer.configure(), "--num_csx", "2", "--num_steps", "2")
+    place = line.index("--data")
+    ended = start([*line[:place], *line[place + 2 :]])
+    assert ended.wait() == 2
+    assert ended.err.splitlines() == [
+        "error: no data: give --data PREP_CONFIG_OR_DIR, or data_dir or mixture in the params file"
+    ]
+
+
+def test_an_error_of_a_rank_says_which(trainer):
+    """The directory holds another run, which each rank finds by itself."""
+    trainer.train("out", num_steps=2)
+    other = trainer.configure(model={"hidden_size": 32})
+    line = command(trainer, "out", other, "--num_csx", "2", "--num_steps", "2")
+    ended = start(line, forked=True)
+    assert ended.wait() == 2
+    first, second = sorted(ended.err.splitlines(), key=len)
+    assert "hidden_size" in first
+    assert second == first.replace("error: ", "error: rank 1: ")
