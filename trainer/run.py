@@ -57,10 +57,11 @@ def run(request: Request, say: Say) -> int:
             entry.running()
             if request.params is None:
                 params = prepare.fitted(params, directories)
-                log(
-                    f"No --params: `{DEFAULT_PARAMS}` with rows of "
-                    f"{params.model.max_position_embeddings:,} tokens"
-                )
+                if ranks.is_writer(params) and not ranks.is_launcher(params):
+                    log(
+                        f"No --params: `{DEFAULT_PARAMS}` with rows of "
+                        f"{params.model.max_position_embeddings:,} tokens"
+                    )
             with ranks.errors_by_name(params), as_prep_errors():
                 code = _carry_out(params, request, directories, log)
             entry.ended(code)
