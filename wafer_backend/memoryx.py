@@ -7,12 +7,13 @@ an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from wafer_backend.errors import BackendConfigError, StepError
-from wafer_backend.partial import Partial, add
+from wafer_backend.partial import Partial, merge
 from wafer_backend.precision import Precision, streamed_dtype, widened
 from wafer_backend.shards import assign_servers
 from wafer_backend.sparse import masks
@@ -40,7 +41,7 @@ class MemoryX:
         self._served = frozenset(self.parameters)
         self._due: set[str] = set()
         self._lanes: list[Combiner[Partial]] = []
-        self._leaf_gradients: dict[int, dict[str, torch.Tensor]] = {}
+        self._leaf_gradients: dict[int, Partial] = {}
 
     # Weights out.
 
@@ -84,23 +85,26 @@ class MemoryX:
     def begin_step(self, spans: list[range], leaves: int) -> None:
         """Prepare one lane per CS-2; `spans` are the leaves of each."""
         self._due.clear()
-        self._lanes = [Combiner(leaves, span, add) for span in spans]
+        self._lanes = [Combiner(leaves, span, merge) for span in spans]
         self._leaf_gradients = {}
 
     def receive_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """Take one gradient of one leaf; a weight used several times arrives several times.
 
-        One in half precision is copied before this returns, any other is kept by reference.
+        One in half precision is copied before this returns, any other is kept by reference, and
+        never written to.
         """
-        gradients = self._leaf_gradients.setdefault(leaf, {})
-        known, gradient = gradients.get(name), widened(gradient)
-        gradients[name] = gradient if known is None else torch.add(known, gradient)
+        wide = widened(gradient)
+        own = set() if wide is gradient else {name}
+        known = self._leaf_gradients.get(leaf, Partial())
+        self._leaf_gradients[leaf] = merge(known, Partial({name: wide}, own=own))
 
     def finish_leaf(
         self, system: int, leaf: int, loss_sum: float, n_counted: int, send: SendPartial
     ) -> None:
         """Count a finished leaf into its lane; completed maximal nodes are sent to SwarmX."""
-        partial = Partial(self._leaf_gradients.pop(leaf, {}), loss_sum, n_counted)
+        partial = self._leaf_gradients.pop(leaf, Partial())
+        partial = replace(partial, loss_sum=loss_sum, n_counted=n_counted)
         for node, value in self._lanes[system].push(Node(0, leaf), partial):
             send(node, value)
 
