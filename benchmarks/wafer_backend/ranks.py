@@ -29,6 +29,7 @@ from benchmarks.wafer_backend.streaming import (
     optimizer,
     streamed,
 )
+from trainer.allocator import keep_freed_memory
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.transports.launch import run_ranks
 from wafer_backend.transports.ranks import joined_environment
@@ -142,6 +143,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not joined_environment():
         command = [sys.executable, "-m", "benchmarks.wafer_backend.ranks", *words]
         return run_ranks(command, options.ranks, LIVENESS)
+    keep_freed_memory()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     options.rank = dist.get_rank()

@@ -10,7 +10,7 @@ is the median over rounds of the ratio of the two steps of a round, and the leas
 b (outputs whose loss is computed outside) runs every forward twice. A comparison ends early, after
 one round at least, when its minutes are over. `--cpu-time` is for a machine that others use, too.
 At 125M it holds two models with gradients and optimizers (4 GB), and several times the logits of a
-leaf (0.4 GB at 2,048 tokens).
+leaf (0.4 GB at 2,048 tokens). Freed memory stays with the process, as in `train`.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch.nn import functional as F
 
+from trainer.allocator import keep_freed_memory
 from trainer.config import ModelConfig
 from trainer.model import GPT
 from wafer_backend.compiled import BackendConfig, CompiledModule
@@ -157,6 +158,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="of one comparison at most")
     parser.add_argument("--cpu-time", action="store_true", help="compare seconds of the processor")
     options = parser.parse_args(words)
+    keep_freed_memory()
     torch.set_num_threads(1)
     for shape in options.shapes:
         for tokens in options.tokens:

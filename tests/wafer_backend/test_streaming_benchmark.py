@@ -13,6 +13,7 @@ def test_a_comparison_ends_when_its_minutes_are_over(
 ):
     """On a CPU, tiny, both paths: one round in the place of a thousand."""
     monkeypatch.setitem(streaming.SHAPES, "tiny", (16, 1, 2, 64))
+    monkeypatch.setattr(streaming, "keep_freed_memory", lambda: None)
     words = "--shapes tiny --tokens 256 --leaves 2 --outside --rounds 1000 --minutes 0 --cpu-time"
     streaming.main(words.split())
     said = capsys.readouterr().out.splitlines()
