@@ -27,6 +27,7 @@ from pathlib import Path
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.storage import make_directory, write_json
+from pipeline.core.user_cache import user_cache
 
 _PREFIX = "wsjob-"
 _FILE = re.compile(rf"{_PREFIX}(\d{{6,}})\.json")
@@ -321,13 +322,9 @@ def _user() -> str:
 
 
 def _user_cache() -> Path:
-    for variable in ("WAFERMILL_CACHE", "XDG_CACHE_HOME"):
-        value = os.environ.get(variable, "")
-        if value and Path(value).is_absolute():
-            return Path(value)
-    try:
-        return Path.home() / ".cache"
-    except RuntimeError as error:
+    found = user_cache()
+    if found is None:
         raise ConfigError(
             "no home directory for the list of jobs; set WAFERMILL_JOBS to a directory"
-        ) from error
+        )
+    return found

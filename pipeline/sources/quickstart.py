@@ -32,6 +32,7 @@ import msgspec
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, ResourceError
+from pipeline.core.user_cache import user_cache
 from pipeline.sources import planted
 from pipeline.sources.streams import zstd
 
@@ -136,16 +137,12 @@ def cache_directory(root: Path | None = None) -> Path:
 
 
 def _default_cache() -> Path:
-    for variable in ("WAFERMILL_CACHE", "XDG_CACHE_HOME"):
-        value = os.environ.get(variable, "")
-        if value and Path(value).is_absolute():
-            return Path(value)
-    try:
-        return Path.home() / ".cache"
-    except RuntimeError as error:
+    found = user_cache()
+    if found is None:
         raise ResourceError(
             "no home directory for the quickstart corpus; set WAFERMILL_CACHE to a directory"
-        ) from error
+        )
+    return found
 
 
 def _environment() -> str:

@@ -1,0 +1,37 @@
+"""Where a user's caches lie."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import ConfigError, ResourceError
+from pipeline.core.user_cache import user_cache
+from pipeline.sources import quickstart
+from trainer.job_store import JobStore
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("WAFERMILL_CACHE", "XDG_CACHE_HOME", "WAFERMILL_JOBS"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+
+
+def test_the_first_absolute_place_wins(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.setenv("WAFERMILL_CACHE", "relative")
+    assert user_cache() == Path("/x")
+    monkeypatch.setenv("WAFERMILL_CACHE", "/w")
+    assert user_cache() == Path("/w")
+
+
+def test_a_user_without_a_home_is_told_what_to_set(homeless: None):
+    assert user_cache() is None
+    with pytest.raises(ResourceError, match="set WAFERMILL_CACHE to a directory"):
+        quickstart.cache_directory()
+    with pytest.raises(ConfigError, match="set WAFERMILL_JOBS to a directory"):
+        JobStore.default()
