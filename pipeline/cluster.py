@@ -229,7 +229,7 @@ def _probe(path: str) -> tuple[str, str]:
 
 def _build() -> str:
     """Versions that decide what a task writes."""
-    names = ("wafermill", "ftfy", "h5py", "isal", "numpy", "pyarrow", "tokenizers")
+    names = ("wafermill", "deflate", "ftfy", "h5py", "numpy", "pyarrow", "tokenizers")
     python = ".".join(map(str, sys.version_info[:3]))
     return ", ".join([f"Python {python}", *(f"{name} {version(name)}" for name in names)])
 

@@ -70,8 +70,9 @@ def _perform(call: _Call) -> _Done:
 
 
 def _publish(call: _Call, outputs: Iterable[Output]) -> tuple[Shard, ...]:
-    """Publish outputs as they come. Raises NondeterminismError before one takes the place of other
-    bytes that an earlier attempt committed."""
+    """Publish outputs as they come. Raises NondeterminismError before one replaces other content
+    that an earlier attempt committed; other bytes of the same content (another build of a library
+    compressed them) replace the earlier ones, and the new record names them."""
     record = read_record(call.record_path)
     committed = record.shards if record and record.fingerprint == call.fingerprint else None
     shards: list[Shard] = []
@@ -80,7 +81,7 @@ def _publish(call: _Call, outputs: Iterable[Output]) -> tuple[Shard, ...]:
         position = len(shards)
         content = output.content_hash or published.hash
         shards.append(Shard(output.path, published.size, published.hash, content))
-        if committed is not None and committed[position : position + 1] != (shards[position],):
+        if committed is not None and not _same_content(committed, shards[position], position):
             raise _different(call)
 
     for output in outputs:
@@ -90,9 +91,13 @@ def _publish(call: _Call, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
+def _same_content(committed: tuple[Shard, ...], shard: Shard, position: int) -> bool:
+    return position < len(committed) and committed[position].identity == shard.identity
+
+
 def _different(call: _Call) -> NondeterminismError:
     return NondeterminismError(
-        f"{call.task.label}: two attempts gave different bytes; please report this defect"
+        f"{call.task.label}: two attempts gave different content; please report this defect"
     )
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import h5py
 import numpy as np
-from isal import isal_zlib
 
 from pipeline.core.errors import ConfigError
+from pipeline.hdf5.chunk_filters import compress
 from pipeline.hdf5.convert_layout import Group, Layout
 from pipeline.hdf5.format import COUNT_ATTRIBUTE
 
-_FAST_LEVEL = 1
 _GZIP_LEVELS = range(10)
 
 
@@ -40,8 +39,7 @@ class Compression:
     def packed(self, chunk: bytes) -> bytes:
         """A chunk as it is stored, or as HDF5 gets it when the filter is HDF5's own."""
         if self.given == "gzip":
-            compressed: bytes = isal_zlib.compress(chunk, _FAST_LEVEL)
-            return compressed
+            return compress(chunk)
         if isinstance(self.given, int):
             return zlib.compress(chunk, self.given)
         return chunk

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.hdf5.chunk_filters import FLETCHER32, KNOWN, DamagedChunk, unfiltered
 from pipeline.hdf5.format import DATASET
-from pipeline.hdf5.inflate import FLETCHER32, KNOWN, DamagedChunk, unfiltered
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]

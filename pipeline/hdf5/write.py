@@ -6,16 +6,14 @@ and stored with `write_direct_chunk` under the ordinary deflate, shuffle and fle
 any HDF5 reader opens them without a plugin; the checksum is ours to append.
 """
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 import h5py
 import numpy as np
 import numpy.typing as npt
-from isal import isal_zlib
 
-from pipeline.hdf5.checksum import fletcher32
+from pipeline.hdf5.chunk_filters import DEFLATE_LEVEL, append_checksum, compress, shuffle
 from pipeline.hdf5.format import (
     CHANNELS,
     COUNT_ATTRIBUTE,
@@ -27,10 +25,9 @@ from pipeline.hdf5.format import (
 
 Array = npt.NDArray[Any]
 
-_DEFLATE_LEVEL = 1
 _FILTERS: dict[Compression, dict[str, Any]] = {
-    "gzip": {"compression": "gzip", "compression_opts": _DEFLATE_LEVEL},
-    "gzip-shuffle": {"compression": "gzip", "compression_opts": _DEFLATE_LEVEL, "shuffle": True},
+    "gzip": {"compression": "gzip", "compression_opts": DEFLATE_LEVEL},
+    "gzip-shuffle": {"compression": "gzip", "compression_opts": DEFLATE_LEVEL, "shuffle": True},
     "none": {},
 }
 
@@ -39,8 +36,8 @@ def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
     """The file image of one shard: `sample` (N, 3, MSL) int32, `vsl` (N, 5, MSL) int32 or `corpus`
     (tokens,) uint16 or uint32; N >= 1.
 
-    The bytes depend on the values, the compression and the versions of h5py and isal alone. Raises
-    ValueError for another shape or dtype.
+    The bytes depend on the values, the compression and the versions of h5py and deflate only.
+    Raises ValueError for another shape or dtype.
     """
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     layout_of(array.shape, array.dtype.str)
@@ -55,9 +52,8 @@ def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
         )  # fmt: skip
         beside = (0,) * (array.ndim - 1)
         for first, block in _blocks(array, chunks[0]):
-            packed = _packed(block, compression)
-            checked = packed + struct.pack("<I", fletcher32(packed))
-            data.id.write_direct_chunk((first, *beside), checked, filter_mask=0)
+            stored = append_checksum(_filtered(block, compression))
+            data.id.write_direct_chunk((first, *beside), stored, filter_mask=0)
         file.flush()
         return bytes(file.id.get_file_image())
 
@@ -80,11 +76,7 @@ def _blocks(array: Array, per_chunk: int) -> Iterator[tuple[int, Array]]:
         yield first, np.ascontiguousarray(part)
 
 
-def _packed(block: Array, compression: Compression) -> bytes:
+def _filtered(block: Array, compression: Compression) -> bytes:
     if compression == "none":
         return block.tobytes()
-    if compression == "gzip-shuffle":
-        planes = block.reshape(-1).view(np.uint8).reshape(-1, block.itemsize).T
-        block = np.ascontiguousarray(planes)
-    packed: bytes = isal_zlib.compress(block, _DEFLATE_LEVEL)
-    return packed
+    return compress(shuffle(block) if compression == "gzip-shuffle" else block)

@@ -100,4 +100,4 @@ def corpus_stage(
                 compression_of(config), before,
             )  # fmt: skip
             tasks.append(Task(f"{stream.name} shard {index}", job, buckets, 2 * count))
-    return Stage("pack", 3, _corpus, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
+    return Stage("pack", 4, _corpus, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)

@@ -42,7 +42,7 @@ from pipeline.stage import (
 from pipeline.stages.rows import split_streams
 from pipeline.stages.tokenize import list_lengths
 
-SOFTWARE = {"h5py": version("h5py"), "isal": version("isal")}
+SOFTWARE = {"deflate": version("deflate"), "h5py": version("h5py")}
 
 
 class Vocabulary(Protocol):
@@ -184,7 +184,7 @@ def pack_stage(
             )  # fmt: skip
             work = count * pack.max_sequence_length * 2
             tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
-    return Stage("pack", 3, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
+    return Stage("pack", 4, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
 
 
 def pack_settings(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -260,9 +260,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="session")
-def small_run(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
-    """One run of the corpus, in process; read only."""
+def small_run(
+    corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, prep_process: Callable[..., Ended]
+) -> SmallRun:
+    """One run of the corpus, by a process of its own, so that runs of this process and its forks
+    are compared with bytes of another address layout; read only."""
     out = tmp_path_factory.mktemp("small") / "run"
+    ended = prep_process("run", corpus.config, "--out", out, "--workers", 0)
+    assert ended.code == 0, ended.err
     return SmallRun(corpus, out, pipeline.run(corpus.config, out, 0))
 
 

@@ -232,3 +232,22 @@ def test_pile_sample_thirteenth_shard(shared_data: Path, tmp_path: Path) -> None
     pipeline.run(config, tmp_path / "after", 2)
     new, stood_for = check_grown(tmp_path / "before", tmp_path / "after")
     assert len(new) > 2000 and stood_for
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_shards_rebuilt_a_hundred_times(tmp_path: Path, prep_process: Callable[..., Any]) -> None:
+    """`prep run quickstart` with one worker and with two, then `rm -rf hdf5` and the same command
+    a hundred times, each in fresh processes: one tree."""
+    run = tmp_path / "run"
+    for directory, workers in ((run, 1), (tmp_path / "two", 2)):
+        ended = prep_process(
+            "run", "quickstart", "--out", directory, "--workers", workers, timeout=1200
+        )
+        assert ended.code == 0, ended.err
+    assert differences(run, tmp_path / "two") == []
+    for attempt in range(100):
+        shutil.rmtree(run / "hdf5")
+        ended = prep_process("run", "quickstart", "--out", run, "--workers", 0, timeout=1200)
+        assert ended.code == 0, ended.err
+        assert differences(run, tmp_path / "two") == [], attempt

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
+from pipeline.core.manifest import read_record
 from pipeline.runner import _Call, _perform
 from pipeline.stage import Inputs, Output, Result, Task, bytes_output
 
@@ -38,7 +39,7 @@ def test_outputs_are_published_as_they_come(tmp_path: Path) -> None:
     assert _perform(call_of(tmp_path, streaming)).record == done
 
 
-def test_a_second_attempt_never_replaces_other_bytes(tmp_path: Path) -> None:
+def test_a_second_attempt_never_replaces_other_content(tmp_path: Path) -> None:
     def other(job: Any, inputs: Inputs) -> Result:
         return Result(iter([Output("toy/0", b"piece 0"), Output("toy/1", b"something else")]))
 
@@ -48,11 +49,26 @@ def test_a_second_attempt_never_replaces_other_bytes(tmp_path: Path) -> None:
     committed = _perform(call_of(tmp_path, streaming)).record
     assert committed is not None
     for attempt in (other, fewer):
-        with pytest.raises(NondeterminismError, match="toy: two attempts gave different bytes"):
+        with pytest.raises(NondeterminismError, match="toy: two attempts gave different content"):
             _perform(call_of(tmp_path, attempt))
         for shard in committed.shards:
             storage.verify_file(tmp_path / shard.path, shard.hash)
     assert not list(tmp_path.rglob(f"{storage.TEMP_MARK}*"))
+
+
+def test_a_second_attempt_may_be_compressed_otherwise(tmp_path: Path) -> None:
+    """Equal values in other bytes: the file and its record are those of the later attempt."""
+
+    def packed(level: bytes) -> Callable[..., Result]:
+        return lambda job, inputs: Result((Output("toy/0", b"at level " + level, "c" * 32),))
+
+    first = _perform(call_of(tmp_path, packed(b"1"))).record
+    second = _perform(call_of(tmp_path, packed(b"2"))).record
+    assert first is not None
+    assert second is not None
+    assert first.shards[0].hash != second.shards[0].hash
+    storage.verify_file(tmp_path / "toy/0", second.shards[0].hash)
+    assert read_record(tmp_path / "journal/records/toy/0.json") == second
 
 
 def test_an_error_after_the_first_output_commits_nothing(tmp_path: Path) -> None:

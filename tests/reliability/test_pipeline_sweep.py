@@ -22,11 +22,14 @@ Sweep = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.timeout(600)
-def test_every_seventeenth_fault_point(sweep: Sweep, collection: Any, chaos_seed: int) -> None:
+def test_every_seventeenth_fault_point(
+    sweep: Sweep, collection: Any, clean: Any, chaos_seed: int
+) -> None:
     result = sweep(
         "pipeline", "--config", collection.config, "--every", 17, "--offset", chaos_seed % 17
     )
     assert result["bad"] == []
+    assert result["clean"] == clean.tree_hash
     assert result["kills"] >= result["points"] // 17
     assert {f"task.start.{stage}" for stage in STAGES} <= set(result["names"])
 
@@ -84,9 +87,10 @@ def test_every_fault_point_of_every_stage(sweep: Sweep, every_stage: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_fault_point(sweep: Sweep, collection: Any) -> None:
+def test_every_fault_point(sweep: Sweep, collection: Any, clean: Any) -> None:
     result = sweep("pipeline", "--config", collection.config, "--every", 1)
     assert result["bad"] == []
+    assert result["clean"] == clean.tree_hash
     assert result["kills"] == result["points"]
 
 

@@ -1,10 +1,14 @@
-"""Undo the filters of a chunk without the HDF5 library: fletcher32, deflate, shuffle.
+"""The filters of a chunk without the HDF5 library: shuffle, deflate, fletcher32.
 
-libdeflate reads a deflate stream 2.5 to 3 times as fast as the zlib inside HDF5, and only into as
-much memory as a chunk has. Filters are undone in the reverse of the order they were applied in.
+libdeflate compresses and reads. Its output is a function of the input, the level and its version;
+that of isal, which earlier versions used, also depended on where the process had its memory
+(docs/guarantees.md). It reads a deflate stream 2.5 to 3 times as fast as the zlib inside HDF5, and
+only into as much memory as a chunk has. Filters are undone in the reverse of the order they were
+applied in.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import deflate
 import h5py
@@ -15,11 +19,30 @@ from pipeline.hdf5.checksum import fletcher32
 
 Bytes = npt.NDArray[np.uint8]
 
+DEFLATE_LEVEL = 1
+
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 FLETCHER32 = h5py.h5z.FILTER_FLETCHER32
 KNOWN = frozenset({DEFLATE, SHUFFLE, FLETCHER32})
 _ZLIB_HEADER, _ADLER = 2, 4
 _CHECKSUM = 4
+
+
+def compress(chunk: bytes | npt.NDArray[Any]) -> bytes:
+    """A chunk (C-contiguous) as the zlib stream that HDF5's gzip filter reads."""
+    return bytes(deflate.zlib_compress(chunk, DEFLATE_LEVEL))
+
+
+def shuffle(block: npt.NDArray[Any]) -> Bytes:
+    """The bytes of a C-contiguous block as HDF5's shuffle filter orders them: the first byte of
+    every value, then the second of every value, and so on."""
+    planes = block.reshape(-1).view(np.uint8).reshape(-1, block.itemsize).T
+    return np.ascontiguousarray(planes)
+
+
+def append_checksum(stored: bytes) -> bytes:
+    """A filtered chunk with its fletcher32, little-endian, behind it."""
+    return stored + fletcher32(stored).to_bytes(_CHECKSUM, "little")
 
 
 class DamagedChunk(ValueError):
