@@ -30,10 +30,10 @@ KEPT = -1
 COMPARED = 256
 """Kept documents of one bucket that a later member is compared with. Only the bucket of one band
 made by boilerplate, which holds more, is cut short; true duplicates meet in other bands too."""
-DOUBTFUL_READS = 8
-"""Pairs of one document that are read although their estimate is below the threshold. Only pages of
-one template have more such candidates; pairs estimated at the threshold and above are always read.
-"""
+DOUBTFUL_READS = 32
+"""Pairs of one document that are read although their estimate is below the threshold: those with
+the highest estimates. Only pages of one template have more such candidates; pairs estimated at the
+threshold and above are always read."""
 MARGIN_SIGMAS = 4.5
 """A pair is rejected unread when its estimate is this many standard deviations below threshold."""
 
@@ -186,16 +186,37 @@ class _State:
         )  # fmt: skip
 
 
-_DOCUMENT, _NEXT, _COUNT, _ASKED, _WAITING, _DOUBTFUL = range(6)
-_COMPARED, _REJECTED, _READ, _READ_IN_VAIN, _CUT_SHORT, _PLACES = range(6, 12)
+_DOCUMENT, _NEXT, _COUNT, _ASKED, _WAITING, _LEVEL, _QUOTA = range(7)
+_COMPARED, _REJECTED, _READ, _READ_IN_VAIN, _CUT_SHORT, _PLACES = range(7, 13)
 
 
 @kernel
-def _estimate(a_P: Signatures, b_P: Signatures) -> float:
+def _equal_cells(a_P: Signatures, b_P: Signatures) -> int:
     equal = 0
     for p in range(a_P.shape[0]):
         equal += 1 if a_P[p] == b_P[p] else 0
-    return float(equal / a_P.shape[0])
+    return equal
+
+
+@kernel
+def _limit_reads(d: int, signatures: Signatures, limits: F64, candidates: I64, place: I64) -> None:
+    """Which doubtful candidates of d are read: all that agree with it in more than place[_LEVEL]
+    cells, and the first place[_QUOTA] of those that agree in just as many."""
+    place[_LEVEL] = -1
+    if place[_COUNT] <= DOUBTFUL_READS:
+        return
+    cells = signatures.shape[1]
+    candidates_by_cells = np.zeros(cells + 1, np.int64)
+    for k in candidates[: place[_COUNT]]:
+        equal = _equal_cells(signatures[d], signatures[k])
+        if limits[1] <= equal / cells < limits[0]:
+            candidates_by_cells[equal] += 1
+    place[_QUOTA] = DOUBTFUL_READS
+    for level in range(cells, -1, -1):
+        if candidates_by_cells[level] > place[_QUOTA]:
+            place[_LEVEL] = level
+            return
+        place[_QUOTA] -= candidates_by_cells[level]
 
 
 @kernel
@@ -245,7 +266,8 @@ def _judge(
     """The first candidate from place[_NEXT] on that is a duplicate of d; -1: none, -2: read it."""
     while place[_NEXT] < place[_COUNT]:
         k = candidates[place[_NEXT]]
-        similarity = _estimate(signatures[d], signatures[k])
+        equal = _equal_cells(signatures[d], signatures[k])
+        similarity = equal / signatures.shape[1]
         place[_COMPARED] += 1
         same = (found.shared[k] & masks[1]) != np.uint64(0) and similarity == 1.0
         if same:
@@ -255,8 +277,10 @@ def _judge(
         if similarity >= limits[0] and not reading:
             return int(k)
         if reading and similarity >= limits[1]:
-            place[_DOUBTFUL] += 1 if similarity < limits[0] else 0
-            if similarity >= limits[0] or place[_DOUBTFUL] <= DOUBTFUL_READS:
+            if similarity >= limits[0] or equal > place[_LEVEL]:
+                return -2
+            if equal == place[_LEVEL] and place[_QUOTA] > 0:
+                place[_QUOTA] -= 1
                 return -2
             place[_CUT_SHORT] += 1
         else:
@@ -274,8 +298,8 @@ def _advance(
 
     limits: threshold, and the estimate below which nothing is read; masks: channels that are sure,
     and channels of equal text. place: the document, its next candidate, their number (-1: not yet
-    collected), the candidate asked about, whether its similarity is the `answer`, doubtful pairs
-    that were read; then what is counted.
+    collected), the candidate asked about, whether its similarity is the `answer`, what
+    `_limit_reads` set; then what is counted.
     """
     while place[_DOCUMENT] < len(origin):
         d = place[_DOCUMENT]
@@ -292,7 +316,8 @@ def _advance(
         elif origin[d] == NEW:
             place[_COUNT] = _collect(d, memberships, lists, found, candidates, place)
             place[_NEXT] = 0
-            place[_DOUBTFUL] = 0
+            if reading:
+                _limit_reads(d, signatures, limits, candidates, place)
         if origin[d] == NEW and chosen < 0:
             chosen = _judge(d, signatures, reading, limits, masks, found, candidates, place)
         if chosen == -2:
@@ -302,7 +327,8 @@ def _advance(
         if chosen >= 0:
             found.representative[d] = chosen
             found.channels[d] = found.shared[chosen]
-            found.estimate[d] = _estimate(signatures[d], signatures[chosen])
+            equal = _equal_cells(signatures[d], signatures[chosen])
+            found.estimate[d] = equal / signatures.shape[1]
         elif origin[d] != OLD_DROPPED:
             _keep(d, memberships, lists)
         place[_DOCUMENT] += 1

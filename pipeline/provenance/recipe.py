@@ -11,12 +11,14 @@ _VERIFIED = {"exact": "exact", "estimate": "estimated"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """The preset; `verify` and `threshold` as in the config (empty and None: not recorded)."""
+    """The preset; `verify` and `threshold` as in the config (empty and None: not recorded); how
+    often comparisons were cut short."""
 
     preset: Preset
     key: str
     verify: str
     threshold: float | None
+    cut_short: int = 0
 
     @property
     def words(self) -> str:
@@ -29,6 +31,8 @@ class Recipe:
         elif self.preset.bands and self.threshold is not None:
             kind = _VERIFIED.get(self.verify, self.verify)
             parts.append(f"a duplicate from {kind} J = {self.threshold:g}")
+        if self.cut_short:
+            parts.append(f"comparisons of templated pages cut short {self.cut_short:,} times")
         return "; ".join(parts)
 
 
@@ -39,7 +43,8 @@ def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
         return None
     settings = signatures.fields["settings"]
     rules = clusters.fields["settings"] if clusters else {}
+    left_out = sum(task.counters.get("cut_short", 0) for task in clusters.tasks) if clusters else 0
     return Recipe(
         Preset(**settings["preset"]), settings["key"], rules.get("verify", ""),
-        rules.get("threshold"),
+        rules.get("threshold"), left_out,
     )  # fmt: skip

@@ -224,4 +224,4 @@ def cluster_stage(
             inputs += own.signatures
         tasks.append(Task(f"clusters {index}", job, inputs, stop - start))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
-    return Stage("clusters", 1, _clusters, tuple(tasks), settings)
+    return Stage("clusters", 2, _clusters, tuple(tasks), settings)

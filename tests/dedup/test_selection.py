@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup import clusters
-from dedup.clusters import COMPARED, KEPT, Memberships, Rules, collapse, grouped, select
+from dedup.clusters import (
+    COMPARED,
+    DOUBTFUL_READS,
+    KEPT,
+    Memberships,
+    Rules,
+    collapse,
+    grouped,
+    select,
+)
 
 CELLS = 16
 
@@ -168,3 +177,26 @@ def test_work_is_linear_in_the_size_of_a_bucket() -> None:
     assert (found.representative == KEPT).all()
     assert found.counts["compared"] == COMPARED * (COMPARED - 1) // 2 + 2 * COMPARED * COMPARED
     assert found.counts["cut_short"] == 2 * COMPARED - 1
+
+
+def test_of_many_doubtful_candidates_the_most_alike_are_read() -> None:
+    """Pages of one template, each a little below the threshold by estimate; one is a duplicate of
+    the last, and its estimate is higher than that of the others though its rank is not."""
+    pages, cells, duplicate = 3 * DOUBTFUL_READS, 128, 2 * DOUBTFUL_READS
+    signatures = np.zeros((pages + 1, cells), np.uint32)
+    for page in range(pages):
+        different = 27 if page == duplicate else 34
+        signatures[page, :different] = page + 1
+    member = np.arange(pages + 1, dtype=np.uint32)
+    zeros = np.zeros(pages + 1, np.int64)
+    memberships = grouped(member, zeros, zeros.astype(np.uint8), pages + 1)
+    read = []
+
+    def exact(a: int, b: int) -> float:
+        read.append((a, b))
+        return 0.81 if (a, b) == (pages, duplicate) else 0.5
+
+    found = select(memberships, signatures, Rules("exact", 0.8, cells), exact)
+    assert np.flatnonzero(found.representative != KEPT).tolist() == [pages]
+    assert found.representative[pages] == duplicate
+    assert [b for a, b in read if a == pages] == [*range(DOUBTFUL_READS - 1), duplicate]
