@@ -61,11 +61,12 @@ def _perform(call: _Call) -> _Done:
         for shard in call.task.inputs:
             inputs.path(shard)
         result = call.function(call.task.job, inputs)
-        shards = _publish(call, result.outputs)
+        with storage.confined(call.root):
+            shards = _publish(call, result.outputs)
+            record = TaskRecord(call.fingerprint, shards, dict(result.counters))
+            write_record(call.record_path, record)
     except InputError as error:
         return _Done(None, str(error))
-    record = TaskRecord(call.fingerprint, shards, dict(result.counters))
-    write_record(call.record_path, record)
     return _Done(record)
 
 

@@ -4,6 +4,9 @@ Publishing: bytes -> hash -> exclusive temporary file in the same directory -> w
 rename -> fsync of the directory. A path therefore holds its old content or its new content, never
 part of either. An fsync error abandons the attempt and is never retried: the kernel may have
 dropped the dirty pages (docs/guarantees.md).
+
+No file is written through a symbolic link of its own name. Inside `confined` neither is one written
+through a link in the place of a directory: each is opened from the one above it.
 """
 
 import contextlib
@@ -12,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +29,9 @@ from pipeline.core.errors import IntegrityError, ResourceError
 TEMP_MARK = ".tmp-"
 _READ_BLOCK = 1 << 22
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_confined: list[tuple[Path, str]] = []
+"""Directories that this process is confined to: as they were given, and as absolute paths."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +66,38 @@ def publish(
     `accept` is told size and hash before the file gets its name, and may raise to prevent it.
     Raises ResourceError when the disk is full or the directory is not writable.
     """
-    temp = path.parent / f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
-    try:
-        _make_directory(path.parent)
-        published = _write_durably(temp, pieces)
-        accept(published)
-        failpoint.hit("storage.publish.written")
-        os.replace(temp, path)
-        failpoint.hit("storage.publish.renamed")
-        sync_directory(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temp.unlink()
-        if isinstance(error, OSError):
-            raise _explain(error, path, size) from error
-        raise
+    with _explained(path, size), _opened(path.parent, create=True) as parent:
+        published = _publish(parent, path.name, pieces, accept)
     failpoint.hit("storage.publish.done")
     return published
 
 
-def _write_durably(temp: Path, pieces: Iterable[bytes | memoryview]) -> Published:
+def _publish(
+    parent: int, name: str, pieces: Iterable[bytes | memoryview],
+    accept: Callable[[Published], None],
+) -> Published:  # fmt: skip
+    temp = f"{TEMP_MARK}{name}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        published = _write_durably(parent, temp, pieces)
+        accept(published)
+        failpoint.hit("storage.publish.written")
+        os.replace(temp, name, src_dir_fd=parent, dst_dir_fd=parent)
+        failpoint.hit("storage.publish.renamed")
+        _sync(parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp, dir_fd=parent)
+        raise
+    return published
+
+
+def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview]) -> Published:
     digest, size = xxhash.xxh3_128(), 0
     torn = failpoint.hit("storage.publish.start")
-    with open(temp, "xb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(temp, flags, 0o666, dir_fd=parent), "wb") as file:
         if torn is not None:
             whole = b"".join(pieces)
             file.write(whole[: int(len(whole) * torn)])
@@ -97,6 +111,73 @@ def _write_durably(temp: Path, pieces: Iterable[bytes | memoryview]) -> Publishe
         failpoint.hit("storage.publish.fsync")
         os.fsync(file.fileno())
     return Published(size, digest.hexdigest())
+
+
+@contextlib.contextmanager
+def confined(directory: Path) -> Iterator[None]:
+    """Within the block this process writes and deletes nothing below `directory` through a symbolic
+    link: it raises IntegrityError. The directory itself may be reached through links."""
+    known = [(directory, form(directory)) for form in (os.path.abspath, os.path.realpath)]
+    _confined.extend(known)
+    try:
+        yield
+    finally:
+        for entry in known:
+            _confined.remove(entry)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path, create: bool = False) -> Iterator[int]:
+    """A descriptor of `directory`, which with `create` is made durably with its missing parents."""
+    top, names = _below_top(directory)
+    if create:
+        _make_directory(top)
+    handle = os.open(top, _DIRECTORY)
+    try:
+        for depth, name in enumerate(names):
+            below = _open_below(handle, name, top.joinpath(*names[: depth + 1]), create)
+            os.close(handle)
+            handle = below
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _below_top(directory: Path) -> tuple[Path, tuple[str, ...]]:
+    """The outermost directory around `directory` that this process is confined to, and the names
+    below it; without one, `directory` itself."""
+    absolute = os.path.abspath(directory)
+    around = [entry for entry in _confined if f"{absolute}/".startswith(f"{entry[1]}/")]
+    if not around:
+        return directory, ()
+    top, prefix = min(around, key=lambda entry: len(entry[1]))
+    return top, Path(absolute[len(prefix) + 1 :]).parts
+
+
+def _open_below(handle: int, name: str, path: Path, create: bool) -> int:
+    flags = _DIRECTORY | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, dir_fd=handle)
+    except FileNotFoundError:
+        if not create:
+            raise
+    except OSError:
+        _refuse_link(handle, name, path)
+        raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=handle)
+        _sync(handle)
+    return os.open(name, flags, dir_fd=handle)
+
+
+def _refuse_link(parent: int, name: str, path: Path) -> None:
+    """Raises IntegrityError when `name` is a symbolic link."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise IntegrityError(
+                f"{path}: a symbolic link; expected a file or directory of its own, as nothing is "
+                "written through links; delete the link, or move what it points to here"
+            )
 
 
 def _explain(error: OSError, path: Path, size: int) -> ResourceError:
@@ -126,8 +207,8 @@ def _explained(path: Path, size: int = 0) -> Iterator[None]:
 
 def make_directory(directory: Path) -> None:
     """Create `directory` and its missing parents, durably. Raises ResourceError."""
-    with _explained(directory):
-        _make_directory(directory)
+    with _explained(directory), _opened(directory, create=True):
+        pass
 
 
 def _make_directory(directory: Path) -> None:
@@ -142,24 +223,47 @@ def _make_directory(directory: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Make renames and removals inside `directory` durable."""
-    handle = os.open(directory, os.O_RDONLY)
+    with _opened(directory) as handle:
+        _sync(handle)
+
+
+def _sync(directory: int) -> None:
+    os.fsync(directory)
+
+
+@contextlib.contextmanager
+def open_file(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor of the file at `path`, opened with these flags of `os.open`. Raises
+    IntegrityError for a symbolic link, OSError."""
+    with _opened(path.parent) as parent:
+        try:
+            mode = flags | os.O_NOFOLLOW | os.O_CLOEXEC
+            handle = os.open(path.name, mode, 0o666, dir_fd=parent)
+        except OSError:
+            _refuse_link(parent, path.name, path)
+            raise
     try:
-        os.fsync(handle)
+        yield handle
     finally:
         os.close(handle)
 
 
 def append(path: Path, line: str) -> None:
     """Add one line to an append-only log (metrics, journal); creates the file when needed."""
-    with _explained(path, len(line) + 1), open(path, "a", encoding="utf-8") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with (
+        _explained(path, len(line) + 1),
+        open_file(path, flags) as handle,
+        open(handle, "a", encoding="utf-8", closefd=False) as file,
+    ):
         file.write(line + "\n")
 
 
 def truncate(path: Path, size: int) -> None:
     """Cut a log back to its first `size` bytes, durably."""
-    with _explained(path), open(path, "r+b") as file:
-        file.truncate(size)
-        os.fsync(file.fileno())
+    with _explained(path), open_file(path, os.O_WRONLY) as handle:
+        os.ftruncate(handle, size)
+        os.fsync(handle)
 
 
 def verify_file(path: Path, expected: str) -> None:
@@ -190,30 +294,46 @@ def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
 
 
 def remove(path: Path) -> None:
-    """Delete a file if it is there, durably."""
-    if path.exists():
-        with _explained(path):
+    """Delete a file, or a symbolic link in its place, if it is there; durably."""
+    with _explained(path), _parent_of(path) as parent:
+        if parent is not None:
             failpoint.hit("storage.remove")
-            path.unlink()
-            sync_directory(path.parent)
+            os.unlink(path.name, dir_fd=parent)
+            _sync(parent)
 
 
 def remove_tree(directory: Path) -> None:
-    """Delete a directory and all below it, if it is there."""
-    if directory.exists():
-        with _explained(directory):
+    """Delete a directory and all below it, if it is there. Raises IntegrityError for a symbolic
+    link in its place."""
+    with _explained(directory), _parent_of(directory) as parent:
+        if parent is not None:
+            _refuse_link(parent, directory.name, directory)
             failpoint.hit("storage.remove")
-            shutil.rmtree(directory)
-            sync_directory(directory.parent)
+            shutil.rmtree(directory.name, dir_fd=parent)
+            _sync(parent)
+
+
+@contextlib.contextmanager
+def _parent_of(path: Path) -> Iterator[int | None]:
+    """A descriptor of the directory around `path`; None where `path` is not there."""
+    with contextlib.ExitStack() as stack:
+        try:
+            parent = stack.enter_context(_opened(path.parent))
+            os.stat(path.name, dir_fd=parent, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            parent = None
+        yield parent
 
 
 def sweep_temps(directory: Path) -> int:
     """Delete leftovers of interrupted publishing below `directory`; returns how many."""
     swept = 0
-    for path in directory.rglob(f"{TEMP_MARK}*"):
-        with _explained(path):
-            path.unlink(missing_ok=True)
-        swept += 1
+    for _, _, files, handle in os.fwalk(directory) if directory.is_dir() else ():
+        for name in files:
+            if name.startswith(TEMP_MARK):
+                with _explained(directory), contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=handle)
+                swept += 1
     return swept
 
 

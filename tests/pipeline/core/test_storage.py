@@ -86,9 +86,9 @@ def test_everything_is_synced_before_and_after_the_rename(
         order.append("sync directory" if name.is_dir() else "sync file")
         fsync(handle)
 
-    def note_replace(source: Path, target: Path) -> None:
+    def note_replace(source: str, target: str, **directories: int) -> None:
         order.append("rename")
-        replace(source, target)
+        replace(source, target, **directories)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "replace", note_replace)

@@ -81,7 +81,7 @@ def _no_file_fsync() -> None:
 
 
 def _no_directory_fsync() -> None:
-    storage.sync_directory = lambda directory: None
+    storage._sync = lambda directory: None
 
 
 def _trust_existence() -> None:

@@ -25,17 +25,17 @@ class Disk:
 
     def fsync(self, handle: int) -> None:
         self._fsync(handle)
-        name = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        name = _path(handle)
         if name.is_dir():
             self._pending = [r for r in self._pending if r.target.parent != name]
         else:
             self._synced.add(_stamp(os.fstat(handle)))
 
-    def replace(self, source: Path, target: Path) -> None:
-        target = target.resolve()
-        stamp = _stamp(os.stat(source))
+    def replace(self, source: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        target = _path(dst_dir_fd) / name
+        stamp = _stamp(os.stat(source, dir_fd=src_dir_fd))
         before = target.read_bytes() if target.exists() else None
-        self._replace(source, target)
+        self._replace(source, name, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         self._pending.append(_Rename(target, before))
         self._unsynced.pop(target, None)
         if stamp not in self._synced:
@@ -52,6 +52,10 @@ class Disk:
                 rename.target.unlink(missing_ok=True)
             else:
                 rename.target.write_bytes(rename.before)
+
+
+def _path(handle: int) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{handle}"))
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
