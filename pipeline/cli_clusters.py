@@ -65,9 +65,11 @@ def inspect(
     for a reason, with --dropped."""
     from pipeline.provenance.inspect import Filters, inspect_cluster
     from pipeline.provenance.inspect import inspect as inspect_run
+    from pipeline.provenance.origin import texts_home
     from pipeline.show_clusters import show_cluster, show_clusters
     from pipeline.terminal import print_json
 
+    directory = texts_home(directory)
     if dropped:
         return _inspect_dropped(directory, dropped, source, top, as_json)
     filters = Filters(source, kind, min_jaccard, max_jaccard)

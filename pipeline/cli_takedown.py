@@ -45,6 +45,12 @@ def takedown(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="with forget-set: where it is written")
     ] = None,
+    texts_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="directory of the claim's texts [default: that of the claim]"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take documents down: list them with all siblings, rows, steps and stored copies, or remove
@@ -60,8 +66,8 @@ def takedown(
     if mode not in _MODES:
         raise ConfigError(f"--mode {mode}: expected one of {', '.join(_MODES)}")
     wanted = Wanted(
-        load_claim(claim), run, tuple(train or ()), tuple(export or ()), apply, mode, by,
-        _day(on), out, as_json,
+        load_claim(claim, texts_from), run, tuple(train or ()), tuple(export or ()), apply, mode,
+        by, _day(on), out, as_json,
     )  # fmt: skip
     run_command(wanted)
 

@@ -187,7 +187,10 @@ def _range(tokens: str) -> tuple[int, int]:
 
 def _found(directory: Path, asked: _Asked, registry: Path | None) -> "FoundDocuments":
     from pipeline.provenance import find_documents as find
+    from pipeline.provenance.origin import texts_home
 
+    if asked.document is None:
+        directory = texts_home(directory)
     if asked.document is not None:
         return find.find_named(directory, asked.document)
     if asked.work is not None:

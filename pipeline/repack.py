@@ -22,6 +22,7 @@ from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.pack_streams import pack_streams
 from pipeline.preparation import Manifest
 from pipeline.progress import Progress
+from pipeline.provenance.origin import ORIGIN
 from pipeline.run_directory import commit, hold_and_run, read_finished
 from pipeline.runner import Runner, manifest_path
 from pipeline.stage import Stage
@@ -91,7 +92,8 @@ def repack(
     def attempt(removed: frozenset[str]) -> Manifest:
         journal = Journal(out)
         with executor(workers, size) as where:
-            journal.event("run", config=run.name, story=STORY, workers=where.workers)
+            at = {ORIGIN: str(run.directory)}
+            journal.event("run", config=run.name, story=STORY, workers=where.workers, **at)
             runner = Runner(out, where, journal, progress, removed)
             stages = _tell(run, config, runner)
             commit(out, (run.name, STORY), stages, runner.removed)

@@ -44,6 +44,7 @@ def show(found: Explanation, lines: int | None, as_json: bool) -> None:
 def _as_json(found: Explanation, rows: Sequence[Row], total: int) -> dict[str, Any]:
     value = asdict(found)
     del value["texts"]
+    value["origin"] = str(found.origin) if found.origin else None
     recipe = {"words": found.recipe.words, **value["recipe"]} if found.recipe else None
     return {**value, "recipe": recipe, "rows": [asdict(row) for row in rows], "rows_total": total}
 
@@ -64,6 +65,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
         ("text", _about_text(found)),
         ("tokens", f"{r.tokens:,}" if r.tokens else ""),
         ("excerpt", found.excerpt),
+        ("packed from", str(found.origin or "")),
         ("run", "" if found.finished else "not finished: there are no tokens and no rows yet"),
     ]
 

@@ -16,6 +16,7 @@ from pipeline.core import ids
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.provenance.cluster_table import rows_of
 from pipeline.provenance.masked import takedowns_of
+from pipeline.provenance.origin import texts_home
 from pipeline.provenance.quarantined import QUARANTINED
 from pipeline.provenance.recipe import Recipe, recipe_of
 from pipeline.provenance.records import Place, Record, RunRecords, readable
@@ -64,7 +65,8 @@ class Explanation:
 
     `decision_reason` is the sentence of the rule that decided, `decision_of` the key of the
     document of the same cluster whose decision this one has taken over (empty: its own);
-    `taken_down` names the takedowns that took the document out of the data set; `excerpt`
+    `taken_down` names the takedowns that took the document out of the data set; `origin` is the run
+    that all this is from, where the one asked about was packed from its tokens; `excerpt`
     is filled for a record that never became a document; `in_quarantine` says that its text stands
     in quarantine/, where `prep quarantine show` shows it; `kept_by` is what stands for it,
     `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
@@ -77,6 +79,7 @@ class Explanation:
     decision_reason: str
     decision_of: str
     taken_down: tuple[str, ...]
+    origin: Path | None
     evidence: tuple[Evidence, ...]
     excerpt: str
     in_quarantine: bool
@@ -90,8 +93,12 @@ class Explanation:
 
 def explain(directory: Path, wanted: str, most: int | None = None) -> Explanation:
     """Explain the document `wanted` (see `RunRecords.find`); lists at most `most` documents it
-    stands for. Raises InputError for an unknown or ambiguous one, IntegrityError for damaged files.
+    stands for. Of a repacked run the run it was packed from is asked.
+
+    Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
+    for damaged files.
     """
+    asked, directory = directory, texts_home(directory)
     records = RunRecords(directory)
     record = records.find(wanted)
     key = bytes.fromhex(record.place.key)
@@ -105,7 +112,8 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
         finished=records.finished,
         decision_reason=decision.get("reason", ""),
         decision_of=(decision.get("propagated_from") or b"").hex(),
-        taken_down=takedowns_of(directory, key),
+        taken_down=takedowns_of(asked, key),
+        origin=None if asked == directory else directory,
         evidence=evidence_of(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         in_quarantine=record.state == QUARANTINED and key not in records.texts([key], 1),

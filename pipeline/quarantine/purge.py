@@ -90,7 +90,7 @@ def purge(
     )
     plan = Plan(
         run, _claim(directory, names, older_than, by, today), taken, 0, (), (), (), (),
-        stored_copies(run, taken), outside_copies(run, taken, (), ()),
+        stored_copies(run, taken), outside_copies(taken, (), ()),
     )  # fmt: skip
     return apply(plan, SignOff(by, today, PURGE))
 

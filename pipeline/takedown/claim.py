@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.core.config_model import FrozenModel, parse
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, printable
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import hash_bytes
 from pipeline.core.strict_yaml import load
@@ -23,7 +23,7 @@ class What(FrozenModel):
     documents: tuple[str, ...] = Field((), description="document keys, FILE:LINE, or FILE")
     sources: tuple[str, ...] = Field((), description="source labels: all their documents")
     urls: tuple[str, ...] = Field((), description="beginnings of addresses in a record's meta")
-    texts: tuple[str, ...] = Field((), description="files with the text of a work")
+    texts: tuple[str, ...] = Field((), description="files with the text of a work, below the claim")
 
     @field_validator("urls")
     @classmethod
@@ -69,18 +69,35 @@ class LoadedClaim:
     digest: str
 
 
-def load_claim(path: Path) -> LoadedClaim:
-    """Read a claim. Raises ConfigError with file, line and key; InputError for a text that cannot
-    be read, is not UTF-8 or is larger than 64 MiB."""
+def load_claim(path: Path, texts_from: Path | None = None) -> LoadedClaim:
+    """Read a claim, and its texts from below `texts_from` (default: the claim's own directory).
+
+    Raises ConfigError with file, line and key; InputError for a text that is not below that
+    directory once links are resolved, cannot be read, is not UTF-8 or is larger than 64 MiB.
+    """
     claim = parse(Claim, load(path))
-    texts = tuple((name, _text(path.parent / name)) for name in claim.what.texts)
+    directory = path.parent if texts_from is None else texts_from
+    texts = tuple((name, _text(_place(directory, name))) for name in claim.what.texts)
     digests = [hash_bytes(text.encode()) for _, text in texts]
     value = {"claim": claim.model_dump(mode="json"), "texts": digests}
     return LoadedClaim(claim, texts, fingerprint_of(value))
 
 
+def _place(directory: Path, name: str) -> Path:
+    """A claim comes from outside: it names no file of this machine but those put next to it."""
+    path = (directory / name).resolve()
+    if not path.is_relative_to(directory.resolve()):
+        raise InputError(
+            f"what.texts: {printable(name)}: not below {directory}; put the text there, or name "
+            "the directory of the texts with --texts-from"
+        )
+    return path
+
+
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: expected a file with a text; named by what.texts")
         size = path.stat().st_size
         if size > MOST_TEXT_BYTES:
             raise InputError(f"{path}: {size:,} bytes; expected a text of at most 64 MiB")

@@ -107,10 +107,20 @@ def _pages(run: RunTables, keys: pa.Array) -> list[Copy]:
 
 
 def outside_copies(
-    run: RunTables, taken: pa.Table, model_dirs: Sequence[Path], exports: Sequence[Path]
-) -> tuple[Outside, ...]:
-    """Raw shards with the lines in them, weights, exports, and what nobody can list."""
+    taken: pa.Table, model_dirs: Sequence[Path], exports: Sequence[Path],
+    has_origin: bool = False,
+) -> tuple[Outside, ...]:  # fmt: skip
+    """Raw shards with the lines in them, weights, exports, the run that a repacked one was packed
+    from, and what nobody can list."""
     found = [*_raw_shards(taken)]
+    if has_origin:
+        found.append(
+            Outside(
+                "texts", "", (),
+                "this run was packed from the tokens of another, which has the texts; apply the "
+                "claim there too",
+            )
+        )  # fmt: skip
     for model_dir in model_dirs:
         found.append(
             Outside(

@@ -14,12 +14,13 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.exposure import trace_documents
+from pipeline.provenance.origin import texts_home
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.copies import Copy, Outside, outside_copies, stored_copies
 from pipeline.takedown.places import ShardPlaces, find_places
 from pipeline.takedown.record import keys_taken, read_takedowns
 from pipeline.takedown.resolve import Told, resolve
-from pipeline.takedown.run_tables import RunTables
+from pipeline.takedown.run_tables import RunTables, open_run
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -121,9 +122,11 @@ def make_plan(
     run: RunTables, loaded: LoadedClaim, model_dirs: Sequence[Path] = (),
     exports: Sequence[Path] = (),
 ) -> Plan:  # fmt: skip
-    """Work a claim out. Raises InputError when it names nothing in the run, for unknown documents,
-    and for a model_dir of no training run on this data."""
-    resolved = resolve(run, loaded)
+    """Work a claim out; on a repacked run with what the run it was packed from knows. Raises
+    InputError when it names nothing in the run, for unknown documents, for a model_dir of no
+    training run on this data, and for texts, addresses or works when that other run is lost."""
+    home = _home(run, loaded)
+    resolved = resolve(home, loaded)
     before = keys_taken(run.directory, read_takedowns(run.directory))
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
     taken = resolved.taken.filter(fresh)
@@ -137,8 +140,20 @@ def make_plan(
     return Plan(
         run, loaded, taken, len(resolved.taken) - len(taken), resolved.told, resolved.nothing,
         splits, tuple(_exposed(run, taken, model_dirs)), stored_copies(run, taken),
-        outside_copies(run, taken, model_dirs, exports),
+        outside_copies(taken, model_dirs, exports, has_origin=home is not run),
     )  # fmt: skip
+
+
+def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
+    """Where the claim is looked up; documents and sources are in every run's own tables."""
+    try:
+        home = texts_home(run.directory)
+    except InputError:
+        what = loaded.claim.what
+        if what.texts or what.urls or what.works:
+            raise
+        return run
+    return run if home == run.directory else open_run(home)
 
 
 def gone_and_tokens(run: RunTables, docs: I64) -> tuple[Mask, I64]:

@@ -19,6 +19,7 @@ from pipeline.provenance.masked import text_of_work
 from pipeline.provenance.records import readable
 from pipeline.provenance.siblings import Sibling, find_siblings
 from pipeline.takedown.claim import LoadedClaim
+from pipeline.takedown.record import read_takedowns
 from pipeline.takedown.run_tables import RunTables, key_array
 from pipeline.takedown.texts import Passages, same_text
 
@@ -87,6 +88,7 @@ def resolve(run: RunTables, loaded: LoadedClaim) -> Resolved:
         if name not in ("urls", "texts"):
             _FINDERS[name](run, item, found)
     _search_shards(run, loaded, found)
+    _add_taken_before(run, loaded, found)
     _close(run, found)
     told = [Told(key.hex(), why) for key, why in sorted(found.told.items())]
     return Resolved(_table(run, found), tuple(told), tuple(found.nothing))
@@ -153,6 +155,12 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
         return
     passages = Passages([text for _, text in texts]) if texts else None
     hits = dict.fromkeys([*urls, *(name for name, _ in texts)], 0)
+    if next(run.text_shards(), None) is None:
+        raise InputError(
+            f"{run.directory}: no documents/: the texts were deleted, so {_named(loaded)} of the "
+            "claim cannot be looked for; name documents or sources, or let `prep run` read the raw "
+            "shards again"
+        )
     for table in run.text_shards():
         for url in urls:
             rows = _with_address(table["meta"], url)
@@ -171,6 +179,24 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
                 found.told.setdefault(table["doc_key"][passage.row].as_py(), why)
                 hits[name] += 1
     found.nothing += [item for item, count in hits.items() if not count]
+
+
+def _named(loaded: LoadedClaim) -> str:
+    return " and ".join(name for name in ("urls", "texts") if getattr(loaded.claim.what, name))
+
+
+def _add_taken_before(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
+    """What this very claim took from the run before: their texts are gone, nothing finds them."""
+    for takedown in read_takedowns(run.directory):
+        if takedown.value["claim_digest"] != loaded.digest:
+            continue
+        found.nothing.clear()
+        taken = takedown.documents(run.directory)
+        place = pc.index_in(run.documents["doc_key"], taken["doc_key"].combine_chunks())
+        for row in np.flatnonzero(place.is_valid()).tolist():
+            why = taken.slice(place[row].as_py(), 1).to_pylist()[0]
+            reason = (why["role"], why["because"], why["via"], why["similarity"])
+            found.because.setdefault(row, reason)
 
 
 def _add_shard_rows(run: RunTables, found: _Found, table: pa.Table, rows: I64, why: str) -> int:
