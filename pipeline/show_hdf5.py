@@ -11,8 +11,9 @@ from pipeline.terminal import print_facts, print_json, print_line
 def show_foreign(report: ForeignReport, as_json: bool) -> None:
     """Print it. Raises IntegrityError when anything is wrong, so that the exit code tells."""
     if as_json:
-        findings = [{**asdict(finding), "why": finding.why} for finding in report.findings]
-        value = {**vars(report), "directory": str(report.directory), "findings": findings}
+        lists = {"findings": report.findings, "notes": report.notes}
+        plain = {k: [{**asdict(f), "why": f.why} for f in found] for k, found in lists.items()}
+        value = {**vars(report), "directory": str(report.directory), **plain}
         print_json(value)
     else:
         _print(report)
@@ -37,9 +38,10 @@ def _print(report: ForeignReport) -> None:
     ])  # fmt: skip
     for line in report.not_checked:
         print_line(f"not checked: {line}")
-    for finding in report.findings:
-        print_line(f"wrong  {_place(finding)}{finding.what}")
-        print_line(f"       {finding.why}")
+    for mark, listed in (("note ", report.notes), ("wrong", report.findings)):
+        for finding in listed:
+            print_line(f"{mark}  {_place(finding)}{finding.what}")
+            print_line(f"       {finding.why}")
     if not report.findings:
         print_line("nothing wrong was found")
 

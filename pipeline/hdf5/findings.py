@@ -22,7 +22,8 @@ WHY = {
     "other (Model Zoo 2.4 and later without split_text_to_tokenize)",
     "windows": "the token between two rows is never a label: windows step MSL + 1 instead of MSL "
     "(Model Zoo 2.4 and later)",
-    "repeated": "repeated rows are learnt by heart; files are often copied or written twice",
+    "copied": "its rows are learnt by heart; a file was copied or written twice: delete one",
+    "repeated": "some text is there twice, as licences are; `prep dedup` finds documents like it",
     "lineage": "the record of which document a token came from does not fit the tokens",
     "lost": "tokens of documents are missing or there twice",
 }

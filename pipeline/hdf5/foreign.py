@@ -25,6 +25,9 @@ ENOUGH_LABELS = 32_768
 to a few thousand tokens."""
 
 
+_NAMED = 5
+"""Subdirectories that a message names."""
+
 _SECONDS_TO_BEGIN = 120.0
 _COMMAND = ("-m", "pipeline.hdf5.foreign_child")
 
@@ -41,7 +44,7 @@ class Limits:
 class ForeignReport:
     """What a directory holds (sums over the files that could be read), and what is wrong with it.
 
-    `not_checked` says what could not be told and why.
+    `notes` are worth knowing and not wrong; `not_checked` says what could not be told and why.
     """
 
     directory: Path
@@ -53,6 +56,7 @@ class ForeignReport:
     eos_id: int | None = None
     facts: dict[str, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
 
 
@@ -76,7 +80,9 @@ def check_directory(
     report.vocab_size = vocab_size if vocab_size is not None else params.number("vocab_size")
     report.eos_id = eos_id if eos_id is not None else params.number("eos_id")
     if not paths:
-        report.findings.append(Finding("", "no_files", f"no *{SHARD_SUFFIX} files in it"))
+        below = sorted({p.parent.name for p in root.glob(f"*/*{SHARD_SUFFIX}")})
+        hint = f"; name one of its directories: {', '.join(below[:_NAMED])}" if below else ""
+        report.findings.append(Finding("", "no_files", f"no *{SHARD_SUFFIX} files in it{hint}"))
         return report
     answers = _Child(root, params, report, limits).examine([path.name for path in paths])
     _add_up(report, params, answers, whole=directory.is_dir())
@@ -109,6 +115,8 @@ class _Child:
                     problem = answer["problem"]
                 else:
                     self.report.findings += [Finding(**f) for f in answer["across"]]
+                    self.report.notes += [Finding(**f) for f in answer["notes"]]
+                    self.report.not_checked += answer["not_checked"]
                     return answers
             if begun not in left:
                 raise InputError(f"the process that reads foreign files ended: {problem}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_file import FileReport, examine
@@ -43,8 +44,14 @@ def main() -> None:
         facts = {k: v for k, v in vars(report.facts).items() if k != "hashes"}
         findings = [asdict(finding) for finding in report.findings]
         _say({"file": name, "shapes": report.shapes, "facts": facts, "findings": findings})
-    across = [*repeated_rows(reports), *_lost(reports)]
-    _say({"across": [asdict(finding) for finding in across]})
+    across, notes, not_checked = _lost(reports), [], []
+    if sum(len(report.facts.hashes) // 8 for report in reports) > MOST_HASHED_ROWS:
+        not_checked.append(f"repeated rows: more than {MOST_HASHED_ROWS:,} rows")
+    else:
+        across = [*copied_files(reports), *across]
+        notes = repeated_rows(reports)
+    found = {"across": across, "notes": notes}
+    _say({k: [asdict(f) for f in v] for k, v in found.items()} | {"not_checked": not_checked})
 
 
 def _address_space() -> int:
@@ -59,10 +66,8 @@ def _say(value: Any) -> None:
 
 
 def repeated_rows(reports: Sequence[FileReport]) -> list[Finding]:
-    """Rows with the very input ids of an earlier row."""
-    hashes = np.frombuffer(b"".join(report.facts.hashes for report in reports), np.uint64)
-    if len(hashes) > MOST_HASHED_ROWS:
-        return []
+    """Rows with the very input ids of an earlier row: text that is there twice, as much text is."""
+    hashes = np.concatenate([np.zeros(0, np.uint64), *map(_hashes, reports)])
     order = np.argsort(hashes, kind="stable")
     same = hashes[order][1:] == hashes[order][:-1]
     again = np.sort(order[1:][same])
@@ -71,10 +76,34 @@ def repeated_rows(reports: Sequence[FileReport]) -> list[Finding]:
     first = int(again[0])
     for report in reports:
         if first < report.facts.rows:
-            what = "input ids of an earlier row again"
+            what = "the input ids of an earlier row"
             return [Finding(report.name, "repeated", what, first, len(again))]
         first -= report.facts.rows
     return []
+
+
+def copied_files(reports: Sequence[FileReport]) -> list[Finding]:
+    """Files of which another one has every row: the same file under another name, or rows that were
+    written twice. One row alone may be a natural repeat, unless it is all of both files."""
+    rows = [np.unique(_hashes(report)) for report in reports]
+    found = []
+    for number, own in enumerate(rows):
+        for other, known in enumerate(rows):
+            if other == number or not np.isin(own[:1], known).any():
+                continue
+            is_same = np.array_equal(_hashes(reports[number]), _hashes(reports[other]))
+            is_within = is_same or (len(own) > 1 and bool(np.isin(own, known).all()))
+            if is_within and (other < number or len(known) > len(own)):
+                what = "the same content as" if is_same else "all of its rows are in"
+                what += f" {reports[other].name}"
+                count = reports[number].facts.rows
+                found.append(Finding(reports[number].name, "copied", what, count=count))
+                break
+    return found
+
+
+def _hashes(report: FileReport) -> npt.NDArray[np.uint64]:
+    return np.frombuffer(report.facts.hashes, np.uint64)
 
 
 def _lost(reports: Sequence[FileReport]) -> list[Finding]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import xxhash
 
 from pipeline.core.errors import PrepError
 from pipeline.hdf5.findings import Finding
@@ -129,7 +130,9 @@ def _examine_corpus(
     path: Path, file: ShardFile, expectations: Expectations, report: FileReport
 ) -> None:
     size, eos = expectations.vocab_size, expectations.eos_id
+    digest = xxhash.xxh3_64()
     for start, tokens in file.blocks(_BLOCK_TOKENS):
+        digest.update(tokens.tobytes())
         report.facts.tokens += len(tokens)
         if eos is not None:
             report.facts.eos_inside += int((tokens == eos).sum())
@@ -138,6 +141,8 @@ def _examine_corpus(
             place = start + int(np.flatnonzero(wrong)[0])
             report.findings.append(Finding(path.name, "ids", what, place, int(wrong.sum())))
             break
+    else:
+        report.facts.hashes += digest.digest() if report.facts.tokens else b""
     _examine_lineage(path, report.facts.tokens, report)
 
 

@@ -29,7 +29,7 @@ class Expectations:
 @dataclass
 class RowFacts:
     """What all rows of a file add up to, in tokens unless a name says rows; `hashes` are 8 bytes of
-    xxh3 for the input ids of each row."""
+    xxh3 for the input ids of each row, of a corpus for all of it."""
 
     rows: int = 0
     tokens: int = 0

@@ -82,10 +82,6 @@ def _all_zero(rows: Array) -> None:
     rows[3, 1] = 0
 
 
-def _repeat(rows: Array) -> None:
-    rows[7] = rows[3]
-
-
 def _shift_twice(rows: Array) -> None:
     rows[3, 2, :-1] = rows[3, 2, 1:]
 
@@ -101,7 +97,6 @@ ROWS: list[tuple[str, str, int | None, Callable[[Array], None]]] = [
     ("mask_holes", "goes back to 1", 3, _at(1, 0)),
     ("mask_empty", "0 everywhere", 3, _all_zero),
     ("labels", "not the next input", 3, _shift_twice),
-    ("repeated", "again", 7, _repeat),
     ("no_eos", "no EOS (999) among", None, _no_eos),
 ]
 
