@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +14,7 @@ from pipeline.core.errors import InputError
 from pipeline.sources import arrow, jsonl, parquet, text, warc
 from pipeline.sources.formats import FORMATS, KNOWN, Format, format_of, is_text
 from pipeline.sources.hub import hub, is_hub_name
+from pipeline.sources.labels import has_surrogate
 from pipeline.sources.limits import Allowance
 from pipeline.sources.listing import Listed, Listing, local
 from pipeline.sources.record import START, BadRecord, Place, Record
@@ -93,6 +94,7 @@ def find(
         )
     found = {f.name: f for listing in listings for f in listing.files}
     chosen = {f.name: f for listing in listings for f in listing.files if _reads(f, listing, kind)}
+    _check_names(chosen.values())
     files = [_input_file(name, f, shared, kind) for f in chosen.values()]
     empty = [p for p, listing in zip(patterns, listings, strict=True) if not listing.files]
     if empty or not files:
@@ -107,6 +109,14 @@ def find(
             "give a file, a directory or a glob, or say what it is with `format`"
         )
     return sorted(files), len(found) - len(files)
+
+
+def _check_names(chosen: Iterable[Listed]) -> None:
+    """Raise InputError naming files whose names are not UTF-8, which no table can hold."""
+    wrong = [f.location for f in chosen if has_surrogate(f.name + f.location)]
+    if wrong:
+        names = (os.fsencode(name).decode(errors="backslashreplace") for name in sorted(wrong))
+        raise InputError("\n".join(f"{n}: a file name that is not UTF-8; rename it" for n in names))
 
 
 def _listing(pattern: str, base: Path) -> Listing:

@@ -1,12 +1,18 @@
-"""What a path of an input names: files on this machine."""
+"""What a path of an input names: files on this machine.
+
+Links to directories are followed, and every directory is read once, under its own name where it has
+one below the input: no loop is endless, and no file is read twice for the sake of a link. What
+cannot be read is refused by name, never left out in silence.
+"""
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.sources.formats import is_text
+from pipeline.core.errors import InputError, printable
+from pipeline.sources.formats import format_of, is_text
 from pipeline.sources.saved_datasets import check_one_split, without_caches
 
 
@@ -33,31 +39,74 @@ class Listing:
 def local(path: Path) -> Listing:
     """A file, a directory (searched recursively, hidden files apart) or a glob.
 
-    Raises InputError for a saved dataset that cannot be read as it stands.
+    Plain text of a directory is meant where it holds nothing else. Raises InputError for a saved
+    dataset that cannot be read as it stands, for a directory that cannot be listed and for a link
+    that leads nowhere.
     """
     if path.is_dir():
         check_one_split(path)
-        inside = [p for p in path.rglob("*") if p.is_file() and not _hidden(p, path)]
-        return Listing(_absolute(path), _listed(inside), text=False)
+        files = _listed(_files_below(path))
+        return Listing(_absolute(path), files, text=all(is_text(file.name) for file in files))
     if path.is_file():
         return Listing(_absolute(path.parent), _listed([path]), text=True)
+    root = _glob_root(path)
     found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-    files = _listed(p for p in found if p.is_file())
-    return Listing(_absolute(_glob_root(path)), files, is_text(path.name))
+    files = _listed(p for p in found if not p.is_dir() and not _goes_round(p, root))
+    return Listing(_absolute(root), files, is_text(path.name))
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Every entry below a directory that is none itself, hidden ones apart. Links to directories
+    are followed after all else, in order of their names, to where nothing was read yet."""
+    read: set[str] = set()
+    waiting = [os.fspath(root)]
+    while waiting:
+        links: list[str] = []
+        for top in sorted(waiting):
+            for directory, below, names in os.walk(top, onerror=_cannot_list):
+                real = os.path.realpath(directory)
+                if real in read:
+                    below.clear()
+                    continue
+                read.add(real)
+                yield from (Path(directory, name) for name in _visible(names))
+                below[:] = _visible(below)
+                links += filter(os.path.islink, (os.path.join(directory, name) for name in below))
+        waiting = links
+
+
+def _visible(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not name.startswith(".")]
+
+
+def _cannot_list(error: OSError) -> None:
+    raise InputError(f"{printable(str(error.filename))}: cannot list: {error.strerror}") from error
+
+
+def _goes_round(path: Path, root: Path) -> bool:
+    """Whether a match lies behind a link to a directory that it lies in."""
+    above = [parent for parent in path.parents if parent.is_relative_to(root)]
+    return len({os.path.realpath(parent) for parent in above}) < len(above)
 
 
 def _listed(found: Iterable[Path]) -> tuple[Listed, ...]:
     return tuple(
-        Listed(_absolute(p), p.stat().st_size, str(p.resolve())) for p in without_caches(found)
+        Listed(_absolute(p), p.stat().st_size, str(p.resolve()))
+        for p in map(_checked, without_caches(found))
+        if p.is_file()
     )
+
+
+def _checked(path: Path) -> Path:
+    """The path. Raises InputError for data that is no file."""
+    if not path.is_file() and format_of(path.name) is not None:
+        what = "a link that leads nowhere" if path.is_symlink() else "not a regular file"
+        raise InputError(f"{printable(str(path), 1000)}: {what}; mend it or leave it out")
+    return path
 
 
 def _absolute(path: Path) -> str:
     return os.path.abspath(path)
-
-
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 def _glob_root(path: Path) -> Path:

@@ -184,6 +184,7 @@ def test_plain_json_is_no_jsonl(tmp_path: Path, outcomes: Callable[..., Any]) ->
 
 def test_text_is_read_where_it_is_asked_for(tmp_path: Path, outcomes: Callable[..., Any]) -> None:
     (tmp_path / "README.txt").write_text("read me")
+    (tmp_path / "LICENSE").write_text("no format")
     with pytest.raises(InputError, match=r"plain text is read where it is asked for: \*\.txt"):
         outcomes(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(jsonl(["data"]))
@@ -191,7 +192,7 @@ def test_text_is_read_where_it_is_asked_for(tmp_path: Path, outcomes: Callable[.
     assert outcomes(tmp_path / "README.txt") == ["read me"]
     assert outcomes(tmp_path / "*.txt") == ["read me"]
     found, others = files.find("in", str(tmp_path), tmp_path)
-    assert ([f.path for f in found], others) == (["a.jsonl"], 1)
+    assert ([f.path for f in found], others) == (["a.jsonl"], 2)
 
 
 class TestText:
