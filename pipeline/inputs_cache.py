@@ -1,10 +1,14 @@
-"""Content hashes of raw shards, remembered in the journal by size and modification time, or by what
-a store says of the file, such as its ETag.
+"""Content hashes of raw shards, remembered in the journal by size and times, or by what a store
+says of the file, such as its ETag.
 
-What a store says nothing of is read again whenever it matters.
+The time of the last change of the inode counts next to that of the content, because programs can
+set the second back but not the first. What a store says nothing of is read again whenever it
+matters, and so is a file that was written just before the run: another write within the same tick
+of the clock would leave its times as they are.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,11 @@ from pipeline.core.journal import DIRECTORY
 from pipeline.sources.files import InputFile, hash_of
 from pipeline.sources.remote import is_url, version
 
-Stamp = tuple[int, int | str | None]
+Stamp = tuple[int, str | None]
 """Size in bytes, and what changes with the content (None: nothing is known that does)."""
+
+SETTLED_NS = 2_000_000_000
+"""Age in ns from which the times of a file tell its content."""
 
 
 class InputHashes:
@@ -78,4 +85,6 @@ def _stamp(location: str) -> Stamp | None:
         status = Path(location).stat()
     except (OSError, InputError):
         return None
-    return status.st_size, status.st_mtime_ns
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < SETTLED_NS:
+        return status.st_size, None
+    return status.st_size, f"modified {status.st_mtime_ns} changed {status.st_ctime_ns}"

@@ -18,12 +18,12 @@ from pipeline.sources.labels import has_surrogate
 from pipeline.sources.limits import Allowance
 from pipeline.sources.listing import Listed, Listing, local
 from pipeline.sources.record import START, BadRecord, Place, Record
-from pipeline.sources.remote import is_url, opened, remote, shown
+from pipeline.sources.remote import RemoteFile, is_url, opened, remote, shown
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.saved_datasets import DESCRIPTIONS
 from pipeline.sources.streams import decompressed
 
-__all__ = ["FORMATS", "HashingReader", "InputFile", "find", "hash_of", "read"]
+__all__ = ["FORMATS", "HashingReader", "InputFile", "changed", "find", "hash_of", "read"]
 
 _SPOOL = 4 << 20
 _SHORTEST_HEAD = 4
@@ -160,24 +160,38 @@ class HashingReader:
         except OSError as error:
             raise InputError(f"{location}: cannot read: {error.strerror or error}") from error
         self.digest = xxhash.xxh3_128()
-        self._hashed = 0
+        self.hashed = 0
+        self._shown = shown(location) if is_url(location) else location
+        self._stamp = self._times()
 
-    def hash_rest(self) -> str:
-        """Hash whatever has not been read yet and return the hex digest of the whole file."""
-        self.file.seek(self._hashed)
+    def hash_rest(self, size: int | None = None) -> str:
+        """Hash whatever has not been read yet and return the hex digest of the whole file.
+
+        Raises InputError when the file changed while it was read, or does not have `size` bytes.
+        """
+        self.file.seek(self.hashed)
         while block := self.file.read(_SPOOL):
             self.digest.update(block)
-            self._hashed += len(block)
+            self.hashed += len(block)
+        if self._times() != self._stamp or size not in (None, self.hashed):
+            raise changed(self._shown)
         return self.digest.hexdigest()
+
+    def _times(self) -> tuple[int, int] | None:
+        """Size and time of the last write of a file of this machine."""
+        if isinstance(self.file, RemoteFile):
+            return None
+        status = os.fstat(self.file.fileno())
+        return status.st_size, status.st_mtime_ns
 
     def read(self, size: int = -1) -> bytes:
         """Read on, hashing every byte once."""
         start = self.file.tell()
         block = self.file.read(size)
-        fresh = block[max(0, self._hashed - start) :]
-        if start <= self._hashed and fresh:
+        fresh = block[max(0, self.hashed - start) :]
+        if start <= self.hashed and fresh:
             self.digest.update(fresh)
-            self._hashed = start + len(block)
+            self.hashed = start + len(block)
         return block
 
     def seek(self, offset: int) -> int:
@@ -187,6 +201,14 @@ class HashingReader:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+def changed(location: str) -> InputError:
+    """The error of a raw shard that is written while a run reads it."""
+    return InputError(
+        f"{location}: changed while this run read it; run the same command again when nothing "
+        "writes to it any more"
+    )
 
 
 def hash_of(location: str) -> str:

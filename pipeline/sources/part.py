@@ -10,9 +10,8 @@ from itertools import islice
 
 import xxhash
 
-from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
-from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
+from pipeline.sources.files import HashingReader, InputFile, changed, read_blocks, read_rows
 from pipeline.sources.record import START, BadRecord, Place, Record
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.streams import Start, decompressed, resumable
@@ -131,7 +130,7 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
             digest.update(data)
             yield data
     if left or digest.hexdigest() != stretch.hash:
-        raise _changed(file)
+        raise changed(file.shown)
 
 
 def _rows(
@@ -148,7 +147,7 @@ def _rows(
             count += 1
             yield item
     if count != content.rows or digest.hexdigest() != content.hash:
-        raise _changed(part.file)
+        raise changed(part.file.shown)
 
 
 def update(digest: xxhash.xxh3_128, item: Record | BadRecord) -> int:
@@ -157,10 +156,3 @@ def update(digest: xxhash.xxh3_128, item: Record | BadRecord) -> int:
     digest.update(text)
     digest.update(b"\n")
     return len(text)
-
-
-def _changed(file: InputFile) -> InputError:
-    return InputError(
-        f"{file.shown}: changed while this run was going on; "
-        "run the same command again to read it anew"
-    )

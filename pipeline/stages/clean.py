@@ -85,7 +85,7 @@ def _read_file(
             items, problem = _checked(files.read(file, reader, rules), file, on_bad_record), ""
         except InputError as error:
             items, problem = [], str(error)
-        return items, reader.hash_rest(), problem
+        return items, reader.hash_rest(file.size), problem
 
 
 def _checked(items: Iterator[Item], file: InputFile, on_bad_record: str) -> list[Item]:

@@ -65,7 +65,8 @@ def _outputs(job: PiecesJob, inputs: Inputs, found: dict[str, Any]) -> Iterator[
                 raise
             found["problem"] = printable(str(error).replace(file.shown, file.path))
             parts.clear()
-        found["inputs"].append([file.input, file.path, file.size, reader.hash_rest()])
+        digest = reader.hash_rest(file.size)
+        found["inputs"].append([file.input, file.path, file.size, digest])
 
 
 def _note(first: Place, size: int, digest: xxhash.xxh3_128, **how: Any) -> dict[str, Any]:

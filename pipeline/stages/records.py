@@ -17,7 +17,7 @@ from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.sources.copy import copied
-from pipeline.sources.files import HashingReader, InputFile
+from pipeline.sources.files import HashingReader, InputFile, changed
 from pipeline.stage import Inputs, Output, Result, Stage, Task
 from pipeline.stages.keep import STATES
 from pipeline.stages.plan import Reading
@@ -69,10 +69,7 @@ def _copy(job: RecordsJob, starts: I64, sizes: I64) -> Iterator[bytes]:
         except InputError as error:
             problem = error
         if reader.hash_rest() != job.digest:
-            raise InputError(
-                f"{file.shown}: changed while this run was going on; "
-                "run the same command again to read it anew"
-            )
+            raise changed(file.shown)
     if problem is not None:
         raise problem
 

@@ -226,5 +226,5 @@ def test_a_file_that_changed_since_it_was_cut(tmp_path: Path, name: str) -> None
     parts = parts_of(path, 500, tmp_path / "run", RULES)
     assert len(parts) > 3
     write([*texts[:30], "other 30" * 9, *texts[31:]])
-    with pytest.raises(InputError, match="changed while this run was going on"):
+    with pytest.raises(InputError, match="changed while this run read it"):
         read_parts(parts, tmp_path / "run", RULES)

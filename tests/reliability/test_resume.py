@@ -1,7 +1,6 @@
 """What is reused and what is rebuilt when the config, the inputs or the files of a run change."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -80,21 +79,6 @@ def test_only_the_task_of_the_changed_shard_runs_again(
     outcome = prep("run", mine.config, "--out", directory, "--workers", 0)
     assert outcome.code == 0
     assert outcome.tasks["clean"] == outcome.tasks["signatures"] == 1
-
-
-def test_verify_inputs_hashes_again(collection: Any, tmp_path: Path, prep: Any) -> None:
-    """Equal size and time stamp: believed by default, found with --verify-inputs."""
-    mine, out = collection.copy(tmp_path / "mine"), tmp_path / "run"
-    command = ("run", mine.config, "--out", out, "--workers", 0)
-    assert prep(*command).code == 0
-    before, status = storage.tree_hash(out), mine.plain_shard.stat()
-    changed = mine.plain_shard.read_bytes().replace(b"river", b"RIVER", 1)
-    mine.plain_shard.write_bytes(changed)
-    os.utime(mine.plain_shard, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert not prep(*command).tasks
-    assert storage.tree_hash(out) == before
-    assert prep(*command, "--verify-inputs").tasks["clean"] == 1
-    assert storage.tree_hash(out) != before
 
 
 def test_a_lost_journal_costs_work_never_correctness(
