@@ -48,18 +48,18 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
     for part, rules in zip(job.parts, job.rules, strict=True):
         file, digest, problem = part.file, part.digest, ""
         if isinstance(part.content, Whole):
-            found, digest, problem = _read_file(file, rules, job.on_bad_record)
+            digest, problem = _take_file(task, part, rules, job.on_bad_record)
         elif isinstance(part.content, Refused):
-            found, problem = [], part.content.problem
+            problem = part.content.problem
         else:
             found = _checked(read_part(part, inputs, rules), file, job.on_bad_record)
+            task.take(found, part)
         if part.index == 0:
             noted.append([file.input, file.path, file.size, digest])
         if problem:
             problems.append(problem)
             why = printable(problem.replace(file.shown, file.path))
             skipped.append([file.input, file.path, why])
-        task.take(found, file, part.path_id)
     if problems and job.on_bad_shard == "fail":
         raise InputError("\n".join(problems))
     counters: dict[str, Any] = {
@@ -75,26 +75,24 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
     return Result(task.outputs(), counters)
 
 
-def _read_file(
-    file: InputFile, rules: RecordRules, on_bad_record: str
-) -> tuple[list[Item], str, str]:
-    """All records of a file, so that one damaged near its end never counts by half; its hash, and
-    what is wrong with it."""
+def _take_file(task: Rows, part: Part, rules: RecordRules, on_bad_record: str) -> tuple[str, str]:
+    """Take all records of a file, or none of one that is damaged, even near its end; returns its
+    hash, and what is wrong with it."""
+    file, problem = part.file, ""
     with closing(files.HashingReader(file.location)) as reader:
         try:
-            items, problem = _checked(files.read(file, reader, rules), file, on_bad_record), ""
+            found = _checked(files.read(file, reader, rules), file, on_bad_record)
+            task.take(found, part)
         except InputError as error:
-            items, problem = [], str(error)
-        return items, reader.hash_rest(file.size), problem
+            problem = str(error)
+        return reader.hash_rest(file.size), problem
 
 
-def _checked(items: Iterator[Item], file: InputFile, on_bad_record: str) -> list[Item]:
-    found = []
+def _checked(items: Iterator[Item], file: InputFile, on_bad_record: str) -> Iterator[Item]:
     for item in items:
         if isinstance(item, BadRecord) and on_bad_record == "fail":
             raise InputError(f"{file.shown}:{_line(item.place)}: bad record: {item.reason}")
-        found.append(item)
-    return found
+        yield item
 
 
 def _line(place: Place) -> str:
@@ -122,7 +120,7 @@ def clean_stage(
         tasks.append(Task(_label(index, parts), job, shards, work))
     return Stage(
         "clean",
-        1,
+        2,
         _clean,
         tuple(tasks),
         {"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},

@@ -1,6 +1,7 @@
 """Rows of documents/ and drops/: the records of a task, cleaned, filtered by length, counted."""
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +12,11 @@ import pyarrow as pa
 from pipeline import layout
 from pipeline.cleaning import clean_texts, short_mask
 from pipeline.cleaning.mask import Kind, mask_texts
-from pipeline.core.errors import printable
+from pipeline.core.errors import InputError, printable
 from pipeline.core.ids import key_of_prefix, path_prefix, text_keys
 from pipeline.core.ledger import Tally
 from pipeline.sources.files import InputFile
+from pipeline.sources.part import Part
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.typed import TypedField, meta_columns, typed_arrays
 from pipeline.stage import Output, arrow_output, parquet_output
@@ -33,6 +35,12 @@ DROP_SCHEMA = pa.schema([*_PLACE, ("reason", pa.string()), ("bad_record", pa.boo
                          ("text_bytes", pa.uint64()), ("excerpt", pa.string())])  # fmt: skip
 _TOGETHER = 16 << 20
 """Characters of text that are cleaned together and become one Arrow batch."""
+_MOST_TOGETHER = 1 << 16
+"""Records of it: as Python objects they take half a kilobyte each, however short they are."""
+MOST_RECORDS = 1 << 21
+"""Records that one task may hold, at about 200 bytes each without their text."""
+MOST_CHARACTERS = 1 << 30
+"""Characters of text that one task may hold, if it is not a single record."""
 
 Item = Record | BadRecord
 Mask = npt.NDArray[np.bool_]
@@ -75,12 +83,37 @@ class Rows:
         self.masked: list[pa.RecordBatch] = []
         self.accounts: dict[str, Account] = {}
         self.records = 0
+        self.characters = 0
         self.bad = 0
 
-    def take(self, items: Sequence[Item], file: InputFile, path_id: int) -> None:
-        """The records of `file`, in order: documents, drops and bad records."""
-        for some in _together(items):
-            self._take(some, file, path_id)
+    def take(self, items: Iterable[Item], part: Part) -> None:
+        """The records of `part`, in order: documents, drops and bad records; none of them when the
+        iterator raises an error. Raises InputError for more than one task may hold."""
+        batches = (self.documents, self.drops, self.masked)
+        lengths = [len(some) for some in batches]
+        before = copy.deepcopy(self.accounts), self.records, self.characters, self.bad
+        try:
+            for some in _together(items):
+                self.characters += sum(len(item.text) for item in some if isinstance(item, Record))
+                self._take(some, part.file, part.path_id)
+                self._check_amount(part)
+        except BaseException:
+            self.accounts, self.records, self.characters, self.bad = before
+            for taken, length in zip(batches, lengths, strict=True):
+                del taken[length:]
+            raise
+
+    def _check_amount(self, part: Part) -> None:
+        if self.records > MOST_RECORDS:
+            held = f"{MOST_RECORDS:,} records"
+        elif self.characters > MOST_CHARACTERS and self.records > 1:
+            held = f"{MOST_CHARACTERS:,} characters of text"
+        else:
+            return
+        raise InputError(
+            f"{part.file.shown}: more than {held} in one task; set read.task_bytes to "
+            f"{max(1 << 10, part.work // 4)} or less, which makes the parts smaller"
+        )
 
     def _take(self, items: Sequence[Item], file: InputFile, path_id: int) -> None:
         places = self._places(items, file, path_id)
@@ -164,14 +197,18 @@ class Rows:
         self.bad += len(items) - int(good.sum())
 
 
-def _together(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+def _together(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Items in order, in groups of about `_TOGETHER` characters of text."""
-    first = held = 0
-    for index, item in enumerate(items, 1):
+    group: list[Item] = []
+    held = 0
+    for item in items:
+        group.append(item)
         held += len(item.text) if isinstance(item, Record) else 0
-        if held > _TOGETHER or index == len(items):
-            yield items[first:index]
-            first, held = index, 0
+        if held > _TOGETHER or len(group) == _MOST_TOGETHER:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def _source(item: Item, file: InputFile) -> str:
