@@ -1,6 +1,5 @@
 """`DistributedSampler`: an order of samples that depends on (seed, epoch, global batch size)."""
 
-import hashlib
 from collections.abc import Iterator, Sized
 from typing import Any
 
@@ -13,12 +12,21 @@ from wafer_backend.errors import BackendConfigError
 class DistributedSampler(Sampler[Any]):
     """Sample numbers of `data_source`, in global batches when `batch_size` is given.
 
-    Every epoch is a permutation of the first `num_samples` samples (all by default), from `seed`
-    and the epoch alone. One iteration is one epoch. The last, short batch of an epoch: with
-    `drop_last` its samples are carried into the next epoch's first batch, so none is lost; else
-    it is yielded, filled up from the start of the epoch's order with `pad_last`. `start_index`
+    The order is that of the API (cstorch 2.10, `CBSampler` of the Model Zoo), sample by sample.
+    Epoch e of n samples is torch's random permutation from seed + e, cut to `num_samples` (n by
+    default). With `num_samples` above n it is that many samples in random order: whole copies of
+    the data, then the start of a permutation for the rest. Without `shuffle` samples come in
+    their own order, again from 0 after the last.
+
+    One iteration is one epoch. The last, short batch of an epoch: with `drop_last` its samples are
+    carried into the next epoch's first batch, so none is lost; else it is yielded. `start_index`
     and `set_state`: samples consumed so far, which is all there is to resume by. `shard` has no
     effect: a loader yields global batches, for any num_csx.
+
+    Different from the API: `pad_last` fills the last batch from the start of the epoch's order,
+    not with placeholders; an epoch too short for a batch is never skipped, nor is an iteration
+    without a batch; `set_state` keeps all settings. Raises BackendConfigError for a setting out of
+    range.
     """
 
     def __init__(
@@ -33,12 +41,14 @@ class DistributedSampler(Sampler[Any]):
         num_samples: int | None = None,
         pad_last: bool = False,
     ) -> None:
-        available = len(data_source)
-        self.num_samples = available if num_samples is None else num_samples
-        if not 0 < self.num_samples <= available:
+        self._available = len(data_source)
+        self.num_samples = self._available if num_samples is None else num_samples
+        if not self._available:
+            raise BackendConfigError("DistributedSampler: the data source has no samples")
+        if type(self.num_samples) is not int or self.num_samples < 1:
             raise BackendConfigError(
-                f"DistributedSampler: num_samples = {self.num_samples}: expected 1 to {available}, "
-                "the samples there are"
+                f"DistributedSampler: num_samples = {self.num_samples!r}: expected samples of an "
+                "epoch, at least 1"
             )
         if batch_size is not None and batch_size < 1:
             raise BackendConfigError(f"DistributedSampler: batch_size = {batch_size}: at least 1")
@@ -54,7 +64,7 @@ class DistributedSampler(Sampler[Any]):
         self.set_state(start_index)
 
     def set_state(self, start_index: int) -> None:
-        """Go on after `start_index` samples, counted from the start of epoch 0."""
+        """Continue after `start_index` samples, counted from the start of epoch 0."""
         if type(start_index) is not int or start_index < 0:
             raise BackendConfigError(
                 f"DistributedSampler: start_index = {start_index!r}: expected samples, at least 0"
@@ -107,8 +117,18 @@ class DistributedSampler(Sampler[Any]):
         return order[wanted].tolist()
 
     def _order(self, epoch: int) -> torch.Tensor:
-        if not self.shuffle:
-            return torch.arange(self.num_samples)
-        key = hashlib.blake2b(f"{self.seed}/{epoch}".encode(), digest_size=8).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(key, "big") >> 1)
-        return torch.randperm(self.num_samples, generator=generator)
+        """The samples of an epoch, (num_samples,) int64."""
+        size, available = self.num_samples, self._available
+        if self.seed is None or not self.shuffle:
+            return torch.arange(size) % available
+        generator = torch.Generator().manual_seed(self.seed + epoch)
+        if size <= available:
+            return torch.randperm(available, generator=generator)[:size]
+        rest = (size - 1) % available + 1
+        chosen = torch.cat(
+            [
+                torch.arange(size - rest) % available,
+                torch.randperm(available, generator=generator)[:rest],
+            ]
+        )
+        return chosen[torch.randperm(size, generator=generator)]
