@@ -59,8 +59,7 @@ def levels_of(masks: Group, compiled: CompiledModule) -> Callable[[], dict[str, 
 
     All ranks call it; each counts the parameters whose weight server it hosts.
     """
-    ranks = compiled.transport.processes
-    rank = torch.distributed.get_rank() if ranks > 1 else 0
+    ranks, rank = compiled.transport.processes, compiled.transport.rank
     servers = compiled.memoryx.servers
 
     def measured() -> dict[str, float]:

@@ -35,6 +35,10 @@ class ClusterTransport(Transport, Protocol):
     def processes(self) -> int:
         """Processes that the wafers run in."""
 
+    @property
+    def rank(self) -> int:
+        """The number of this process among them."""
+
     def order(self, spans: list[range], *, by_leaf: bool) -> Iterator[tuple[int, int]]:
         """(system, leaf) that run here, in this order; `by_leaf`: leaves must run in theirs."""
 
@@ -156,6 +160,11 @@ class InlineTransport:
     def processes(self) -> int:
         """One."""
         return 1
+
+    @property
+    def rank(self) -> int:
+        """The first."""
+        return 0
 
     def agreed(self, number: int) -> int:
         """Nobody else is asked."""

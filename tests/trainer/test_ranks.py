@@ -79,6 +79,9 @@ def test_ranks_stop_and_resume_and_equal_one_process(trainer):
     )
     process = start(line)
     wait_for_step(trainer, "ranks", 3)
+    for each in psutil.Process(process.pid).children(recursive=True):
+        every = each.net_connections("tcp")
+        assert not [found.laddr for found in every if found.status == psutil.CONN_LISTEN]
     process.send_signal(signal.SIGTERM)
     assert process.wait() in (0, 143), process.out + process.err
     again = start(line, forked=True)

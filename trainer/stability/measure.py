@@ -60,8 +60,7 @@ class Gradients:
 def by_name(compiled: CompiledModule, gradients: Gradients, model: ModelConfig) -> dict[str, Sums]:
     """The sums of every parameter; all ranks call it, and get the same."""
     memoryx, transport = compiled.memoryx, compiled.transport
-    ranks = transport.processes
-    rank = torch.distributed.get_rank() if ranks > 1 else 0
+    ranks, rank = transport.processes, transport.rank
     table_PF = torch.zeros(len(memoryx.parameters), len(Sums._fields), dtype=torch.float64)
     states = memoryx.optimizer_state()
     for row, (name, parameter) in enumerate(memoryx.parameters.items()):

@@ -25,7 +25,12 @@ def run_ranks(command: Sequence[str], ranks: int, liveness: float) -> int:
     The exit code is that of the ranks: 0 when all are, else the first that is none of a rank that
     only lost another one, else LOST. A rank that a signal killed counts as LOST.
     """
-    where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    where = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+    }
     processes = [
         subprocess.Popen(
             command, env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)}

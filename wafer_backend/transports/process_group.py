@@ -173,6 +173,11 @@ class ProcessGroupTransport:
         """One a rank."""
         return self._ranks.size
 
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+        return self._ranks.rank
+
     def agreed(self, number: int) -> int:
         """What rank 0 gave; all ranks call it."""
         if self._ranks.rank:

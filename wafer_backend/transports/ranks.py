@@ -1,35 +1,35 @@
 """The processes of a cluster: who is who, sending and receiving, and noticing who has died.
 
-Messages travel point to point over torch.distributed. Three channels keep them apart: `up` carries
-requests and partials to a rank's server thread, `down` its answers, `side` what the ranks' main
-threads tell each other.
+Messages travel point to point over sockets (`connections`). Three channels keep them apart: `up`
+carries requests and partials to a rank's server thread, `down` its answers, `side` what the ranks'
+main threads tell each other. A fourth carries heartbeats.
 """
 
 import atexit
 import contextlib
 import functools
 import os
+import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
 import torch
-import torch.distributed as dist
-from torch.distributed import Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from wafer_backend.errors import TransportError
-from wafer_backend.transports import wire
+from wafer_backend.transports import connections, wire
+from wafer_backend.transports.connections import Channel, Peers
 from wafer_backend.transports.messages import Message
 
-Channel = Literal["up", "down", "side"]
 LOST = 75
 """Exit code of a process whose cluster lost a rank while it was waiting (EX_TEMPFAIL)."""
 MEETING = timedelta(minutes=5)
 """How long ranks that have started wait for the others."""
-_FOREVER = timedelta(days=30)
+_BEAT, _FAREWELL = b".", b"!"
+_FAREWELL_SECONDS = 3.0
 
 
 def joined_environment() -> bool:
@@ -44,8 +44,13 @@ class Ranks:
     rank: int
     size: int
     _names: dict[bytes, str]
-    _groups: dict[str, dist.ProcessGroup | None]
-    _leaving: threading.Event
+    _connections: dict[Channel, dict[int, socket.socket]]
+    _farewells: dict[int, threading.Event]
+
+    def __post_init__(self) -> None:
+        self._callers = selectors.DefaultSelector()
+        for other, connection in self._connections["up"].items():
+            self._callers.register(connection, selectors.EVENT_READ, other)
 
     @property
     def others(self) -> list[int]:
@@ -54,52 +59,67 @@ class Ranks:
 
     def send(self, message: Message, to: int, channel: Channel) -> None:
         """Send a message; returns when it is on its way. Raises TransportError."""
+        connection = self._connections[channel][to]
         for part in wire.encode(message):
-            self._try(to, functools.partial(self._send, part, to, channel))
-
-    def _send(self, part: torch.Tensor, to: int, channel: Channel) -> int:
-        dist.send(part, to, group=self._groups[channel])
-        return to
+            self._try(to, functools.partial(connection.sendall, part.numpy().data))
 
     def receive(self, sender: int | None, channel: Channel) -> Message:
-        """The next message from a rank, or from any. Raises TransportError."""
-        source = sender
+        """The next message from a rank, or on `up` from any. Raises TransportError."""
+        source = self._next_caller() if sender is None else sender
+        connection = self._connections[channel][source]
+        return wire.decode(
+            lambda part: self._try(source, functools.partial(_fill, part, connection)), self._names
+        )
 
-        def fill(part: torch.Tensor) -> None:
-            nonlocal source
-            source = self._try(source, functools.partial(self._receive, part, source, channel))
-
-        return wire.decode(fill, self._names)
-
-    def _receive(self, part: torch.Tensor, sender: int | None, channel: Channel) -> int:
-        return dist.recv(part, sender, group=self._groups[channel])
+    def _next_caller(self) -> int:
+        """The rank whose message comes next; one that ended in good order sends none."""
+        while True:
+            (key, _), *_ = self._callers.select()
+            connection, caller = key.fileobj, key.data
+            assert isinstance(connection, socket.socket)
+            with contextlib.suppress(OSError):
+                if connection.recv(1, socket.MSG_PEEK):
+                    return int(caller)
+            self._callers.unregister(connection)
+            left = self._farewells[caller].wait(_FAREWELL_SECONDS)
+            if not left or not self._callers.get_map():
+                raise self._lost(caller, "its connection ended")
 
     def know(self, words: Iterable[str]) -> None:
         """Messages that come may be about these, too."""
         self._names.update((wire.name_hash(word), word) for word in words)
 
-    def leave(self) -> None:
-        """Say that this rank ends in good order."""
-        self._leaving.set()
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it does."""
-        return self._leaving.is_set()
-
-    def wait(self, seconds: float) -> None:
-        """Wait so long, or until this rank ends."""
-        self._leaving.wait(seconds)
-
-    def _try(self, other: int | None, action: Callable[[], int]) -> int:
+    def _try(self, other: int, action: Callable[[], None]) -> None:
         try:
-            return action()
-        except RuntimeError as error:
-            who = "a rank" if other is None else f"rank {other}"
-            raise TransportError(
-                f"rank {self.rank} lost {who} ({str(error).splitlines()[0][:120]}); go on from the "
-                "last checkpoint"
-            ) from error
+            action()
+        except OSError as error:
+            raise self._lost(other, str(error)) from error
+
+    def _lost(self, other: int, why: str) -> TransportError:
+        return TransportError(
+            f"rank {self.rank} lost rank {other} ({why}); go on from the last checkpoint"
+        )
+
+
+def _fill(part: torch.Tensor, connection: socket.socket) -> None:
+    """Receive into the tensor's own memory; one wait for the interpreter, whatever its size."""
+    view = part.numpy().data
+    while view:
+        count = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        if not count:
+            raise ConnectionError("its connection ended")
+        view = view[count:]
+
+
+@dataclass
+class _Program:
+    """What the clusters of this process share; `farewells`: set when a rank ends in good order."""
+
+    peers: Peers
+    farewells: dict[int, threading.Event]
+
+
+_program: _Program | None = None
 
 
 def join(parameters: list[str], liveness: float) -> Ranks:
@@ -107,111 +127,86 @@ def join(parameters: list[str], liveness: float) -> Ranks:
 
     `parameters`: names that messages may be about. `liveness`: seconds of silence after which a
     rank counts as dead. Clusters of one program share the processes and their heartbeats; each has
-    channels of its own. Raises TransportError when the others do not come in time.
+    channels of its own. Raises TransportError when the others do not come in time,
+    BackendConfigError when ranks on several machines have no secret or interface.
     """
-    first = not dist.is_initialized()
+    global _program
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    names = {wire.name_hash(name): name for name in ("", *parameters)}
+    if size == 1:
+        return Ranks(rank, size, names, {"up": {}, "down": {}, "side": {}}, {})
+    deadline = time.monotonic() + MEETING.total_seconds()
     try:
-        if first:
-            store = _meet(rank, size)
-            dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=size, timeout=_FOREVER
-            )
-        everyone = list(range(size))
-        groups = {
-            channel: dist.new_group(everyone, timeout=_FOREVER, backend="gloo")
-            for channel in ("up", "down", "side")
-        }
-    except (RuntimeError, ValueError) as error:
-        why = str(error).splitlines()[0][:200]
-        raise TransportError(f"rank {rank} did not meet the other {size - 1}: {why}") from error
-    found = Ranks(rank, size, {}, groups, threading.Event())
-    found.know(("", *parameters))
-    if first and size > 1:
-        _start_heartbeats(found, liveness)
-    return found
+        if _program is None:
+            _program = _first_join(rank, size, deadline, liveness)
+        up, down, side = _program.peers.connect(("up", "down", "side"), deadline)
+    except OSError as error:
+        raise TransportError(f"rank {rank} did not meet the other {size - 1}: {error}") from error
+    return Ranks(rank, size, names, {"up": up, "down": down, "side": side}, _program.farewells)
 
 
-def _meet(rank: int, size: int) -> Store:
-    """The store of all ranks, when all are there. Raises RuntimeError after `MEETING`."""
-    store: Store = next(rendezvous("env://", timeout=MEETING))[0]
-    store.set(f"rank {rank} is here", "")
-    store.wait([f"rank {other} is here" for other in range(size)], MEETING)
-    return store
-
-
-def _start_heartbeats(ranks: Ranks, liveness: float) -> None:
-    """Beat in a store of rank 0 once a second, and watch the beats of the others."""
-    host = os.environ["MASTER_ADDR"]
-    port = torch.zeros(1, dtype=torch.int64)
-    wait = timedelta(seconds=liveness)
-    server = None
-    if ranks.rank == 0:
-        server = TCPStore(host, 0, None, is_master=True, wait_for_workers=False, timeout=wait)
-        port[0] = server.port
-        for other in ranks.others:
-            dist.send(port, other)
-    else:
-        dist.recv(port, 0)
-    store = TCPStore(host, int(port), None, is_master=False, wait_for_workers=False, timeout=wait)
-    beats = _Beats(ranks, store, server, liveness)
-    beats.thread.start()
-    atexit.register(beats.end)
+def _first_join(rank: int, size: int, deadline: float, liveness: float) -> _Program:
+    peers = connections.meet(rank, size, deadline)
+    try:
+        (beats,) = peers.connect(("beat",), deadline)
+    except BaseException:
+        peers.door.close()
+        raise
+    return _Program(peers, _Beats(rank, beats, liveness).farewells)
 
 
 class _Beats:
-    """The heartbeats of this rank, and what it hears of the others; `server` is kept alive."""
+    """The heartbeats of this rank, once a second, and what it hears of the others."""
 
-    def __init__(
-        self, ranks: Ranks, store: TCPStore, server: TCPStore | None, liveness: float
-    ) -> None:
-        self._ranks = ranks
-        self._store = store
-        self._server = server
+    def __init__(self, rank: int, others: dict[int, socket.socket], liveness: float) -> None:
+        self._rank = rank
+        self._others = others
         self._liveness = liveness
-        now = time.monotonic()
-        self._heard = dict.fromkeys(ranks.others, (b"", now))
-        self.thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+        self._heard = dict.fromkeys(others, time.monotonic())
+        self._leaving = threading.Event()
+        self.farewells = {other: threading.Event() for other in others}
+        for connection in others.values():
+            connection.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """The last beat says that this rank ends in good order."""
-        self._ranks.leave()
-        self.thread.join(timeout=self._liveness)
-        with contextlib.suppress(RuntimeError):
-            self._store.set(_beat(self._ranks.rank), "end")
+        self._leaving.set()
+        self._thread.join(timeout=self._liveness)
+        for connection in self._others.values():
+            with contextlib.suppress(OSError):
+                connection.send(_FAREWELL)
 
     def _run(self) -> None:
-        count = 0
-        while not self._ranks.leaving:
-            count += 1
-            self._listen(count)
-            for other, (beat, last) in self._heard.items():
-                if beat != b"end" and time.monotonic() - last > self._liveness:
+        while not self._leaving.is_set():
+            for other, connection in self._others.items():
+                with contextlib.suppress(OSError):
+                    connection.send(_BEAT)
+                self._listen(other, connection)
+                silent = time.monotonic() - self._heard[other]
+                if silent > self._liveness and not self.farewells[other].is_set():
                     self._give_up(other)
-            self._ranks.wait(min(1.0, self._liveness / 4))
+            self._leaving.wait(min(1.0, self._liveness / 4))
 
-    def _listen(self, count: int) -> None:
-        """Beat, and note who did; without rank 0 there is nobody to hear."""
-        with contextlib.suppress(RuntimeError):
-            self._store.set(_beat(self._ranks.rank), str(count))
-            for other, (beat, _) in self._heard.items():
-                now = self._store.get(_beat(other)) if self._store.check([_beat(other)]) else b""
-                if now != beat:
-                    self._heard[other] = now, time.monotonic()
+    def _listen(self, other: int, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            beats = connection.recv(4096)
+            if beats:
+                self._heard[other] = time.monotonic()
+            if _FAREWELL in beats:
+                self.farewells[other].set()
 
     def _give_up(self, other: int) -> None:
-        """End this process: its main thread may wait inside torch.distributed for ever.
+        """End this process: its main thread may wait for the other for ever.
 
         The message goes to the file itself: torch's excepthook replaces `sys.stderr` while the main
         thread tells why it ends.
         """
         line = (
-            f"rank {self._ranks.rank}: rank {other} has been silent for {self._liveness:g} s; go "
+            f"rank {self._rank}: rank {other} has been silent for {self._liveness:g} s; go "
             "on from the last checkpoint\n"
         )
         os.write(2, line.encode())
         os._exit(LOST)
-
-
-def _beat(rank: int) -> str:
-    return f"beat {rank}"

@@ -180,6 +180,11 @@ class SimulatedTransport:
         """One."""
         return 1
 
+    @property
+    def rank(self) -> int:
+        """The first."""
+        return 0
+
     def agreed(self, number: int) -> int:
         """Nobody else is asked."""
         return number
