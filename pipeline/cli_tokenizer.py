@@ -75,6 +75,14 @@ def measure(
     tokenizer: Annotated[
         list[str], typer.Option(help="gpt2, a tokenizer.json or its directory; repeatable")
     ],
+    eos: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="ends documents, where the files do not say it: one for all but gpt2, or one for "
+            "each --tokenizer in the same order",
+        ),
+    ] = None,
     sample: SampleOption = 5_000_000,
     source: SourceOption = None,
     seed: SeedOption = 2,
@@ -84,4 +92,5 @@ def measure(
     from pipeline.show_tokenizer import show_fertility
     from pipeline.tokenizer_training import measure_on_run
 
-    show_fertility(measure_on_run(directory, tokenizer, sample, seed, source or ()), as_json)
+    measured = measure_on_run(directory, tokenizer, sample, seed, source or (), eos or ())
+    show_fertility(measured, as_json)

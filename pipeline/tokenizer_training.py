@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.core.errors import ConfigError
 from pipeline.kept_sample import Sample, sample_of_run
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
@@ -45,10 +46,24 @@ def train_on_run(
 
 
 def measure_on_run(
-    directory: Path, tokenizers: Sequence[str], sample: int, seed: int, sources: Sequence[str] = ()
+    directory: Path,
+    tokenizers: Sequence[str],
+    sample: int,
+    seed: int,
+    sources: Sequence[str] = (),
+    eos: Sequence[str] = (),
 ) -> tuple[Measured, ...]:
-    """The table of each tokenizer on one sample of the run. Raises ConfigError and InputError."""
-    opened = [open_tokenizer(name) for name in tokenizers]
+    """The table of each tokenizer on one sample of the run. `eos` are the tokens that end a
+    document: none, one for all but gpt2, or one for each. Raises ConfigError and InputError."""
+    if len(eos) > 1 and len(eos) != len(tokenizers):
+        raise ConfigError(
+            f"--eos: {len(eos)} for {len(tokenizers)} tokenizers; give one for all but gpt2, or "
+            "one for each --tokenizer in the same order"
+        )
+    ends = list(eos) or [None] * len(tokenizers)
+    if len(eos) == 1:
+        ends = [None if name == GPT2 else eos[0] for name in tokenizers]
+    opened = [open_tokenizer(*pair) for pair in zip(tokenizers, ends, strict=True)]
     texts = sample_of_run(directory, sample, seed, sources)
     names = zip(tokenizers, opened, strict=True)
     return tuple(_measure(name, texts, tokenizer) for name, tokenizer in names)

@@ -26,6 +26,7 @@ from pipeline.shipped import gpt2_vocabulary
 GPT2 = "gpt2"
 _GPT2_EOS = "<|endoftext|>"
 _LARGEST_FILE = 1 << 28
+_SENTENCEPIECE = (".model", ".spm")
 _SIBLINGS = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -81,8 +82,7 @@ def load_definition(
     """
     if tokenizer == GPT2:
         return _shipped(_GPT2_EOS if eos is None else eos, tuple(special_tokens))
-    path = Path(tokenizer)
-    path = path / "tokenizer.json" if path.is_dir() else path
+    path = _file_of(Path(tokenizer))
     content = _with_tokens_in_text(str(path), _read_object(path), special_tokens)
     return _define(str(path), content, eos)
 
@@ -115,7 +115,7 @@ def restore_definition(name: str, data: bytes, eos_id: int) -> TokenizerDefiniti
 
 def _define(name: str, content: dict[str, Any], eos: str | int | None) -> TokenizerDefinition:
     _check_model(name, content)
-    content = {**content, "truncation": None, "padding": None}
+    content = {**_without_control_pieces(content), "truncation": None, "padding": None}
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
     try:
         tokenizer = _parse(text)
@@ -138,6 +138,43 @@ def _check_model(name: str, content: dict[str, Any]) -> None:
         raise ConfigError(
             f"{name}: BPE dropout {model['dropout']} makes token ids random; set it to null"
         )
+
+
+def _without_control_pieces(content: dict[str, Any]) -> dict[str, Any]:
+    """The same with text never read as a special token by the model itself.
+
+    A Unigram model finds every piece of its vocabulary in text, `</s>` as well, which SentencePiece
+    leaves out. So a last step of pre-tokenization cuts such text before its last character; all
+    other text keeps its ids.
+    """
+    model = content["model"]
+    if model.get("type") != "Unigram":
+        return content
+    pieces = {str(entry[0]) for entry in model["vocab"] if isinstance(entry, list) and entry}
+    added = [t for t in content.get("added_tokens") or [] if isinstance(t, dict)]
+    special = {str(t.get("content")) for t in added if t.get("special")} & pieces
+    endings: dict[str, list[str]] = {}
+    for token in sorted(special):
+        if len(token) > 1:
+            endings.setdefault(_quoted(token[-1]), []).append(_quoted(token[:-1]))
+    if not endings:
+        return content
+    pattern = "|".join(f"(?={last})(?<={'|'.join(before)})" for last, before in endings.items())
+    cut = {
+        "type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False,
+    }  # fmt: skip
+    steps = content.get("pre_tokenizer")
+    if steps is None:
+        return {**content, "pre_tokenizer": cut}
+    nested = steps.get("pretokenizers", []) if steps.get("type") == "Sequence" else [steps]
+    if cut in (steps, *nested[-1:]):
+        return content
+    return {**content, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*nested, cut]}}
+
+
+def _quoted(text: str) -> str:
+    """Text as a pattern of the regex library of `tokenizers`."""
+    return "".join(c if c.isalnum() or c in "<>_/ " else f"\\x{{{ord(c):x}}}" for c in text)
 
 
 @functools.lru_cache(maxsize=4)
@@ -174,8 +211,17 @@ def _eos_beside(path: Path, content: dict[str, Any]) -> str:
         return str(special[0])
     found = ", ".join(map(repr, special[:20])) or "none"
     raise ConfigError(
-        f"{path}: which token ends a document? Set tokenize.eos (special tokens there: {found})"
+        f"{path}: which token ends a document? Name it with tokenize.eos in a config, or --eos "
+        f"(special tokens there: {found})"
     )
+
+
+def _file_of(path: Path) -> Path:
+    """The `tokenizer.json` of a directory, or its SentencePiece model if it has nothing else."""
+    if not path.is_dir() or (path / "tokenizer.json").exists():
+        return path if not path.is_dir() else path / "tokenizer.json"
+    models = sorted(path.glob("*.model"))
+    return models[0] if models else path / "tokenizer.json"
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -183,7 +229,15 @@ def _read_object(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
             raise ConfigError(f"{path}: {size} bytes, more than {_LARGEST_FILE} for a tokenizer")
-        content = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        if path.suffix in _SENTENCEPIECE and not data.lstrip().startswith(b"{"):
+            raise ConfigError(
+                f"{path}: not a tokenizer.json, but a model of SentencePiece or tiktoken; convert "
+                "it once with transformers, where it is next to its tokenizer_config.json: "
+                f"AutoTokenizer.from_pretrained({str(path.parent)!r}).save_pretrained('tok'), and "
+                "give tok (docs/tokenizers.md)"
+            )
+        content = json.loads(data)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the tokenizer ({error.strerror}); give `gpt2` or the path of a "

@@ -111,6 +111,24 @@ def test_commands(small_run: Any, prep: Prep, tmp_path: Path) -> None:
     assert [row["source"] for row in ours["rows"][:-1]] == sorted(sources)
 
 
+def test_measure_is_told_which_token_ends_documents(
+    trained: Path, small_run: Any, prep: Prep, tmp_path: Path
+) -> None:
+    """Where the files of a tokenizer do not say it; one for all but gpt2, or one for each."""
+    content = json.loads((trained / "tokenizer.json").read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 400, "content": "<x>"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    given = ("--tokenizer", "gpt2", "--tokenizer", tmp_path, "--json")
+    unsaid = prep("tokenizer", "measure", small_run.directory, *given)
+    assert unsaid.code == 2 and "with tokenize.eos in a config, or --eos" in unsaid.err
+    one = prep("tokenizer", "measure", small_run.directory, *given, "--eos", "<x>")
+    each = ("--eos", "<|endoftext|>", "--eos", "<x>")
+    assert one.code == 0, one.err
+    assert prep("tokenizer", "measure", small_run.directory, *given, *each).out == one.out
+    wrong = prep("tokenizer", "measure", small_run.directory, *given, *each, "--eos", "<x>")
+    assert wrong.code == 2 and "3 for 2 tokenizers" in wrong.err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [

@@ -133,7 +133,7 @@ def test_eos_of_the_config_beside(write: Write) -> None:
 
 def test_eos_must_be_named_where_it_is_open(write: Write) -> None:
     with pytest.raises(
-        ConfigError, match=r"Set tokenize\.eos \(special tokens there: '<a>', '<b>'"
+        ConfigError, match=r"tokenize\.eos in a config, or --eos \(special .* '<a>', '<b>'"
     ):
         load_definition(write(("<a>", "<b>")))
     with pytest.raises(ConfigError, match="special tokens there: none"):
