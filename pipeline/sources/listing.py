@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import InputError, printable
+from pipeline.core.journal import DIRECTORY, EVENTS
+from pipeline.layout import CLEANED, MANIFEST, RECORDS
 from pipeline.sources.formats import format_of, is_text
 from pipeline.sources.saved_datasets import check_one_split, without_caches
 
@@ -37,15 +39,16 @@ class Listing:
 
 
 def local(path: Path) -> Listing:
-    """A file, a directory (searched recursively, hidden files apart) or a glob.
+    """A file, a directory (searched recursively, hidden files apart) or a glob. Of the directory of
+    an export, or of `prep dedup` or `prep clean`, only the records count.
 
     Plain text of a directory is meant where it holds nothing else. Raises InputError for a saved
-    dataset that cannot be read as it stands, for a directory that cannot be listed and for a link
-    that leads nowhere.
+    dataset that cannot be read as it stands, for an unfinished export, for a directory that cannot
+    be listed and for a link that leads nowhere.
     """
     if path.is_dir():
         check_one_split(path)
-        files = _listed(_files_below(path))
+        files = _listed(_files_below(_data(path)))
         return Listing(_absolute(path), files, text=all(is_text(file.name) for file in files))
     if path.is_file():
         return Listing(_absolute(path.parent), _listed([path]), text=True)
@@ -87,6 +90,20 @@ def _goes_round(path: Path, root: Path) -> bool:
     """Whether a match lies behind a link to a directory that it lies in."""
     above = [parent for parent in path.parents if parent.is_relative_to(root)]
     return len({os.path.realpath(parent) for parent in above}) < len(above)
+
+
+def _data(directory: Path) -> Path:
+    """Where the data of a directory is: all of it, or the part of an export or a run that holds
+    records, next to which are manifests and a journal."""
+    for name in (RECORDS, CLEANED):
+        if (directory / name).is_dir() and (directory / DIRECTORY / EVENTS).exists():
+            if not (directory / MANIFEST).is_file():
+                raise InputError(
+                    f"{directory}: not finished: no {MANIFEST}; the command that began it "
+                    "finishes it"
+                )
+            return directory / name
+    return directory
 
 
 def _listed(found: Iterable[Path]) -> tuple[Listed, ...]:

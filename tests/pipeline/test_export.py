@@ -154,6 +154,27 @@ def test_read_again(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None
         assert Counter(again) == Counter(first)
 
 
+def test_its_directory_is_an_input(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
+    """Of `prep convert` and `prep run`: the records, and neither manifests nor journal. One that is
+    not finished is refused."""
+    out, config = tmp_path / "out", tmp_path / "again.yaml"
+    killed = prep_in_fork("export", run, "--out", out, fault="storage.publish.renamed@20=kill")
+    assert killed.code == -9 and (out / "records").is_dir()
+    refused = prep("convert", out, "--to", "jsonl", "--out", tmp_path / "texts")
+    assert refused.code == 3 and "not finished" in refused.err
+    prep("export", run, "--out", out)
+    ended = prep("convert", out, "--to", "jsonl", "--out", tmp_path / "texts")
+    assert ended.code == 0, ended.err
+    texts = [r["text"] for p in sorted((tmp_path / "texts").glob("*.jsonl")) for r in read(p)]
+    splits = sorted(path.name for path in (out / "records").iterdir())
+    assert texts == [r["text"] for split in splits for r in records(out, split)]
+    config.write_text(f"inputs: [{{name: again, path: '{out}'}}]\nclean: {{min_length: 0}}\n")
+    again = pipeline.run(config, tmp_path / "again", 0)
+    sources = json.loads((again.directory / "ledger.json").read_bytes())["sources"].values()
+    assert sum(source["records"]["documents"] for source in sources) == len(texts)
+    assert not any(source["bad"] for source in sources)
+
+
 def text_key(text: str) -> bytes:
     import xxhash
 
