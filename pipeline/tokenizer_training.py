@@ -60,7 +60,7 @@ def measure_on_run(
             f"--eos: {len(eos)} for {len(tokenizers)} tokenizers; give one for all but gpt2, or "
             "one for each --tokenizer in the same order"
         )
-    ends = list(eos) or [None] * len(tokenizers)
+    ends: list[str | None] = [*eos] or [None] * len(tokenizers)
     if len(eos) == 1:
         ends = [None if name == GPT2 else eos[0] for name in tokenizers]
     opened = [open_tokenizer(*pair) for pair in zip(tokenizers, ends, strict=True)]
