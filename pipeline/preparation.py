@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cleaning.mask import check_masks
-from pipeline.cluster import executor
+from pipeline.cluster import InProcess, executor
 from pipeline.config import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
-from pipeline.core.manifest import StageManifest
+from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.deduplication import deduplicate, preset_of, verification_of
 from pipeline.indexes import load_earlier
 from pipeline.inputs_cache import InputHashes
+from pipeline.layout import MANIFEST
 from pipeline.machine import check_engines, compile_kernels
 from pipeline.mixture import check_sources, is_asked
 from pipeline.pack_streams import pack_streams
@@ -22,8 +23,8 @@ from pipeline.progress import Progress
 from pipeline.provenance.recipe import Recipe
 from pipeline.quarantine.retention import note_days
 from pipeline.quarantine.store import finish_moving, keep_apart, restore
-from pipeline.run_directory import commit, hold_and_run
-from pipeline.runner import FrozenStageError, Runner, TextsApartError
+from pipeline.run_directory import commit, hold_and_run, removed_directories
+from pipeline.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.screening import (
     Asked,
     asked,
@@ -48,6 +49,7 @@ from pipeline.stages.tables import documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.takedown.later_runs import Standing, raw_copies, standing
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
+from pipeline.upkeep import STORIES
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 
@@ -231,7 +233,36 @@ def run(
                 now = written_anew(now, story, frozen)
                 progress.note(f"{frozen}: writing the data set without the documents taken down")
 
-    return hold_and_run(prepared.out, progress, attempt)
+    try:
+        return hold_and_run(prepared.out, progress, attempt)
+    except ReadOnlyError as error:
+        return _find_finished(prepared, story, verify_inputs, progress, error)
+
+
+def _find_finished(
+    prepared: Prepared, story: Story, verify_inputs: bool, progress: Progress, error: ReadOnlyError
+) -> Manifest:
+    """The run in a directory that cannot be written, with every shard checked. Raises `error`, and
+    what would have to be written, unless it is finished and unchanged."""
+    out = prepared.out
+    if not (out / MANIFEST).exists():
+        raise error
+    runner = Runner(
+        out, InProcess(), Journal(out), progress, removed_directories(out),
+        frozen=frozenset(STORIES[story.name]),
+    )  # fmt: skip
+    hashes = InputHashes(out, prepared.plan.files, verify_inputs)
+    try:
+        stages = story.tell(prepared, runner.run, hashes.unchanged)
+    except (FrozenStageError, RemovedInputError, TextsApartError) as needed:
+        raise ReadOnlyError(f"{error}, and {needed}; choose another --out") from None
+    committed = {
+        entry["stage"]: entry["fingerprint"] for entry in read_sealed(out / MANIFEST)["stages"]
+    }
+    if committed != {name: manifest.fingerprint for name, manifest in stages.items()}:
+        raise ReadOnlyError(f"{error}, and it holds stages of another config; choose another --out")
+    progress.note(f"{out} cannot be written; it is finished and unchanged")
+    return Manifest(out, stages, tuple(runner.reused))
 
 
 def written_anew(prepared: Prepared, story: Story, frozen: FrozenStageError) -> Prepared:

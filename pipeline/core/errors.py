@@ -44,6 +44,10 @@ class ResourceError(PrepError):
     exit_code = 5
 
 
+class ReadOnlyError(ResourceError):
+    """A directory that is there may not be written."""
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Return `text` safe to print in a message: control characters escaped, cut at `limit`
     characters.

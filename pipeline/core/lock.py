@@ -1,6 +1,7 @@
 """One writer per run directory: an advisory lock that dies with its process."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -8,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.core import storage
-from pipeline.core.errors import ResourceError
+from pipeline.core.errors import ReadOnlyError, ResourceError
+
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
@@ -16,8 +19,8 @@ def hold(directory: Path) -> Iterator[None]:
     """Hold DIRECTORY/.lock for the life of the block, in which nothing is written through symbolic
     links below DIRECTORY (`storage.confined`). The holder's host and pid are in the file.
 
-    Raises ResourceError naming the holder when another process has it. Network file systems without
-    flock are not covered (docs/guarantees.md).
+    Raises ResourceError naming the holder when another process has it, and ReadOnlyError where this
+    process may not write. Network file systems without flock are not covered (docs/guarantees.md).
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -26,7 +29,8 @@ def hold(directory: Path) -> Iterator[None]:
             handle = stack.enter_context(storage.open_file(directory / ".lock", flags))
             _take(handle, directory)
         except OSError as error:
-            raise ResourceError(f"{directory}: cannot write: {error.strerror}") from error
+            refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
+            raise refused(f"{directory}: cannot write: {error.strerror}") from error
         stack.enter_context(storage.confined(directory))
         yield
 
