@@ -90,7 +90,10 @@ Mode = Annotated[
 ModelDir = Annotated[Path, typer.Option("--model_dir", "-o", help="Directory of the run.")]
 Data = Annotated[
     Path | None,
-    typer.Option("--data", help="A prep run directory, or a prep config that is run first."),
+    typer.Option(
+        "--data",
+        help="A prep run directory, a directory of .h5 files, or a prep config that is run first.",
+    ),
 ]
 Seed = Annotated[
     int | None, typer.Option("--seed", help="Seed of weights, dropout and data order.")

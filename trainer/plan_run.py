@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
-from pipeline.hdf5.format import DATA_PARAMS
-from pipeline.hdf5.read import open_dataset
+from pipeline.hdf5.foreign_dataset import holds_shards, open_any
 from pipeline.shipped import find_config
 from trainer.plan_inference import optimum, use
 from trainer.plan_sections import (
@@ -24,7 +23,7 @@ from trainer.plan_sections import (
     TrainingPlan,
 )
 from trainer.plan_wish import Chosen
-from trainer.recipe import nearest, samples_in
+from trainer.recipe import SEQUENCE_LENGTH, nearest, samples_in
 from trainer.scaling.laws import FITTED_FLOPS, degradation, flops_for, loss_at, predicted_loss
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.performance_model import predict
@@ -64,8 +63,8 @@ class DataAtHand:
 
 def data_at_hand(directory: Path) -> DataAtHand:
     """The training split of a prep run directory, or a directory of shards. Raises InputError."""
-    split = directory if (directory / DATA_PARAMS).is_file() else directory / "hdf5" / "train"
-    found = open_dataset(split)
+    split = directory if holds_shards(directory) else directory / "hdf5" / "train"
+    found = open_any(split, SEQUENCE_LENGTH)  # a corpus can be cut into rows of any length
     size = sum((split / shard.name).stat().st_size for shard in found.shards)
     return DataAtHand(split, found.rows, size, found.vocab_size, found.max_sequence_length)
 

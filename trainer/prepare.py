@@ -6,9 +6,10 @@ from pathlib import Path
 import pipeline
 from pipeline.core import storage
 from pipeline.core.config_model import FrozenModel
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.hdf5.foreign_dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
-from pipeline.hdf5.read import open_dataset
+from pipeline.shipped import find_config
 from trainer import leaves
 from trainer.config import Params
 from trainer.data import Source, open_evaluation
@@ -20,18 +21,38 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 class DataDirectories:
     """Directories of .h5 shards that `--data` names or its config made, in place of those of the
     params file; None where those count, `validation` also where the run has none. `run`: the prep
-    run directory."""
+    run directory, None where `--data` is a directory of shards itself."""
 
     train: Path | None = None
     validation: Path | None = None
     run: Path | None = None
 
+    @property
+    def ready(self) -> Path | None:
+        """What another `train` is given as `--data` to read the same."""
+        return self.run or self.train
+
 
 def data_directories(data: Path | None) -> DataDirectories:
     """What `--data` stands for. A prep config is run first (finished work is reused)."""
+    found = data_at_hand(data)
+    if found is not None:
+        return found
+    assert data is not None, "no data is at hand"
+    return _of_run(_prepared(data))
+
+
+def data_at_hand(data: Path | None) -> DataDirectories | None:
+    """The directories that `--data` names; None when it is a prep config, which has to be run.
+
+    Raises ConfigError when it is neither, InputError for a directory without data.
+    """
     if data is None:
         return DataDirectories()
-    return _of_run(data if data.is_dir() else _prepared(data))
+    if not data.is_dir():
+        _find_prep_config(data)
+        return None
+    return DataDirectories(data) if holds_shards(data) else _of_run(data)
 
 
 def open_validation(params: Params, directories: DataDirectories) -> Source:
@@ -56,7 +77,7 @@ def fitted(params: Params, directories: DataDirectories) -> Params:
     """`params` with the row length and the vocabulary of the training data, and as many leaves of
     about as many tokens as before."""
     assert directories.train is not None, "request.checked_params asks for --data"
-    dataset = open_dataset(directories.train)
+    dataset = open_any(directories.train, params.model.max_position_embeddings)
     length = dataset.max_sequence_length
     shape = {"max_position_embeddings": length, "vocab_size": dataset.vocab_size}
     changes: dict[str, FrozenModel] = {"model": params.model.model_copy(update=shape)}
@@ -87,9 +108,21 @@ def _of_run(directory: Path) -> DataDirectories:
     train, validation = directory / "hdf5" / "train", directory / "hdf5" / "validation"
     if not train.is_dir():
         raise InputError(
-            f"--data {directory}: expected a prep run directory with hdf5/train inside"
+            f"--data {directory}: expected a prep run directory with hdf5/train inside, or a "
+            "directory of .h5 files"
         )
     return DataDirectories(train, validation if validation.is_dir() else None, directory)
+
+
+def _find_prep_config(data: Path) -> None:
+    try:
+        find_config("prep", data)
+    except ConfigError as error:
+        shipped = str(error).rpartition(": ")[2]
+        raise ConfigError(
+            f"--data {data}: no such directory or file; expected a prep run directory, a directory "
+            f"of .h5 files, a prep config, or the name of a shipped one: {shipped}"
+        ) from error
 
 
 def _prepared(config: Path) -> Path:

@@ -72,7 +72,7 @@ def launch(params: Params, data: DataDirectories, say: Say) -> int:
 def _command(num_csx: int, data: DataDirectories) -> list[str]:
     """This command line, with data that is ready; an option that is repeated counts as last."""
     command = [sys.executable, "-m", "trainer.cli", *sys.argv[1:], "--num_csx", str(num_csx)]
-    return command if data.run is None else [*command, "--data", str(data.run)]
+    return command if data.ready is None else [*command, "--data", str(data.ready)]
 
 
 def check(params: Params, target: str) -> None:

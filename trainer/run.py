@@ -52,27 +52,42 @@ def run(request: Request, say: Say) -> int:
         log = RunLog(say)
         systems = params.runconfig.num_csx if request.target == "CSX" else 0
         listed = request.listed and not ranks.was_launched(params)
+        directories = prepare.data_at_hand(request.data)
+        if directories is not None:
+            params = _checked(params, request, directories, log)
         with job.listed(request.job_labels, systems, log, really=listed) as entry:
-            directories = prepare.data_directories(request.data)
+            if directories is None:
+                directories = prepare.data_directories(request.data)
+                params = _checked(params, request, directories, log)
             entry.running()
-            if request.params is None:
-                params = prepare.fitted(params, directories)
-                if ranks.is_writer(params) and not ranks.is_launcher(params):
-                    log(
-                        f"No --params: `{DEFAULT_PARAMS}` with rows of "
-                        f"{params.model.max_position_embeddings:,} tokens"
-                    )
             with ranks.errors_by_name(params), as_prep_errors():
                 code = _carry_out(params, request, directories, log)
             entry.ended(code)
         return code
 
 
+def _checked(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> Params:
+    """The params, fitted to the data where there is no file of them; data and checkpoint are there
+    and go with them."""
+    with ranks.errors_by_name(params):
+        if request.params is None:
+            params = prepare.fitted(params, directories)
+            if ranks.is_writer(params) and not ranks.is_launcher(params):
+                log(
+                    f"No --params: `{DEFAULT_PARAMS}` with rows of "
+                    f"{params.model.max_position_embeddings:,} tokens"
+                )
+        if not request.trains:
+            _to_evaluate(request, params.runconfig)
+        if request.mode != "infer":
+            _check_data(params, request, directories)
+    return params
+
+
 def _carry_out(params: Params, request: Request, data: DataDirectories, log: RunLog) -> int:
     if request.mode == "infer":
         return _infer(params, request, data, log)
     if ranks.is_launcher(params):
-        _check_data(params, request, data)
         return ranks.launch(params, data, log)
     work = _train if request.trains else _evaluate
     return work(params, request, data, log)

@@ -51,8 +51,8 @@ class HDF5Dataset:
 
     def __init__(self, directory: str | Path, *, max_sequence_length: int | None = None) -> None:
         self.directory = Path(directory)
-        params = _read_params(self.directory)
-        self.groups = _open_groups(self.directory, params)
+        params = read_params(self.directory)
+        self.groups = open_groups(self.directory, params)
         first = self.groups[0].files
         self.format = "sample"
         if not first.row_shape:
@@ -95,12 +95,12 @@ class HDF5Dataset:
             return {name: block[:, channel] for channel, name in enumerate(self.features)}
         batch: Sample = {}
         for group in self.groups:
-            block = _as_int32(group.files.read(rows_B), self.directory)
+            block = as_int32(group.files.read(rows_B), self.directory)
             batch |= {name: block[:, channel] for channel, name in enumerate(group.features)}
         return batch
 
 
-def _as_int32(block: npt.NDArray[Any], directory: Path) -> npt.NDArray[Any]:
+def as_int32(block: npt.NDArray[Any], directory: Path) -> npt.NDArray[Any]:
     """Integers as int32, as Model Zoo's loaders do, but never wrapped around."""
     if block.dtype == np.int32 or block.dtype.kind not in "iu":
         return block
@@ -110,7 +110,7 @@ def _as_int32(block: npt.NDArray[Any], directory: Path) -> npt.NDArray[Any]:
     return narrow
 
 
-def _read_params(directory: Path) -> dict[str, Any]:
+def read_params(directory: Path) -> dict[str, Any]:
     """`data_params.json`, or nothing where there is none."""
     path = directory / DATA_PARAMS
     try:
@@ -126,7 +126,7 @@ def _read_params(directory: Path) -> dict[str, Any]:
     return params
 
 
-def _open_groups(directory: Path, params: dict[str, Any]) -> tuple[Group, ...]:
+def open_groups(directory: Path, params: dict[str, Any]) -> tuple[Group, ...]:
     """`data` with its features, or `data_0`, `data_1`, ... of a converted data set."""
     if "data_0_features" not in params:
         files = _open_files(directory, DATASET, _recorded(params))
@@ -150,7 +150,8 @@ def _features(directory: Path, files: ShardFiles, named: object) -> tuple[str, .
         raise InputError(f"{directory / DATA_PARAMS}: features: expected a list of names")
     if len(named) != channels:
         raise InputError(
-            f"{directory}: rows hold {channels} features, but {len(named)} are named; "
+            f"{directory}: rows hold {channels} features, but {len(named)} are named "
+            f"({files.name!r} is {files.dtype} (rows, {', '.join(map(str, files.row_shape))})); "
             f"name them under `features` of {DATA_PARAMS}"
         )
     return tuple(named)
@@ -168,7 +169,9 @@ def _open_files(directory: Path, name: str, recorded: dict[str, tuple[int, str]]
     """All files of the directory, as one array. Raises InputError when they do not fit together."""
     paths = sorted(directory.glob(f"*{SHARD_SUFFIX}"))
     if not paths:
-        raise InputError(f"{directory}: no *{SHARD_SUFFIX} files there")
+        below = sorted({path.parent for path in directory.glob(f"*/*{SHARD_SUFFIX}")})
+        hint = f"; {below[0]} has some: name that directory" if below else ""
+        raise InputError(f"{directory}: no *{SHARD_SUFFIX} files in it{hint}")
     lost = sorted(recorded.keys() - {path.name for path in paths})
     if lost:
         raise InputError(f"{directory / lost[0]}: missing; {DATA_PARAMS} names it")

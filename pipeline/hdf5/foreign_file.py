@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
 import numpy as np
 import xxhash
 
@@ -13,7 +12,7 @@ from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_lineage import Spans, lineage_path, read_spans
 from pipeline.hdf5.foreign_rows import Array, Block, Expectations, RowChecks, RowFacts
 from pipeline.hdf5.format import COUNT_ATTRIBUTE, SAMPLE, VSL
-from pipeline.hdf5.shard_file import ShardFile
+from pipeline.hdf5.shard_file import ShardFile, open_hdf5
 
 _BLOCK_TOKENS = 1 << 19
 _REFUSED = ("Link", "keeps its data", "plugin")
@@ -53,7 +52,7 @@ def _count(path: Path, files: list[ShardFile]) -> Iterator[Finding]:
     rows = {file.rows for file in files}
     if len(rows) > 1:
         yield Finding(path.name, "layout", f"its datasets hold {sorted(rows)} rows: not one number")
-    with h5py.File(path, "r", locking=False) as file:
+    with open_hdf5(path) as file:
         try:
             stated = file.attrs.get(COUNT_ATTRIBUTE)
             count = None if stated is None else int(stated)

@@ -44,7 +44,7 @@ class ShardFile:
         self._last: tuple[int, Array] | None = None
         self._library: tuple[int, h5py.Dataset] | None = None
         try:
-            with h5py.File(path, "r", locking=False) as file:
+            with open_hdf5(path) as file:
                 self._describe(safe_dataset(path, file, name))
             self._handle = os.open(path, os.O_RDONLY)
         except _HDF5_ERRORS as error:
@@ -135,8 +135,7 @@ class ShardFile:
         """Through the HDF5 library, which is opened again in every process."""
         try:
             if self._library is None or self._library[0] != os.getpid():
-                file = h5py.File(self.path, "r", locking=False)
-                self._library = os.getpid(), file[self.name]
+                self._library = os.getpid(), open_hdf5(self.path)[self.name]
             values: Array = self._library[1][start:stop]
         except _HDF5_ERRORS as error:
             raise IntegrityError(f"{self.path}: damaged: rows from {start}: {error}") from error
@@ -181,6 +180,12 @@ class ShardFile:
         offset = int(self._offsets[index]) + within * self._row_bytes
         if os.preadv(self._handle, [out.data], offset) != out.nbytes:
             raise IntegrityError(f"{self.path}: damaged: it ends before chunk {index}")
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading, whoever else has it open: through a handle of our own, since the
+    library refuses a file that this process has open with other locking flags. Raises OSError."""
+    return h5py.File(open(path, "rb"), "r")
 
 
 def safe_dataset(path: Path, file: h5py.File, name: str = DATASET) -> h5py.Dataset:

@@ -57,7 +57,10 @@ def test_a_run_that_fails_and_a_config_error(trainer):
     assert not (trainer.root / "jobs").exists()
     invoke(*command(trainer), "--data", str(trainer.root / "nowhere"), code=2)
     invoke(*command(trainer), "--job_labels", "team nlp", code=2)
-    assert [job.phase for job in JobStore.default().jobs()] == [Phase.FAILED]
+    assert not (trainer.root / "jobs").exists()
+    invoke(*command(trainer))
+    invoke(*command(trainer), "--seed", "6", code=2)  # MODEL_DIR holds another run
+    assert [job.phase for job in JobStore.default().jobs()] == [Phase.SUCCEEDED, Phase.FAILED]
 
 
 def test_a_list_that_cannot_be_written_does_not_stop_a_run(trainer, monkeypatch):

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import torch
 
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.hdf5.foreign_dataset import open_any
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, VSL, VSL_FEATURES
-from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.hdf5.read import SampleDataset
 from trainer.config import ModelConfig
 
 Batch = dict[str, torch.Tensor]
@@ -19,12 +20,13 @@ Batch = dict[str, torch.Tensor]
 
 def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> SampleDataset:
     """Open a data set of any format and check that it fits the model. Row k of a `corpus` is the
-    k-th window of its stream for the model's MSL.
+    k-th window of its stream for the model's MSL; a data set that is not ours may have fewer ids
+    than the model.
 
     Raises ConfigError naming both values when MSL, vocabulary or use_vsl differ; InputError without
     rows.
     """
-    dataset = open_dataset(directory, corpus_length=model.max_position_embeddings)
+    dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     _check_layout(dataset, use_vsl)
     pairs = (
         ("max_position_embeddings", model.max_position_embeddings,

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.mixture_order import Part, TrainingOrder, samples_of_weight
+from pipeline.hdf5.foreign_dataset import UNKNOWN_ID
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName, training_order
 from trainer.config import InputConfig, ModelConfig
@@ -145,6 +146,7 @@ def _wanted(section: InputConfig, override: Path | None) -> list[tuple[Path, flo
 
 def _check_together(datasets: Sequence[SampleDataset]) -> None:
     seen: dict[str, Path] = {}
+    ending = [dataset for dataset in datasets if dataset.eos_id != UNKNOWN_ID]
     for dataset in datasets:
         origin = (*dataset.ancestors, dataset.dataset_hash)[0]
         if origin in seen:
@@ -153,9 +155,10 @@ def _check_together(datasets: Sequence[SampleDataset]) -> None:
                 "once, with a weight of 2 to read it twice (mixture: [{data_dir: …, weight: 2}])"
             )
         seen[origin] = dataset.directory
-        if dataset.eos_id != datasets[0].eos_id:
+    for dataset in ending:
+        if dataset.eos_id != ending[0].eos_id:
             raise ConfigError(
                 f"{dataset.directory} ends documents with token {dataset.eos_id}, "
-                f"{datasets[0].directory} with {datasets[0].eos_id}: two tokenizers; prepare both "
+                f"{ending[0].directory} with {ending[0].eos_id}: two tokenizers; prepare both "
                 "with one"
             )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.hdf5.foreign_dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
-from pipeline.hdf5.read import open_dataset
 from pipeline.tokenizers.definition import GPT2, load_definition
 from trainer.config import EvalInput
 from trainer.data import open_evaluation
@@ -49,10 +49,12 @@ def evaluate_checkpoint(request: Request, say: Callable[[str], None]) -> Measure
     found = find_checkpoint(request.path)
     loaded = load_model(found)
     directory = split_directory(request.data, request.split)
+    model = loaded.config
+    dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     section = EvalInput(
         data_dir=directory,
         batch_size=request.batch_size,
-        use_vsl=open_dataset(directory).layout is VSL,
+        use_vsl=dataset.layout is VSL,
     )
     source = open_evaluation(section, loaded.config)
     compiled = CompiledModule(
@@ -85,7 +87,7 @@ def evaluate_checkpoint(request: Request, say: Callable[[str], None]) -> Measure
 
 def split_directory(data: Path, split: str) -> Path:
     """The directory of shards of a split. Raises ConfigError when there is no such split."""
-    if (data / "data_params.json").is_file():
+    if holds_shards(data):
         return data
     if not (data / "hdf5").is_dir():
         raise InputError(f"--data {data}: expected a prep run directory with hdf5/ inside")

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.hdf5.foreign_dataset import open_any
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, SHARD_SUFFIX, VSL, VSL_FEATURES
-from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.shard_file import ShardFile
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.config import InferenceInput, ModelConfig
@@ -65,7 +66,7 @@ class PromptReader:
         if place.suffix in (".jsonl", ".txt"):
             yield from self._of_text(place)
         elif (place / DATA_PARAMS).is_file():
-            yield from self._of_data_set(open_dataset(place, self._length))
+            yield from self._of_data_set(open_any(place, self._length, self.model.vocab_size))
         elif place.is_dir() and (files := sorted(place.glob(f"*{SHARD_SUFFIX}"))):
             for file in files:
                 yield from self._of_prompt_rows(file)

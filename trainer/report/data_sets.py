@@ -13,8 +13,8 @@ from pathlib import Path
 from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, PrepError
-from pipeline.hdf5.format import DATA_PARAMS
-from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.hdf5.foreign_dataset import holds_shards, open_any
+from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.training import Training, read_training
 from pipeline.splits import TRAIN
 
@@ -76,12 +76,12 @@ def _remembered(model_dir: Path) -> list[Path]:
 
 def _opened(training: Training, place: Path, samples: int) -> ReadDataSet:
     """The data set of a place."""
-    directory = place if (place / DATA_PARAMS).is_file() else place / "hdf5" / TRAIN
-    if not (directory / DATA_PARAMS).is_file():
+    directory = place if holds_shards(place) else place / "hdf5" / TRAIN
+    if not holds_shards(directory):
         raise InputError(
-            f"{place}: neither a prep run with hdf5/{TRAIN} nor a directory with {DATA_PARAMS}"
+            f"{place}: neither a prep run with hdf5/{TRAIN} nor a directory of .h5 files"
         )
-    dataset = open_dataset(directory, training.max_sequence_length)
+    dataset = open_any(directory, training.max_sequence_length)
     part = training.part_of(dataset)
     if part is None:
         hashes = ", ".join(name for p in training.parts for _, name in p.versions)

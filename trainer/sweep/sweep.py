@@ -35,8 +35,8 @@ _ERRORS: dict[int, type[PrepError]] = {
 
 @dataclass
 class Sweep:
-    """A sweep under way. `data`: the prep run of all trials, None for the params file's own;
-    `found`: results by trial."""
+    """A sweep under way. `data`: the prep run or shards of all trials, None for those of the params
+    file; `found`: results by trial."""
 
     plan: Plan
     out: Path
@@ -128,7 +128,7 @@ def run(plan: Plan, out: Path, jobs: int, say: Say) -> int:
         check_same(out, plan)
         found = {k: r for k, r in results.read(out).items() if k < len(plan.variants)}
         waiting = [v.trial for v in plan.variants if v.trial.index not in found]
-        data = prepare.data_directories(plan.config.data).run if waiting else None
+        data = prepare.data_directories(plan.config.data).ready if waiting else None
         sweep = Sweep(plan, out, data, say, found)
         sweep.drop_checkpoints()
         if found:

@@ -140,6 +140,23 @@ def test_files_of_others(options: dict[str, Any], dtype: str, tmp_path: Path) ->
     assert (file.read(3, 8) == array[3:8]).all()
 
 
+@pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+def test_files_that_this_process_has_open(
+    compression: Any, mode: str, locking: Any, tmp_path: Path
+) -> None:
+    """With any locking, before and after ours: HDF5 wants equal flags of every open handle."""
+    rows = np.random.default_rng(0).integers(0, 99, (9, 3, 16)).astype("i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=rows, compression=compression)
+    with h5py.File(tmp_path / "a.h5", mode, locking=locking) as held:
+        ours = ShardFile(tmp_path / "a.h5")
+        assert (ours.read(0, 9) == held["data"][:]).all() and (ours.read(0, 9) == rows).all()
+    with h5py.File(tmp_path / "a.h5", mode, locking=locking) as again:
+        assert (again["data"][:] == rows).all() and (ours.read(2, 4) == rows[2:4]).all()
+
+
 def test_data_elsewhere_is_refused(tmp_path: Path) -> None:
     inner = tmp_path / "inner.h5"
     inner.write_bytes(shard_image(np.zeros((2, 3, 8), np.int32)))
