@@ -135,7 +135,7 @@ def screen_stage(clean: StageManifest, reading: Reading, looked_for: Published) 
         job = ScreenJob(index, shard, files, looked_for)
         inputs = (shard, *looked_for.shards)
         tasks.append(Task(f"screening of {shard.path}", job, inputs, shard.size))
-    return Stage("screen", 2, _screen, tuple(tasks))
+    return Stage("screen", 3, _screen, tuple(tasks))
 
 
 def rescan_stage(
@@ -150,7 +150,7 @@ def rescan_stage(
         job = ScreenJob(index, shard, (), looked_for, True, found)
         inputs = (shard, *((found,) if found else ()), *looked_for.shards)
         tasks.append(Task(f"looking through {shard.path}", job, inputs, shard.size))
-    return Stage("screen", 2, _screen, tuple(tasks))
+    return Stage("screen", 3, _screen, tuple(tasks))
 
 
 @dataclass(frozen=True)

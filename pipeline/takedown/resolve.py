@@ -171,8 +171,11 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
         for passage in passages.find(table) if passages else ():
             name = texts[passage.text][0]
             row = np.array([passage.row], np.int64)
-            share = f"{passage.document_fraction:.0%} of it"
-            why = f"a passage of {printable(name)}: {passage.longest_run_words} words, {share}"
+            why = (
+                f"a passage of {printable(name)}: {passage.longest_run_words:,} words in a row; "
+                f"{passage.document_fraction:.1%} of the document and "
+                f"{passage.text_fraction:.1%} of the text match"
+            )
             if passage.is_taken:
                 hits[name] += _add_shard_rows(run, found, table, row, why)
             else:

@@ -20,12 +20,14 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Passage:
-    """One document (row of the table that was searched) and what of a text it holds."""
+    """One document (row of the table that was searched) and what it holds of a text: words in a
+    row, and the words that match as a share of the document and of the text."""
 
     row: int
     text: int
     longest_run_words: int
     document_fraction: float
+    text_fraction: float
 
     @property
     def is_taken(self) -> bool:
@@ -59,11 +61,12 @@ class Passages:
         from pipeline.provenance.fingerprints import find_passages
 
         best: dict[tuple[int, int], Passage] = {}
-        columns = ("row", "work_id", "longest_run_words", "document_fraction")
+        columns = (
+            "row", "work_id", "longest_run_words", "document_fraction", "work_fraction"
+        )  # fmt: skip
         found = find_passages(table["text"], self._index).select(columns).to_pylist()
-        for row in found:
-            words, fraction = row["longest_run_words"] or 0, row["document_fraction"] or 0.0
-            passage = Passage(row["row"], int(row["work_id"]), words, fraction)
+        for row, text, *measures in (found_row.values() for found_row in found):
+            passage = Passage(row, int(text), *measures)
             place = passage.row, passage.text
             best[place] = max(best.get(place, passage), passage, key=lambda p: p.longest_run_words)
         yield from best.values()

@@ -20,10 +20,11 @@ SEEN_WORDS = 15
 def detect_passages(batch: pa.Table, index: Index) -> pa.Table:
     """FINDINGS: a row per passage; target and work_id are the work's id, the score is its hits.
 
-    Attributes: document_fraction, the share of the document's words in passages of this work;
-    longest_run_words, words in a row that both hold (an estimate where `verified` is false); words
-    of the passage; hits; tier of the work; containment, the share of the passage's grams that the
-    work holds; verified, whether it was compared with the work's own words.
+    Attributes: document_fraction and work_fraction, the words in passages that both hold as a share
+    of the document's and of the work's words; longest_run_words, words in a row that both hold (all
+    three estimates where `verified` is false); words of the passage, edited ones included; hits;
+    tier of the work; containment, the share of the passage's grams that the work holds; verified,
+    whether it was compared with the work's own words.
     """
     texts = batch["text"]
     found = passages_of_texts(texts, index)
@@ -33,11 +34,11 @@ def detect_passages(batch: pa.Table, index: Index) -> pa.Table:
     columns = zip(*(column.tolist() for column in found), strict=True)
     findings = []
     for passage, work in zip(columns, works.to_pylist(), strict=True):
-        row, _, start, stop, hits, longest, words, matched, grams, _, fraction = passage
+        row, _, start, stop, hits, longest, words, matched, grams, _, fraction, of_work = passage
         attributes = attributes_json({
             "containment": round(matched / grams, 4), "document_fraction": round(fraction, 4),
             "hits": hits, "longest_run_words": longest, "tier": work["tier"],
-            "verified": work["is_stored"], "words": words,
+            "verified": work["is_stored"], "words": words, "work_fraction": round(of_work, 4),
         })  # fmt: skip
         findings.append(Finding(
             row, KIND, work["work_id"], _beginning(texts[row], start, stop), start, stop - start,

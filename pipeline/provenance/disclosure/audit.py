@@ -25,7 +25,14 @@ __all__ = ["audit_page", "limits"]
 
 _TEMPLATES = "pipeline.provenance.disclosure.templates"
 _MOST_SOURCES, _MOST_LICENCES, _MOST_WORKS, _MOST_OPTOUTS = 60, 4, 50, 60
-_MEASURES = ("words", "longest_run_words", "document_fraction", "containment", "hits")
+_MEASURES = (
+    "words",
+    "longest_run_words",
+    "document_fraction",
+    "work_fraction",
+    "containment",
+    "hits",
+)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ RegistryLike: TypeAlias = "Path | str | Index | Registry | Iterable[tuple[str, s
 PASSAGES = pa.schema([
     ("row", pa.int64()), ("work_id", pa.string()), ("byte_start", pa.int64()),
     ("byte_end", pa.int64()), ("hits", pa.int64()), ("document_fraction", pa.float64()),
-    ("longest_run_words", pa.int64()),
+    ("work_fraction", pa.float64()), ("longest_run_words", pa.int64()),
 ])  # fmt: skip
 """row: of the text. byte_start, byte_end: half-open in its UTF-8. hits: different grams of the work
-that the passage holds (of a work known by a sketch: sampled ones). document_fraction: the share of
-the text's words that stand in passages of this work, the same in all rows of text and work.
-longest_run_words: words in a row that both hold; of a work known by a sketch an estimate."""
+that the passage holds (of a work known by a sketch: sampled ones). document_fraction,
+work_fraction: the words in passages that both hold, as a share of the text's words and of the
+work's; the same in all rows of text and work. longest_run_words: words in a row that both hold. Of
+a work known by a sketch these three are estimates."""
 
 
 def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
@@ -43,7 +44,7 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     work_ids = index.works["work_id"].take(pa.array(found.work)).combine_chunks()
     columns = [
         found.document, work_ids, found.start, found.stop, found.hits, found.fraction,
-        found.longest,
+        found.work_fraction, found.longest,
     ]  # fmt: skip
     return pa.table([pa.array(column) for column in columns], schema=PASSAGES)
 
@@ -59,7 +60,8 @@ def passages_of_texts(texts: TextArray, index: Index) -> Passages:
     if len(parts) == 1:
         return parts[0]
     none = np.zeros(0, np.int64)
-    nothing = Passages(none, none, none, none, none, none, none, none, none, none, np.zeros(0))
+    shares = np.zeros(0), np.zeros(0)
+    nothing = Passages(none, none, none, none, none, none, none, none, none, none, *shares)
     return Passages(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
 
 

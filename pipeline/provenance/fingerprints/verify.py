@@ -2,8 +2,9 @@
 
 Where the work's words are stored, every gram of the stretch (s = 1) is looked up among all of the
 work's; where only a sketch is known, the sampled grams are. Only matches near the candidate's bands
-count, and no boilerplate. So a passage's hits and longest run are exact in the first case; in the
-second the run is an estimate: from the first to the last of sampled grams in a row that all match.
+count, and no boilerplate. So a passage's hits, longest run and equal words are exact in the first
+case; in the second they are estimates: the run is from the first to the last of sampled grams in a
+row that all match, the equal words are as many of the passage's as of its sampled grams.
 
 Shapes: N documents, C candidates, P passages, W works.
 """
@@ -23,6 +24,7 @@ from pipeline.provenance.fingerprints.lookup import first_of
 from pipeline.provenance.fingerprints.match import BAND, Candidates, Hits
 from pipeline.provenance.fingerprints.passages import (
     DIAGONAL,
+    EQUAL,
     FIRST,
     GRAMS,
     HITS,
@@ -33,6 +35,7 @@ from pipeline.provenance.fingerprints.passages import (
     PLACE,
     SIZE,
     STOP,
+    count_equal,
     passages_of,
 )
 from pipeline.provenance.fingerprints.sketch import CHARACTERS, grams_of, last_kept, new_state, roll
@@ -51,12 +54,13 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class Passages(NamedTuple):
-    """Passages of works in documents, by document, start and work; int64 but for the last.
+    """Passages of works in documents, by document, start and work; int64 except the last two.
 
     document, work; start, stop: bytes, half-open in the document's UTF-8; hits: different grams of
     the work matched; longest: words of the longest run that both hold; words; matched, grams: grams
-    of the passage that the work holds, and all that were looked up; document_words; fraction
-    (float64): the share of the document's words in passages of this work.
+    of the passage that the work holds, and all that were looked up; document_words; fraction,
+    work_fraction (float64): the words that both hold, as a share of the document's and of the
+    work's words, the same in all passages of one work in one document.
     """
 
     document: I64
@@ -70,6 +74,7 @@ class Passages(NamedTuple):
     grams: I64
     document_words: I64
     fraction: npt.NDArray[np.float64]
+    work_fraction: npt.NDArray[np.float64]
 
 
 class GramTable(NamedTuple):
@@ -83,32 +88,35 @@ def verify(
     chunk: Texts, candidates: Candidates, hits: Hits, words_N: I64, index: Index
 ) -> Passages:
     """The passages of all candidates, as `match.find_candidates` made them."""
-    found = [np.zeros((0, 9), np.int64)]
+    found = [np.zeros((0, 11), np.int64)]
     for work in np.unique(candidates.work).tolist():
         chosen = candidates.work == work
         rows = np.stack([column[chosen] for column in candidates], axis=1)
         found.append(_of_work(chunk, np.ascontiguousarray(rows), hits, index, work))
     rows = np.concatenate(found)
     rows = rows[np.lexsort((rows[:, 1], rows[:, 2], rows[:, 0]))]
-    document, work, start, stop, hits_P, longest, words, matched, grams = np.ascontiguousarray(
-        rows.T
-    )
+    (
+        document, work, start, stop, hits_P, longest, words, matched, grams, equal, of_work
+    ) = np.ascontiguousarray(rows.T)  # fmt: skip
     key, which = np.unique(document * (len(index.starts)) + work, return_inverse=True)
-    together = np.bincount(which, words, minlength=len(key))[which]
+    together = np.bincount(which, equal, minlength=len(key))[which]
     total = words_N[document]
     fraction = np.minimum(together / np.maximum(total, 1), 1.0)
+    work_fraction = np.minimum(of_work / np.maximum(np.diff(index.starts)[work], 1), 1.0)
     return Passages(
-        document, work, start, stop, hits_P, longest, words, matched, grams, total, fraction
-    )
+        document, work, start, stop, hits_P, longest, words, matched, grams, total, fraction,
+        work_fraction,
+    )  # fmt: skip
 
 
 def _of_work(chunk: Texts, candidates: I64, hits: Hits, index: Index, work: int) -> I64:
     """Rows of the passages of one work: document, work, bytes, hits, longest, words, matched,
-    grams."""
+    grams, equal words, words of the work that the document holds."""
     k, is_stored = index.parameters.k, bool(index.is_stored[work])
     s = 1 if is_stored else index.works["s"][work].as_py()
+    work_words = index.words_of(work) if is_stored else np.zeros(0, np.uint64)
     if is_stored:
-        hashes, places = grams_of(index.words_of(work), k, _ALL)
+        hashes, places = grams_of(work_words, k, _ALL)
         table = _table_of(hashes, places)
     else:
         of_work = hits.work == work
@@ -119,9 +127,12 @@ def _of_work(chunk: Texts, candidates: I64, hits: Hits, index: Index, work: int)
     size = int(np.diff(index.starts)[work])
     rows = _passages(
         chunk.data, chunk.offsets, alphabet(), candidates, k, np.uint64(last_kept(s)),
-        _key(index, work), table, index.boilerplate, gap, size, needed,
+        _key(index, work), table, index.boilerplate, gap, size, needed, work_words,
     )  # fmt: skip
     rows[:, 1] = work
+    if not is_stored:
+        rows[:, 9] = rows[:, 6] * rows[:, 7] // rows[:, 8]
+        rows[:, 10] = np.bincount(rows[:, 0], rows[:, 9])[rows[:, 0]] if len(rows) else 0
     return rows
 
 
@@ -222,11 +233,13 @@ def _matches(
 @kernel
 def _passages(
     data: U8, offsets_N1: I64, tables: Alphabet, candidates: I64, k: int, last: np.uint64,
-    keys: U64, table: GramTable, boilerplate: U64, gap: int, size: int, needed: int,
+    keys: U64, table: GramTable, boilerplate: U64, gap: int, size: int, needed: int, work_W: U64,
 ) -> I64:  # fmt: skip
-    """`_of_work`, from its candidates by document; `needed`: hits that a passage has at least."""
-    rows, used = np.empty((64, 9), np.int64), 0
+    """`_of_work`, from its candidates by document; `needed`: hits that a passage has at least;
+    work_W: the work's words, none where only a sketch is known."""
+    rows, used = np.empty((64, 11), np.int64), 0
     stamp_W, number = np.zeros(size, np.int64), 1
+    held_W = np.full(len(work_W), -1, np.int64)
     start = 0
     while start < len(candidates):
         document, stop = candidates[start, 0], start
@@ -241,6 +254,11 @@ def _passages(
         matches, count = _matches(words.hashes, first, mine, k, last, keys, table, boilerplate)
         found = passages_of(matches, count, gap, stamp_W, number)
         number += len(found)
+        of_work = 0
+        if len(work_W):
+            of_work = count_equal(
+                words.hashes, first, work_W, matches, count, found, needed, held_W, document
+            )
         for passage in found:
             if passage[HITS] < needed:
                 continue
@@ -251,6 +269,7 @@ def _passages(
             row[3] = words.ends[passage[STOP] - first - 1] - begin
             row[4], row[5], row[6] = passage[HITS], passage[LONGEST], passage[STOP] - passage[FIRST]
             row[7], row[8] = passage[MATCHED], passage[GRAMS]
+            row[9], row[10] = passage[EQUAL], of_work
             used += 1
         start = stop
     return rows[:used]

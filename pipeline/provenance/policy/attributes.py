@@ -117,9 +117,10 @@ OWN: dict[str, tuple[Attribute, ...]] = {
     ),
     "text_match": (
         _number("hits", "fingerprints in one diagonal band", "score"),
-        _number("document_fraction", "share of the document in passages of the work, 0 to 1"),
+        _number("document_fraction", "share of the document's words that match the work, 0 to 1"),
+        _number("work_fraction", "share of the work's words that the document holds, 0 to 1"),
         _number("longest_run_words", "longest run of equal words; an estimate if not verified"),
-        _number("words", "words of the passage"),
+        _number("words", "words of the passage, edited ones included"),
         _choice("tier", "the index tier of the work", "excerpt", "whole_book"),
         _number("containment", "share of the passage that the work has, 0 to 1"),
         Attribute("verified", "truth", "whether the passage was compared with the reference text"),
