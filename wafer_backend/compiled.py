@@ -25,6 +25,7 @@ from wafer_backend.memoryx import MemoryX
 from wafer_backend.module_times import ModuleTimes
 from wafer_backend.observation import observed
 from wafer_backend.precision import Precision
+from wafer_backend.suitability import check_module, warn_of_batch_statistics
 from wafer_backend.timeline import Timeline
 from wafer_backend.training_mode import training_mode
 from wafer_backend.transports.choice import TransportName, make_transport, server_count
@@ -84,15 +85,14 @@ class CompiledModule:
     (seed, step, leaf). `loss_scale` scales the losses of `train_step` in fp16, else it is None.
 
     Raises BackendConfigError for a bad configuration, a GPU target without a GPU, or a module that
-    has no parameters.
+    has no parameters, has some without a shape, or is TorchScript.
     """
 
     def __init__(self, module: nn.Module, config: BackendConfig) -> None:
         _check(config)
+        check_module(module, streams=config.target == "CSX" or config.micro_batch_size is None)
         self.device = device = wafer_device(config)
         _place(module, config, device)
-        if not any(True for _ in module.parameters()):
-            raise BackendConfigError("the module has no parameters")
         self.module = module
         self.config = config
         self.step = 1
@@ -122,6 +122,7 @@ class CompiledModule:
             config.threads,
         )
         self._returns_loss = True
+        self._warned = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on a global batch: what it would return for the whole batch, exactly.
@@ -223,7 +224,11 @@ class CompiledModule:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
     def _load(self, arguments: Arguments, *, learns: bool) -> GlobalBatch:
-        return self._leaf_size.load(self.worker, arguments, learns=learns)
+        batch = self._leaf_size.load(self.worker, arguments, learns=learns)
+        if learns and not self._warned:
+            self._warned = True
+            warn_of_batch_statistics(self.module, batch)
+        return batch
 
     def _learn(self, batch: GlobalBatch) -> Any:
         """Take the path that the module took last time, and the other one if that is wrong."""

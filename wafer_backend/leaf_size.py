@@ -125,8 +125,9 @@ class Probe:
                 wafer.replay(leaf, _no_gradients)
             except Exception as error:
                 raise BackendConfigError(
-                    f"micro_batch_size cannot be chosen: the module failed on {leaf.samples} "
-                    f"sample(s) of the first batch ({error}); set micro_batch_size"
+                    f"the module failed on the first {leaf.samples} of {batch.batch_size} samples, "
+                    f"run to choose micro_batch_size: {type(error).__name__}: {error}; if it only "
+                    "needs more samples at once, set micro_batch_size"
                 ) from error
         return wafer.activations.peak_bytes
 

@@ -100,6 +100,8 @@ def test_the_probe_leaves_no_trace():
 
 def test_a_module_that_fails_on_one_sample_is_named():
     made = compiled(Classifier, CONFIG)
-    with pytest.raises(BackendConfigError, match=r"failed on 1 sample.* set micro_batch_size"):
+    with pytest.raises(
+        BackendConfigError, match=r"failed on the first 1 of 20 .* set micro_batch_size"
+    ):
         made(points(1, 20)[0])
     assert made.micro_batch_size is None

@@ -1,10 +1,14 @@
-"""`utils.data`, `utils.tensorboard` (imported by who needs it), `utils.profiler`, `CSConfig`."""
+"""`utils.data`, `utils.tensorboard` (imported when asked for), `utils.profiler`, `CSConfig`."""
 
+import importlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafer_backend.distributed import ClusterConfig
 from wafer_backend.utils import data, profiler
+
+if TYPE_CHECKING:
+    from wafer_backend.utils import tensorboard
 
 
 @dataclass(init=False)
@@ -15,4 +19,10 @@ class CSConfig(ClusterConfig):
     transfer_processes: int | None = None
 
 
-__all__ = ["CSConfig", "data", "profiler"]
+def __getattr__(name: str) -> Any:
+    if name == "tensorboard":
+        return importlib.import_module("wafer_backend.utils.tensorboard")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["CSConfig", "data", "profiler", "tensorboard"]
