@@ -9,6 +9,8 @@ from pipeline.options import JsonOption, WorkersOption
 
 _EXAMPLES = """Examples:
 
+`prep convert runs/quickstart --to bin --out data/quickstart` (train.bin and val.bin for nanoGPT)
+
 `prep convert corpus/*.jsonl.zst --to hdf5 --out rows --msl 1024`
 
 `prep convert rows --to jsonl --out texts`
@@ -32,7 +34,8 @@ def convert(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="text in any format that `prep run` reads; directories or files of HDF5 "
+            help="a run of `prep run`, by split; text in any format that it reads; directories or "
+            "files of HDF5 "
             "(sample, vsl, corpus), .bin with or without .idx, parquet of token ids; a saved "
             "Hugging Face dataset",
         ),
@@ -51,7 +54,7 @@ def convert(
         typer.Option(
             "--from",
             metavar="KIND",
-            help="what INPUT is: text, hdf5, bin, tokens (parquet) or dataset "
+            help="what INPUT is: text, hdf5, bin, tokens (parquet), dataset or run "
             "[default: what it looks like]",
         ),
     ] = None,

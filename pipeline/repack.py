@@ -138,8 +138,8 @@ def open_tokenized(directory: Path) -> Tokenized:
     gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
-            f"{directory}: {gone[0]} is missing ({len(gone)} files of {TOKENS}/ are); repack needs "
-            "the tokens of the run: run it again with its config"
+            f"{directory}: {gone[0]} is missing ({len(gone)} files of {TOKENS}/ are), and its "
+            "tokens are needed: run it again with its config"
         )
     check_is_masked_nowhere(directory, "other rows")
     return Tokenized(directory.resolve(), str(manifest["config"]), stages)

@@ -1,10 +1,14 @@
-"""The target `.bin` with `.idx`: one pair for Megatron-LM, GPT-NeoX and nanoGPT.
+"""The target `.bin` with `.idx`: one pair for Megatron-LM, GPT-NeoX and nanoGPT, or one for each
+split of a run.
 
 A `.bin` is one file however large it is, so the stream is first published in parts, which are then
 joined in one pass and removed: while that goes on they need their place twice.
 """
 
+import bisect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +26,18 @@ _PIECE = 1 << 22
 
 
 class BinTarget:
-    """`tokens.bin`, uint16 or int32, and `tokens.idx`, a sequence per document."""
+    """`tokens.bin`, uint16 or int32, and `tokens.idx`, a sequence per document; or such a pair for
+    each of `outputs`, names with the tokens that each takes of the stream in turn."""
 
-    def __init__(self, part_tokens: int, vocabulary: Vocabulary, place: Place) -> None:
+    def __init__(
+        self,
+        part_tokens: int,
+        vocabulary: Vocabulary,
+        place: Place,
+        outputs: Mapping[str, int] | None = None,
+    ) -> None:
         self.part_tokens = part_tokens
+        self.outputs = {NAME: sys.maxsize} if outputs is None else dict(outputs)
         self.vocabulary = vocabulary
         self.index = place.index
         self.consumed = place.consumed
@@ -34,13 +46,13 @@ class BinTarget:
 
     def ours(self, name: str) -> bool:
         """See `Target`."""
-        return name in (f"{NAME}.bin", f"{NAME}.idx", _PARTS)
+        return name in (_PARTS, *(f"{o}{end}" for o in self.outputs for end in (".bin", ".idx")))
 
     def feed(self, block: Block) -> Iterator[Shard]:
         """See `Target`."""
         self.buffer.add(block.items)
-        while self.buffer.length >= self.part_tokens:
-            yield self._part(self.part_tokens)
+        while (count := self._next_part()) and self.buffer.length >= count:
+            yield self._part(count)
 
     def finish(self) -> Iterator[Shard]:
         """See `Target`."""
@@ -49,30 +61,48 @@ class BinTarget:
         elif not self.index:
             raise InputError("the stream is empty: there is nothing to write")
 
+    def _output(self) -> tuple[str, int]:
+        """Where the next token goes, and how many fit there."""
+        ends = list(accumulate(self.outputs.values()))
+        place = min(bisect.bisect_right(ends, self.consumed), len(ends) - 1)
+        return list(self.outputs)[place], ends[place] - self.consumed
+
+    def _next_part(self) -> int:
+        return min(self.part_tokens, self._output()[1])
+
     def _part(self, count: int) -> Shard:
+        output, _ = self._output()
         tokens = self.buffer.take(count)
         name = f"{_PARTS}/{self.index:06d}.bin"
         self.index += 1
         self.consumed += count
         eos = tokens == self.vocabulary.eos_id
-        facts = {"tokens": count, "documents": int(eos.sum()), "ended": bool(eos[-1])}
+        facts = {"tokens": count, "documents": int(eos.sum()), "ended": bool(eos[-1]),
+                 "output": output}  # fmt: skip
         return Shard(name, tokens.astype(self.dtype).tobytes(), self.consumed, facts)
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""
-        parts = [directory / str(s["file"]) for s in shards]
-        ended = bool(shards[-1]["ended"])
-        documents = sum(s["documents"] for s in shards) + (not ended)
+        files: dict[str, str] = {}
+        counts = {"tokens": 0, "documents": 0, "documents_without_eos": 0}
+        for name in self.outputs:
+            own = [s for s in shards if s["output"] == name]
+            documents, ended = sum(s["documents"] for s in own), bool(own[-1]["ended"])
+            files |= self._join(
+                directory, name, [str(s["file"]) for s in own], documents + (not ended)
+            )
+            counts["tokens"] += sum(s["tokens"] for s in own)
+            counts["documents"] += documents + (not ended)
+            counts["documents_without_eos"] += not ended
+        return {**counts, "dtype": self.dtype.name, "files": files}
+
+    def _join(self, directory: Path, name: str, files: list[str], documents: int) -> dict[str, str]:
+        """Publish a pair made of parts; file name -> hash."""
+        parts = [directory / file for file in files]
         index = index_bytes(self.dtype, documents, lambda: self._sizes(parts))
-        data = storage.publish(directory / f"{NAME}.bin", _pieces(parts))
-        described = storage.publish(directory / f"{NAME}.idx", index)
-        return {
-            "tokens": sum(s["tokens"] for s in shards),
-            "documents": documents,
-            "documents_without_eos": int(not ended),
-            "dtype": self.dtype.name,
-            "files": {f"{NAME}.bin": data.hash, f"{NAME}.idx": described.hash},
-        }
+        data = storage.publish(directory / f"{name}.bin", _pieces(parts))
+        described = storage.publish(directory / f"{name}.idx", index)
+        return {f"{name}.bin": data.hash, f"{name}.idx": described.hash}
 
     def tidy(self, directory: Path) -> None:
         """Remove the parts, which the joined file holds."""

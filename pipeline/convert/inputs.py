@@ -1,19 +1,20 @@
-"""What INPUT… is: text, HDF5, `.bin`, parquet of token ids, or a saved Hugging Face dataset."""
+"""What INPUT… is: text, HDF5, `.bin`, parquet of token ids, a saved Hugging Face dataset, a run."""
 
 import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow.parquet as pq
 
+from pipeline import layout
 from pipeline.convert.token_lists import is_token_list, token_column
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.sources.saved_datasets import SPLITS, STATE, check_one_split
 
-Kind = Literal["text", "hdf5", "bin", "tokens", "dataset"]
-KINDS: tuple[Kind, ...] = ("text", "hdf5", "bin", "tokens", "dataset")
+Kind = Literal["text", "hdf5", "bin", "tokens", "dataset", "run"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _HDF5 = (".h5", ".hdf5")
 _BIN = (".bin", ".idx")
 
@@ -68,6 +69,8 @@ def _kind_of_directory(path: Path, text_key: str) -> Kind:
     if (path / SPLITS).is_file() or (path / STATE).is_file():
         check_one_split(path)
         return "dataset" if _saved_tokens(path, text_key) else "text"
+    if (path / layout.MANIFEST).is_file() and (path / "hdf5").is_dir():
+        return "run"
     names = sorted(entry.name for entry in path.iterdir())
     if any(name.endswith(_HDF5) for name in names):
         return "hdf5"
@@ -102,8 +105,9 @@ def _saved_tokens(path: Path, text_key: str) -> bool:
 
 
 def _members(paths: list[Path], kind: Kind) -> list[Path]:
-    """Files of directories and prefixes, in the order given; HDF5 directories stay directories."""
-    if kind in ("hdf5", "dataset"):
+    """Files of directories and prefixes, in the order given; directories of HDF5 and of runs stay
+    directories."""
+    if kind in ("hdf5", "dataset", "run"):
         return paths
     if kind == "tokens":
         found = (_sorted(path, ".parquet") if path.is_dir() else [path] for path in paths)

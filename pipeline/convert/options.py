@@ -36,6 +36,8 @@ class Options:
     lossy: bool = False
     add_eos: bool = False
     workers: int | None = None
+    split: str | None = None
+    """The only split of a run to convert; None: all of them."""
 
     def __post_init__(self) -> None:
         _one_of("--to", self.to, TARGETS)

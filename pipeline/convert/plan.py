@@ -21,6 +21,7 @@ from pipeline.convert.hdf5 import (
 from pipeline.convert.inputs import Inputs, detect, open_saved
 from pipeline.convert.options import DEFAULT_LENGTH, DEFAULT_SHARD, Options
 from pipeline.convert.pack import CorpusTarget, Place, RowTarget, SampleTarget
+from pipeline.convert.run_tokens import RunSource, open_run
 from pipeline.convert.stream import Ends, Source, Target, Vocabulary
 from pipeline.convert.texts import TextSource
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
@@ -34,6 +35,8 @@ _MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_FILE_BYTES = 1 << 40
 _MAX_RATIO = 250.0
 _BIN_PART = 64 << 20
+_NANOGPT = {"validation": "val"}
+"""Names of splits that nanoGPT's scripts call otherwise."""
 _WORKERS_FROM = 64 << 20
 """Bytes of text from which several processes tokenize."""
 
@@ -59,12 +62,47 @@ def _plan_of(options: Options) -> Plan:
     inputs = detect(options.inputs, options.kind, options.text_key)
     if inputs.kind == "text":
         return _from_text(options)
+    if inputs.kind == "run":
+        return _from_run(options, _open_run(inputs, options.split))
     if inputs.kind == "hdf5":
         return _from_hdf5(options, hdf5_files(list(inputs.paths)))
     limit = id_limit(inputs.paths[0]) if inputs.kind == "bin" else None
     vocabulary = _vocabulary(options, None, None, limit)
     ends = Ends(vocabulary.eos_id, options.lossy, options.add_eos)
     return _stream(options, _token_source(inputs, vocabulary, ends))
+
+
+def splits_to_convert(options: Options) -> tuple[str, ...]:
+    """The splits of a run that are converted each on its own, into a directory of its name; none
+    for other inputs, and for `bin`, where each is a pair of files."""
+    inputs = detect(options.inputs, options.kind, options.text_key)
+    return () if inputs.kind != "run" or options.to == "bin" else tuple(_open_run(inputs).tokens)
+
+
+def _open_run(inputs: Inputs, split: str | None = None) -> RunSource:
+    if len(inputs.paths) > 1:
+        raise ConfigError("prep runs: convert one at a time")
+    return open_run(inputs.paths[0], split)
+
+
+def _from_run(options: Options, source: RunSource) -> Plan:
+    for option, value in (("--tokenizer", options.tokenizer), ("--eos", options.eos),
+                          ("--eos-id", options.eos_id)):  # fmt: skip
+        if value is not None:
+            raise ConfigError(f"{option}: a prep run has its own tokenizer; leave it out")
+    if options.to == "hdf5" and options.length is None:
+        options = replace(options, length=source.row_length)
+    plan = _stream(options, source)
+    if options.to != "bin":
+        return replace(plan, settings={**plan.settings, "split": options.split})
+    vocabulary = source.facts.vocabulary
+    outputs = {_NANOGPT.get(name, name): count for name, count in source.tokens.items()}
+    part = _BIN_PART // vocabulary.dtype.itemsize
+    return replace(
+        plan,
+        target=lambda place: BinTarget(part, vocabulary, place, outputs),
+        settings={**plan.settings, "outputs": outputs},
+    )
 
 
 def _definition(name: str, eos: str | None) -> TokenizerDefinition:

@@ -1,11 +1,12 @@
 """`prep convert` on the terminal: what would be done, and what was."""
 
+from dataclasses import replace
 from typing import Any
 
 from pipeline.convert.estimate import estimate
 from pipeline.convert.inputs import detect
 from pipeline.convert.options import Options
-from pipeline.convert.plan import plan_of
+from pipeline.convert.plan import plan_of, splits_to_convert
 from pipeline.convert.run import convert
 from pipeline.convert.saved import SavedRows, convert_saved, saved_rows
 from pipeline.convert.stream import LOSSES
@@ -24,17 +25,33 @@ def run_and_show(options: Options, dry_run: bool, as_json: bool) -> None:
     inputs = detect(options.inputs, options.kind, options.text_key)
     if inputs.kind == "dataset" and options.to == "hdf5" and options.length is None:
         return _saved(saved_rows(inputs), options, dry_run, as_json)
+    parts = [options]
+    if options.split is None and (splits := splits_to_convert(options)):
+        parts = [replace(options, split=name, out=options.out / name) for name in splits]
+    if as_json:
+        told = [_as_json(part, dry_run) for part in parts]
+        return print_json(told[0] if parts == [options] else dict(zip(splits, told, strict=True)))
+    for part in parts:
+        _run_and_show(part, dry_run)
+    return None
+
+
+def _as_json(options: Options, dry_run: bool) -> dict[str, Any]:
     plan = plan_of(options)
     if dry_run:
-        shown = estimate(plan, options)
-        return print_json(shown) if as_json else print_facts(_words(shown))
-    if not as_json:
-        for note in plan.notes:
-            print_line(f"note: {note}")
+        return estimate(plan, options)
     summary = convert(plan, options.out)
-    if as_json:
-        told = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
-        return print_json({**told, **summary.facts})
+    told = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
+    return {**told, **summary.facts}
+
+
+def _run_and_show(options: Options, dry_run: bool) -> None:
+    plan = plan_of(options)
+    if dry_run:
+        return print_facts(_words(estimate(plan, options)))
+    for note in plan.notes:
+        print_line(f"note: {note}")
+    summary = convert(plan, options.out)
     if summary.up_to_date:
         print_line(f"{options.out}/ was up to date")
     return _show(summary.facts, options)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from pipeline.hdf5.shard_file import ShardFile
 from pipeline.hdf5.shard_files import Expected, ShardFiles
 
 Sample = dict[str, npt.NDArray[Any]]
+Labels = Literal["shifted", "hf"]
+_UNCOUNTED = -100
 
 _MOST_PARAMS_BYTES = 64 << 20
 
@@ -36,6 +38,17 @@ class Group:
 class HDF5Dataset:
     """`ds[i]` -> {feature: (MSL,) int32}, `len(ds)` rows; batches through `ds.__getitems__`.
 
+    `labels="shifted"`, as stored and as Model Zoo has it: `labels[j]` is the token that follows
+    `input_ids[j]`, and `attention_mask` is the loss mask, 1 where that label counts. A model of
+    transformers shifts labels itself and would be off by one without a word.
+
+    `labels="hf"`, for `model(**batch)` of transformers, all int64: `labels[j]` is the token at j,
+    -100 where it does not count (and at 0, which nothing before it predicts); `attention_mask` is 1
+    for tokens and 0 for padding at the end. `shift_labels` are the labels of all MSL positions,
+    -100 where masked: with them a model of transformers 4.57 or later has the loss of all labels;
+    without them that of the last label of every row is lost. Rows of `vsl` are refused: their
+    documents do not see each other, and a document's last label is no input.
+
     Takes `sample` and `vsl` directories, the data sets of `convert_dataset_to_HDF5` with several
     groups (features that are no integers keep their dtype), and a `corpus`, for which
     `max_sequence_length` is chosen here (by default what `data_params.json` says): row i is
@@ -49,8 +62,17 @@ class HDF5Dataset:
     Raises InputError for a directory that cannot be read so, IntegrityError for damage.
     """
 
-    def __init__(self, directory: str | Path, *, max_sequence_length: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        max_sequence_length: int | None = None,
+        labels: Labels = "shifted",
+    ) -> None:
+        if labels not in get_args(Labels):
+            raise ValueError(f'labels: {labels!r}; expected "shifted" or "hf"')
         self.directory = Path(directory)
+        self.labels = labels
         params = read_params(self.directory)
         self.groups = open_groups(self.directory, params)
         first = self.groups[0].files
@@ -60,16 +82,35 @@ class HDF5Dataset:
             self.features: tuple[str, ...] = SAMPLE.features
             self.max_sequence_length = _corpus_length(self.directory, params, max_sequence_length)
             self._rows = max(0, first.rows - 1) // self.max_sequence_length
-            return
+        else:
+            self._open_rows(first, max_sequence_length)
+        if labels == "hf":
+            self._check_hf()
+            self.features = (*SAMPLE.features, "shift_labels")
+
+    def _open_rows(self, first: ShardFiles, asked: int | None) -> None:
         self.features = tuple(name for group in self.groups for name in group.features)
         if self.features == VSL.features:
             self.format = "vsl"
         self.max_sequence_length = int(first.row_shape[-1])
         self._rows = first.rows
-        if max_sequence_length not in (None, self.max_sequence_length):
+        if asked not in (None, self.max_sequence_length):
             raise InputError(
-                f"{self.directory}: its rows have {self.max_sequence_length} tokens, "
-                f"{max_sequence_length} were asked for; only a corpus leaves the choice"
+                f"{self.directory}: its rows have {self.max_sequence_length} tokens, {asked} were "
+                "asked for; only a corpus leaves the choice"
+            )
+
+    def _check_hf(self) -> None:
+        if set(self.features) >= set(VSL.features):
+            raise InputError(
+                f'{self.directory}: rows of vsl have no labels="hf": documents side by side do not '
+                "see each other, and a document's last label is no input; make rows of `sample` "
+                "with `prep repack RUN --out DIR --format sample`"
+            )
+        if not set(self.features) >= set(SAMPLE.features):
+            raise InputError(
+                f'{self.directory}: labels="hf" needs {", ".join(SAMPLE.features)}; its features '
+                f"are {', '.join(self.features)}"
             )
 
     def __len__(self) -> int:
@@ -86,18 +127,39 @@ class HDF5Dataset:
         return [{name: values[i] for name, values in batch.items()} for i in range(len(indices))]
 
     def read(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
-        """{feature: (B, MSL) int32} of rows in the order asked for, each in [0, len)."""
+        """{feature: (B, MSL)} of rows in the order asked for, each in [0, len); dtypes as those of
+        single samples."""
+        batch = self._read(rows)
+        return batch if self.labels == "shifted" else _for_transformers(batch)
+
+    def _read(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
         rows_B = np.asarray(rows, np.int64)
         if len(rows_B) and (rows_B.min() < 0 or rows_B.max() >= self._rows):
             raise IndexError(f"rows {rows_B.min()} to {rows_B.max()} of {self._rows:,}")
         if self.format == "corpus":
             block = windows(self.groups[0].files, rows_B, self.max_sequence_length)
-            return {name: block[:, channel] for channel, name in enumerate(self.features)}
+            return {name: block[:, channel] for channel, name in enumerate(SAMPLE.features)}
         batch: Sample = {}
         for group in self.groups:
             block = as_int32(group.files.read(rows_B), self.directory)
             batch |= {name: block[:, channel] for channel, name in enumerate(group.features)}
         return batch
+
+
+def _for_transformers(batch: Sample) -> Sample:
+    """(B, MSL) features as stored -> those that transformers expects, int64."""
+    counts = batch["attention_mask"] != 0
+    shifted = np.where(counts, batch["labels"].astype(np.int64), _UNCOUNTED)
+    labels = np.full_like(shifted, _UNCOUNTED)
+    labels[:, 1:] = shifted[:, :-1]
+    position = np.arange(shifted.shape[1])
+    last = np.where(counts, position + 1, 0).max(axis=1, initial=0, keepdims=True)
+    return {
+        "input_ids": batch["input_ids"].astype(np.int64),
+        "attention_mask": (position <= last).astype(np.int64),
+        "labels": labels,
+        "shift_labels": shifted,
+    }
 
 
 def as_int32(block: npt.NDArray[Any], directory: Path) -> npt.NDArray[Any]:
