@@ -23,6 +23,7 @@ from pipeline.provenance.coverage import check_lineage, read_lineage
 from pipeline.provenance.events import verify_events
 from pipeline.provenance.inverse_check import check_inverse
 from pipeline.sources.copy import count_records
+from pipeline.sources.formats import is_text
 from pipeline.split_check import straddling
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
 
@@ -131,11 +132,25 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     """As many records were written as documents were kept."""
     folder = _WRITES_RECORDS[manifest["story"]]
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
-    found = sum(count_records(directory / path) for path in files)
+    found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
     kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
     if found != kept:
         raise IntegrityError(f"{directory / folder}: {found:,} records, {kept:,} were kept")
     return Check("records", f"{found:,} records in {len(files)} files, all that were kept")
+
+
+def _kept_empty(directory: Path) -> int:
+    """Kept documents that are an empty file of plain text: nothing is what was written of them."""
+    paths = pq.read_table(directory / layout.SOURCES, columns=["path"])["path"].to_pylist()
+    texts = pa.array([n for n, path in enumerate(paths) if is_text(path)], pa.uint32())
+    empty = (pc.field("state") == "kept") & (pc.field("byte_length") == 0)
+    return len(
+        pq.read_table(
+            directory / layout.DOCUMENTS,
+            columns=["path_id"],
+            filters=empty & pc.field("path_id").isin(texts),
+        )
+    )
 
 
 def _exported(directory: Path, manifest: dict[str, Any]) -> Check:

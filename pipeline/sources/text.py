@@ -11,14 +11,14 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_whole(blocks: Iterator[bytes], rules: RecordRules) -> Iterator[Record | BadRecord]:
-    """The file as one record; an empty file holds none."""
+    """The file as one record, which an empty file is too."""
     held: list[bytes] = []
     length = 0
     for block in blocks:
         length += len(block)
         held = [] if length > rules.max_document_bytes else [*held, block]
-    if length:
-        yield _item(Place(0, 1, 0, length), b"".join(held) if held else None, rules)
+    is_held = length <= rules.max_document_bytes
+    yield _item(Place(0, 1, 0, length), b"".join(held) if is_held else None, rules)
 
 
 def read_lines(

@@ -88,7 +88,8 @@ def test_every_suffix(suffix: str, tmp_path: Path, read: Callable[..., Any]) -> 
         assert all(json.loads(item.meta) == META for item in items)
     path.write_bytes(b"")
     if FORMATS[suffix][0] != "parquet":
-        assert read(path) == []
+        empty = [""] if FORMATS[suffix][0] == "text" else []
+        assert [item.text for item in read(path)] == empty
 
 
 def test_the_message_names_every_suffix() -> None:

@@ -1,7 +1,9 @@
 """Formats, templates and typed columns through a whole run."""
 
 import bz2
+import gzip
 import json
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,9 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import pipeline
 from pipeline.config import load_config
+from pipeline.core.errors import IntegrityError
+from pipeline.verify import verify
 
 CONFIG = """\
 name: kinds
@@ -67,3 +72,65 @@ def test_typed_columns_reach_the_tables(tmp_path: Path, write_prose: Callable[..
     texts = pa.ipc.open_file(str(shard)).read_all()
     assert texts["text"][0].as_py() == f"One\n\n{write_prose(1)}"
     assert texts["meta_rating"].type == pa.float64()
+
+
+EMPTY = """\
+name: empty
+inputs:
+  - {name: notes, path: "raw/*.txt"}
+  - {name: packed, path: "raw/*.txt.gz"}
+  - {name: lines, path: "raw/*.jsonl"}
+pack: {max_sequence_length: 64, validation_share: 0.0}
+"""
+
+
+def test_every_file_of_plain_text_has_a_row(
+    tmp_path: Path, write_prose: Callable[..., str]
+) -> None:
+    """Empty ones too, as an empty text of JSON has; files drawn at random."""
+    draw = random.Random(0)
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    texts = ["", "", "\ufeff", " \n", "short"]
+    expected = {}
+    for number in range(40):
+        text = draw.choice([*texts, write_prose(number, 80)])
+        name = draw.choice([f"{number}.txt", f"{number}.txt.gz", f"{number}.jsonl"])
+        data = text.encode()
+        if name.endswith(".jsonl"):
+            data = json.dumps({"text": text}).encode()
+        (raw / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        expected[name] = ("dropped", "too_short") if len(text) < 200 else ("kept", "")
+    (raw / "cut.txt.gz").write_bytes(b"")
+    expected["cut.txt.gz"] = ("dropped", "too_short")
+    (raw / "words.txt").write_text(write_prose(99))
+    expected["words.txt"] = ("kept", "")
+    (tmp_path / "c.yaml").write_text(EMPTY)
+    out = tmp_path / "out"
+    pipeline.run(load_config(tmp_path / "c.yaml"), out, 0)
+    paths = pq.read_table(out / "sources.parquet")["path"].to_pylist()
+    rows = pq.read_table(out / "documents.parquet").to_pylist()
+    assert {paths[row["path_id"]]: (row["state"], row["reason"]) for row in rows} == expected
+    assert len(rows) == len(expected)
+    ledger = json.loads((out / "ledger.json").read_bytes())
+    assert sum(s["records"]["documents"] for s in ledger["sources"].values()) == len(rows)
+    verify(out)
+
+
+def test_empty_files_that_dedup_keeps(
+    tmp_path: Path, write_prose: Callable[..., str], prep: Callable[..., Any]
+) -> None:
+    """prep dedup drops nothing for its length; what it wrote can be verified."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name, text in (("a", write_prose(1)), ("b", write_prose(1)), ("c", ""), ("d", "")):
+        (raw / f"{name}.txt").write_text(text)
+    (raw / "e.jsonl").write_text(json.dumps({"text": ""}) + "\n")
+    files = sorted(raw.iterdir())
+    assert prep("dedup", *files, "--out", tmp_path / "out", "--workers", 0).code == 0
+    rows = pq.read_table(tmp_path / "out/documents.parquet").to_pylist()
+    assert sorted(row["state"] for row in rows) == ["duplicate", *["kept"] * 4]
+    verify(tmp_path / "out")
+    (tmp_path / "out/records/a.txt").write_text("")
+    with pytest.raises(IntegrityError):
+        verify(tmp_path / "out")
