@@ -50,7 +50,11 @@ DirectoryArgument = Annotated[Path, typer.Argument(help="a run directory")]
 OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="change a config value, repeatable"),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="change a config value, repeatable; paths are those of the working directory",
+    ),
 ]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from pipeline.core.config_model import Bytes, FrozenModel, Share, parse
+from pipeline.core.config_model import Bytes, FrozenModel, RelativePath, Share, parse
 from pipeline.core.strict_yaml import load
 from pipeline.filters.settings import FiltersConfig
 from pipeline.input_config import InputConfig, Name
@@ -16,6 +16,7 @@ from pipeline.sources.template import column_name, field_path
 SHARD_LIMIT = 256 << 20
 """Bytes of rows that one HDF5 shard may hold: it is built in memory."""
 
+Paths = Annotated[tuple[str, ...], RelativePath()]
 SplitName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
@@ -106,7 +107,7 @@ class DedupConfig(FrozenModel):
         description="a field of `meta` such as url (dots go deeper): documents with the same value "
         "are duplicates too",
     )
-    indexes: tuple[str, ...] = Field(
+    indexes: Paths = Field(
         (),
         description="earlier run directories or indexes, relative to this config: documents that "
         "resemble one kept there are duplicates",
@@ -127,7 +128,7 @@ class DedupConfig(FrozenModel):
 class DecontaminateConfig(FrozenModel):
     """Documents that hold text of evaluation sets, by runs of words they share."""
 
-    sets: tuple[str, ...] = Field(
+    sets: Paths = Field(
         (), description="jsonl files of evaluation items, relative to this config; none: off"
     )
     n: int = Field(13, ge=1, le=64, description="words in a run that a document and an item share")
@@ -171,21 +172,21 @@ class LinesConfig(FrozenModel):
 class ScreenConfig(FrozenModel):
     """Provenance screening."""
 
-    policy: str = Field(
+    policy: Annotated[str, RelativePath()] = Field(
         "builtin:default", description="what follows from evidence: a YAML file, or builtin:default"
     )
-    registry: tuple[str, ...] = Field(
+    registry: Paths = Field(
         (),
         description="registries of works (`prep registry`), relative to this config, or "
         "builtin:quickstart; none: documents are not compared with works",
     )
-    origins: tuple[str, ...] = Field(
+    origins: Paths = Field(
         (), description="YAML lists of origins beside the shipped one, relative to this config"
     )
-    artefacts: tuple[str, ...] = Field(
+    artefacts: Paths = Field(
         (), description="YAML lists of digests of files and texts, relative to this config"
     )
-    optout: tuple[str, ...] = Field(
+    optout: Paths = Field(
         (),
         description="captured opt-out signals and local opt-out lists: .yaml or .jsonl files, or "
         "directories of them, relative to this config",
@@ -201,7 +202,7 @@ class ScreenConfig(FrozenModel):
 class TokenizeConfig(FrozenModel):
     """Tokenizing the documents that are kept."""
 
-    tokenizer: str = Field(
+    tokenizer: Annotated[str, RelativePath(("gpt2",))] = Field(
         "gpt2",
         description="gpt2 (byte-level BPE, 50257 entries), or a tokenizer.json or a directory that "
         "holds one, relative to this config",

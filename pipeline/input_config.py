@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipeline.core.config_model import FrozenModel
+from pipeline.core.config_model import FrozenModel, RelativePath
 from pipeline.sources.template import column_name, field_path, parse_template
 
 ColumnType = Literal["string", "int", "float", "bool", "timestamp"]
@@ -23,7 +23,7 @@ class InputConfig(FrozenModel):
     """One collection of raw shards."""
 
     name: Name = Field(description="identity of the collection; part of every document's key")
-    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths)] = Field(
+    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths), RelativePath()] = Field(
         description="a file, a directory or a glob, relative to this config, or a list of them; or "
         "builtin:quickstart"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.clean_alone import NAME
 from pipeline.config import Config, LoadedConfig, PackConfig, load_config
-from pipeline.core.config_model import parse
+from pipeline.core.config_model import RelativePath, parse
 from pipeline.core.errors import ConfigError
 from pipeline.core.manifest import StageManifest
 from pipeline.core.strict_yaml import Loaded
@@ -47,7 +47,7 @@ def settings(
         raise ConfigError("nothing to screen: give FILES, or --config with inputs")
     chosen = loaded.config.model_copy(update={"pack": PackConfig(validation_share=0.0)})
     if files and config is not None:
-        paths = tuple(str(Path(file).absolute()) for file in files)
+        paths = tuple(map(RelativePath().from_here, files))
         first = chosen.inputs[0].model_copy(update={"name": NAME, "path": paths})
         chosen = chosen.model_copy(update={"inputs": (first,)})
     return LoadedConfig(config=chosen, base=loaded.base)

@@ -8,20 +8,22 @@ import typer
 
 from pipeline.core.errors import ConfigError, PrepError, printable
 
-_LONGEST = 2000  # characters of a message
+_LONGEST = 2000  # characters of a line of a message
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error of this toolkit as `error: MESSAGE` and raise `typer.Exit` with its exit code:
-    its own for a PrepError, that of ConfigError for what the backend refuses."""
+    """Print an error of this toolkit as `error: MESSAGE`, a line for each mistake of a config, and
+    raise `typer.Exit` with its exit code: its own for a PrepError, that of ConfigError for what the
+    backend refuses."""
     try:
         yield
     except Exception as error:
         code = error.exit_code if isinstance(error, PrepError) else _code_of_backend(error)
         if code is None:
             raise
-        print(f"error: {printable(str(error), _LONGEST)}", file=sys.stderr)
+        lines = (printable(line, _LONGEST) for line in str(error).splitlines() or [""])
+        print("error:", "\n".join(lines), file=sys.stderr)
         raise typer.Exit(code) from error
 
 

@@ -2,12 +2,15 @@
 
 import difflib
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from pipeline.core.errors import ConfigError, printable
 from pipeline.core.strict_yaml import Loaded, loads_value
@@ -49,24 +52,88 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)]
 """A share between 0 and 1: a number, or a string such as `0.17 %`."""
 
+_ELSEWHERE = re.compile(r"(builtin|hf):|[A-Za-z][A-Za-z0-9+.-]*://")
+"""How the name of something begins that is no path on this machine."""
+
+
+@dataclass(frozen=True)
+class RelativePath:
+    """Marks a field of text, or a list of it, that names a file: in a config file relative to that
+    file, in `--set` relative to the working directory. `words` are values that name none."""
+
+    words: tuple[str, ...] = ()
+
+    def from_here(self, value: str) -> str:
+        """A path of the command line as an absolute one; other names as they are."""
+        if value in self.words or _ELSEWHERE.match(value):
+            return value
+        return os.path.abspath(value)
+
+
 Model = TypeVar("Model", bound=BaseModel)
+
+_MOST_ERRORS = 20
 
 
 def parse(model: type[Model], loaded: Loaded, overrides: Iterable[str] = ()) -> Model:
     """Validate a loaded file, after applying `--set dotted.key=value` overrides.
 
-    Raises ConfigError: `FILE:LINE: dotted.key: expected …; got …`, with a did-you-mean for keys.
+    Raises ConfigError with a line for each mistake, in the order of the file:
+    `FILE:LINE: dotted.key: expected …; got …`, with a did-you-mean for keys.
     """
     value = json.loads(json.dumps(loaded.value))
-    overridden = [_override(value, text) for text in overrides]
+    overridden: list[str] = []
+    problems: list[str] = []
+    for text in overrides:
+        try:
+            overridden.append(_override(model, value, text))
+        except ConfigError as error:
+            problems.append(str(error))
     try:
-        return model.model_validate_json(json.dumps(value))
+        valid = model.model_validate_json(json.dumps(value))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(_explain(model, loaded, first, overridden)) from None
+        found = _merged(value, error.errors(include_url=False))
+        problems += [_explain(model, loaded, one, overridden) for one in _in_order(loaded, found)]
+    if problems:
+        more = [f"and {len(problems) - _MOST_ERRORS} more"] if len(problems) > _MOST_ERRORS else []
+        raise ConfigError("\n".join([*problems[:_MOST_ERRORS], *more]))
+    return valid
 
 
-def _override(value: Any, text: str) -> str:
+def _merged(value: Any, errors: Iterable[Any]) -> list[dict[str, Any]]:
+    """One error for each place: what the members of a union say of a value is put together."""
+    merged: dict[tuple[str, ...], dict[str, Any]] = {}
+    for error in errors:
+        place = _place_in(value, error["loc"])
+        first = merged.setdefault(place, {**error, "place": place, "messages": []})
+        message = _message(error)
+        if message not in first["messages"]:
+            first["messages"].append(message)
+    return list(merged.values())
+
+
+def _place_in(value: Any, location: Sequence[str | int]) -> tuple[str, ...]:
+    """The keys on the way to an error: its location but for the tags of unions, which are no key of
+    the file. The last one may be missing."""
+    place: list[str] = []
+    for number, part in enumerate(location):
+        inner = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(inner, dict) and part in inner:
+            value = inner[part]
+        elif not isinstance(value, dict) or number + 1 < len(location):
+            continue
+        place.append(str(part))
+    return tuple(place)
+
+
+def _in_order(loaded: Loaded, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The errors by line, without those that only say that something inside is wrong."""
+    inside = {error["place"][:n] for error in errors for n in range(len(error["place"]))}
+    own = (error for error in errors if error["place"] not in inside)
+    return sorted(own, key=lambda error: loaded.line(".".join(error["place"])))
+
+
+def _override(model: type[BaseModel], value: Any, text: str) -> str:
     dotted, equals, right = text.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {printable(text)}: expected dotted.key=value")
@@ -74,13 +141,37 @@ def _override(value: Any, text: str) -> str:
     *parents, last = dotted.split(".")
     for name in parents:
         target = _child(target, name, dotted)
+    given = _from_here(model, [*parents, last], loads_value(right))
     if isinstance(target, list):
         if not last.isdigit() or int(last) >= len(target):
             raise ConfigError(f"--set {dotted}: there is no item {last}")
-        target[int(last)] = loads_value(right)
+        target[int(last)] = given
     else:
-        target[last] = loads_value(right)
+        target[last] = given
     return dotted
+
+
+def _from_here(model: type[BaseModel], names: list[str], given: Any) -> Any:
+    """The value given for a key, its paths made absolute."""
+    options, info = [model], None
+    for name in names:
+        fields = [option.model_fields[name] for option in options if name in option.model_fields]
+        if fields:
+            info = fields[0]
+            options = [found for field in fields for found in _models_in(field.annotation)]
+        elif not name.isdigit():
+            return given
+    return _absolute(options, info, given)
+
+
+def _absolute(options: list[type[BaseModel]], info: FieldInfo | None, given: Any) -> Any:
+    if isinstance(given, list):
+        return [_absolute(options, info, item) for item in given]
+    if isinstance(given, dict):
+        return {name: _from_here(option, [name], item) for option in options[:1]
+                for name, item in given.items()} if options else given  # fmt: skip
+    marks = [mark for mark in info.metadata if isinstance(mark, RelativePath)] if info else []
+    return marks[0].from_here(given) if marks and isinstance(given, str) else given
 
 
 def _child(target: Any, name: str, dotted: str) -> Any:
@@ -93,8 +184,10 @@ def _child(target: Any, name: str, dotted: str) -> Any:
     raise ConfigError(f"--set {dotted}: {name} is not a section")
 
 
-def _explain(model: type[BaseModel], loaded: Loaded, error: Any, overridden: list[str]) -> str:
-    location = [str(part) for part in error["loc"]]
+def _explain(
+    model: type[BaseModel], loaded: Loaded, error: dict[str, Any], overridden: list[str]
+) -> str:
+    location = list(error["place"])
     dotted = ".".join(location)
     option = next((o for o in overridden if o == dotted or o.startswith(f"{dotted}.")), None)
     place = f"--set {option}" if option else f"{loaded.where(dotted)}: {dotted}"
@@ -103,14 +196,20 @@ def _explain(model: type[BaseModel], loaded: Loaded, error: Any, overridden: lis
         return f"{where}: unknown key{_did_you_mean(model, location)}"
     if error["type"] == "missing":
         return f"{where}: missing; expected {_described(model, location)}"
-    message = error["msg"].removeprefix("Value error, ")
+    first, *others = error["messages"]
+    message = " or ".join([first, *(other.removeprefix("expected ") for other in others)])
+    got = printable(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
+    return f"{where}: {message}; got {got}{_boolean_hint(error)}"
+
+
+def _message(error: Any) -> str:
+    """What pydantic says, in our words."""
+    message = str(error["msg"]).removeprefix("Value error, ")
     message = message.replace("Input should be", "expected")
     message = message.replace(
         "Input is not a valid path for <class 'pathlib.Path'>", "expected a path"
     )
-    message = re.sub(r"^\w+ should have (.*?) after validation.*", r"expected \1", message)
-    got = printable(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
-    return f"{where}: {message}; got {got}{_boolean_hint(error)}"
+    return re.sub(r"^\w+ should have (.*?) after validation.*", r"expected \1", message)
 
 
 def _boolean_hint(error: Any) -> str:

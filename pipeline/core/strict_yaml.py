@@ -35,9 +35,13 @@ class Loaded:
 
     def where(self, dotted: str) -> str:
         """`FILE:LINE` of a dotted key, or of its nearest parent that stands in the file."""
+        return f"{self.path}:{self.line(dotted)}"
+
+    def line(self, dotted: str) -> int:
+        """The line of that key, 1-based."""
         while dotted and dotted not in self.lines:
             dotted = dotted.rpartition(".")[0]
-        return f"{self.path}:{self.lines.get(dotted, 1)}"
+        return self.lines.get(dotted, 1)
 
 
 @dataclass

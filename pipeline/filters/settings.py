@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
-from pipeline.core.config_model import FrozenModel, Share
+from pipeline.core.config_model import FrozenModel, RelativePath, Share
 
 
 def _switch(value: Any) -> Any:
@@ -83,7 +83,7 @@ class C4Config(FrozenModel):
     min_line_words: int = Field(5, ge=0, description="fewest words in a line that C4 would keep")
     lorem_ipsum: bool = Field(True, description='drop documents that hold "lorem ipsum"')
     curly_bracket: bool = Field(True, description="drop documents that hold a {")
-    bad_words: str | None = Field(
+    bad_words: Annotated[str | None, RelativePath()] = Field(
         None,
         description="a text file, relative to this config, of words or phrases, one a line: "
         "documents that hold one are dropped [default: none]",

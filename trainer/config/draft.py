@@ -89,26 +89,14 @@ class Draft:
         return Loaded(self.loaded.path, self.sections, lines)
 
     def respelled(self, message: str) -> str:
-        """An error about R2.2 keys, `FILE:LINE: key: ...`, in the file's spelling."""
+        """Errors about R2.2 keys, a line `FILE:LINE: key: ...` each, in the file's spelling."""
+        return "\n".join(map(self._respelled, message.split("\n")))
+
+    def _respelled(self, message: str) -> str:
         head = f"{self.loaded.path}:"
         line, _, rest = message.removeprefix(head).partition(": ")
         dotted, colon, text = rest.partition(": ")
         if not (message.startswith(head) and line.isdigit() and colon):
             return message
-        key = self.written(self._plain(dotted))
+        key = self.written(dotted)
         return f"{self.loaded.where(key)}: {key}: {text}"
-
-    def _plain(self, dotted: str) -> str:
-        """A location without the names of types that stand for no key of the file."""
-        *parents, last = dotted.split(".")
-        value: Any = self.sections
-        kept = []
-        for name in parents:
-            if isinstance(value, dict) and name in value:
-                value = value[name]
-            elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
-                value = value[int(name)]
-            else:
-                continue
-            kept.append(name)
-        return ".".join([*kept, last])
