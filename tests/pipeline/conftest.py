@@ -295,7 +295,7 @@ def prep_process() -> Callable[..., Ended]:
     seconds: where any process will do, tests.forked has one."""
 
     def call(
-        *arguments: object, cwd: Path | None = None, timeout: float = 120, **env: str
+        *arguments: object, cwd: Path | None = None, timeout: float = 900, **env: str
     ) -> Ended:
         done = subprocess.run(
             [sys.executable, "-m", "pipeline", *map(str, arguments)],
