@@ -24,6 +24,7 @@ from pipeline.cli_repack import describe_split
 from pipeline.cli_repack import register as register_repack
 from pipeline.cli_rescan import register as register_rescan
 from pipeline.cli_screen import register as register_screen
+from pipeline.cli_search import register as register_search
 from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.cli_trace import register as register_trace
@@ -186,6 +187,7 @@ register_registry(app)
 register_repack(app)
 register_rescan(app)
 register_screen(app)
+register_search(app)
 register_takedown(app)
 register_tokenizer(app)
 register_trace(app)

@@ -201,10 +201,11 @@ def _found(directory: Path, asked: _Asked, registry: Path | None) -> "FoundDocum
         return find.find_of_number(directory, "isbn", asked.isbn, registry)
     if asked.reg is not None:
         return find.find_of_number(directory, "usco", asked.reg, registry)
+    from pipeline.progress import Progress
     from pipeline.provenance.pasted_text import find_text
 
     assert asked.text is not None, "_check refuses this"
-    return find_text(directory, _read(asked.text))
+    return find_text(directory, _read(asked.text), progress=Progress())
 
 
 def _read(name: str) -> str:

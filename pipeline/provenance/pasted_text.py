@@ -1,13 +1,13 @@
-"""From a pasted text to the documents that hold it: the same text, near-duplicates, passages.
+"""From a pasted text to the documents that hold it: the same text, near-duplicates, passages, or
+all of it however short it is.
 
-In order of cost: the key of the cleaned text against the column of text keys; the text's MinHash
-bands against the sorted runs that dedup left, and exact similarity for what meets there; then its
-fingerprints against every text of documents/ and quarantine/, which reads them all (some 10 ms a
-MB).
+The key of the cleaned text against the column of text keys; the text's MinHash bands against the
+sorted runs that dedup left, and exact similarity for what meets there; its fingerprints, every gram
+of them, against every text of documents/ and quarantine/ (some 10 ms a MB), which leaves out no run
+of `LEAST_PART` words; and its words, as `prep search` looks for them.
 """
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,45 +18,53 @@ import pyarrow.compute as pc
 from pipeline.core import ids
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
+from pipeline.progress import Progress
 from pipeline.provenance.find_documents import FoundDocuments, rows_with_siblings
-from pipeline.provenance.quarantined import beside, held_shard, held_shards, with_texts
+from pipeline.provenance.quarantined import beside, held_shard, with_texts
 from pipeline.provenance.recipe import Recipe, recipe_of
 from pipeline.provenance.records import readable
+from pipeline.provenance.search import cleaned_as, looked_at, readable_home, scan_run
 
+LEAST_PART, LEAST_LETTERS = 14, 24
+"""Words in a row of a part of the text that is always found: 10 grams of 5 words; and letters of
+scripts without spaces, 10 grams of 15."""
 _THRESHOLD = 0.8
 """Similarity of a near-duplicate where the run recorded none."""
 
 I64 = npt.NDArray[np.int64]
 
 
-def find_text(directory: Path, text: str, with_passages: bool = True) -> FoundDocuments:
-    """Documents that are this text, near-duplicates of it, or hold passages of it; and their
-    cluster siblings. Notes say what could not be looked for.
+def find_text(
+    directory: Path, text: str, with_passages: bool = True, progress: Progress | None = None
+) -> FoundDocuments:
+    """Documents that are this text, near-duplicates of it, hold passages of it, or hold all of it,
+    word for word or nearly; and their cluster siblings. Notes say what was looked at, and what was
+    not looked for.
 
     Raises InputError for an empty text and for a run without documents/.
     """
     if not text.strip():
         raise InputError("--text: expected a text, found nothing but white space")
-    shards = sorted((directory / "documents").glob("*.arrow"))
-    if not shards:
-        raise InputError(f"{directory}: no documents/: the texts were deleted, or are elsewhere")
-    cleaned = _cleaned(text)
+    progress = progress or Progress(quiet=True)
+    home = readable_home(directory)
+    shards = sorted((home / "documents").glob("*.arrow"))
+    cleaned = cleaned_as(home, text)
     found: dict[bytes, str] = {}
     notes: list[str] = []
     for why, keys in (
         ("the same text", _same(shards, text, cleaned)),
-        ("a near-duplicate", _near(directory, shards, cleaned, notes)),
-        ("a passage", _passages(directory, shards, cleaned) if with_passages else iter(())),
+        ("a near-duplicate", _near(home, shards, cleaned, notes)),
+        ("a passage", _passages(home, shards, cleaned, progress) if with_passages else ()),
+        ("", _whole(directory, text, notes, progress)),
     ):
         for key, detail in keys:
             found.setdefault(key, f"{why}{detail}")
+    if with_passages:
+        notes.append(
+            f"not looked for: parts of the text of fewer than {LEAST_PART} words in a row "
+            f"({LEAST_LETTERS} letters of scripts without spaces)"
+        )
     return rows_with_siblings(directory, found, tuple(notes))
-
-
-def _cleaned(text: str) -> str:
-    from pipeline.cleaning import clean_texts
-
-    return str(clean_texts([text])[0].as_py())
 
 
 def _table(path: Path, columns: list[str]) -> pa.Table:
@@ -123,19 +131,43 @@ def _candidates(
             yield path, rows
 
 
-def _passages(directory: Path, shards: list[Path], cleaned: str) -> Iterator[tuple[bytes, str]]:
-    """Documents that hold passages of the text, with the longest run of words."""
+def _passages(
+    home: Path, shards: list[Path], cleaned: str, progress: Progress
+) -> Iterator[tuple[bytes, str]]:
+    """Documents that hold passages of the text: the longest run of words, and what matches as a
+    share of both."""
     from pipeline.provenance.fingerprints import build_index, find_passages
 
-    index = build_index([("pasted", "excerpt", cleaned)])
-    documents = (_table(path, ["doc_key", "text"]) for path in shards)
-    for table in chain(documents, held_shards(directory)):
-        best: dict[int, tuple[int, float]] = {}
-        for row in find_passages(table["text"], index).to_pylist():
-            words = int(row["longest_run_words"] or 0)
-            best[row["row"]] = max(
-                best.get(row["row"], (0, 0.0)), (words, row["document_fraction"])
-            )
-        keys = table["doc_key"].take(pa.array(list(best), pa.int64())).to_pylist()
-        for key, (words, fraction) in zip(keys, best.values(), strict=True):
-            yield key, f" ({words} words in a row, {fraction:.0%} of the document)"
+    index = build_index([("pasted", "excerpt", cleaned)], s=1)
+    works = [path.stat().st_size for path in shards]
+    with progress.stage("passages", works, 0) as stage:
+        for position, path in enumerate(shards):
+            for table in (_table(path, ["doc_key", "text"]), held_shard(home / beside(path.name))):
+                best: dict[int, tuple[int, float, float]] = {}
+                for row in find_passages(table["text"], index).to_pylist():
+                    shares = row["document_fraction"], row["work_fraction"]
+                    measured = (row["longest_run_words"], *shares)
+                    best[row["row"]] = max(best.get(row["row"], measured), measured)
+                keys = table["doc_key"].take(pa.array(list(best), pa.int64())).to_pylist()
+                for key, (words, share, of_text) in zip(keys, best.values(), strict=True):
+                    yield (
+                        key,
+                        (
+                            f" ({words:,} words in a row; {share:.1%} of the document and "
+                            f"{of_text:.1%} of the text match)"
+                        ),
+                    )
+            stage.done(position, {"documents": len(_table(path, ["doc_key"]))})
+
+
+def _whole(
+    directory: Path, text: str, notes: list[str], progress: Progress
+) -> Iterator[tuple[bytes, str]]:
+    """Documents that hold all of the text, which may be too short for anything else."""
+    found, searched = scan_run(directory, text, progress)
+    notes += looked_at(searched)
+    for hit in found:
+        if hit.changed:
+            yield hit.key, f"the text with {hit.changed:,} of {searched.words:,} words changed"
+        else:
+            yield hit.key, "the text, word for word"

@@ -54,7 +54,7 @@ class Passages:
     def __init__(self, texts: Sequence[str]) -> None:
         from pipeline.provenance.fingerprints import build_index
 
-        self._index = build_index([(str(i), "excerpt", text) for i, text in enumerate(texts)])
+        self._index = build_index([(str(i), "excerpt", text) for i, text in enumerate(texts)], s=1)
 
     def find(self, table: pa.Table) -> Iterator[Passage]:
         """The best passage of every pair of a document and a text; `table` has `text`."""

@@ -284,6 +284,11 @@ def test_texts_in_quarantine_are_compared(
     assert row in find_text(run, part).rows
     edited = text.replace(words[40], "elsewhere", 1)
     assert row in find_text(run, edited, with_passages=False).rows
+    shown = prep("search", run, " ".join(words[10:16]))
+    assert about.key in shown.out and "its text is in quarantine" in shown.out
+    told = json.loads(prep("search", run, " ".join(words[10:16]), "--json").out)
+    (held,) = [d for d in told["documents"] if d["document"] == about.key]
+    assert held["in_quarantine"] and not any(p["match"] or p["before"] for p in held["places"])
     (tmp_path / "book.txt").write_text(text)
     claim = "id: c1\nclaimant: P\nreceived: 2026-03-01\nbasis: b\nwhat: {texts: [book.txt]}\n"
     (tmp_path / "claim.yaml").write_text(claim)

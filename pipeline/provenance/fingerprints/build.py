@@ -1,6 +1,6 @@
 """Building an index from the works of a registry, each a text or a sketch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
@@ -70,21 +70,24 @@ class _Grams(NamedTuple):
 
 
 def build_index(
-    works: WorkTexts, *, k: int | None = None, boilerplate: Iterable[str] = ()
-) -> Index:
+    works: WorkTexts, *, k: int | None = None, boilerplate: Iterable[str] = (),
+    s: int = EXCERPT_S,
+) -> Index:  # fmt: skip
     """The index of works, each (work id, tier, text or sketch).
 
     The tier `excerpt` finds passages and keeps the words of texts to verify them; `whole_book`
     finds books, in a sixtieth of the room, and verifies nothing. k: words in a gram; that of the
     sketches if there are any, else by the number of works (`calibrate.k_for`). boilerplate: texts
-    whose grams shall never count, besides the licences that are shipped with this package. All of
-    the works' sampled grams must fit in memory, about 40 bytes each.
+    whose grams shall never count, besides the licences that are shipped with this package. s: one
+    gram in so many is sampled of texts of the tier `excerpt`; with 1 nothing is left to chance. All
+    of the works' sampled grams must fit in memory, about 40 bytes each.
 
     Raises InputError for a work given twice, an unknown tier, or a sketch of another k.
     """
     given = list(works)
     k = _k_of(given, k)
-    entries = [_entry(*work, k) for work in given]
+    every = {**TIERS, EXCERPT: s}
+    entries = [_entry(*work, k, every) for work in given]
     _check(entries)
     stop = np.union1d(_shipped_grams(k), _grams_of_all(map(_words, boilerplate), k))
     grams, shared, background = _without_shared(_sampled(entries, stop), entries)
@@ -119,18 +122,20 @@ def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
     return k if k is not None else k_for(len(given))
 
 
-def _entry(work_id: str, tier: str, content: str | Sketch, k: int) -> _Entry:
-    if tier not in TIERS:
+def _entry(
+    work_id: str, tier: str, content: str | Sketch, k: int, every: Mapping[str, int]
+) -> _Entry:
+    if tier not in every:
         raise InputError(
             f"work {printable(work_id)}: its tier is {printable(tier)!r}, expected "
-            f"{' or '.join(TIERS)}"
+            f"{' or '.join(every)}"
         )
     if isinstance(content, Sketch):
         _check_sketch(work_id, content)
         return _Entry(work_id, tier, content, None)
     words = _words(content)
     kept = words if tier == EXCERPT else None
-    return _Entry(work_id, tier, sketch_words(words, TIERS[tier], k), kept)
+    return _Entry(work_id, tier, sketch_words(words, every[tier], k), kept)
 
 
 def _check_sketch(work_id: str, sketch: Sketch) -> None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 
+from dedup.text import joined
 from pipeline.provenance.fingerprints.build import EXCERPT, WHOLE_BOOK, build_index
 from pipeline.provenance.fingerprints.compiled import first_use
 from pipeline.provenance.fingerprints.find import find_passages
+from pipeline.provenance.fingerprints.near import find_near
 from pipeline.provenance.fingerprints.sketch import Sketch, sketch_text
+from pipeline.provenance.fingerprints.words import words_of
 
 
 def compile_first(say: Callable[[str], None]) -> None:
@@ -28,4 +32,6 @@ def warm_up() -> None:
         ("c", EXCERPT, salted),
     ]
     index = build_index(works, boilerplate=[words[:200]])
-    find_passages(pa.array([words, other], pa.large_string()), index)
+    texts = pa.array([words, other], pa.large_string())
+    find_passages(texts, index)
+    find_near(joined(texts), np.arange(2), words_of(joined(["word7 word8"])).hashes, 0)

@@ -54,7 +54,7 @@ class Words(NamedTuple):
 def words_of(text: Texts) -> Words:
     """All words of the first text of `text`; bytes count from its beginning."""
     start, end = int(text.offsets[0]), int(text.offsets[1])
-    words = _words_of(text.data, start, end, alphabet())
+    words = words_between(text.data, start, end, alphabet())
     return Words(words.hashes.copy(), words.starts - start, words.ends - start)
 
 
@@ -214,7 +214,8 @@ def read_words(
 
 
 @kernel
-def _words_of(data: U8, start: int, end: int, tables: Alphabet) -> Words:
+def words_between(data: U8, start: int, end: int, tables: Alphabet) -> Words:
+    """All words of the text data[start:end]; bytes count from the beginning of the data."""
     room = (end - start) // 4 + 2 * ROOM
     words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
     opened = np.zeros(3, np.uint64)

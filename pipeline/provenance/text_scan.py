@@ -1,0 +1,172 @@
+"""The places of one text in many, word for word or with few words changed, at the speed of memory.
+
+One pass over the bytes (`literals.sweep`) finds the texts that hold enough of the query's longest
+words; only those are read word by word (`fingerprints.near`). Words are compared as fingerprints
+compare them: without case, accents, punctuation and line breaks. A query of few words is looked for
+character by character too, except for case and white space, so that a part of a word and a sign are
+found.
+
+Limits: the first pass knows no accents and no words cut at a line end. A word that is spelled so
+counts as changed there, so a query of less than five words misses it. Of an excerpt that is cut
+between a letter and its combining marks the cut word is another one.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.text import I64, U64, Texts, joined, texts_of
+from pipeline.provenance.fingerprints.near import find_near
+from pipeline.provenance.fingerprints.words import words_of
+from pipeline.provenance.literals import sweep
+
+WORDS_PER_EDIT, MOST_EDITS = 5, 16
+"""One word in so many may be changed, and so many at most."""
+_FEW_WORDS = 2 * WORDS_PER_EDIT
+"""From here on cut words at both ends are two edits, which are allowed."""
+_MOST_ANCHORS = 4 * MOST_EDITS
+_AROUND = 256
+"""Bytes on both sides of words that are the query's in which its characters are looked for."""
+_BLANK = r"[\s\p{Z}]+"
+
+
+@dataclass(frozen=True)
+class TextPlace:
+    """Where a text holds the query: the text's row, bytes [start, stop) of its UTF-8, and how many
+    of the query's words are changed there."""
+
+    row: int
+    start: int
+    stop: int
+    edits: int
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A text made ready to be looked for.
+
+    words (W,): hashes; edits: that are allowed; anchors: words of which a text must hold `needed`,
+    each in the spellings that are looked for; tokens: what white space parts.
+    """
+
+    words: U64
+    edits: int
+    anchors: tuple[tuple[str, ...], ...]
+    needed: int
+    tokens: tuple[str, ...]
+
+    @property
+    def pattern(self) -> str:
+        """The characters of the query, any white space for white space; for RE2."""
+        return _BLANK.join(map(re.escape, self.tokens))
+
+
+def query_of(text: str) -> Query:
+    """The query for a text, which holds more than white space."""
+    data, words = text.encode(), words_of(joined([text]))
+    spans = zip(words.hashes.tolist(), words.starts.tolist(), words.ends.tolist(), strict=True)
+    surfaces = {word: data[start:end].decode() for word, start, end in spans}
+    tokens = tuple(text.split())
+    plain = {s for s in surfaces.values() if s.isalnum()} or set(tokens)
+    anchors = sorted((s for s in plain if len(s.encode()) > 1), key=lambda s: (-len(s), s))
+    anchors = anchors[:_MOST_ANCHORS]
+    edits = min(len(words.hashes) // WORDS_PER_EDIT, MOST_EDITS)
+    return Query(
+        words.hashes, edits, tuple(map(_spellings, anchors)), max(1, len(anchors) - edits),
+        tokens,
+    )  # fmt: skip
+
+
+def _spellings(word: str) -> tuple[str, ...]:
+    """As `sweep` has to look for it, which knows no case but that of ASCII.
+
+    >>> sorted(_spellings("été")), _spellings("ice")
+    (['ÉTÉ', 'Été', 'été'], ('ice',))
+    """
+    if word.isascii():
+        return (word,)
+    return tuple({word, word.lower(), word.upper(), word.title()})
+
+
+def find_places(texts: pa.ChunkedArray, query: Query) -> list[TextPlace]:
+    """All places in these large strings without nulls, by row and start; those of one row do not
+    overlap."""
+    found: list[TextPlace] = []
+    before = 0
+    for array in texts.chunks:
+        (chunk,) = texts_of(array)
+        held = _anchors_held(chunk, query)
+        places = _by_words(
+            chunk, np.flatnonzero(held >= min(query.needed, len(query.anchors))), query
+        )
+        if len(query.words) < _FEW_WORDS:
+            exact = {place.row for place in places if not place.edits}
+            rows = np.flatnonzero(held == len(query.anchors))
+            places = _by_characters(
+                array, [r for r in rows.tolist() if r not in exact], query, places
+            )
+        found += [replace(place, row=place.row + before) for place in places]
+        before += len(chunk)
+    return found
+
+
+def _anchors_held(chunk: Texts, query: Query) -> I64:
+    """How many of the anchors each text holds, (N,)."""
+    of_needle = np.repeat(np.arange(len(query.anchors)), list(map(len, query.anchors)))
+    if not len(of_needle):
+        return np.zeros(len(chunk), np.int64)
+    found = sweep(chunk, [spelling for every in query.anchors for spelling in every], places=1)
+    pairs = np.unique(found.text * len(query.anchors) + of_needle[found.needle])
+    return np.bincount(pairs // len(query.anchors), minlength=len(chunk))
+
+
+def _by_words(chunk: Texts, rows: I64, query: Query) -> list[TextPlace]:
+    if not len(query.words):
+        return []
+    found = find_near(chunk, rows, query.words, query.edits)
+    places = [
+        TextPlace(*place) for place in zip(*(column.tolist() for column in found), strict=True)
+    ]
+    if len(query.words) < _FEW_WORDS:
+        return places
+    pattern = _compiled(query)
+    return [
+        _cut_words(chunk, place, pattern) if place.edits in (1, 2) else place for place in places
+    ]
+
+
+def _cut_words(chunk: Texts, place: TextPlace, pattern: re.Pattern[str]) -> TextPlace:
+    """The place, without edits where all characters are there: only the words at the ends of the
+    query are parts of words."""
+    first, last = chunk.offsets[place.row], chunk.offsets[place.row + 1]
+    start = max(first, first + place.start - _AROUND)
+    stop = min(last, first + place.stop + _AROUND)
+    around = chunk.data[start:stop].tobytes().decode(errors="ignore")
+    return replace(place, edits=0) if pattern.search(around) else place
+
+
+def _by_characters(
+    array: pa.Array, rows: list[int], query: Query, places: list[TextPlace]
+) -> list[TextPlace]:
+    """The places, and those in these rows that hold all characters of the query, in place of what
+    differs there."""
+    texts = array.take(pa.array(rows, pa.int64()))
+    holds = pc.match_substring_regex(texts, query.pattern, ignore_case=True)
+    pattern, found = _compiled(query), []
+    for place in np.flatnonzero(holds.to_numpy(zero_copy_only=False)).tolist():
+        text = texts[place].as_py()
+        for match in pattern.finditer(text):
+            start = len(text[: match.start()].encode())
+            found.append(TextPlace(rows[place], start, start + len(match[0].encode()), 0))
+    taken = {place.row for place in found}
+    return sorted(
+        [*(place for place in places if place.row not in taken), *found],
+        key=lambda place: (place.row, place.start),
+    )
+
+
+def _compiled(query: Query) -> re.Pattern[str]:
+    return re.compile(query.pattern.replace(_BLANK, r"\s+"), re.IGNORECASE)

@@ -1,0 +1,93 @@
+"""How `prep search` answers look on a terminal and as JSON."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from pipeline.core.errors import printable
+from pipeline.provenance.quarantined import IN_QUARANTINE
+from pipeline.provenance.search import FoundDocument, SearchAnswer, Snippet, looked_at
+from pipeline.show_trace import EXPOSURE
+from pipeline.terminal import out, print_json, print_line
+
+_PLACES, _ROWS, _STEPS = 3, 4, 6
+
+
+def show_search(answer: SearchAnswer, as_json: bool) -> None:
+    """Documents with their places, then what was looked at."""
+    if as_json:
+        return print_json(_json(answer))
+    steps = answer.exposure
+    for found in answer.documents:
+        _show_document(found, steps is not None)
+    listed = len(answer.documents)
+    if answer.total > listed:
+        print_line(f"and {answer.total - listed:,} more documents (--limit, or --json for all)")
+    if not answer.total:
+        print_line("no document holds these words, nor most of them in this order")
+    if steps is not None and answer.total:
+        print_line(f"training run {steps.model_dir}: {steps.last_step:,} steps. {EXPOSURE}")
+    for line in looked_at(answer.searched):
+        print_line(line)
+    return None
+
+
+def _show_document(found: FoundDocument, with_steps: bool) -> None:
+    d = found.traced
+    state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
+    split = f", {d.split}" if d.split else ""
+    decision = f", {d.decision} {d.rule}".rstrip() if d.decision not in ("", "allow") else ""
+    out.print(Text(f"{printable(d.path)}:{d.line}", "bold"), soft_wrap=True)
+    print_line(f"  {d.document}  {d.source}  {state}{split}{decision}")
+    if d.rows:
+        rows = ", ".join(found.rows[:_ROWS])
+        more = f" and {len(found.rows) - _ROWS:,} more" if len(found.rows) > _ROWS else ""
+        print_line(f"  rows {rows}{more}")
+    if with_steps:
+        read = f"{d.steps:,} steps, first {d.first_step}" if d.first_step else "no step read it"
+        print_line(f"  {read}")
+    if found.text.in_quarantine:
+        print_line(f"  {_places(found)}: {IN_QUARANTINE}")
+        return
+    for place in found.text.places[:_PLACES]:
+        out.print(_line(place), soft_wrap=True)
+    rest = found.text.exact + found.text.near - _PLACES
+    if rest > 0:
+        print_line(f"  and {rest:,} more places")
+
+
+def _places(found: FoundDocument) -> str:
+    count = found.text.exact + found.text.near
+    return f"{count:,} place{'s' if count > 1 else ''}"
+
+
+def _line(place: Snippet) -> Text:
+    """A place on one line, the match in bold; where nothing can be bold, between brackets."""
+    opened, closed = ("", "") if out.is_terminal else ("[[", "]]")
+    many = len(place.match)
+    line = Text("  …" + printable(place.before, many + 400))
+    line.append(opened + printable(place.match, many) + closed, "bold yellow")
+    line.append(printable(place.after, many + 400) + "…")
+    if place.changed:
+        line.append(f"  ({place.changed:,} word{'s' if place.changed > 1 else ''} changed)", "dim")
+    return line
+
+
+def _json(answer: SearchAnswer) -> dict[str, Any]:
+    documents = []
+    for found in answer.documents:
+        d = vars(found.traced)
+        kept = {name: value for name, value in d.items() if name not in ("doc", "because")}
+        documents.append({
+            **kept, "place": f"{d['path']}:{d['line']}", "exact": found.text.exact,
+            "near": found.text.near, "in_quarantine": found.text.in_quarantine,
+            "in_rows": list(found.rows), "places": [asdict(p) for p in found.text.places],
+        })  # fmt: skip
+    searched = {**asdict(answer.searched), "home": str(answer.searched.home)}
+    steps = answer.exposure
+    read = {"model_dir": str(steps.model_dir), "last_step": steps.last_step} if steps else None
+    return {
+        "documents": documents, "documents_total": answer.total, "searched": searched,
+        "training": read, "note": EXPOSURE,
+    }  # fmt: skip
