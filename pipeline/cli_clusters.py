@@ -33,7 +33,10 @@ def register(app: typer.Typer) -> None:
 def explain(
     directory: RunArgument,
     document: Annotated[
-        str, typer.Argument(metavar="DOC", help="its key, 6 or more digits of it, or FILE:LINE")
+        str,
+        typer.Argument(
+            metavar="DOC", help="its key, 6 or more digits of it, FILE:LINE or SHARD[ROW]"
+        ),
     ],
     lines: Annotated[int, typer.Option(min=1, help="rows of each list to show")] = 40,
     all_: Annotated[bool, typer.Option("--all", help="show everything, equal lines too")] = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.options import JsonOption
+from pipeline.options import JsonOption, read_count
 
 if TYPE_CHECKING:
     from pipeline.provenance.find_documents import FoundDocuments
@@ -65,17 +65,28 @@ def trace(
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(help="1-based step, with --train", rich_help_panel=_BACKWARDS),
+        typer.Option(
+            help="1-based step, with --train", parser=read_count, metavar="N",
+            rich_help_panel=_BACKWARDS,
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="a checkpoint, with --train", rich_help_panel=_BACKWARDS),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="an HDF5 shard of the run", rich_help_panel=_BACKWARDS)
+        Path | None,
+        typer.Option(
+            metavar="SHARD[ROW]", help="an HDF5 shard of the run, and its row",
+            rich_help_panel=_BACKWARDS,
+        ),
     ] = None,
     row: Annotated[
-        int | None, typer.Option(help="0-based row of that shard", rich_help_panel=_BACKWARDS)
+        int | None,
+        typer.Option(
+            help="0-based row of that shard", parser=read_count, metavar="N",
+            rich_help_panel=_BACKWARDS,
+        ),
     ] = None,
     tokens: Annotated[
         str | None,
@@ -87,8 +98,8 @@ def trace(
     document: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY|FILE:LINE|FILE", rich_help_panel=_FORWARDS,
-            help="a document, or all of a raw file",
+            metavar="KEY|FILE:LINE|FILE|SHARD[ROW]", rich_help_panel=_FORWARDS,
+            help="a document, or all of a raw file or a row, as it is printed",
         ),
     ] = None,
     work: Annotated[
@@ -128,9 +139,12 @@ def trace(
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """From a step, checkpoint, row or token back to documents; from a document, work or text
-    forward to rows, steps and checkpoints."""
+    forward to rows, steps and checkpoints. All are taken as pages and commands print them."""
+    from pipeline.provenance.references import split_row
     from pipeline.show_trace import show_checkpoint, show_forward, show_spans
 
+    if file is not None and row is None and (named := split_row(str(file))) is not None:
+        file, row = Path(named[0]), named[1]
     asked = _Asked(step, checkpoint, file, document, work, isbn, reg, title, text)
     _check(asked, train, row, tokens)
     if checkpoint is not None and train is not None:
@@ -178,9 +192,11 @@ def _spans(directory: Path, file: Path, row: int | None, tokens: str | None) -> 
 
 
 def _range(tokens: str) -> tuple[int, int]:
-    first, colon, stop = tokens.partition(":")
+    from pipeline.provenance.references import read_number
+
+    first, mark, stop = tokens.replace("-", ":").partition(":")
     try:
-        return int(first), int(stop) if colon else int(first) + 1
+        return read_number(first), read_number(stop) if mark else read_number(first) + 1
     except ValueError:
         raise typer.BadParameter(f"--tokens {tokens}: expected A or A:B, such as 100:200") from None
 

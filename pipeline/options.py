@@ -6,6 +6,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.core.config_model import Bytes
+from pipeline.provenance.references import read_number
 
 WorkersOption = Annotated[
     int | None,
@@ -20,6 +21,14 @@ def size(value: str | int) -> int:
         return TypeAdapter(Bytes).validate_python(int(value) if plain else value)
     except ValidationError as error:
         raise typer.BadParameter(f"{value}: expected bytes such as 1048576 or 64MiB") from error
+
+
+def read_count(value: str | int) -> int:
+    """A number of an option as people and our own pages write it, for `typer.Option(parser=…)`."""
+    try:
+        return read_number(str(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]

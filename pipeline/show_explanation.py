@@ -10,7 +10,8 @@ from rich.text import Text
 from pipeline.core.errors import printable
 from pipeline.provenance.explain import Evidence, Explanation, Link
 from pipeline.provenance.quarantined import QUARANTINED
-from pipeline.provenance.records import LEAST_DIGITS, where
+from pipeline.provenance.records import where
+from pipeline.provenance.references import LEAST_DIGITS
 from pipeline.provenance.side_by_side import Piece, Row, compare, shortened
 from pipeline.terminal import out, print_facts, print_json, print_line, shown, similarity
 

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["is_hidden", "page_environment", "spelled"]
+__all__ = ["is_hidden", "page_environment", "spelled", "visible"]
 
 _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
 
@@ -29,7 +29,7 @@ def page_environment(
 
     environment = Environment(
         autoescape=True,
-        finalize=_visible,
+        finalize=visible,
         loader=FunctionLoader(template),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -58,7 +58,7 @@ def spelled(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _visible(value: Any) -> Any:
+def visible(value: Any) -> Any:
     """Spell out the hidden characters of a string; other values and markup stay as they are."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value

@@ -4,7 +4,6 @@ The row number is the dense index that lineage refers to, so rows are found with
 is found by reading the column of keys, 16 bytes a document.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,16 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, printable
-from pipeline.provenance.records import LEAST_DIGITS, is_key, keys_start_with, readable
+from pipeline.provenance.records import keys_start_with, readable
+from pipeline.provenance.references import (
+    file_named,
+    files_ending,
+    is_key,
+    listed,
+    split_place,
+)
 
 _REPEATED = ["source", "licence", "state", "reason", "decision", "rule", "split"]
-_PLACE = re.compile(r"(?s)(.+):([0-9]+)")
-_SHOWN = 5
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -69,14 +73,14 @@ class DocumentTable:
         """Rows of the documents that `wanted` names: a key in hex or six and more digits of its
         beginning (one document), FILE:LINE (one document), or FILE (all its documents); of FILE an
         ending is enough that no other file has. Raises InputError when there is none."""
-        place = _PLACE.fullmatch(wanted)
+        place = split_place(wanted)
         if is_key(wanted):
             found = self.rows_where(["doc_key"], lambda t: keys_start_with(t["doc_key"], wanted))
             self._only_one(wanted, found)
-        elif place and not self._files_ending(wanted):
-            found = self._at(self._file_named(place[1]), int(place[2]))
+        elif place and not files_ending(self.files, wanted):
+            found = self._at(file_named(self.files, place[0], str(self.directory)), place[1])
         else:
-            file = self._file_named(wanted)
+            file = file_named(self.files, wanted, str(self.directory))
             found = self._of_file(file, ["path_id"], lambda t: pc.equal(t["path_id"], file))
         if not len(found):
             raise InputError(f"{printable(wanted)}: no such document in {self.directory}")
@@ -140,25 +144,8 @@ class DocumentTable:
 
         return self._of_file(path_id, ["path_id", "line", "byte_offset"], chosen)
 
-    def _files_ending(self, ending: str) -> list[int]:
-        exact = [i for i, file in enumerate(self.files) if file == ending]
-        return exact or [i for i, file in enumerate(self.files) if file.endswith(f"/{ending}")]
-
-    def _file_named(self, ending: str) -> int:
-        files = self._files_ending(ending)
-        if not files:
-            raise InputError(
-                f"{printable(ending)}: expected a document key ({LEAST_DIGITS} or more hex "
-                "digits), or FILE or FILE:LINE of an input of the run"
-            )
-        if len(files) > 1:
-            names = ", ".join(printable(self.files[i]) for i in files[:_SHOWN])
-            raise InputError(f"{printable(ending)}: {len(files)} files end so: {names}; give more")
-        return files[0]
-
     def _only_one(self, wanted: str, found: I64) -> None:
         if len(found) > 1:
-            keys = self.take(found[:_SHOWN], ["doc_key"])["doc_key"].to_pylist()
-            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-            shown = ", ".join(key.hex() for key in keys)
-            raise InputError(f"{wanted}: {len(found)} documents begin so: {shown}{more}; give more")
+            keys = self.take(found, ["doc_key"])["doc_key"].to_pylist()
+            names = listed([key.hex() for key in keys])
+            raise InputError(f"{wanted}: {len(found):,} documents begin so: {names}; give more")

@@ -15,6 +15,7 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.provenance.cluster_table import rows_of
+from pipeline.provenance.find_documents import led_to
 from pipeline.provenance.masked import takedowns_of
 from pipeline.provenance.origin import texts_home
 from pipeline.provenance.quarantined import QUARANTINED
@@ -92,15 +93,16 @@ class Explanation:
 
 
 def explain(directory: Path, wanted: str, most: int | None = None) -> Explanation:
-    """Explain the document `wanted` (see `RunRecords.find`); lists at most `most` documents it
-    stands for. Of a repacked run the run it was packed from is asked.
+    """Explain the document `wanted` (see `RunRecords.find`), or the one a row or work leads to;
+    lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
+    asked.
 
     Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
     for damaged files.
     """
     asked, directory = directory, texts_home(directory)
     records = RunRecords(directory)
-    record = records.find(wanted)
+    record = _record(records, asked, wanted)
     key = bytes.fromhex(record.place.key)
     recipe = recipe_of(_manifests(directory))
     kept_by, stands_for, total = _links(records, key, most)
@@ -124,6 +126,15 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
         texts=texts,
         jaccard_now=_jaccard(texts, recipe) if missing else None,
     )
+
+
+def _record(records: RunRecords, asked: Path, wanted: str) -> Record:
+    """What `wanted` names, or the one document that a row of the run or a work leads to."""
+    led = led_to(asked, wanted) if records.finished else None
+    if led is None:
+        return records.find(wanted)
+    found = records.by_key(led[0])
+    return records.only_one(wanted, [found[key] for key in led[0]])
 
 
 def _links(

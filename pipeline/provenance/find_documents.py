@@ -5,6 +5,7 @@ duplicates of those, because one of them may be the one that was kept. What is f
 screening of this run, or a `prep rescan` of it, matched: a work nobody looked for is not found.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +23,19 @@ from pipeline.provenance import identifiers
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.evidence import screened
 from pipeline.provenance.masked import taken_for_works
+from pipeline.provenance.origin import texts_home
 from pipeline.provenance.records import readable
 from pipeline.provenance.registry import load_registry
 from pipeline.provenance.registry.finding import find_works
 from pipeline.provenance.registry.works import Work, works_of
 from pipeline.provenance.siblings import find_siblings
+from pipeline.provenance.trace import trace_reference
 
 I64 = npt.NDArray[np.int64]
 WORKS = "registry/works.arrow"
 """The works that a run was screened with (`pipeline.stages.registry`)."""
+
+WORK_ID = re.compile("[0-9a-f]{12}")
 
 _NUMBERS = {"isbn": identifiers.isbn13, "usco": identifiers.usco}
 
@@ -45,9 +50,28 @@ class FoundDocuments:
 
 
 def find_named(directory: Path, wanted: str) -> FoundDocuments:
-    """The document with this key, or at FILE:LINE, or all documents of FILE. Raises InputError."""
-    rows = DocumentTable(directory).find(wanted).tolist()
-    return FoundDocuments(tuple(rows), ("",) * len(rows))
+    """The document with this key, or at FILE:LINE, or all documents of FILE, of SHARD[ROW] or with
+    evidence of a work given by its id. Raises InputError."""
+    because = ""
+    if (led := led_to(directory, wanted)) is not None:
+        keys, because = led
+        rows = DocumentTable(directory).rows_of_keys(keys).tolist()
+    else:
+        rows = DocumentTable(directory).find(wanted).tolist()
+    return FoundDocuments(tuple(rows), (because,) * len(rows))
+
+
+def led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
+    """Keys of the documents that a row or a work leads to, and what led there; None for what names
+    documents itself."""
+    if (spans := trace_reference(directory, wanted)) is not None:
+        keys = list(dict.fromkeys(bytes.fromhex(span.document) for span in spans))
+        return keys, f"in row {printable(wanted)}"
+    if WORK_ID.fullmatch(wanted) and screened(texts_home(directory)):
+        works = _evidence(texts_home(directory), pc.field("work_id") == wanted, "")
+        if works:
+            return list(works), f"evidence of work {wanted}"
+    return None
 
 
 def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> FoundDocuments:

@@ -22,7 +22,8 @@ from pipeline.provenance.cluster_table import (
     with_sources,
 )
 from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
-from pipeline.provenance.records import PLACE, Place, RunRecords, is_key, keys_start_with
+from pipeline.provenance.records import PLACE, Place, RunRecords, keys_start_with
+from pipeline.provenance.references import is_key
 from pipeline.stages.keep import KINDS
 
 EXCERPT_BYTES = 600

@@ -5,7 +5,6 @@ for example, is read from documents/ and keep/, so that `prep inspect` and `prep
 why. Tables are read one shard or row group at a time.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,14 +21,17 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError, printable
+from pipeline.provenance.references import (
+    file_named,
+    files_ending,
+    is_key,
+    listed,
+    split_place,
+)
 from pipeline.stages.keep import STATES
 
-LEAST_DIGITS = 6
 PLACE = ["doc_key", "source", "path_id", "line", "byte_offset"]
 _ENDS = ["reason", "decision", "rule", "split", "licence", "tokens", "text_bytes"]
-_SHOWN = 5
-_KEY = re.compile(rf"[0-9a-fA-F]{{{LEAST_DIGITS},32}}")
-_PLACE = re.compile(r"(?s)(.+):([0-9]+)")
 
 I64 = npt.NDArray[np.int64]
 _Part = Callable[[list[str]], pa.Table]
@@ -85,26 +87,28 @@ class RunRecords:
         self._files = [f"{row['input']}/{row['path']}" for row in inputs]
 
     def find(self, wanted: str) -> Record:
-        """The record named by a key in hex, six or more digits of its beginning, FILE:LINE or a
-        unique ending of FILE with the line. Raises InputError when none or several match."""
-        place = _PLACE.fullmatch(wanted)
-        if place:
-            found = self._at(place[1], int(place[2]))
-        elif is_key(wanted):
+        """The record named by a key in hex, six or more digits of its beginning, FILE:LINE, or
+        FILE where it has one record, as pages and commands print them; of FILE an ending is enough
+        that no other file has. Raises InputError when none or several match."""
+        place = split_place(wanted)
+        if is_key(wanted):
             found = self._records(lambda table: keys_start_with(table["doc_key"], wanted))
+        elif place and not files_ending(self._files, wanted):
+            found = self._at(*place)
         else:
-            raise InputError(
-                f"{printable(wanted)}: expected a document key ({LEAST_DIGITS} or more hex digits) "
-                "or FILE:LINE as `prep trace` prints it"
-            )
+            file = file_named(self._files, wanted, str(self.directory))
+            found = self._records(lambda table: table["path_id"].to_numpy() == file)
+        return self.only_one(wanted, found)
+
+    def only_one(self, wanted: str, found: Sequence[Record]) -> Record:
+        """What `wanted` named. Raises InputError unless it is one record."""
         if not found:
             raise InputError(f"{printable(wanted)}: no such document in {self.directory}")
         if len(found) > 1:
-            places = [r.place for r in found[:_SHOWN]]
-            shown = ", ".join(f"{p.key} ({printable(p.file)}:{p.line})" for p in places)
-            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            names = [f"{r.place.key} ({printable(r.place.file)}:{r.place.line})" for r in found]
             raise InputError(
-                f"{printable(wanted)}: {len(found)} documents match: {shown}{more}; give more of it"
+                f"{printable(wanted)}: {len(found):,} documents match: {listed(names)}; name "
+                "one of them"
             )
         return found[0]
 
@@ -181,14 +185,8 @@ class RunRecords:
         return found
 
     def _at(self, ending: str, line: int) -> list[Record]:
-        exact = [i for i, file in enumerate(self._files) if file == ending]
-        files = exact or [i for i, file in enumerate(self._files) if file.endswith(f"/{ending}")]
-        if not files:
-            raise InputError(f"{printable(ending)}: no such file among the inputs of the run")
-        if len(files) > 1:
-            names = ", ".join(printable(self._files[i]) for i in files[:_SHOWN])
-            raise InputError(f"{printable(ending)}: {len(files)} files end so: {names}; give more")
-        return self._records(partial(_stands_at, path_id=files[0], line=line))
+        file = file_named(self._files, ending, str(self.directory))
+        return self._records(partial(_stands_at, path_id=file, line=line))
 
     def _record(self, row: dict[str, Any]) -> Record:
         ends = {name: row[name] for name in ["state", *_ENDS]}
@@ -198,15 +196,6 @@ class RunRecords:
     def _place(self, row: dict[str, Any]) -> Place:
         line = row["line"] or row["byte_offset"]
         return Place(row["doc_key"].hex(), row["source"], self._files[row["path_id"]], line)
-
-
-def is_key(wanted: str) -> bool:
-    """Whether this is a document key in hex, or enough digits of its beginning.
-
-    >>> is_key("550f72"), is_key("550f"), is_key("a.jsonl:3")
-    (True, False, False)
-    """
-    return _KEY.fullmatch(wanted) is not None
 
 
 @contextmanager

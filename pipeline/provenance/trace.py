@@ -1,6 +1,8 @@
 """Backwards: from a training step, a checkpoint, an HDF5 row or tokens to documents, lines and
 decisions. What is listed for a step is exposure: that the step read it, not what it learned."""
 
+import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.inverse import Inverse, row_positions, stream_rows_at
 from pipeline.provenance.lineage_shards import RowSpans, spans_of_rows, spans_of_tokens
 from pipeline.provenance.masked import masked_since
+from pipeline.provenance.references import listed, split_row
 from pipeline.provenance.training import read_training
 
 I64 = npt.NDArray[np.int64]
@@ -123,10 +126,19 @@ def _cut(span: Span, first: int, stop: int) -> Span:
     return Span(**{**vars(span), **moved})
 
 
+def trace_reference(directory: Path, wanted: str) -> list[Span] | None:
+    """The documents in a row that is given as it is printed, SHARD[ROW]; None where it is not given
+    so."""
+    named = split_row(wanted)
+    return None if named is None else trace_row(directory, Path(named[0]), named[1])
+
+
 def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
-    path = file if file.is_file() else directory / file
-    if not path.is_file():
-        raise InputError(f"{file}: no such shard in {directory}")
+    """A shard given as a path, or by a unique ending of its path in the run; or the one that has
+    its rows since a takedown."""
+    path = next((p for p in (file, directory / file) if p.is_file()), None)
+    if path is None:
+        path = _shard_ending(directory, file)
     dataset = open_dataset(path.parent)
     names = [shard.name for shard in dataset.shards]
     if path.name not in names:
@@ -134,6 +146,32 @@ def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
             f"{path}: not a shard of this data set; expected one of {names[0]} … {names[-1]}"
         )
     return path, dataset, names.index(path.name)
+
+
+def _shard_ending(directory: Path, file: Path) -> Path:
+    wanted = os.path.abspath(file), f"/{_first_version(file.as_posix())}"
+    found = []
+    for params in sorted((directory / "hdf5").glob("*/data_params.json")):
+        for shard in open_dataset(params.parent).shards:
+            path = params.parent / shard.name
+            first = _first_version(os.path.abspath(path))
+            if first == _first_version(wanted[0]) or first.endswith(wanted[1]):
+                found.append(path)
+    if not found:
+        raise InputError(f"{file}: no such shard in {directory}")
+    if len(found) > 1:
+        names = listed([path.relative_to(directory).as_posix() for path in found])
+        raise InputError(f"{file}: {len(found)} shards end so: {names}; give more")
+    return found[0]
+
+
+def _first_version(path: str) -> str:
+    """The name of a shard before any takedown.
+
+    >>> _first_version("train/examples_000003-002.h5")
+    'train/examples_000003.h5'
+    """
+    return re.sub(r"-[0-9]{3,}(?=\.h5$)", "", path)
 
 
 class _Tracer:

@@ -96,8 +96,8 @@ class Sample:
 
     key: str  # doc_key in hex; empty for a record that never became a document
     source: str
-    path: str  # relative to the input root
-    line: int  # 1-based; 0 when unknown
+    path: str  # input and path of the raw shard
+    line: int  # 1-based; of a row format the 0-based row
     excerpt: str  # at most 200 characters, see `excerpt`
 
 

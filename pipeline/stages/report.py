@@ -56,7 +56,6 @@ class _Tables:
         self.documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
         self.decisions = pq.read_table(inputs.path(job.decisions))
         sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
-        self.paths = [row["path"] for row in sources]
         self.files = [f"{row['input']}/{row['path']}" for row in sources]
 
     def samples(self, rows: pa.Table) -> tuple[model.Sample, ...]:
@@ -67,7 +66,8 @@ class _Tables:
         excerpts |= dict.fromkeys(hidden, IN_QUARANTINE)
         return tuple(
             model.Sample(
-                row["doc_key"].hex(), row["source"], self.paths[row["path_id"]], row["line"],
+                row["doc_key"].hex(), row["source"], self.files[row["path_id"]],
+                row["line"] or row["byte_offset"],
                 model.excerpt(excerpts.get(row["doc_key"], "")),
             )
             for row in rows.to_pylist()
@@ -199,4 +199,4 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         clean.below("documents"),
         clean.below("drops"), notes,
     )  # fmt: skip
-    return Stage("report", 3, _report, (Task("report", job),), {"notes": list(notes)})
+    return Stage("report", 4, _report, (Task("report", job),), {"notes": list(notes)})

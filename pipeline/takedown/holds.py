@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.provenance.events import append_event, append_line
-from pipeline.provenance.records import is_key, readable
+from pipeline.provenance.records import readable
+from pipeline.provenance.references import is_key
 from pipeline.stages.registry import WORKS
 
 HOLDS = "holds.jsonl"

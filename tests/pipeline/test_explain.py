@@ -129,7 +129,7 @@ def test_wrong_questions(small_run: Any, tmp_path: Path, prep: Prep) -> None:
         ("zz", "expected a document key (6 or more hex digits)"),
         ("12345", "expected a document key"),
         ("ffffff0000", "no such document in"),
-        ("nowhere.jsonl:1", "no such file among the inputs"),
+        ("nowhere.jsonl:1", "FILE:LINE of a file among the inputs"),
         ("a.jsonl:9999", "no such document in"),
         ("\x1b[31m", r"\x1b[31m: expected a document key"),
     ):

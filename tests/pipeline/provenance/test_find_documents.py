@@ -285,3 +285,17 @@ def test_text_that_is_no_text(screened: Path, prep: Callable[..., Any], tmp_path
 def test_no_run(tmp_path: Path, prep: Callable[..., Any]) -> None:
     ended = prep("trace", tmp_path, "--document", "0" * 32)
     assert ended.code == 3 and "no documents.parquet" in ended.err
+
+
+def test_the_id_of_a_work_can_be_pasted_where_a_document_is_asked_for(
+    screened: Path, prep: Callable[..., Any]
+) -> None:
+    by_work = find_of_work(screened, WORK.work_id)
+    pasted = find_named(screened, WORK.work_id)
+    assert set(pasted.rows) <= set(by_work.rows) and len(pasted.rows) > 1
+    assert set(pasted.because) == {f"evidence of work {WORK.work_id}"}
+    ended = prep("explain", screened, WORK.work_id)
+    assert (ended.code, "documents match: " in ended.err) == (3, True)
+    assert "c0ffee00c0de" in ended.err
+    ended = prep("explain", screened, "0ddba110ddbb")
+    assert (ended.code, "no such document" in ended.err) == (3, True)

@@ -1,0 +1,94 @@
+"""What pages and commands print of documents, read back as it was printed: keys, FILE:LINE, FILE,
+and rows of HDF5 shards."""
+
+import re
+from collections.abc import Sequence
+
+from pipeline.core.errors import InputError, printable
+from pipeline.core.page import visible
+
+LEAST_DIGITS = 6
+_SHOWN = 5
+_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_KEY = re.compile(rf"[0-9a-fA-F]{{{LEAST_DIGITS},32}}")
+_PLACE = re.compile(rf"(?s)(.+):(?:row )?({_NUMBER})")
+_ROW = re.compile(rf"(?s)(.+)\[({_NUMBER})\]")
+
+
+def read_number(text: str) -> int:
+    """A whole number with or without separators of thousands. Raises ValueError.
+
+    >>> read_number("4,355"), read_number("4355")
+    (4355, 4355)
+    """
+    if not re.fullmatch(_NUMBER, text):
+        raise ValueError(f"{printable(text)}: expected a whole number such as 4355 or 4,355")
+    return int(text.replace(",", ""))
+
+
+def is_key(wanted: str) -> bool:
+    """Whether this is a document key in hex, or enough digits of its beginning.
+
+    >>> is_key("550f72"), is_key("550f"), is_key("a.jsonl:3")
+    (True, False, False)
+    """
+    return _KEY.fullmatch(wanted) is not None
+
+
+def split_place(wanted: str) -> tuple[str, int] | None:
+    """File and line (of parquet the row) of FILE:LINE.
+
+    >>> split_place("web/a.jsonl:4,355"), split_place("b.parquet:row 7"), split_place("a.jsonl")
+    (('web/a.jsonl', 4355), ('b.parquet', 7), None)
+    """
+    found = _PLACE.fullmatch(wanted)
+    return (found[1], read_number(found[2])) if found else None
+
+
+def split_row(wanted: str) -> tuple[str, int] | None:
+    """Shard and row of SHARD[ROW].
+
+    >>> split_row("train/examples_000006.h5[5,071]")
+    ('train/examples_000006.h5', 5071)
+    """
+    found = _ROW.fullmatch(wanted)
+    return (found[1], read_number(found[2])) if found else None
+
+
+def files_ending(files: Sequence[str], ending: str) -> list[int]:
+    """The raw shards (`input/path`) that a name means: all of it or a unique ending, as it is or
+    with what does not show escaped."""
+    for same in (str.__eq__, lambda file, wanted: file.endswith(f"/{wanted}")):
+        found = [n for n, file in enumerate(files) if any(same(f, ending) for f in _forms(file))]
+        if found:
+            return found
+    return []
+
+
+def _forms(file: str) -> set[str]:
+    return {file, printable(file, len(file)), visible(file)}
+
+
+def file_named(files: Sequence[str], ending: str, where: str) -> int:
+    """The one raw shard that a name means. Raises InputError naming the candidates, or what was
+    expected in `where`."""
+    found = files_ending(files, ending)
+    if not found:
+        raise InputError(
+            f"{printable(ending)}: expected a document key ({LEAST_DIGITS} or more hex digits), or "
+            f"FILE or FILE:LINE of a file among the inputs of {where}"
+        )
+    if len(found) > 1:
+        names = listed([printable(files[n]) for n in found])
+        raise InputError(f"{printable(ending)}: {len(found)} files end so: {names}; give more")
+    return found[0]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of a list that may be long.
+
+    >>> listed(["a", "b"]), listed("abcdefg")
+    ('a, b', 'a, b, c, d, e and 2 more')
+    """
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
