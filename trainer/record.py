@@ -118,13 +118,20 @@ def completed(known: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_difference(place: Path, known: dict[str, Any], record: dict[str, Any]) -> None:
     """Raise ConfigError naming the first field where `record` differs from `known`, of `place`."""
+    if found := difference(known, record):
+        raise ConfigError(
+            f"{place} belongs to another run: {found}; use another --model_dir or the earlier value"
+        )
+
+
+def difference(known: dict[str, Any], record: dict[str, Any]) -> str | None:
+    """The first field in which two records differ, with both values; None when they agree."""
     before, now = _flat(known), _flat(record)
-    for field in [*now, *before]:
-        if before.get(field) != now.get(field):
-            raise ConfigError(
-                f"{place} belongs to another run: {field} was {before.get(field)!r}, "
-                f"now {now.get(field)!r}; use another --model_dir or the earlier value"
-            )
+    fields = (field for field in [*now, *before] if before.get(field) != now.get(field))
+    field = next(fields, None)
+    if field is None:
+        return None
+    return f"{field} was {before.get(field)!r}, now {now.get(field)!r}"
 
 
 def write(model_dir: Path, record: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@
   step 0 that begins with those weights (fine-tuning); run.json says where from.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,15 @@ import torch
 from pipeline.core.errors import ConfigError
 from trainer import checkpoint, record, sparsity
 from trainer.checkpoint import Checkpoint
-from trainer.config import Params, RunConfig
+from trainer.config import ModelConfig, Params, RunConfig
+from trainer.convert.parameters import shapes
 from trainer.data import Source
 from trainer.progress import Say
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group
 
 STATES = ("model", "optimizer")
+_TENSORS_NAMED = 3
 ORIGIN = "initialized_from"
 _OF_TRAINING = (
     "dropout_rate",
@@ -163,12 +166,44 @@ def check_architecture(start: Start, now: dict[str, Any], *, strict: bool) -> No
     if "optimizer" in start.states:
         kinds = [record.completed(state)["optimizer"] for state in (start.found.state, now)]
         before, after = ({"optimizer_type": kind["optimizer_type"]} for kind in kinds)
-        record.refuse_difference(start.found.path, {"optimizer": before}, {"optimizer": after})
+        if found := record.difference({"optimizer": before}, {"optimizer": after}):
+            raise ConfigError(
+                f"{start.found.path} holds the state of another optimizer: {found}; use "
+                "--load_checkpoint_states model"
+            )
     if not strict:
         return
     models = [record.completed(state)["model"] for state in (start.found.state, now)]
     before, after = ({k: v for k, v in m.items() if k not in _OF_TRAINING} for m in models)
-    record.refuse_difference(start.found.path, {"model": before}, {"model": after})
+    if found := record.difference({"model": before}, {"model": after}):
+        tensors = _other_tensors(start.found, now["model"])
+        mend = (
+            "give the section model of that run"
+            if tensors
+            else "give the earlier value, or for training --disable_strict_checkpoint_loading"
+        )
+        raise ConfigError(
+            f"{start.found.path} holds weights of another model: {found}{tensors}; {mend}"
+        )
+
+
+def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
+    """The first tensors of a checkpoint that are missing, in excess or of another shape."""
+    held = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(found).items()}
+    wanted = shapes(ModelConfig.model_validate_json(json.dumps(model)))
+    differing = [n for n in {**wanted, **held} if held.get(n) != wanted.get(n)]
+    if not differing:
+        return ""
+    named = ", ".join(
+        f"{name} ({_shape(held.get(name))} there, {_shape(wanted.get(name))} here)"
+        for name in differing[:_TENSORS_NAMED]
+    )
+    count = "1 tensor differs" if len(differing) == 1 else f"{len(differing)} tensors differ"
+    return f"; {count}: {named}{', …' * (len(differing) > _TENSORS_NAMED)}"
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else " x ".join(map(str, shape))
 
 
 def load(

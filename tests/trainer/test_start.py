@@ -140,6 +140,29 @@ def test_weights_of_a_model_that_computes_otherwise_are_refused_by_key(trainer, 
     trainer.train("out", params=params, **tuned)
 
 
+def test_weights_of_another_architecture_are_refused_by_tensor(trainer, tuned):
+    params = trainer.configure(
+        "wider.yaml", model={"hidden_size": 32, "position_embedding_type": "alibi"}
+    )
+    with pytest.raises(ConfigError) as caught:
+        trainer.train("out", params=params, **tuned)
+    held = weights(tuned["checkpoint_path"])
+    vocabulary, width = held["token_embedding.weight"].shape
+    positions, _ = held["position_embedding.weight"].shape
+    message = str(caught.value)
+    what = f"holds weights of another model: model.hidden_size was {width}, now 32; "
+    assert message.startswith(f"{tuned['checkpoint_path']} {what}")
+    assert (
+        f"token_embedding.weight ({vocabulary} x {width} there, {vocabulary} x 32 here)" in message
+    )
+    assert message.endswith(", …; give the section model of that run")
+    assert "\n" not in message
+    only = trainer.configure("alibi.yaml", model={"position_embedding_type": "alibi"})
+    gone = rf"position_embedding.weight \({positions} x {width} there, missing here\)"
+    with pytest.raises(ConfigError, match=f"; 1 tensor differs: {gone}; give"):
+        trainer.train("out", params=only, **tuned)
+
+
 def test_parameters_in_excess_or_missing_need_the_option(trainer, tuned):
     params = trainer.configure("deeper.yaml", model={"num_hidden_layers": 2})
     with pytest.raises(ConfigError, match=r"model\.num_hidden_layers was 1, now 2"):

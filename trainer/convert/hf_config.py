@@ -7,6 +7,8 @@ change no logits (cache, token ids, initializer) are read over.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.convert.families import FAMILIES, Family
@@ -146,7 +148,13 @@ def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, Fami
             )
     given = _Given({**_DEFAULTS[family.name], **hf}, place)
     section = _READERS[family.name](given)
-    return ModelConfig.model_validate(_plain_dropout(section)), family
+    try:
+        return ModelConfig.model_validate(_plain_dropout(section)), family
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = "".join(f"{part}: " for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{place}: {key}{message}") from error
 
 
 class _Given:
@@ -202,11 +210,17 @@ def _from_gptj(given: _Given) -> Json:
 def _from_gpt_neox(given: _Given) -> Json:
     head = given["hidden_size"] // given["num_attention_heads"]
     theta, share = _rope(given, "rotary_emb_base", given["rotary_pct"])
+    rotated = int(head * share)
+    if rotated % 2:
+        raise ConfigError(
+            f"{given.place}: rotary_pct {share:g} of a head of {head} units is {rotated}; expected "
+            "an even number of units, which are rotated in pairs"
+        )
     bias = given["attention_bias"]
     return given.renamed(_NEOX_KEYS) | {
         "nonlinearity": given.activation("hidden_act"),
         "position_embedding_type": "rotary",
-        "rotary_dim": int(head * share),
+        "rotary_dim": rotated,
         "rope_theta": theta,
         "parallel_block": given["use_parallel_residual"],
         "use_projection_bias_in_attention": bias,

@@ -97,6 +97,32 @@ def test_through_hugging_face_and_back(family: str, trained, tmp_path: Path):
     assert torch.equal(logits(with_weights(params.model, held(weights))), logits(model))
 
 
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "gpt_neox",
+            {"rotary_pct": 0.25, "rope_parameters": None},
+            "rotary_pct 0.25 of a head of 12 units is 3; expected an even number of units",
+        ),
+        ("gptj", {"rotary_dim": 5}, "rotary_dim 5 is odd; units are rotated in pairs"),
+        ("gpt2", {"n_head": 5}, "hidden_size 48 is not a multiple of num_heads 5"),
+        ("gpt2", {"layer_norm_epsilon": -1}, "layer_norm_epsilon: Input should be greater than"),
+    ],
+)
+def test_a_config_that_makes_no_model_is_one_line(
+    family: str, changes: dict[str, object], message: str, trained, tmp_path: Path
+):
+    out, _, _ = trained(family)
+    convert(out, "wafermill", "hf", tmp_path / "hf", model=family)
+    path = tmp_path / "hf" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ConfigError) as caught:
+        convert(tmp_path / "hf", "hf", "wafermill", tmp_path / "back")
+    assert f"{path}: {message}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_through_mdl_and_back(trained, tmp_path: Path):
     out, model, config = trained("gpt2", **MUP)
     convert(out, "wafermill", "mdl", tmp_path / "mdl")
