@@ -43,8 +43,14 @@ class InputConfig(FrozenModel):
         description="fields kept as typed columns, such as `meta.date: timestamp`; types are "
         "string, int, float, bool, timestamp",
     )
+    source_key: str | None = Field(
+        None,
+        description="field or column that holds the source label, such as meta.source (dots go "
+        "deeper); a record without it belongs to the source `name` [default: meta.pile_set_name "
+        "or meta.redpajama_set_name]",
+    )
     sources: tuple[str, ...] | None = Field(
-        None, description="allowed source labels (pile_set_name); others are bad records"
+        None, description="allowed source labels; records with others are bad"
     )
 
     @field_validator("template")
@@ -53,6 +59,13 @@ class InputConfig(FrozenModel):
         if template is not None:
             parse_template(template)
         return template
+
+    @field_validator("source_key")
+    @classmethod
+    def _source_key_is_a_field(cls, source_key: str | None) -> str | None:
+        if source_key is not None:
+            field_path(source_key)
+        return source_key
 
     @field_validator("meta_fields")
     @classmethod

@@ -1,5 +1,6 @@
 """The story of a preparation: config -> plan -> stages -> manifest -> report."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -148,13 +149,31 @@ def _preparation(
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
-    run(report_stage(config.name, done, _notes(config)))
+    notes = (*_notes(config), *prepared.plan.notes, *unlabelled(config, clean))
+    run(report_stage(config.name, done, notes))
     return done
 
 
 PREPARATION = Story("prepare", _preparation)
 SCREENED = ("prepare", "screen")
 """Stories that screen documents."""
+
+
+LABELLED = ("prepare", "screen", "clean")
+"""Stories whose config can say where the source label of a record is."""
+
+
+def unlabelled(config: Config, clean: StageManifest) -> list[str]:
+    """A line for every input with records that lack its `source_key`."""
+    counts: Counter[str] = Counter()
+    for task in clean.tasks:
+        counts.update(task.counters.get("unlabelled", {}))
+    return [
+        f"input {source.name}: {counts[source.name]:,} records have no {source.source_key} and "
+        f"count as the source {source.name}"
+        for source in config.inputs
+        if counts[source.name]
+    ]
 
 
 def _cuts(
@@ -289,6 +308,8 @@ def _run_stages(
     hashes = InputHashes(out, plan.files, verify_inputs)
     if plan.passed_over:
         progress.note(f"{plan.passed_over} files passed over: not a format this reads")
+    for note in plan.notes if story.name in LABELLED else ():
+        progress.note(note)
     address = config.cluster.address
     root = out.absolute() if address else out  # workers elsewhere have another current directory
     with executor(workers, plan.bytes, address, root) as where:
@@ -300,6 +321,8 @@ def _run_stages(
             if stage.name in ("pieces", "clean"):
                 noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
                 hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            for note in unlabelled(config, manifest):
+                progress.note(note)
             return manifest
 
         stages = story.tell(prepared, run_stage, hashes.unchanged)

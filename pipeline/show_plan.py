@@ -3,7 +3,7 @@
 from rich.table import Table
 
 from pipeline.forecast import forecast
-from pipeline.preparation import PREPARATION, Prepared, Story, describe_dedup
+from pipeline.preparation import LABELLED, PREPARATION, Prepared, Story, describe_dedup
 from pipeline.terminal import out, print_json, print_line, readable_bytes
 
 
@@ -15,6 +15,8 @@ def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> 
     files, size = len(prepared.plan.files), readable_bytes(prepared.plan.bytes)
     tasks = len(prepared.plan.estimate)
     print_line(f"{files} raw shards, {size}, {tasks} tasks; output {prepared.out}/")
+    for note in prepared.plan.notes if story.name in LABELLED else ():
+        print_line(f"note: {note}")
     if story.name != "clean":
         print_line(describe_dedup(prepared.config.dedup))
     table = Table("stage", "state", "CPU time", "disk", "memory per worker")

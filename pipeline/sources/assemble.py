@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.sources.labels import has_surrogate, licence_field, source_label
+from pipeline.sources.labels import chosen_label, has_surrogate, licence_field, source_label
 from pipeline.sources.record import FieldValue, Place, Record, Refused
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.template import Path, Template, field_text
@@ -18,7 +18,10 @@ def assembled(
     rules: RecordRules,
 ) -> Record:  # fmt: skip
     """The record with its source label, licence and typed columns. Raises Refused."""
-    source = source_label(meta, raw_meta is not None, rules.sources)
+    if rules.source_key is None:
+        source = source_label(meta, raw_meta is not None, rules.sources)
+    else:
+        source = chosen_label(look_up(rules.source_key, meta, top), rules.sources)
     fields = typed_values(rules, meta, top) if rules.fields else ()
     return Record(place, text, source, raw_meta or "{}", licence_field(meta), fields)
 

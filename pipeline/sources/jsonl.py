@@ -7,6 +7,7 @@ text and meta, is read again field by field, which finds the exact reason.
 import json
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -55,9 +56,13 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
     """What makes a record of a line; it raises Refused."""
     if rules.template is not None or rules.fields or rules.text_key == "meta":
         return lambda place, line: _by_field(place, line, rules)
+    label = rules.source_key[0] if rules.source_key else "meta"
+    if label == rules.text_key:
+        return lambda place, line: _by_field(place, line, rules)
     found = msgspec.defstruct(
-        "Line", [("text", str), ("meta", msgspec.Raw, msgspec.Raw())],
-        rename={"text": rules.text_key}, gc=False,
+        "Line", [("text", str), ("meta", msgspec.Raw, msgspec.Raw()),
+                 *([] if label == "meta" else [("label", msgspec.Raw, msgspec.Raw())])],
+        rename={"text": rules.text_key, "label": label}, gc=False,
     )  # fmt: skip
     decode = msgspec.json.Decoder(found).decode
 
@@ -70,7 +75,8 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
             meta = _any_value(fields.meta) if raw else {}
             if not isinstance(meta, dict):
                 return _by_field(place, line, rules)
-            return assembled(place, fields.text, meta, raw or None, _nothing, rules)
+            top = _nothing if label == "meta" else partial(_only, fields.label)
+            return assembled(place, fields.text, meta, raw or None, top, rules)
         except _FAILURES:
             return _by_field(place, line, rules)
 
@@ -79,6 +85,11 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
 
 def _nothing(name: str) -> None:
     """There is no other field."""
+
+
+def _only(raw: msgspec.Raw, name: str) -> Any:
+    """The value of the one field that was decoded besides text and meta."""
+    return _value(bytes(raw)) if raw else None
 
 
 def _by_field(place: Place, line: bytes, rules: RecordRules) -> Record:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipeline.sources.record import Refused
+from pipeline.sources.template import field_text
 
 SOURCE_KEYS = ("pile_set_name", "redpajama_set_name")
 LICENCE_KEYS = ("license", "licence", "license_expression")
@@ -22,6 +23,19 @@ def source_label(
     ):
         raise Refused("unknown_source")
     if label is not None and has_surrogate(label):
+        raise Refused("surrogate")
+    return label
+
+
+def chosen_label(value: object, allowed: tuple[str, ...] | None) -> str | None:
+    """The label in the field that `source_key` names, or None where there is none. Raises Refused
+    for what is neither text nor an integer, and for a label that is not allowed."""
+    if value is None or value == "":
+        return None
+    label = field_text(value)
+    if allowed is not None and label not in allowed:
+        raise Refused("unknown_source")
+    if has_surrogate(label):
         raise Refused("surrogate")
     return label
 

@@ -54,7 +54,8 @@ BAD_REASONS = {
     "no_text": "no text field",
     "text_not_string": "a text field that is not a string",
     "missing_field": "a field of the input's template that is missing or null",
-    "field_not_string": "a field of the input's template that is neither text nor an integer",
+    "field_not_string": "a field of the input's template, or its source_key, that is neither text "
+    "nor an integer",
     "bad_meta_field": "a value that does not have the type its meta_fields entry says",
     "surrogate": "unpaired surrogate escapes, which no UTF-8 text can hold",
     "too_large": "a record above read.max_document_bytes",

@@ -18,6 +18,7 @@ def wanted_columns(path: object, names: Sequence[str], rules: RecordRules) -> li
     there twice."""
     asked = {field.path[0] for field in rules.fields if field.path}
     asked |= {piece[0] for piece in rules.template or () if isinstance(piece, tuple)}
+    asked |= {rules.source_key[0]} if rules.source_key else set()
     asked |= {"meta"} if rules.template else {"meta", rules.text_key}
     twice = sorted(name for name in asked if names.count(name) > 1)
     if twice:

@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 from pipeline.config import Config
 from pipeline.input_config import InputConfig
-from pipeline.sources.template import Template, column_name, field_path, parse_template
+from pipeline.sources.template import Path, Template, column_name, field_path, parse_template
 from pipeline.sources.typed import TypedField
 
 
 @dataclass(frozen=True)
 class RecordRules:
     """How a record becomes a document: the text field or the template in its place, the size limit
-    in bytes, the allowed source labels, the typed columns; and how many decompressed bytes a file
-    may have, at all and per byte on disk (None: any)."""
+    in bytes, the allowed source labels, the typed columns; how many decompressed bytes a file may
+    have, at all and per byte on disk (None: any); and the field with the source label (None: those
+    of `SOURCE_KEYS`)."""
 
     text_key: str
     max_document_bytes: int
@@ -21,6 +22,7 @@ class RecordRules:
     fields: tuple[TypedField, ...] = ()
     max_file_bytes: int | None = None
     max_ratio: float | None = None
+    source_key: Path | None = None
 
 
 def rules_of(input_config: InputConfig, config: Config) -> RecordRules:
@@ -34,6 +36,7 @@ def rules_of(input_config: InputConfig, config: Config) -> RecordRules:
         _fields(input_config, config),
         config.read.max_file_bytes,
         config.read.max_ratio,
+        None if input_config.source_key is None else field_path(input_config.source_key),
     )
 
 

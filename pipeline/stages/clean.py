@@ -70,6 +70,9 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
         "skipped_shards": skipped,
         "sources": {name: asdict(account) for name, account in sorted(task.accounts.items())},
     }
+    keyed = {p.file.input for p, r in zip(job.parts, job.rules, strict=True) if r.source_key}
+    if keyed:
+        counters["unlabelled"] = {name: task.unlabelled[name] for name in sorted(keyed)}
     if job.cleaning.mask:
         counters["masked"] = task.masked_counts()
     return Result(task.outputs(), counters)

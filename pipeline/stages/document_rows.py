@@ -1,6 +1,7 @@
 """Rows of documents/ and drops/: the records of a task, cleaned, filtered by length, counted."""
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,23 +86,28 @@ class Rows:
         self.records = 0
         self.characters = 0
         self.bad = 0
+        self.unlabelled: Counter[str] = Counter()
 
     def take(self, items: Iterable[Item], part: Part) -> None:
         """The records of `part`, in order: documents, drops and bad records; none of them when the
         iterator raises an error. Raises InputError for more than one task may hold."""
         batches = (self.documents, self.drops, self.masked)
         lengths = [len(some) for some in batches]
-        before = copy.deepcopy(self.accounts), self.records, self.characters, self.bad
+        before = self._counts()
         try:
             for some in _together(items):
                 self.characters += sum(len(item.text) for item in some if isinstance(item, Record))
                 self._take(some, part.file, part.path_id)
                 self._check_amount(part)
         except BaseException:
-            self.accounts, self.records, self.characters, self.bad = before
+            self.accounts, self.records, self.characters, self.bad, self.unlabelled = before
             for taken, length in zip(batches, lengths, strict=True):
                 del taken[length:]
             raise
+
+    def _counts(self) -> tuple[dict[str, Account], int, int, int, Counter[str]]:
+        accounts, unlabelled = copy.deepcopy((self.accounts, self.unlabelled))
+        return accounts, self.records, self.characters, self.bad, unlabelled
 
     def _check_amount(self, part: Part) -> None:
         if self.records > MOST_RECORDS:
@@ -119,6 +125,7 @@ class Rows:
         places = self._places(items, file, path_id)
         good = np.array([isinstance(item, Record) for item in items], np.bool_)
         records = [item for item in items if isinstance(item, Record)]
+        self.unlabelled[file.input] += sum(record.source is None for record in records)
         texts = self._cleaned(records, places.filter(pa.array(good)))
         short = short_mask(texts, self.cleaning.min_length)
         sizes = text_sizes(texts)

@@ -92,7 +92,7 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 
 def labelled(meta: str, source: str) -> str:
-    """The JSON of a record's meta on one line, with a source label when it has none of its own.
+    """The JSON of a record's meta on one line, with the source label where it says another.
 
     >>> labelled('{"url": "u"}', "web"), labelled('{"pile_set_name": "Wiki"}', "Wiki")
     ('{"pile_set_name": "web", "url": "u"}', '{"pile_set_name": "Wiki"}')
@@ -100,7 +100,7 @@ def labelled(meta: str, source: str) -> str:
     if "\n" in meta or "\r" in meta:
         meta = json.dumps(json.loads(meta), ensure_ascii=False)
     value = json.loads(meta) or {}
-    if source_label(value, bool(value), None) is not None:
+    if source_label(value, bool(value), None) == source:
         return meta
     given = {SOURCE_KEYS[0]: source, **{k: v for k, v in value.items() if k not in SOURCE_KEYS}}
     return json.dumps(given, ensure_ascii=False)

@@ -18,18 +18,21 @@ from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
 from pipeline.sources.part import Part
+from pipeline.sources.rules import rules_of
+from pipeline.sources.source_keys import source_note
 from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
 
 
 @dataclass(frozen=True)
 class Plan:
     """The raw shards in (input, path) order, files passed over, estimated bytes of text in one
-    task, and the path ids of the files that are to be cut."""
+    task, the path ids of the files that are to be cut, and notes on their sources."""
 
     files: tuple[InputFile, ...]
     passed_over: int
     task_bytes: int
     large: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -74,6 +77,7 @@ def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -
     Raises InputError when an input names nothing.
     """
     found: list[InputFile] = []
+    notes: list[str | None] = []
     passed_over = 0
     for source in sorted(config.inputs, key=lambda i: i.name):
         paths = (source.path,) if isinstance(source.path, str) else source.path
@@ -85,9 +89,12 @@ def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -
                 f"input {source.name!r}: all of it stands in the output directory {out}"
             )
         found += some
+        notes.append(source_note(some[0], rules_of(source, config)))
         passed_over += others
     large = tuple(i for i, file in enumerate(found) if _is_cut(file, config.read))
-    return Plan(tuple(found), passed_over, config.read.task_bytes, large)
+    return Plan(
+        tuple(found), passed_over, config.read.task_bytes, large, tuple(filter(None, notes))
+    )
 
 
 def _is_cut(file: InputFile, read: ReadConfig) -> bool:
