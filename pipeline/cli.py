@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,14 +30,15 @@ from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.cli_trace import register as register_trace
 from pipeline.core.errors import PrepError
-from pipeline.options import JsonOption, WorkersOption
+from pipeline.options import JsonOption, WorkersOption, complete_configs, complete_runs
 from pipeline.show_mixture import show_mixture
+from pipeline.terminal import duration
 from pipeline.terminal import readable_bytes as _bytes
 from pipeline.terminal import shown as _shown
+from pipeline.upkeep import Work
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
@@ -45,9 +47,14 @@ _PLAIN_WIDTH = 240
 _out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 ConfigArgument = Annotated[
-    str, typer.Argument(help="a YAML file, or a shipped config such as quickstart")
+    str,
+    typer.Argument(
+        help="a YAML file, or a shipped config such as quickstart", autocompletion=complete_configs
+    ),
 ]
-DirectoryArgument = Annotated[Path, typer.Argument(help="a run directory")]
+DirectoryArgument = Annotated[
+    Path, typer.Argument(help="a run directory", autocompletion=complete_runs)
+]
 OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
 SetOption = Annotated[
     list[str] | None,
@@ -57,6 +64,21 @@ SetOption = Annotated[
         help="change a config value, repeatable; paths are those of the working directory",
     ),
 ]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        _out.print(f"wafermill {version('wafermill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None: ...
 
 
 @app.command(
@@ -115,19 +137,39 @@ def plan(
 
 @app.command(epilog="Example: `prep status runs/quickstart`")
 def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
-    """Show which stages of a run are committed."""
+    """Show which stages of a run are committed, who works on it, and how far they are."""
     from pipeline.upkeep import status as read_status
+    from pipeline.upkeep import work as read_work
 
     finished, stages = read_status(directory)
+    work = read_work(directory)
     if as_json:
-        value = {"finished": finished, "stages": [vars(s) for s in stages]}
+        value = {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
         return _out.print_json(json.dumps(value))
     table = Table("stage", "state", "tasks", "size")
     for s in stages:
         table.add_row(s.stage, s.state, str(s.tasks), _bytes(s.bytes))
     _out.print(table)
-    _out.print("finished" if finished else "not finished; the command that began it goes on")
+    if finished and not work.is_held:
+        return _out.print("finished")
+    _show_work(work)
     return None
+
+
+def _show_work(work: Work) -> None:
+    if work.stage:
+        parts = [f"{work.stage}: {work.done:,} of {work.tasks:,} tasks done"]
+        parts += [f"{work.reused:,} reused"] if work.reused else []
+        parts += [f"{work.documents:,} documents"] if work.documents else []
+        _out.print(f"{', '.join(parts)}; last progress {duration(work.idle_seconds)} ago")
+    if work.is_held:
+        _out.print(f"not finished; {work.holder} works on it", markup=False)
+    else:
+        last = f" (the last was {work.holder})" if work.holder else ""
+        _out.print(
+            f"not finished, and nobody works on it{last}; the command that began it resumes it",
+            markup=False,
+        )
 
 
 @app.command(

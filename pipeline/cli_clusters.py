@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import JsonOption
+from pipeline.options import JsonOption, complete_runs
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
+]
 MinOption = Annotated[
     float | None, typer.Option(min=0, max=1, metavar="J", help="least exact Jaccard similarity")
 ]

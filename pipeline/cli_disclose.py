@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import JsonOption
+from pipeline.options import JsonOption, complete_runs
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +19,10 @@ def register(app: typer.Typer) -> None:
 
 def disclose(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="a finished run directory")
+        Path | None,
+        typer.Argument(
+            metavar="DIR", help="a finished run directory", autocompletion=complete_runs
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="OUT", help="directory the documents are written to")

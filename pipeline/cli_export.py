@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.core.errors import ConfigError, printable
-from pipeline.options import JsonOption, WorkersOption
+from pipeline.options import JsonOption, WorkersOption, complete_runs
 
 if TYPE_CHECKING:
     from pipeline.export import ExportedSplit, Request
@@ -22,7 +22,12 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="a finished run directory")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="a finished run directory", autocompletion=complete_runs
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="the records go to DIR/records/SPLIT/")],
     form: Annotated[
         str, typer.Option("--format", metavar="NAME", help="jsonl.zst, jsonl.gz, jsonl or parquet")

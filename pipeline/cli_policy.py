@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.options import JsonOption
+from pipeline.options import JsonOption, complete_runs
 
 BUILTIN = "builtin:default"
 """As in `pipeline.provenance.policy.loading`, which a light command need not import."""
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
+]
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help=f"a file, or {BUILTIN}")]
 DocumentArgument = Annotated[
     str, typer.Argument(metavar="DOC", help="its key, 6 or more digits of it, or FILE:LINE")

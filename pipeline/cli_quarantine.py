@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.options import JsonOption
+from pipeline.options import JsonOption, complete_runs
 
 if TYPE_CHECKING:
     from pipeline.quarantine.access import Quarantined
 
 _app = typer.Typer(no_args_is_help=True, help="Look at, release or delete quarantined texts.")
 
-RunArgument = Annotated[Path, typer.Argument(metavar="DIR", help="a finished run directory")]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="a finished run directory", autocompletion=complete_runs),
+]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="a document key, or its beginning")]
 ByOption = Annotated[str, typer.Option(metavar="NAME", help="who does it; it is recorded")]
 WhatArgument = Annotated[str, typer.Argument(metavar="KEY|WORK", help="document key or work id")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.options import JsonOption, WorkersOption
+from pipeline.options import JsonOption, WorkersOption, complete_runs
 from pipeline.terminal import print_json, print_line
 
 
@@ -21,7 +21,12 @@ def register(app: typer.Typer) -> None:
 
 
 def repack(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="a finished run directory")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="a finished run directory", autocompletion=complete_runs
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="run directory of the result")],
     msl: Annotated[
         int | None, typer.Option(metavar="N", help="tokens in one row [default: as in RUN]")

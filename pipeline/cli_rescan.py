@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from pipeline.options import JsonOption, WorkersOption
+from pipeline.options import JsonOption, WorkersOption, complete_runs
 from pipeline.terminal import out, print_json, print_line, readable_bytes, readable_seconds, shown
 
 
@@ -21,7 +21,12 @@ def register(app: typer.Typer) -> None:
 
 
 def rescan(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="a finished run directory")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="a finished run directory", autocompletion=complete_runs
+        ),
+    ],
     registry: Annotated[
         list[Path], typer.Option(metavar="DIR", help="a registry of works, repeatable")
     ],

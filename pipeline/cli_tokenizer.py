@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import JsonOption, size
+from pipeline.options import JsonOption, complete_runs, size
 
 
 class Words(enum.StrEnum):
@@ -16,7 +16,10 @@ class Words(enum.StrEnum):
     gpt2 = "gpt2"
 
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="directory of a finished run")]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="directory of a finished run", autocompletion=complete_runs),
+]
 SampleOption = Annotated[
     int,
     typer.Option(parser=size, metavar="SIZE", help="text of each source to read, or all it has"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.options import JsonOption, read_count
+from pipeline.options import JsonOption, complete_runs, read_count
 
 if TYPE_CHECKING:
     from pipeline.provenance.find_documents import FoundDocuments
@@ -59,7 +59,10 @@ def register(app: typer.Typer) -> None:
 
 
 def trace(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a run directory")],
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="a run directory", autocompletion=complete_runs),
+    ],
     train: Annotated[
         Path | None, typer.Option(metavar="MODEL_DIR", help="model_dir of a training run")
     ] = None,

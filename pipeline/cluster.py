@@ -119,6 +119,11 @@ class DaskExecutor:
             thread.join()
 
 
+def automatic_workers(input_bytes: int) -> int:
+    """Worker processes for an input of this size: 0, or one for each core."""
+    return 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
+
+
 @contextlib.contextmanager
 def executor(
     workers: int | None, input_bytes: int, address: str | None = None, shared: Path = Path()
@@ -138,7 +143,7 @@ def executor(
             yield found
         return
     if workers is None:
-        workers = 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
+        workers = automatic_workers(input_bytes)
     if workers == 0:
         yield InProcess()
         return

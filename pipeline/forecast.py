@@ -5,9 +5,11 @@ shares are rounded up from earlier runs; a forecast, not a promise.
 """
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cluster import automatic_workers
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
 from pipeline.filters.rules import has_rules
@@ -41,6 +43,8 @@ _DISK_PER_TEXT_BYTE = {
     "clean": 1.1, "signatures": 0.15, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
     "gather": 0.7, "rows": 0.7, "pack": 0.5, "pieces": 0.4,
 }  # fmt: skip
+_KEPT = ("clean", "tokenize", "pack")
+"""Stages of those above whose output `prep clean-up` keeps."""
 _BASE_MEMORY = 350 << 20
 
 
@@ -53,6 +57,34 @@ class StageForecast:
     cpu_seconds: float
     disk_bytes: int
     memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all stages cost together: seconds of one core and by the clock, peak memory of one
+    worker and of all of them in bytes, bytes of disk while the run is made and after clean-up."""
+
+    cpu_seconds: float
+    workers: int
+    memory_bytes: int
+    disk_bytes: int
+    kept_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """By the clock, when every worker has a core."""
+        return self.cpu_seconds / max(1, self.workers)
+
+
+def total_of(stages: Sequence[StageForecast], prepared: Prepared) -> Total:
+    """The sum of a forecast, for as many workers as `prep run` starts by itself."""
+    return Total(
+        sum(s.cpu_seconds for s in stages),
+        automatic_workers(prepared.plan.bytes),
+        max((s.memory_bytes for s in stages if s.state != "reuse"), default=0),
+        sum(s.disk_bytes for s in stages),
+        sum(s.disk_bytes for s in stages if s.stage in _KEPT),
+    )
 
 
 class _MustRun(Exception):
@@ -134,7 +166,7 @@ def forecast(prepared: Prepared, story: Story = PREPARATION) -> list[StageForeca
         rate = _MB_PER_SECOND.get(stage)
         size = _large(prepared.plan) if stage in CUT_STAGES else text
         seconds = size / 1e6 / rate if rate and state != "reuse" else 0.0
-        disk = int(size * _DISK_PER_TEXT_BYTE.get(stage, 0.0))
+        disk = int(size * _DISK_PER_TEXT_BYTE.get(stage, 0.0)) if state != "reuse" else 0
         memory = _BASE_MEMORY + (6 * largest if rate else 0)
         stages.append(StageForecast(stage, state, seconds, disk, memory))
     return stages

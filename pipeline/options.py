@@ -1,5 +1,8 @@
 """Options that mean the same in several commands of `prep`."""
 
+from collections.abc import Iterator
+from glob import escape, glob
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +15,21 @@ WorkersOption = Annotated[
     int | None,
     typer.Option(min=0, help="worker processes; 0 runs in this one [default: by input size]"),
 ]
+
+
+def complete_configs(incomplete: str) -> Iterator[str]:
+    """Names of shipped configs, for the shell; it completes file names by itself."""
+    from pipeline.shipped import shipped_configs
+
+    return (name for name in shipped_configs("prep") if name.startswith(incomplete))
+
+
+def complete_runs(incomplete: str) -> Iterator[str]:
+    """Run directories, in a directory of runs as well."""
+    for pattern in ("*", "*/*"):
+        for path in sorted(glob(f"{escape(incomplete)}{pattern}")):
+            if (Path(path) / "journal").is_dir():
+                yield path
 
 
 def size(value: str | int) -> int:

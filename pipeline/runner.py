@@ -167,7 +167,7 @@ class Runner:
         if stage.name in self._frozen:
             raise FrozenStageError(stage.name)
         planned = self._planned(stage, old)
-        self._announce(stage, old, fields)
+        self._announce(stage, old, fields, planned)
         storage.remove(self.root / TOP_MANIFEST)
         records = self._run_tasks(stage, planned)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
@@ -203,13 +203,16 @@ class Runner:
     def _is_removed(self, shard: Shard) -> bool:
         return _directory(shard) in self.removed
 
-    def _announce(self, stage: Stage, old: StageManifest | None, fields: Mapping[str, Any]) -> None:
+    def _announce(
+        self, stage: Stage, old: StageManifest | None, fields: Mapping[str, Any], planned: _Planned
+    ) -> None:
         changed = reasons(old.fields, fields) if old else []
         if changed:
             self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
         self._journal.event(
-            "stage", name=stage.name, workers=self._executor.workers, changed=changed
-        )
+            "stage", name=stage.name, workers=self._executor.workers, changed=changed,
+            tasks=len(planned.calls), reused=len(planned.records),
+        )  # fmt: skip
 
     def _planned(self, stage: Stage, old: StageManifest | None) -> _Planned:
         """What is done of a stage, and what is left. Raises RemovedInputError or TextsApartError

@@ -17,18 +17,23 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
+    shipped = shipped_configs(kind)
+    if path.as_posix() in shipped:
+        return shipped[path.as_posix()]
+    raise ConfigError(
+        f"{path}: no such config; give a file or one of the shipped: {', '.join(shipped)}"
+    )
+
+
+def shipped_configs(kind: str) -> dict[str, Path]:
+    """name -> file of every shipped config of `kind`, by name."""
     roots = [root / kind for root in _CONFIG_ROOTS if (root / kind).is_dir()]
-    shipped = {
+    found = {
         file.relative_to(root).with_suffix("").as_posix(): file
         for root in roots
         for file in root.rglob("*.yaml")
     }
-    if path.as_posix() in shipped:
-        return shipped[path.as_posix()]
-    names = sorted(shipped)
-    raise ConfigError(
-        f"{path}: no such config; give a file or one of the shipped: {', '.join(names)}"
-    )
+    return dict(sorted(found.items()))
 
 
 def gpt2_vocabulary() -> Path:

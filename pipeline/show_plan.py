@@ -2,13 +2,13 @@
 
 from rich.table import Table
 
-from pipeline.forecast import forecast
+from pipeline.forecast import forecast, total_of
 from pipeline.preparation import LABELLED, PREPARATION, Prepared, Story, describe_dedup
-from pipeline.terminal import out, print_json, print_line, readable_bytes
+from pipeline.terminal import duration, out, print_json, print_line, readable_bytes
 
 
 def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> None:
-    """Print it; nothing is written."""
+    """Print it, and last what all of it costs; nothing is written."""
     stages = forecast(prepared, story)
     if as_json:
         return print_json([vars(stage) for stage in stages])
@@ -24,4 +24,17 @@ def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> 
         seconds = f"{s.cpu_seconds:,.0f} s"
         disk, memory = readable_bytes(s.disk_bytes), readable_bytes(s.memory_bytes)
         table.add_row(s.stage, s.state, seconds, disk, memory)
-    return out.print(table, soft_wrap=True)
+    total = total_of(stages, prepared)
+    table.add_section()
+    table.add_row(
+        "total", "", f"{total.cpu_seconds:,.0f} s", readable_bytes(total.disk_bytes),
+        readable_bytes(total.memory_bytes),
+    )  # fmt: skip
+    out.print(table, soft_wrap=True)
+    where = f"{total.workers} workers" if total.workers else "one process"
+    memory = readable_bytes(total.memory_bytes * max(1, total.workers))
+    print_line(
+        f"in all about {duration(total.seconds)} with {where}, {memory} of memory, "
+        f"{readable_bytes(total.disk_bytes)} of disk ({readable_bytes(total.kept_bytes)} after "
+        "prep clean-up)"
+    )

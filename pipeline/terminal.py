@@ -58,6 +58,17 @@ def readable_seconds(seconds: float) -> str:
     return "about a second" if seconds < 1.5 else f"about {seconds:,.0f} seconds"
 
 
+def duration(seconds: float) -> str:
+    """A span of time, in the largest unit of which there are two.
+
+    >>> duration(0.4), duration(119), duration(7100), duration(1e6)
+    ('0 s', '119 s', '118 min', '278 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
+
+
 def readable_bytes(size: float) -> str:
     """A size in decimal units.
 

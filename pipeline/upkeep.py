@@ -1,5 +1,7 @@
-"""`prep status` and `prep clean-up`: what a run directory holds; deleting what is unneeded."""
+"""`prep status` and `prep clean-up`: what a run directory holds, and who works on it; deleting what
+is unneeded."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +79,47 @@ class StageStatus:
     state: str
     tasks: int
     bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Who works on a run, or did last (`pid 7 on host since …`), and how far the stage is."""
+
+    holder: str
+    is_held: bool
+    """Whether that process is still there."""
+    stage: str
+    """The stage that began last, "" before the first."""
+    tasks: int
+    """Tasks that the stage had to do, apart from `reused` ones."""
+    done: int
+    reused: int
+    documents: int
+    """Documents of the tasks that are done."""
+    idle_seconds: float
+    """Since a stage began or a task was done."""
+
+
+def work(directory: Path) -> Work:
+    """Who works on the run in a directory, and how far they are, from the files alone."""
+    who, is_held = lock.holder(directory)
+    events = [event for event in read_events(directory) if event.get("event") == "stage"]
+    last = events[-1] if events else {}
+    stage, tasks = str(last.get("name", "")), int(last.get("tasks", 0))
+    began = int(last.get("time", time.time()) * 1e9)
+    times, documents = [began], 0
+    for path in record_directory(directory, stage).glob("*.json") if stage else ():
+        record = read_record(path)
+        if record is not None and path.stat().st_mtime_ns >= began:
+            times.append(path.stat().st_mtime_ns)
+            documents += int(record.counters.get("documents", 0))
+    manifest = manifest_path(directory, stage)
+    committed = bool(stage) and manifest.exists() and manifest.stat().st_mtime_ns >= began
+    return Work(
+        holder=who, is_held=is_held, stage=stage, tasks=tasks,
+        done=tasks if committed else len(times) - 1, reused=int(last.get("reused", 0)),
+        documents=documents, idle_seconds=max(0.0, time.time() - max(times) / 1e9),
+    )  # fmt: skip
 
 
 def status(directory: Path) -> tuple[bool, list[StageStatus]]:

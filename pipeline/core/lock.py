@@ -5,19 +5,25 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from pipeline.core import storage
 from pipeline.core.errors import ReadOnlyError, ResourceError
 
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_FILE = ".lock"
+_TRIES = 4
+"""`holder` has the lock for a moment when it looks, which must not stop a command that begins."""
 
 
 @contextlib.contextmanager
 def hold(directory: Path) -> Iterator[None]:
     """Hold DIRECTORY/.lock for the life of the block, in which nothing is written through symbolic
-    links below DIRECTORY (`storage.confined`). The holder's host and pid are in the file.
+    links below DIRECTORY (`storage.confined`). The file names the holder's pid and host, and since
+    when.
 
     Raises ResourceError naming the holder when another process has it, and ReadOnlyError where this
     process may not write. Network file systems without flock are not covered (docs/guarantees.md).
@@ -26,8 +32,11 @@ def hold(directory: Path) -> Iterator[None]:
         try:
             storage.make_directory(directory)
             flags = os.O_RDWR | os.O_CREAT
-            handle = stack.enter_context(storage.open_file(directory / ".lock", flags))
-            _take(handle, directory)
+            handle = stack.enter_context(storage.open_file(directory / _FILE, flags))
+            if not _locked(handle):
+                name = _name(handle)
+                raise ResourceError(f"{directory}: in use by {name}; wait for it or stop it")
+            _name_holder(handle)
         except OSError as error:
             refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
@@ -35,11 +44,36 @@ def hold(directory: Path) -> Iterator[None]:
         yield
 
 
-def _take(handle: int, directory: Path) -> None:
+def holder(directory: Path) -> tuple[str, bool]:
+    """Who holds DIRECTORY/.lock, or held it last (`pid 7 on host since …`, "" if nobody ever did),
+    and whether it is held now."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-        raise ResourceError(f"{directory}: in use by {holder}; wait for it or stop it") from error
+        with storage.open_file(directory / _FILE, os.O_RDONLY) as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return _name(handle), True
+            return _name(handle), False
+    except OSError:
+        return "", False
+
+
+def _locked(handle: int) -> bool:
+    for attempt in range(_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.05 if attempt < _TRIES - 1 else 0)
+        else:
+            return True
+    return False
+
+
+def _name(handle: int) -> str:
+    return os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+
+
+def _name_holder(handle: int) -> None:
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
     os.ftruncate(handle, 0)
-    os.pwrite(handle, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    os.pwrite(handle, f"pid {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)

@@ -1,9 +1,15 @@
 """The `prep` command: what it prints, its exit codes, its JSON, and the defaults."""
 
+import datetime
 import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +19,12 @@ import pipeline
 from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.terminal import readable_bytes
 from pipeline.upkeep import CUT_STAGES, STAGES
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
+
+PREP = Path(sys.executable).with_name("prep")
 
 
 @pytest.fixture
@@ -129,6 +138,14 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
     assert changed["rows"].startswith("run: changed") and "max_seq" in changed["rows"]
     shown = prep("plan", config, "--out", tmp_path / "fresh")
     assert "5 raw shards" in shown.out and "run" in shown.out
+    disk = readable_bytes(sum(s["disk_bytes"] for s in stages))
+    kept = [s["disk_bytes"] for s in stages if s["stage"] in ("clean", "tokenize", "pack")]
+    memory = readable_bytes(max(s["memory_bytes"] for s in stages))
+    assert shown.out.splitlines()[-1] == (
+        f"in all about 0 s with one process, {memory} of memory, {disk} of disk "
+        f"({readable_bytes(sum(kept))} after prep clean-up)"
+    )
+    assert " 0 B of disk" in prep("plan", config, "--out", own_run).out.splitlines()[-1]
     dry = prep("run", config, "--out", tmp_path / "fresh", "--dry-run")
     assert dry.out == shown.out and not (tmp_path / "fresh").exists()
 
@@ -142,6 +159,61 @@ def test_status(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> None
     states = {s["stage"]: s["state"] for s in value["stages"]}
     assert not value["finished"] and states["pack"] == "not started" and states["clean"] == "done"
     assert "not finished" in prep("status", own_run).out
+
+
+def test_status_says_who_works_and_how_far(
+    small_run: Any, tmp_path: Path, prep: Callable[..., Any]
+) -> None:
+    """Of a live run that waits in the third of its texts, and after it was killed there."""
+    out = tmp_path / "run"
+    fault = "task.start.tokenize@3=sleep:60"
+    run = subprocess.Popen(
+        [PREP, "run", small_run.corpus.config, "--out", out, "--workers", "0"],
+        env={**os.environ, "WAFERMILL_FAILPOINT": fault}, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    tasks = len(small_run.manifest.stages["tokenize"].tasks)
+    try:
+        deadline = time.monotonic() + 120
+        while len(list((out / "journal/records/tokenize").glob("*.json"))) < 2:
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        live = prep("status", out).out
+    finally:
+        run.kill()
+        run.wait()
+    assert f"tokenize: 2 of {tasks} tasks done, " in live and " documents; last progress" in live
+    who = f"pid {run.pid} on {socket.gethostname()} since {datetime.date.today().year}"
+    assert f"not finished; {who}" in live and "works on it" in live
+    work = json.loads(prep("status", out, "--json").out)["work"]
+    assert (work["is_held"], work["stage"], work["done"]) == (False, "tokenize", 2)
+    assert work["documents"] > 0 and 0 <= work["idle_seconds"] < 120
+    assert f"nobody works on it (the last was {who}" in prep("status", out).out
+    assert prep("run", small_run.corpus.config, "--out", out, "--workers", 0).code == 0
+    assert prep("status", out).out.endswith("finished\n")
+
+
+def test_version_and_completion(
+    small_run: Any, corpus: Any, tmp_path: Path, prep: Callable[..., Any]
+) -> None:
+    """What a shell asks for: commands, shipped configs, and run directories one level down."""
+    assert prep("--version").out == f"wafermill {version('wafermill')}\n"
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mine").symlink_to(small_run.directory)
+    (tmp_path / "other").mkdir()
+
+    def completed(words: str, position: int) -> list[str]:
+        asked = {"_PREP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
+        environment = {**os.environ, **{name: str(value) for name, value in asked.items()}}
+        done = subprocess.run(
+            [PREP], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    assert completed("prep ver", 1) == ["verify"]
+    assert completed("prep run qui", 2) == ["quickstart"]
+    assert completed("prep status ", 2) == ["runs/mine"]
+    assert completed("prep explain runs/m", 2) == ["runs/mine"]
 
 
 def test_verify(small_run: Any, prep: Callable[..., Any]) -> None:

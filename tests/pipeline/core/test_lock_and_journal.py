@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,39 @@ def test_a_second_holder_is_refused_by_name_until_the_first_is_dead(tmp_path: Pa
         ):
             pytest.fail("held twice")
         who = f"in use by pid {holder.pid} on {socket.gethostname()}"
-        assert f"{directory}: {who}; wait for it or stop it" in str(caught.value)
+        message = str(caught.value)
+        assert message.startswith(f"{directory}: {who} since ") and "; wait for it" in message
+        name, is_held = lock.holder(directory)
+        assert is_held and f"in use by {name}; wait" in message
         assert caught.value.exit_code == 5
     finally:
         holder.kill()
         holder.communicate()
     with lock.hold(directory):
         text = (directory / ".lock").read_text()
-        assert text == f"pid {os.getpid()} on {socket.gethostname()}\n"
+        assert text.startswith(f"pid {os.getpid()} on {socket.gethostname()} since ")
+        assert lock.holder(directory) == (text.strip(), True)
+    assert lock.holder(directory) == (text.strip(), False)
+
+
+def test_looking_who_holds_a_lock_stops_nobody(tmp_path: Path) -> None:
+    """A look holds the lock for a moment; a command that begins just then waits for it."""
+    assert lock.holder(tmp_path) == ("", False)
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            lock.holder(tmp_path)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(300):
+            with lock.hold(tmp_path):
+                assert lock.holder(tmp_path)[1]
+    finally:
+        over.set()
+        looking.join()
 
 
 def test_the_lock_ends_with_the_block_and_on_errors(tmp_path: Path) -> None:
