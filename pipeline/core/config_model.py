@@ -198,6 +198,8 @@ def _explain(
         return f"{where}: missing; expected {_described(model, location)}"
     first, *others = error["messages"]
     message = " or ".join([first, *(other.removeprefix("expected ") for other in others)])
+    if error["type"] == "value_error" and isinstance(error["input"], dict):
+        return f"{where}: {message}"  # of keys that contradict one another, which it names
     got = printable(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
     return f"{where}: {message}; got {got}{_boolean_hint(error)}"
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.config import AdamW, ModelConfig
+from pipeline.core.errors import ConfigError
+from trainer.config import AdamW, ModelConfig, load_params
 
 SHAPE = {
     "vocab_size": 61, "max_position_embeddings": 16, "hidden_size": 48, "num_hidden_layers": 2,
@@ -90,3 +91,14 @@ def test_without_mup_nothing_is_scaled():
 def test_groups_of_learning_rates(groups, expected):
     with pytest.raises(ValidationError, match=expected):
         AdamW(learning_rate=0.1, adjust_learning_rate=groups)
+
+
+def test_keys_that_contradict_one_another_are_one_short_line(trainer):
+    """Without the section's whole content, which the keys are named of."""
+    model = {"position_embedding_type": "rotary", "rotary_dim": 3}
+    path = trainer.configure("odd.yaml", model=model)
+    with pytest.raises(ConfigError) as caught:
+        load_params(path)
+    place, _, message = str(caught.value).partition(": ")
+    assert place.startswith(f"{path}:")
+    assert message == "model: rotary_dim 3 is odd; units are rotated in pairs"
