@@ -1,4 +1,7 @@
-"""Train GPT-2-like models on the shards that `prep` makes, through `wafer_backend`.
+"""Train decoders on the shards that `prep` makes, or on Model Zoo's, through `wafer_backend`.
 
-Limits: one decoder family (learned positions, GELU, LayerNorm), fp32, one data set per run.
+GPT-2, GPT-J, GPT-NeoX and Llama are configurations of one decoder, in fp32 or mixed precision; a
+run reads one data set, several or a mixture; `trainer.config` has what can be chosen.
+
+Limits: decoders only; every rank reads whole global batches.
 """

@@ -5,9 +5,11 @@ no torch.
 """
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from pipeline import __version__
 from trainer import cli_evaluate, cli_generate, cli_plan, cli_report, cli_sweep
 from trainer import cli_options as options
 from trainer.allocator import keep_freed_memory
@@ -18,10 +20,9 @@ from trainer.cli_options import LogLevel, TargetName, without_effect
 from trainer.cli_scaling import app as scaling_app
 from trainer.cli_targets import Targets
 from trainer.job import INTERRUPTED
+from trainer.pulse import Pulse, print_line
 
-app = typer.Typer(
-    cls=Targets, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=Targets, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(convert_app, name="convert")
 app.add_typer(scaling_app, name="scaling")
@@ -44,11 +45,12 @@ Examples:
       --checkpoint_path out/checkpoints/step_0000200 --load_checkpoint_states model
   train CSX --params configs/train/cerebras_gpt/13b.yaml --compile_only --num_csx 16
   train convert out --src-fmt wafermill --tgt-fmt hf --out exported
-  train jobs get
+  train jobs
 
 \b
-`train jobs --help` tells how to list, cancel and label runs, `train convert --help`
-how to convert and compare checkpoints.
+`train jobs` lists your runs, `train jobs --help` says how to cancel and label them,
+`train convert --help` how to convert and compare checkpoints.
+`train --install-completion` completes commands and options in your shell.
 The same command resumes from the newest checkpoint, also with another --num_csx.
 MODEL_DIR/latest_run.log has all lines of the last start; MODEL_DIR/train and
 MODEL_DIR/eval are for TensorBoard.
@@ -56,6 +58,13 @@ Exit codes: 0 done, 1 a step failed, 2 config, 3 input, 4 integrity, 5 resource,
 75 a rank of the cluster was lost, 130 and 143 stopped by a signal after writing a
 checkpoint.
 """
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end, for `--version`."""
+    if wanted:
+        print(f"wafermill {__version__}")
+        raise typer.Exit
 
 
 @app.command(
@@ -94,13 +103,12 @@ def train(
     python_paths: options.PythonPaths = None,
     mgmt_address: options.MgmtAddress = None,
     credentials_path: options.Credentials = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     """Train or evaluate a decoder on the shards that `prep` made."""
-    from trainer.plan import compile_only as show_plan
-    from trainer.plan import validate_only as check_only
-    from trainer.request import Request
-    from trainer.run import run
-
     unused = {
         "num_workers_per_csx": num_workers_per_csx,
         "num_act_servers": num_act_servers,
@@ -112,39 +120,41 @@ def train(
         "mgmt_address": mgmt_address,
         "credentials_path": credentials_path,
     }
-    request = Request(
-        target=target.value,
-        params=params,
-        model_dir=model_dir,
-        mode=None if mode is None else mode.value,
-        num_csx=num_csx,
-        transport=None if transport is None else transport.value,
-        num_steps=num_steps,
-        max_steps=max_steps,
-        num_epochs=num_epochs,
-        eval_steps=eval_steps,
-        num_wgt_servers=num_wgt_servers,
-        seed=seed,
-        data=data,
-        checkpoint_path=checkpoint_path,
-        load_checkpoint_states=load_checkpoint_states,
-        disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
-        listed=True,
-        job_labels=tuple(job_labels or ()),
-        notes=tuple(filter(None, [without_effect(unused)])),
-    )
     quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
-    action = show_plan if compile_only else check_only if validate_only else run
-    with one_line_errors():
+    with one_line_errors(), Pulse(_say_nothing if quiet else print_line) as pulse:
+        pulse.activity = "loading PyTorch"
+        from trainer.plan import compile_only as show_plan
+        from trainer.plan import validate_only as check_only
+        from trainer.request import Request
+        from trainer.run import run
+
+        request = Request(
+            target=target.value,
+            params=params,
+            model_dir=model_dir,
+            mode=None if mode is None else mode.value,
+            num_csx=num_csx,
+            transport=None if transport is None else transport.value,
+            num_steps=num_steps,
+            max_steps=max_steps,
+            num_epochs=num_epochs,
+            eval_steps=eval_steps,
+            num_wgt_servers=num_wgt_servers,
+            seed=seed,
+            data=data,
+            checkpoint_path=checkpoint_path,
+            load_checkpoint_states=load_checkpoint_states,
+            disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
+            listed=True,
+            job_labels=tuple(job_labels or ()),
+            notes=tuple(filter(None, [without_effect(unused)])),
+        )
+        action = show_plan if compile_only else check_only if validate_only else run
         try:
-            code = action(request, _say_nothing if quiet else _say)
+            code = action(request, pulse)
         except KeyboardInterrupt:
             code = INTERRUPTED
     raise typer.Exit(code)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _say_nothing(line: str) -> None:

@@ -8,16 +8,15 @@ from typing import Annotated
 import typer
 
 from trainer.cli_errors import one_line_errors
-from trainer.job_store import JobStore, as_json, parse_labels
+from trainer.job_store import JobStore, as_json, current_user, parse_labels
 from trainer.job_table import table
 
 NOUN = "job"
 
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, cancel and label the runs of this user on this machine.",
     epilog="The list lies in $WAFERMILL_JOBS, else in wafermill/jobs of the cache directory.",
 )
 
@@ -27,6 +26,15 @@ class OutputName(StrEnum):
 
     table = "table"
     json = "json"
+
+
+@app.callback()
+def own(context: typer.Context) -> None:
+    """List your runs on this machine, whatever their state; or list all, cancel and label."""
+    if context.invoked_subcommand is None:
+        with one_line_errors():
+            mine = [job for job in JobStore.default().jobs() if job.user == current_user()]
+            print(table(mine, time.time()))
 
 
 @app.command(epilog="Examples: train jobs get · train jobs get -a · train jobs get -a -o json")

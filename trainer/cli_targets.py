@@ -10,6 +10,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
+COMPLETION = ("--install-completion", "--show-completion")
 SEVERAL = ("--job_labels", "--mount_dirs", "--python_paths")
 
 
@@ -22,10 +23,24 @@ class Targets(TyperGroup):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """The context of the group when `args` name a sub-command, else that of the run."""
-        if args and args[0] in self.commands and args[0] != self.RUN:
+        completing = extra.get("resilient_parsing") and not args
+        known = {*self.commands, *COMPLETION} - {self.RUN}
+        if completing or (args and args[0] in known):
             return super().make_context(info_name, args, parent, **extra)
         words = list(one_value_each(args))
         return self.commands[self.RUN].make_context(info_name, words, parent, **extra)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What the first word can be: sub-commands, and targets or options of a run."""
+        run = self.commands[self.RUN]
+        own = [item for item in super().shell_complete(ctx, incomplete) if item.value != self.RUN]
+        with run.make_context(self.RUN, [], ctx, resilient_parsing=True) as of_run:
+            target = next(p for p in run.params if p.param_type_name == "argument")
+            return (
+                own
+                + run.shell_complete(of_run, incomplete)
+                + target.shell_complete(of_run, incomplete)
+            )
 
     def invoke(self, ctx: Any) -> Any:
         """Call what `make_context` chose."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer import metrics
+from trainer import metrics, pulse
 from trainer.data import Source, to_batch
 from trainer.evaluation.amounts import Amount
 from trainer.evaluation.by_group import GroupSums
@@ -104,6 +104,7 @@ class Evaluator:
         loss_sum, counted, samples = 0.0, 0, 0
         with sums.listening():
             for rows_B in self._batches():
+                pulse.doing(f"evaluating, row {rows_B[0] + 1:,} of {self._rows:,}")
                 rows_BCS, group_BS = self.source.read(rows_B), known.group_of(rows_B)
                 batch_loss, batch_counted = self.compiled.evaluate(
                     sums.tagged(to_batch(rows_BCS), group_BS),
@@ -126,10 +127,14 @@ class Evaluator:
         return known_labels(self.source, self.reference, self.say)
 
     def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
-        rows, size = self.source.rows, self.batch_size
-        limit = rows if self.max_batches is None else min(rows, self.max_batches * size)
-        for first in range(0, limit, size):
-            yield np.arange(first, min(first + size, limit), dtype=np.int64)
+        for first in range(0, self._rows, self.batch_size):
+            yield np.arange(first, min(first + self.batch_size, self._rows), dtype=np.int64)
+
+    @property
+    def _rows(self) -> int:
+        """Rows that are evaluated."""
+        rows = self.source.rows
+        return rows if self.max_batches is None else min(rows, self.max_batches * self.batch_size)
 
 
 def _per_source(

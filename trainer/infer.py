@@ -13,6 +13,7 @@ from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
+from trainer import pulse
 from trainer.checkpoint import Checkpoint
 from trainer.config import InferenceInput, Params
 from trainer.evaluation.loaded import LoadedModel, load_model, model_config, tokenizer_for
@@ -73,6 +74,7 @@ class Inference:
         for step, first in enumerate(range(0, count, size), 1):
             between_batches()
             batch = self.prompts[first : first + size]
+            pulse.doing(f"prompt {first + 1:,} of {count:,}")
             started = time.monotonic()
             rows = [prompt.ids for prompt in batch]
             made = continue_greedily(loaded, rows, self._ending, ids=ids)

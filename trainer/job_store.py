@@ -131,7 +131,7 @@ class JobStore:
             numbers = [int(found[1]) for path in self._files() if (found := _FILE.match(path.name))]
             job = Job(
                 name=f"{_PREFIX}{max(numbers, default=0) + 1:06d}",
-                user=_user(),
+                user=current_user(),
                 command=tuple(command),
                 systems=systems,
                 process=Process.current(),
@@ -314,7 +314,8 @@ def _now() -> float:
     return round(time.time(), 3)
 
 
-def _user() -> str:
+def current_user() -> str:
+    """The name that this user's jobs are listed under."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number without a name

@@ -3,12 +3,12 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.order import batch_size_at, samples_before_step
-from trainer import checkpoint, metrics, sparsity
+from trainer import checkpoint, leaves, metrics, pulse, sparsity
 from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import Params
 from trainer.data import Prefetcher, TrainingData
@@ -21,6 +21,7 @@ from trainer.stop import Stopped, StopRequest
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group
 from wafer_backend.step_profile import StepProfile
+from wafer_backend.tree import leaf_count
 
 PREFETCH_DEPTH = 2
 
@@ -48,6 +49,8 @@ class Training:
     writes: bool = True
     step: int = 0
     masks: Group | None = None
+    _leaves: tuple[int, int] = field(default=(0, 0), init=False)
+    """Leaves of the step under way: done, and all."""
 
     @property
     def last_step(self) -> int:
@@ -77,6 +80,7 @@ class Training:
                 if checkpoint.newest(self.model_dir) != here:
                     self._save(writer)
                 raise
+            pulse.doing("writing the checkpoint")
 
     def close(self) -> None:
         """Close the files of events."""
@@ -99,6 +103,9 @@ class Training:
 
     def _advance(self, ahead: Prefetcher) -> None:
         step = self.step + 1
+        size = batch_size_at(step, self.data.schedule)
+        self._leaves = 0, leaf_count(size, leaves.train_micro_batch(self.params))
+        pulse.doing(f"step {step:,} of {self.last_step:,}")
         rate = learning_rate(step, self.params.optimizer.learning_rate)
         started, stalled = time.monotonic(), ahead.stall_seconds
         batch = ahead.batch(step)
@@ -113,16 +120,18 @@ class Training:
             )
         watched = self.watch.look(step, result.loss, gradients)
         self.step = step
-        spent = StepTime(
-            batch_size_at(step, self.data.schedule), time.monotonic() - started, stalled
-        )
+        spent = StepTime(size, time.monotonic() - started, stalled)
         self.log.step(result, rate, spent, self._next_pause(), watched)
         self.watch.tell(watched)
 
     def _between_leaves(self) -> None:
         """One process stops between leaves; ranks only between steps."""
-        if self.compiled.transport.processes == 1:
-            self.stop.check()
+        if self.compiled.transport.processes > 1:
+            return
+        done, count = self._leaves
+        self._leaves = done + 1, count
+        pulse.doing(f"step {self.step + 1:,} of {self.last_step:,}, leaf {done + 1} of {count}")
+        self.stop.check()
 
     def _stop_together(self) -> None:
         """Raise Stopped on every rank if rank 0 got a signal."""

@@ -16,6 +16,7 @@ from trainer import (
     leaves,
     length,
     prepare,
+    pulse,
     ranks,
     record,
     resume,
@@ -50,6 +51,10 @@ def run(request: Request, say: Say) -> int:
     with as_prep_errors():
         params = checked_params(request)
         log = RunLog(say)
+        pulse.speak_through(log)
+        if not ranks.is_writer(params):
+            pulse.rest()
+        pulse.doing("opening the data")
         systems = params.runconfig.num_csx if request.target == "CSX" else 0
         listed = request.listed and not ranks.was_launched(params)
         directories = prepare.data_at_hand(request.data)
@@ -57,6 +62,7 @@ def run(request: Request, say: Say) -> int:
             params = _checked(params, request, directories, log)
         with job.listed(request.job_labels, systems, log, really=listed) as entry:
             if directories is None:
+                pulse.doing(f"preparing data with {request.data}")
                 directories = prepare.data_directories(request.data)
                 params = _checked(params, request, directories, log)
             entry.running()
@@ -88,6 +94,7 @@ def _carry_out(params: Params, request: Request, data: DataDirectories, log: Run
     if request.mode == "infer":
         return _infer(params, request, data, log)
     if ranks.is_launcher(params):
+        pulse.rest()  # from here on rank 0 speaks
         return ranks.launch(params, data, log)
     work = _train if request.trains else _evaluate
     return work(params, request, data, log)
@@ -134,6 +141,7 @@ def _train(params: Params, request: Request, directories: DataDirectories, log: 
     if _evaluates(params, request, directories):
         validation = prepare.open_validation(params, directories)
     params = length.resolved(params, source.epoch_samples)
+    pulse.doing("building the model")
     with _in_directory(params, request, log) as say, listening() as stop:
         training = build.training(params, request, source, stop, say)
         if validation is not None:
@@ -151,6 +159,7 @@ def _train(params: Params, request: Request, directories: DataDirectories, log: 
                     "resume"
                 )
                 return stopped.exit_code
+        pulse.doing("writing export and report")
         if training.writes:
             export(params, request.model_dir, say)
             _report(request.model_dir, [each.directory for each in source.datasets], say)

@@ -8,6 +8,7 @@ import datetime
 import os
 import shlex
 import sys
+import threading
 from pathlib import Path
 
 from pipeline.core import storage
@@ -24,19 +25,22 @@ class RunLog:
         self._console = console
         self._waiting: list[str] = []
         self._path: Path | None = None
+        self._lock = threading.RLock()  # the pulse of the run says lines of its own
 
     def __call__(self, line: str) -> None:
         """Say a line. Raises ResourceError when the file cannot be written."""
-        self._console(line)
-        self._write("INFO", line)
+        with self._lock:
+            self._console(line)
+            self._write("INFO", line)
 
     def open(self, model_dir: Path) -> None:
         """Begin the file of this start; whoever calls holds the lock of `model_dir`."""
-        self._write("INFO", f"Command: {shlex.join(sys.argv)}")
         path = _fresh(model_dir / "logs")
         storage.make_directory(path.parent)
-        storage.append(path, "\n".join(self._waiting))
-        self._path = path
+        with self._lock:
+            self._write("INFO", f"Command: {shlex.join(sys.argv)}")
+            storage.append(path, "\n".join(self._waiting))
+            self._path = path
         try:
             _link(model_dir / LATEST, path.relative_to(model_dir))
         except OSError as error:

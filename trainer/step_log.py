@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.core.order import Schedule, samples_before_step
-from trainer import metrics
+from trainer import metrics, pulse
 from trainer.config import Params
 from trainer.progress import Rate, Say
 from trainer.stability import Watched
@@ -55,8 +55,9 @@ class StepLog:
         if self.path is not None:
             line = self._line(result, learning_rate, time, watched)
             metrics.append(self.path, line | ({"sparsity": pruned} if pruned else {}))
-        if shown:
+        if shown or pulse.is_due(time.seconds):
             self.say(self._shown(step, result, time, pause))
+        if shown:
             self._summarize(step, result, learning_rate, time)
         if self.events is not None and pruned:
             self.events.add(step, {f"sparsity/{name}": share for name, share in pruned.items()})

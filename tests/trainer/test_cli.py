@@ -1,11 +1,13 @@
 """The `train` command as a user types it."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from pipeline import __version__
 from trainer.cli import app
 
 RUNNER = CliRunner()
@@ -25,7 +27,7 @@ def test_help_has_examples():
     for text in (
         "--num_csx",
         "--compile_only",
-        "train jobs get",
+        "train jobs",
         "--model_dir",
         "--checkpoint_path",
         "Examples:",
@@ -152,3 +154,35 @@ def test_what_does_not_parse_is_a_usage_error(words, text):
     assert result.exit_code == 2
     assert "Usage: " in result.stderr
     assert text in result.stderr
+
+
+def test_version_and_module():
+    assert RUNNER.invoke(app, ["--version"]).output == f"wafermill {__version__}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"wafermill {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered", "never"),
+    [
+        ("train ", {"jobs", "convert", "plan", "CSX", "CPU", "GPU"}, {"run"}),
+        ("train jo", {"jobs"}, {"CSX"}),
+        ("train --num_c", {"--num_csx"}, {"--num_steps"}),
+        ("train CSX --load", {"--load_checkpoint_states"}, {"--num_steps"}),
+        ("train jobs ", {"get", "cancel", "label"}, {"jobs"}),
+        ("train convert ", {"diff"}, {"run"}),
+    ],
+)
+def test_completion_of_the_shell(line, offered, never):
+    """What bash is offered, through the variables that its script sets."""
+    place = len(line.split()) - (not line.endswith(" "))
+    done = subprocess.run(
+        [sys.executable, "-c", "from trainer.cli import app; app(prog_name='train')"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "_TRAIN_COMPLETE": "complete_bash", "COMP_WORDS": line,
+             "COMP_CWORD": str(place)},
+    )  # fmt: skip
+    found = set(done.stdout.split())
+    assert offered <= found and not never & found

@@ -52,6 +52,21 @@ def test_a_run_registers_itself(trainer):
     assert job["created"] <= job["started"] <= job["ended"]
 
 
+def test_my_own_runs(trainer):
+    """`train jobs` alone: all of this user's, and of nobody else."""
+    assert invoke("jobs") == "No jobs found\n"
+    invoke(*command(trainer))
+    invoke(*command(trainer), "--seed", "6", code=2)
+    other = trainer.root / "jobs" / "wsjob-000003.json"
+    told = json.loads((trainer.root / "jobs" / "wsjob-000001.json").read_text())
+    other.write_text(json.dumps({**told, "name": "wsjob-000003", "user": "somebody"}))
+    assert [line.split()[0] for line in invoke("jobs").splitlines()[1:]] == [
+        "wsjob-000001",
+        "wsjob-000002",
+    ]
+    assert "wsjob-000003" in invoke("jobs", "get", "-a")
+
+
 def test_a_run_that_fails_and_a_config_error(trainer):
     invoke(*command(trainer, "--num_csx", "9"), code=2)  # refused before anything began
     assert not (trainer.root / "jobs").exists()

@@ -90,7 +90,10 @@ class RunConfig(FrozenModel):
         None,
         description="write the last checkpoint for Hugging Face when the run is over (ours)",
     )
-    log_steps: Count = Field(1, description="steps between console lines; step 1 is shown too")
+    log_steps: Count = Field(
+        1,
+        description="steps between console lines; step 1, and a line every ten seconds, too",
+    )
     op_profiler_config: OpProfilerConfig | None = Field(
         None, description="steps to profile, into MODEL_DIR/profile; null: none"
     )
