@@ -30,7 +30,13 @@ from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.cli_trace import register as register_trace
 from pipeline.core.errors import PrepError
-from pipeline.options import JsonOption, WorkersOption, complete_configs, complete_runs
+from pipeline.options import (
+    JsonOption,
+    WorkersOption,
+    check_paths,
+    complete_configs,
+    complete_runs,
+)
 from pipeline.show_mixture import show_mixture
 from pipeline.terminal import duration
 from pipeline.terminal import readable_bytes as _bytes
@@ -233,6 +239,7 @@ register_search(app)
 register_takedown(app)
 register_tokenizer(app)
 register_trace(app)
+check_paths(app)
 
 
 def _print_ledger(ledger: dict[str, Any]) -> None:

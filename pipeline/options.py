@@ -1,14 +1,17 @@
 """Options that mean the same in several commands of `prep`."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from glob import escape, glob
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.core.config_model import Bytes
+from pipeline.core.storage import check_local
 from pipeline.provenance.references import read_number
 
 WorkersOption = Annotated[
@@ -50,3 +53,31 @@ def read_count(value: str | int) -> int:
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+def check_paths(
+    app: typer.Typer, errors: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
+    """Make every command of an app refuse a URL for what is declared as a `Path`, before it does
+    anything: what may be behind a URL is declared as text. `errors` shows the ConfigError."""
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            check_paths(group.typer_instance, errors)
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_checked_paths(command.callback, errors)
+
+
+def _with_checked_paths(
+    callback: Callable[..., Any], errors: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with errors():
+            for value in options.values():
+                for path in value if isinstance(value, list | tuple) else (value,):
+                    if isinstance(path, Path):
+                        check_local(path)
+        return callback(*arguments, **options)
+
+    return call

@@ -22,8 +22,8 @@ def one_line_errors() -> Iterator[None]:
         code = error.exit_code if isinstance(error, PrepError) else _code_of_backend(error)
         if code is None:
             raise
-        lines = (printable(line, _LONGEST) for line in str(error).splitlines() or [""])
-        print("error:", "\n".join(lines), file=sys.stderr)
+        mistakes = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
+        print("error:", "\n".join(printable(m, _LONGEST) for m in mistakes), file=sys.stderr)
         raise typer.Exit(code) from error
 
 

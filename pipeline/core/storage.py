@@ -13,6 +13,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -24,10 +25,11 @@ from typing import Any
 import xxhash
 
 from pipeline.core import failpoint
-from pipeline.core.errors import IntegrityError, ResourceError
+from pipeline.core.errors import ConfigError, IntegrityError, ResourceError, printable
 
 TEMP_MARK = ".tmp-"
 _READ_BLOCK = 1 << 22
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _confined: list[tuple[Path, str]] = []
@@ -40,6 +42,23 @@ class Published:
 
     size: int
     hash: str
+
+
+def check_local(path: Path) -> None:
+    """Raise ConfigError for a URL, which `Path` turns into a directory such as `s3:`, and for a
+    name that is not UTF-8."""
+    url = _URL.match(str(path))
+    if url:
+        shown = f"{url[1]}://{printable(str(path)[url.end() :].partition('?')[0])}"
+        raise ConfigError(
+            f"{shown}: a URL; expected a path on this machine: only raw shards are read from "
+            "URLs; write the output here and copy it there afterwards"
+        )
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise ConfigError(f"{shown}: a name that is not UTF-8; choose another one") from None
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
@@ -212,6 +231,7 @@ def make_directory(directory: Path) -> None:
 
 
 def _make_directory(directory: Path) -> None:
+    check_local(directory)
     missing = []
     while not directory.exists():
         missing.append(directory)

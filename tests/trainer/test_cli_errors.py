@@ -47,6 +47,12 @@ def test_whatever_a_message_holds_is_one_short_line(capsys):
     assert len(shown) < 2050
 
 
+def test_every_mistake_of_a_config_has_a_line(capsys):
+    with pytest.raises(typer.Exit), one_line_errors():
+        raise ConfigError("a.yaml:1: b\na.yaml:2: \x1b[31mc")
+    assert capsys.readouterr().err == "error: a.yaml:1: b\na.yaml:2: \\x1b[31mc\n"
+
+
 def test_what_is_no_error_of_ours_passes():
     for kind in (ValueError, KeyboardInterrupt):
         with pytest.raises(kind), one_line_errors():

@@ -1,0 +1,153 @@
+"""No command and no function writes to a URL: each is refused at once, with one line and exit 2."""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+import pipeline
+import trainer
+from pipeline import cli
+from pipeline.config import Config, InputConfig
+from pipeline.core import lock, storage
+from pipeline.core.errors import ConfigError
+from trainer.cli import app as train_app
+
+URLS = ("s3://bucket/out", "gs://b", "https://host/out?secret=1", "file:///tmp/out")
+CHOICES = {"--decision": "drop", "--tgt-fmt": "hf"}
+SAID = "a URL; expected a path on this machine"
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*words, name))
+    if not hasattr(command, "commands"):
+        yield words, command
+
+
+def annotation(parameter: Any) -> str:
+    """What a parameter is declared as; typer has kept it in two places."""
+    kept = getattr(parameter, "type_descriptor", None)
+    return str(kept.annotation if kept else parameter.type)
+
+
+def is_path(parameter: Any) -> bool:
+    return "path" in annotation(parameter).lower()
+
+
+def words_of(parameter: Any, value: str) -> list[str]:
+    option = parameter.opts[-1]
+    return [option, value] if option.startswith("-") else [value]
+
+
+def line(command: Any, target: Any) -> list[str]:
+    """A command line with all that is required, and a URL for the target."""
+    words = []
+    for parameter in sorted(command.params, key=lambda p: p.opts[-1].startswith("-")):
+        if parameter is target:
+            words += words_of(parameter, "s3://bucket/out")
+        elif parameter.required:
+            number = any(kind in annotation(parameter) for kind in ("int", "float"))
+            value = CHOICES.get(parameter.opts[-1], "1" if number else "x")
+            words += words_of(parameter, value)
+    return words
+
+
+INDEX = get_command(importlib.import_module("pipeline.cli_dedup").index_app)
+CASES = [
+    (app, (*words, *line(command, parameter)))
+    for app, root in (
+        ("prep", get_command(cli.app)),
+        ("prep dedup index", INDEX),
+        ("train", get_command(train_app)),
+    )
+    for words, command in commands(root)
+    for parameter in command.params
+    if is_path(parameter)
+]  # fmt: skip
+
+
+def test_there_are_all_the_commands() -> None:
+    """An app that no other one holds would be forgotten here as well as in the commands."""
+    apps = {
+        id(value)
+        for package in (pipeline, trainer)
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+        if ".cli" in module.name
+        for value in vars(importlib.import_module(module.name)).values()
+        if isinstance(value, typer.Typer)
+    }
+    known, waiting = (
+        set(),
+        [cli.app, train_app, importlib.import_module("pipeline.cli_dedup").index_app],
+    )
+    while waiting:
+        app: Any = waiting.pop()
+        known.add(id(app))
+        waiting += [group.typer_instance for group in app.registered_groups]
+    assert apps <= known
+    outputs = [words for _, words in CASES if {"--out", "--model_dir", "-o", "--plot"} & set(words)]
+    assert len(CASES) > 80 and len(outputs) > 15
+
+
+def test_every_output_is_declared_as_a_path() -> None:
+    named = ("out", "model_dir", "write", "plot", "into")
+    for root in (get_command(cli.app), INDEX, get_command(train_app)):
+        for words, command in commands(root):
+            for parameter in command.params:
+                if parameter.name in named and "bool" not in annotation(parameter):
+                    assert is_path(parameter), (words, parameter.name)
+
+
+@pytest.mark.parametrize(("app", "words"), CASES, ids=[" ".join((a, *w)) for a, w in CASES])
+def test_a_url_is_refused(
+    app: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if app == "train":
+        with pytest.raises(SystemExit) as end:
+            train_app(args=[word for word in words if word != "run"])
+        code = end.value.code
+    else:
+        arguments = [*app.split()[1:], *words]
+        code = cli.guarded(functools.partial(cli.app, args=arguments), "prep")
+    error = capsys.readouterr().err
+    assert code == 2, error
+    assert SAID in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_functions_refuse_it_before_they_write(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_prose: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(write_prose(1))
+    config = Config(name="x", inputs=(InputConfig(name="a", path="a.txt"),))
+    with pytest.raises(ConfigError, match=SAID) as refused:
+        pipeline.run(config, out=url, workers=0)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigError, match=SAID):
+        storage.publish(Path(url) / "file", b"")
+    with pytest.raises(ConfigError, match=SAID), lock.hold(Path(url)):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_names_that_are_not_utf8(tmp_path: Path, capsys: Any) -> None:
+    out = f"{tmp_path}/o\udcff"
+    code = cli.guarded(functools.partial(cli.app, args=["run", "quickstart", "--out", out]), "prep")
+    assert (code, capsys.readouterr().err) == (
+        2, f"prep: {tmp_path}/o\\xff: a name that is not UTF-8; choose another one\n",
+    )  # fmt: skip
+
+
+def test_paths_with_a_colon_are_paths() -> None:
+    for name in ("a:b", "./12:30/x", "/data/s3:/x", "C"):
+        storage.check_local(Path(name))
