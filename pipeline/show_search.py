@@ -1,5 +1,6 @@
 """How `prep search` answers look on a terminal and as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -40,12 +41,11 @@ def _show_document(found: FoundDocument, with_steps: bool) -> None:
     decision = f", {d.decision} {d.rule}".rstrip() if d.decision not in ("", "allow") else ""
     out.print(Text(f"{printable(d.path)}:{d.line}", "bold"), soft_wrap=True)
     print_line(f"  {d.document}  {d.source}  {state}{split}{decision}")
-    if d.rows:
-        rows = ", ".join(found.rows[:_ROWS])
-        more = f" and {len(found.rows) - _ROWS:,} more" if len(found.rows) > _ROWS else ""
-        print_line(f"  rows {rows}{more}")
+    if found.rows:
+        where = "in" if found.of_words else "document in"
+        print_line(f"  {where} {_first(found.rows, _ROWS)}")
     if with_steps:
-        read = f"{d.steps:,} steps, first {d.first_step}" if d.first_step else "no step read it"
+        read = f"read at step {_first(found.steps, _STEPS)}" if found.steps else "read at no step"
         print_line(f"  {read}")
     if found.text.in_quarantine:
         print_line(f"  {_places(found)}: {IN_QUARANTINE}")
@@ -54,7 +54,17 @@ def _show_document(found: FoundDocument, with_steps: bool) -> None:
         out.print(_line(place), soft_wrap=True)
     rest = found.text.exact + found.text.near - _PLACES
     if rest > 0:
-        print_line(f"  and {rest:,} more places")
+        print_line(f"  and {rest:,} more place{'s' if rest > 1 else ''}")
+
+
+def _first(items: Sequence[object], most: int) -> str:
+    """The first items, and how many more there are.
+
+    >>> _first([3, 5], 2), _first("abcd", 2)
+    ('3, 5', 'a, b and 2 more')
+    """
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
 
 
 def _places(found: FoundDocument) -> str:
@@ -82,7 +92,8 @@ def _json(answer: SearchAnswer) -> dict[str, Any]:
         documents.append({
             **kept, "place": f"{d['path']}:{d['line']}", "exact": found.text.exact,
             "near": found.text.near, "in_quarantine": found.text.in_quarantine,
-            "in_rows": list(found.rows), "places": [asdict(p) for p in found.text.places],
+            "in_rows": list(found.rows), "of_words": found.of_words,
+            "read_at_steps": list(found.steps), "places": [asdict(p) for p in found.text.places],
         })  # fmt: skip
     searched = {**asdict(answer.searched), "home": str(answer.searched.home)}
     steps = answer.exposure

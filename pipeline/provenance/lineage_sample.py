@@ -164,7 +164,7 @@ class _Texts:
         self._doc = dict(zip(keys, docs_D.tolist(), strict=True))
         self._key: dict[int, bytes] = {doc: key for key, doc in self._doc.items()}
         self._wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
-        self._cuts = self._read_cuts()
+        self._cuts = read_cuts(directory, self._wanted)
 
     def key(self, doc: int) -> str:
         """The key of a document in hex."""
@@ -190,28 +190,29 @@ class _Texts:
             for row in np.flatnonzero(known).tolist():
                 key = table["doc_key"][row].as_py()
                 text = table["text"][row].as_buffer().to_pybytes()
-                yield key, _without(text, self._cuts.get(key, []))
+                yield key, without(text, self._cuts.get(key, []))
 
-    def _read_cuts(self) -> dict[bytes, list[tuple[int, int]]]:
-        """Byte spans that were cut from each text before it was tokenized."""
-        path = self._directory / layout.CUTS
-        found: dict[bytes, list[tuple[int, int]]] = {}
-        if not path.exists():
-            return found
-        with readable(path):
-            table = pq.read_table(
-                path, columns=["doc_key", "byte_start", "byte_end"],
-                filters=pc.field("doc_key").isin(self._wanted),
-            )  # fmt: skip
-        for row in table.to_pylist():
-            found.setdefault(row["doc_key"], []).append((row["byte_start"], row["byte_end"]))
+
+def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, int]]]:
+    """Byte spans that were cut from the texts of these documents before they were tokenized."""
+    path = directory / layout.CUTS
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    if not path.exists():
         return found
+    with readable(path):
+        table = pq.read_table(
+            path, columns=["doc_key", "byte_start", "byte_end"],
+            filters=pc.field("doc_key").isin(keys),
+        )  # fmt: skip
+    for row in table.to_pylist():
+        found.setdefault(row["doc_key"], []).append((row["byte_start"], row["byte_end"]))
+    return found
 
 
-def _without(text: bytes, cuts: list[tuple[int, int]]) -> bytes:
+def without(text: bytes, cuts: list[tuple[int, int]]) -> bytes:
     """A text without some byte spans, which may overlap.
 
-    >>> _without(b"one two three", [(8, 13), (0, 4), (2, 3)])
+    >>> without(b"one two three", [(8, 13), (0, 4), (2, 3)])
     b'two '
     """
     parts, at = [], 0

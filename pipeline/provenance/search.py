@@ -6,7 +6,7 @@ shard is memory-mapped and searched by one thread (`text_scan`), a few shards at
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,16 +21,19 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.progress import Progress
 from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.exposure import Exposure, TracedDocument, trace_documents
+from pipeline.provenance.exposure import Exposure, Forward, TracedDocument, trace_documents
 from pipeline.provenance.fingerprints.warm_up import compile_first
 from pipeline.provenance.origin import texts_home
 from pipeline.provenance.quarantined import beside, held_shard
 from pipeline.provenance.records import readable
+from pipeline.provenance.rows_of_words import RowName, rows_of_words, steps_of_rows
 from pipeline.provenance.text_scan import Query, TextPlace, find_places, query_of
 
 _READERS = 4
 _SHOWN_PLACES = 8
 """Places of one document that are shown at most; all are counted."""
+_MOST_TOKENIZED = 200
+"""Documents, the first ones, of which the rows that hold the words are told from the others."""
 _CONTEXT = 90
 """Bytes of text shown before a place and after it."""
 
@@ -84,12 +87,19 @@ class Searched:
 
 @dataclass(frozen=True)
 class FoundDocument:
-    """A document that holds the words, and where it went: `rows` of HDF5 shards as `prep trace`
-    names them, the first ones of all `traced.rows`."""
+    """A document that holds the words, and where it went.
+
+    rows: of HDF5 shards, as `prep trace` names them, that hold one of `text.places`; where the text
+    is not there any more, and after the first 200 documents, all rows of the document (`of_words`
+    is False). steps: those that read
+    one of these rows, ascending.
+    """
 
     traced: TracedDocument
     text: FoundText
     rows: tuple[str, ...]
+    of_words: bool
+    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -121,15 +131,40 @@ def search(
         range(len(rows)), key=lambda at: (by_key[keys[at]].changed, states[at] != "kept", at)
     )[:most]
     traced = trace_documents(directory, rows[order], model_dir)
-    places: dict[int, list[str]] = {}
-    for doc, file, row in zip(*(traced.places[n].to_pylist() for n in ("doc", "file", "row")),
-                              strict=True):  # fmt: skip
-        places.setdefault(doc, []).append(file if row is None else f"{file}[{row}]")
-    documents = (
-        FoundDocument(d, by_key[bytes.fromhex(d.document)], tuple(places.get(d.doc, ())))
-        for d in traced.documents
-    )
-    return SearchAnswer(tuple(documents), len(rows), searched, traced.exposure)
+    documents = _with_rows(directory, searched.home, model_dir, traced, by_key)
+    return SearchAnswer(documents, len(rows), searched, traced.exposure)
+
+
+def _with_rows(
+    directory: Path, home: Path, model_dir: Path | None, traced: Forward,
+    by_key: Mapping[bytes, FoundText],
+) -> tuple[FoundDocument, ...]:  # fmt: skip
+    """The traced documents with the rows of the words, and the steps that read those."""
+    keys = {d.doc: bytes.fromhex(d.document) for d in traced.documents}
+    all_rows: dict[bytes, list[RowName]] = {}
+    columns = (traced.places[name].to_pylist() for name in ("doc", "file", "row"))
+    for doc, *row in zip(*columns, strict=True):
+        all_rows.setdefault(keys[doc], []).append((row[0], row[1]))
+    spans = {
+        key: [(place.start, place.stop) for place in by_key[key].places]
+        for key in list(all_rows)[:_MOST_TOKENIZED]
+    }
+    of_words = rows_of_words(directory, home, spans, traced.places)
+    chosen = {key: of_words.get(key, rows) for key, rows in all_rows.items()}
+    every = [row for rows in chosen.values() for row in rows if row[1] is not None]
+    steps = steps_of_rows(directory, model_dir, every) if model_dir else {}
+    return tuple(
+        FoundDocument(
+            d, by_key[key], tuple(map(_row_name, chosen.get(key, ()))), key in of_words,
+            tuple(sorted({step for row in chosen.get(key, ()) for step in steps.get(row, ())}))
+            if not d.taken_down else (),
+        )
+        for d, key in zip(traced.documents, keys.values(), strict=True)
+    )  # fmt: skip
+
+
+def _row_name(row: RowName) -> str:
+    return row[0] if row[1] is None else f"{row[0]}[{row[1]}]"
 
 
 def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], Searched]:
