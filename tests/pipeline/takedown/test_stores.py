@@ -156,6 +156,11 @@ def test_claims_by_address_and_text(tmp_path: Path, write_prose: Callable[..., s
     rows.append({"text": work + "\n\n", "meta": {}})
     rows.append({"text": f"{write_prose(20, 60)} {excerpt} {write_prose(21, 60)}", "meta": {}})
     rows.append({"text": f"{write_prose(22, 900)} {' '.join(work.split()[:70])}", "meta": {}})
+    quoting, quote = write_prose(23, 900).split(), work.split()[100:160]
+    for at in range(30, 900, 60):
+        quoting[at : at + 6] = quote[10:16]
+    quoting[400:460] = quote
+    rows.append({"text": " ".join(quoting), "meta": {}})
     escaped = json.dumps(rows[0]).replace("/", "\\/")
     lines = [escaped, *map(json.dumps, rows[1:])]
     (raw / "a.jsonl").write_text("\n".join(lines) + "\n")
@@ -168,7 +173,8 @@ def test_claims_by_address_and_text(tmp_path: Path, write_prose: Callable[..., s
     by_text = planned(run, tmp_path, texts=["work.txt"], urls=["https://example.com/none"])
     assert by_text.taken["line"].to_pylist() == [7, 8]
     assert by_text.nothing == ("https://example.com/none",)
-    assert ["passage" in told.why for told in by_text.told] == [True]
+    assert ["passage" in told.why for told in by_text.told] == [True, True]
+    assert by_text.told[1].why.endswith("6.5% of the document and 1.5% of the text match")
 
 
 def test_claims_by_work(small_run: Any, tmp_path: Path) -> None:
