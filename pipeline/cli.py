@@ -29,11 +29,11 @@ from pipeline.cli_search import register as register_search
 from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.cli_trace import register as register_trace
-from pipeline.core.errors import PrepError
+from pipeline.core.errors import PrepError, printable
 from pipeline.options import (
     JsonOption,
     WorkersOption,
-    check_paths,
+    check_first,
     complete_configs,
     complete_runs,
 )
@@ -50,6 +50,8 @@ app = typer.Typer(
     help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
 )
 _PLAIN_WIDTH = 240
+_LONGEST_LINE = 4000
+"""Characters of a line of an error."""
 _out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 ConfigArgument = Annotated[
@@ -239,7 +241,7 @@ register_search(app)
 register_takedown(app)
 register_tokenizer(app)
 register_trace(app)
-check_paths(app)
+check_first(app)
 
 
 def _print_ledger(ledger: dict[str, Any]) -> None:
@@ -309,9 +311,9 @@ def guarded(command: Callable[..., Any], name: str) -> int:
     try:
         code = command(standalone_mode=False, prog_name=name)
     except PrepError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"{name}: {error}", markup=False
-        )
+        lines = (printable(line, _LONGEST_LINE) for line in str(error).split("\n"))
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"{name}:", "\n".join(lines), markup=False)
         return error.exit_code
     except _StopSignal as stop:
         hint = "stopped; run the same command again to go on, finished work is kept"

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from pipeline.core.errors import ConfigError, printable
-from pipeline.options import JsonOption, WorkersOption, check_paths
+from pipeline.options import JsonOption, WorkersOption, check_first
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -89,7 +89,7 @@ class FilesOrIndex(TyperCommand):
 
 def register(app: typer.Typer) -> None:
     """Add `dedup` to the `prep` app."""
-    check_paths(index_app)
+    check_first(index_app)
     app.command(
         cls=FilesOrIndex,
         no_args_is_help=True,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from pipeline.core.address_space import check_address_space
 from pipeline.core.config_model import Bytes
 from pipeline.core.storage import check_local
 from pipeline.provenance.references import read_number
@@ -55,25 +56,27 @@ def read_count(value: str | int) -> int:
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
-def check_paths(
+def check_first(
     app: typer.Typer, errors: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> None:
-    """Make every command of an app refuse a URL for what is declared as a `Path`, before it does
-    anything: what may be behind a URL is declared as text. `errors` shows the ConfigError."""
+    """Make every command of an app refuse, before it does anything, a URL for what is declared as a
+    `Path` (what may be behind a URL is declared as text), and an address space that is too small.
+    `errors` shows the error."""
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            check_paths(group.typer_instance, errors)
+            check_first(group.typer_instance, errors)
     for command in app.registered_commands:
         if command.callback is not None:
-            command.callback = _with_checked_paths(command.callback, errors)
+            command.callback = _checked_first(command.callback, errors)
 
 
-def _with_checked_paths(
+def _checked_first(
     callback: Callable[..., Any], errors: Callable[[], AbstractContextManager[None]]
 ) -> Callable[..., Any]:
     @functools.wraps(callback)
     def call(*arguments: Any, **options: Any) -> Any:
         with errors():
+            check_address_space()
             for value in options.values():
                 for path in value if isinstance(value, list | tuple) else (value,):
                     if isinstance(path, Path):

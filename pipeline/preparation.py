@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.cleaning.mask import check_masks
 from pipeline.cluster import InProcess, executor
 from pipeline.config import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
+from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
@@ -223,6 +224,7 @@ def run(
     same config and input give byte-identical outputs for any number of workers and after any number
     of kills; finished work is reused. Raises the errors of `pipeline.core.errors`.
     """
+    check_address_space()
     if isinstance(config, Config):
         loaded = LoadedConfig(config=config, base=Path.cwd())
     elif isinstance(config, LoadedConfig):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pipeline import __version__
-from pipeline.options import check_paths
+from pipeline.options import check_first
 from trainer import cli_evaluate, cli_generate, cli_plan, cli_report, cli_sweep
 from trainer import cli_options as options
 from trainer.allocator import keep_freed_memory
@@ -158,7 +158,7 @@ def train(
     raise typer.Exit(code)
 
 
-check_paths(app, one_line_errors)
+check_first(app, one_line_errors)
 
 
 def _say_nothing(line: str) -> None:

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
 
 from pipeline.core.errors import ConfigError, printable
 from pipeline.core.strict_yaml import Loaded, loads_value
@@ -68,6 +76,19 @@ class RelativePath:
         if value in self.words or _ELSEWHERE.match(value):
             return value
         return os.path.abspath(value)
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(_possible_path, handler(source))
+
+
+def _possible_path(value: Any) -> Any:
+    """The value, if a file can have each of its paths."""
+    for path in (value,) if isinstance(value, str) else value or ():
+        if "\0" in path or any(len(name.encode()) > 255 for name in path.split("/")):
+            raise ValueError("expected a path, its names of at most 255 bytes and without NUL")
+    return value
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import pytest
 from pipeline.core import storage
 
 Prep = Callable[..., Any]
+REPOSITORY = Path(__file__).resolve().parents[2]
 PUBLISHES = ("start", "fsync", "written")
 
 
@@ -160,3 +162,21 @@ def test_no_descriptor_is_leaked(collection: Any, tmp_path: Path, prep: Prep) ->
     prep(*command)
     prep("verify", tmp_path / "run")
     assert descriptors() <= before
+
+
+@pytest.mark.parametrize("limit", [600_000_000, 2_000_000_000])
+def test_an_address_space_that_is_too_small_is_named_at_once(tmp_path: Path, limit: int) -> None:
+    """It ended in a segmentation fault inside libparquet, or in an error that did not say why."""
+    for words in (
+        ["pipeline", "run", "quickstart", "--out", "run"],
+        ["trainer.cli", "jobs", "get"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 5, done.stderr
+        assert f"the address space is limited to {limit // 10**6:,} MB (ulimit -v)" in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
