@@ -27,11 +27,9 @@ from pipeline.provenance.origin import texts_home
 from pipeline.provenance.quarantined import beside, held_shard
 from pipeline.provenance.records import readable
 from pipeline.provenance.rows_of_words import RowName, rows_of_words, steps_of_rows
-from pipeline.provenance.text_scan import Query, TextPlace, find_places, query_of
+from pipeline.provenance.text_scan import Query, RowPlaces, TextPlace, find_places, query_of
 
 _READERS = 4
-_SHOWN_PLACES = 8
-"""Places of one document that are shown at most; all are counted."""
 _MOST_TOKENIZED = 200
 """Documents, the first ones, of which the rows that hold the words are told from the others."""
 _CONTEXT = 90
@@ -278,24 +276,15 @@ def _scan_shard(
 def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
     """The documents of a table with `doc_key` and `text`; of several queries the one counts that
     differs least."""
-    best: dict[int, list[TextPlace]] = {}
+    best: dict[int, RowPlaces] = {}
     for query in queries:
-        places: dict[int, list[TextPlace]] = {}
-        for place in find_places(table["text"], query):
-            places.setdefault(place.row, []).append(place)
-        for row, found in places.items():
-            best[row] = min(best.get(row, found), found, key=_fewest_edits)
+        for found in find_places(table["text"], query):
+            known = best.get(found.row, found)
+            best[found.row] = min(known, found, key=lambda row: row.places[0].edits)
     for row, found in sorted(best.items()):
-        exact = sum(not place.edits for place in found)
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
-        first = sorted(found, key=lambda place: (place.edits, place.start))[:_SHOWN_PLACES]
-        shown = tuple(_snippet(place, text) for place in first)
-        key = table["doc_key"][row].as_py()
-        yield FoundText(key, exact, len(found) - exact, shown, is_held)
-
-
-def _fewest_edits(places: Sequence[TextPlace]) -> int:
-    return min(place.edits for place in places)
+        shown = tuple(_snippet(place, text) for place in found.places)
+        yield FoundText(table["doc_key"][row].as_py(), found.exact, found.near, shown, is_held)
 
 
 def _snippet(place: TextPlace, text: bytes) -> Snippet:

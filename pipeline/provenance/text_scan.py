@@ -25,6 +25,8 @@ from pipeline.provenance.literals import sweep
 
 WORDS_PER_EDIT, MOST_EDITS = 5, 16
 """One word in so many may be changed, and so many at most."""
+MOST_PLACES = 8
+"""Places in one text that are told; all are counted."""
 _FEW_WORDS = 2 * WORDS_PER_EDIT
 """From here on cut words at both ends are two edits, which are allowed."""
 _MOST_ANCHORS = 4 * MOST_EDITS
@@ -35,13 +37,23 @@ _BLANK = r"[\s\p{Z}]+"
 
 @dataclass(frozen=True)
 class TextPlace:
-    """Where a text holds the query: the text's row, bytes [start, stop) of its UTF-8, and how many
-    of the query's words are changed there."""
+    """Where a text holds the query: bytes [start, stop) of its UTF-8, and how many of the query's
+    words are changed there."""
 
-    row: int
     start: int
     stop: int
     edits: int
+
+
+@dataclass(frozen=True)
+class RowPlaces:
+    """A text, by row, that holds the query: places where it does word for word, others, and the
+    first MOST_PLACES of them, by edits and start; none overlap."""
+
+    row: int
+    exact: int
+    near: int
+    places: tuple[TextPlace, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,24 +103,22 @@ def _spellings(word: str) -> tuple[str, ...]:
     return tuple({word, word.lower(), word.upper(), word.title()})
 
 
-def find_places(texts: pa.ChunkedArray, query: Query) -> list[TextPlace]:
-    """All places in these large strings without nulls, by row and start; those of one row do not
-    overlap."""
-    found: list[TextPlace] = []
+def find_places(texts: pa.ChunkedArray, query: Query) -> list[RowPlaces]:
+    """The rows of these large strings without nulls that hold the query, ascending."""
+    found: list[RowPlaces] = []
     before = 0
     for array in texts.chunks:
         (chunk,) = texts_of(array)
         held = _anchors_held(chunk, query)
-        places = _by_words(
-            chunk, np.flatnonzero(held >= min(query.needed, len(query.anchors))), query
-        )
+        rows = _by_words(chunk, np.flatnonzero(held >= query.needed), query)
         if len(query.words) < _FEW_WORDS:
-            exact = {place.row for place in places if not place.edits}
-            rows = np.flatnonzero(held == len(query.anchors))
-            places = _by_characters(
-                array, [r for r in rows.tolist() if r not in exact], query, places
+            by_words = {row.row for row in rows if row.exact}
+            others = np.flatnonzero(held == len(query.anchors)).tolist()
+            by_characters = _by_characters(array, [r for r in others if r not in by_words], query)
+            rows = sorted(
+                {row.row: row for row in [*rows, *by_characters]}.values(), key=lambda row: row.row
             )
-        found += [replace(place, row=place.row + before) for place in places]
+        found += [replace(row, row=row.row + before) for row in rows]
         before += len(chunk)
     return found
 
@@ -123,49 +133,54 @@ def _anchors_held(chunk: Texts, query: Query) -> I64:
     return np.bincount(pairs // len(query.anchors), minlength=len(chunk))
 
 
-def _by_words(chunk: Texts, rows: I64, query: Query) -> list[TextPlace]:
+def _by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
     if not len(query.words):
         return []
     found = find_near(chunk, rows, query.words, query.edits)
-    places = [
-        TextPlace(*place) for place in zip(*(column.tolist() for column in found), strict=True)
-    ]
-    if len(query.words) < _FEW_WORDS:
-        return places
-    pattern = _compiled(query)
-    return [
-        _cut_words(chunk, place, pattern) if place.edits in (1, 2) else place for place in places
-    ]
+    order = np.lexsort((found.start, found.edits, found.row))
+    row, start, stop, edits = (column[order] for column in found)
+    of_row, first, count = np.unique(row, return_index=True, return_counts=True)
+    exact = np.add.reduceat(edits == 0, first) if len(first) else first
+    pattern = _compiled(query) if len(query.words) >= _FEW_WORDS else None
+    answer = []
+    for number, at, places, same in zip(
+        of_row.tolist(), first.tolist(), count.tolist(), exact.tolist(), strict=True
+    ):
+        here = slice(at, at + min(places, MOST_PLACES))
+        columns = (start[here].tolist(), stop[here].tolist(), edits[here].tolist())
+        kept = [TextPlace(*place) for place in zip(*columns, strict=True)]
+        if pattern is not None:
+            kept = [_cut_words(chunk, number, place, pattern) for place in kept]
+            same = sum(not place.edits for place in kept) if places <= MOST_PLACES else same
+        answer.append(RowPlaces(number, same, places - same, tuple(kept)))
+    return answer
 
 
-def _cut_words(chunk: Texts, place: TextPlace, pattern: re.Pattern[str]) -> TextPlace:
+def _cut_words(chunk: Texts, row: int, place: TextPlace, pattern: re.Pattern[str]) -> TextPlace:
     """The place, without edits where all characters are there: only the words at the ends of the
     query are parts of words."""
-    first, last = chunk.offsets[place.row], chunk.offsets[place.row + 1]
+    if place.edits not in (1, 2):
+        return place
+    first, last = chunk.offsets[row], chunk.offsets[row + 1]
     start = max(first, first + place.start - _AROUND)
     stop = min(last, first + place.stop + _AROUND)
     around = chunk.data[start:stop].tobytes().decode(errors="ignore")
     return replace(place, edits=0) if pattern.search(around) else place
 
 
-def _by_characters(
-    array: pa.Array, rows: list[int], query: Query, places: list[TextPlace]
-) -> list[TextPlace]:
-    """The places, and those in these rows that hold all characters of the query, in place of what
-    differs there."""
+def _by_characters(array: pa.Array, rows: list[int], query: Query) -> list[RowPlaces]:
+    """Those of these rows that hold all characters of the query."""
     texts = array.take(pa.array(rows, pa.int64()))
     holds = pc.match_substring_regex(texts, query.pattern, ignore_case=True)
     pattern, found = _compiled(query), []
-    for place in np.flatnonzero(holds.to_numpy(zero_copy_only=False)).tolist():
-        text = texts[place].as_py()
-        for match in pattern.finditer(text):
-            start = len(text[: match.start()].encode())
-            found.append(TextPlace(rows[place], start, start + len(match[0].encode()), 0))
-    taken = {place.row for place in found}
-    return sorted(
-        [*(place for place in places if place.row not in taken), *found],
-        key=lambda place: (place.row, place.start),
-    )
+    for number in np.flatnonzero(holds.to_numpy(zero_copy_only=False)).tolist():
+        text = texts[number].as_py()
+        spans = [match.span() for match in pattern.finditer(text)]
+        ends = ([len(text[:end].encode()) for end in span] for span in spans[:MOST_PLACES])
+        places = tuple(TextPlace(start, stop, 0) for start, stop in ends)
+        if places:
+            found.append(RowPlaces(rows[number], len(spans), 0, places))
+    return found
 
 
 def _compiled(query: Query) -> re.Pattern[str]:

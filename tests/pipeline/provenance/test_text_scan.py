@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dedup.text import joined
 from pipeline.provenance.fingerprints.near import find_near
 from pipeline.provenance.fingerprints.words import words_of
-from pipeline.provenance.text_scan import TextPlace, find_places, query_of
+from pipeline.provenance.text_scan import MOST_PLACES, RowPlaces, find_places, query_of
 
 
-def places_in(texts: list[str], query: str) -> list[TextPlace]:
+def places_in(texts: list[str], query: str) -> list[RowPlaces]:
     return find_places(pa.chunked_array([pa.array(texts, pa.large_string())]), query_of(query))
 
 
@@ -70,8 +70,10 @@ def test_near_matches_against_all_alignments(seed: int, size: int, vocabulary: i
     ],
 )  # fmt: skip
 def test_what_is_the_same(text: str, query: str, match: str) -> None:
-    (place,) = places_in(["nothing of it", text], query)
-    assert (place.row, place.edits) == (1, 0)
+    (found,) = places_in(["nothing of it", text], query)
+    assert (found.row, found.exact, found.near) == (1, 1, 0)
+    (place,) = found.places
+    assert place.edits == 0
     assert text.encode()[place.start : place.stop].decode() == match
 
 
@@ -81,5 +83,14 @@ def test_chunks_and_slices_change_no_place() -> None:
     expected = [(0, 0), (3, 4), (3, 20)]
     for chunks in ([array], [array[:2], array[2:2], array[2:]]):
         found = find_places(pa.chunked_array(chunks), query_of("a needle"))
-        assert [(place.row, place.start) for place in found] == expected
+        assert [(row.row, place.start) for row in found for place in row.places] == expected
     assert find_places(pa.chunked_array([], pa.large_string()), query_of("a")) == []
+
+
+@pytest.mark.parametrize("query", ["ba", "ba!", "a ba"])
+def test_all_places_are_counted(query: str) -> None:
+    (found,) = places_in(["ba! a " * 1000], query)
+    assert found.exact == 1000 - (query == "a ba")
+    assert len(found.places) == MOST_PLACES
+    starts = [place.start for place in found.places]
+    assert starts == sorted(starts) and starts[0] == (4 if query == "a ba" else 0)
