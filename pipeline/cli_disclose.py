@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.core.words import counted
 from pipeline.options import JsonOption, complete_runs
 
 
@@ -72,7 +73,7 @@ def disclose(
         return print_json({"directory": str(done.directory), "edition": done.edition,
                            "files": files, "todo": list(done.todos)})  # fmt: skip
     for file, size in done.files:
-        print_line(f"{done.directory / file}  ({size:,} bytes)")
+        print_line(f"{done.directory / file}  ({counted(size, 'byte')})")
     print_line(f"edition: {done.edition}")
     if done.todos:
         print_line(f"to be filled in ({len(done.todos)}): "

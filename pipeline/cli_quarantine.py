@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.core.words import counted
 from pipeline.options import JsonOption, complete_runs
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def export(
     from pipeline.quarantine.access import export_quarantined
     from pipeline.terminal import print_line
 
-    print_line(f"{export_quarantined(directory, out, by):,} records: {out}")
+    print_line(f"{counted(export_quarantined(directory, out, by), 'record')}: {out}")
 
 
 @_app.command(
@@ -134,7 +135,7 @@ def purge(
     done = purge_texts(directory, tuple(document or ()), older_than, by, _today())
     if done is None:
         return print_line("nothing to purge")
-    return print_line(f"{done.id}: {done.value['documents']['count']:,} texts deleted")
+    return print_line(f"{done.id}: {counted(done.value['documents']['count'], 'text')} deleted")
 
 
 @_app.command(epilog="Example: `prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'`")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pipeline.core.words import counted
 from pipeline.options import JsonOption, WorkersOption, complete_runs
 from pipeline.terminal import print_json, print_line
 
@@ -77,9 +78,9 @@ def repack(
 
 def describe_split(name: str, split: dict[str, Any]) -> str:
     """One line about a split of the ledger."""
-    line = f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens"
+    line = f"{name}: {counted(split['documents'], 'document')}, {counted(split['tokens'], 'token')}"
     if split["format"] == "corpus":
         return f"{line}, one stream"
     rows, length, padding = split["rows"], split["max_sequence_length"], split["padding"]
     share = f" ({100 * padding / (rows * length):.2f} %)" if rows else ""
-    return f"{line}, {rows:,} rows of {length}, {padding:,} padding{share}"
+    return f"{line}, {counted(rows, 'row')} of {length}, {padding:,} padding{share}"

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from pipeline.core.words import counted
 from pipeline.options import JsonOption, WorkersOption, complete_runs
 from pipeline.terminal import out, print_json, print_line, readable_bytes, readable_seconds, shown
 
@@ -55,8 +56,9 @@ def rescan(
     if estimate and as_json:
         return print_json({"directory": str(asked.out), **cost})
     if not as_json:
+        against = counted(len(asked.registry.works), "work")
         print_line(
-            f"{readable_bytes(asked.bytes)} of text against {cost['works']:,} works: "
+            f"{readable_bytes(asked.bytes)} of text against {against}: "
             f"{readable_seconds(asked.cpu_seconds)} of one core"
         )
     if estimate:
@@ -74,4 +76,4 @@ def rescan(
         table.add_row(work.work_id, shown(work.title), ", ".join(work.detectors), *numbers)
     if works:
         out.print(table)
-    return print_line(f"{len(works):,} works matched; {asked.out}/evidence.parquet")
+    return print_line(f"{counted(len(works), 'work')} matched; {asked.out}/evidence.parquet")

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from pipeline.core.words import counted
+
 _PLAIN_EVERY_SECONDS = 5.0
 
 
@@ -39,11 +41,11 @@ class StageProgress:
     def line(self) -> str:
         """`clean: 3/12 tasks, 7,431 documents, 21.3 MB/s, 4 s`."""
         seconds = self.seconds()
-        parts = [f"{self.name}: {self.finished}/{len(self.works)} tasks"]
+        parts = [f"{self.name}: {self.finished}/{counted(len(self.works), 'task')}"]
         if self.reused:
             parts.append(f"{self.reused} reused")
         if self.documents:
-            parts.append(f"{self.documents:,} documents")
+            parts.append(counted(self.documents, "document"))
         if self.bytes:
             parts.append(f"{self.bytes / 1e6 / max(seconds, 1e-3):.1f} MB/s")
         remaining = sum(self.works) - self.bytes
@@ -74,7 +76,7 @@ class Progress:
 
     def reused(self, stage: str, tasks: int) -> None:
         """A stage was up to date."""
-        self.console.print(f"{stage}: reused ({tasks} tasks)", markup=False)
+        self.console.print(f"{stage}: reused ({counted(tasks, 'task')})", markup=False)
 
     @contextmanager
     def stage(self, name: str, works: Sequence[int], reused: int) -> Iterator[StageProgress]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from pipeline.core.errors import printable
+from pipeline.core.words import counted
 from pipeline.provenance.cluster_summary import Cluster, Matrix, Summary
 from pipeline.provenance.inspect import Inspection, Member, Members, ShownCluster
 from pipeline.provenance.records import where
@@ -21,10 +22,10 @@ def show_clusters(found: Inspection) -> None:
     summary = found.summary
     kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
     details = f": {kinds} ({states})" if summary.documents else ""
-    print_line(f"{summary.clusters:,} clusters; another document stands for "
+    print_line(f"{counted(summary.clusters, 'cluster')}; another document stands for "
                f"{summary.documents:,}{details}")  # fmt: skip
     if summary.documents < found.all_rows:
-        print_line(f"{summary.documents:,} of {found.all_rows:,} rows pass the filters")
+        print_line(f"{summary.documents:,} of {counted(found.all_rows, 'row')} pass the filters")
     if not summary.documents:
         return
     _print_histograms(summary)
@@ -41,7 +42,7 @@ def show_clusters(found: Inspection) -> None:
 def show_cluster(found: Members) -> None:
     """Print one cluster with all its members."""
     cluster = found.shown.cluster
-    print_line(f"{cluster.size:,} documents: {_counted(cluster.kinds)}")
+    print_line(f"{counted(cluster.size, 'document')}: {_counted(cluster.kinds)}")
     print_line(f"kept  {cluster.kept}  {where(found.shown.place, cluster.index)}")
     if found.excerpt:
         print_line(f"      {printable(found.excerpt, 120)}")

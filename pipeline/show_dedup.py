@@ -9,6 +9,7 @@ from rich.table import Table
 
 from pipeline import layout
 from pipeline.core import storage
+from pipeline.core.words import counted
 from pipeline.dedup_alone import duplicates_by_kind
 from pipeline.dedup_index import Added, Answer, Match
 from pipeline.preparation import Manifest
@@ -64,7 +65,9 @@ def show_answer(answer: Answer, file: Path | None, as_json: bool) -> None:
     more = len(answer.matches) - _SHOWN
     if more > 0:
         print_line(f"and {more:,} more; --json prints all, --out FILE keeps them")
-    return print_line(f"{len(answer.matches):,} of {answer.documents:,} documents repeat the index")
+    return print_line(
+        f"{len(answer.matches):,} of {counted(answer.documents, 'document')} repeat the index"
+    )
 
 
 def _cells(match: Match) -> tuple[str, ...]:

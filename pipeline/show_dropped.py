@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from pipeline.core.words import counted
 from pipeline.provenance.dropped import Dropped
 from pipeline.provenance.records import where
 from pipeline.show_explanation import evidence_line
@@ -10,9 +11,13 @@ from pipeline.terminal import out, print_line, readable_bytes, shown
 
 def show_dropped(found: Dropped) -> None:
     """What left for a reason, by source, then the first records with their evidence."""
-    print_line(f"{found.reason}: {found.total:,} records, {readable_bytes(found.bytes)} of text")
+    print_line(
+        f"{found.reason}: {counted(found.total, 'record')}, {readable_bytes(found.bytes)} of text"
+    )
     if found.failed:
-        print_line(f"the rule found something in {found.failed:,} documents, whatever their end")
+        print_line(
+            f"the rule found something in {counted(found.failed, 'document')}, whatever their end"
+        )
     table = Table("source")
     table.add_column("records", justify="right")
     for source, count in found.by_source.items():
@@ -20,7 +25,9 @@ def show_dropped(found: Dropped) -> None:
     if found.by_source:
         out.print(table, soft_wrap=True)
     for record in found.records:
-        print_line(f"{record.place.key}  {where(record.place, '')}  {record.text_bytes:,} bytes")
+        print_line(
+            f"{record.place.key}  {where(record.place, '')}  {counted(record.text_bytes, 'byte')}"
+        )
         for evidence in record.evidence:
             print_line(f"    {evidence_line(evidence)}")
         print_line(f"    {' '.join(record.excerpt.split())[:160]}")

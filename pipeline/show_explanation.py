@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.core.errors import printable
+from pipeline.core.words import counted
 from pipeline.provenance.explain import Evidence, Explanation, Link
 from pipeline.provenance.quarantined import QUARANTINED
 from pipeline.provenance.records import where
@@ -73,7 +74,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
 
 def _about_text(found: Explanation) -> str:
     record = found.record
-    size = f"{record.text_bytes:,} bytes" if record.text_bytes else ""
+    size = counted(record.text_bytes, "byte") if record.text_bytes else ""
     if not found.in_quarantine:
         return size
     key = record.place.key[:LEAST_DIGITS]

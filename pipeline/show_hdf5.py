@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from pipeline.core.errors import IntegrityError
+from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign import ForeignReport
 from pipeline.terminal import print_facts, print_json, print_line
@@ -19,8 +20,7 @@ def show_foreign(report: ForeignReport, as_json: bool) -> None:
         _print(report)
     if report.findings:
         count = len(report.findings)
-        words = "thing is" if count == 1 else "things are"
-        raise IntegrityError(f"{report.directory}: {count} {words} wrong with it")
+        raise IntegrityError(f"{report.directory}: {counted(count, 'thing')} wrong with it")
 
 
 def _print(report: ForeignReport) -> None:
@@ -30,9 +30,9 @@ def _print(report: ForeignReport) -> None:
     print_facts([
         ("layout", report.layout or "not known"),
         ("files", f"{report.files:,}"),
-        (unit, f"{report.rows:,}" + (f" of {length:,} tokens" if length else "")),
+        (unit, f"{report.rows:,}" + (f" of {counted(length, 'token')}" if length else "")),
         ("labels", f"{facts['labels']:,}" if facts.get("labels") else ""),
-        ("padded", f"{facts['padded_rows']:,} rows" if facts.get("padded_rows") else ""),
+        ("padded", f"{counted(facts['padded_rows'], 'row')}" if facts.get("padded_rows") else ""),
         ("vocabulary", f"{report.vocab_size:,}" if report.vocab_size is not None else ""),
         ("EOS", f"{report.eos_id}" if report.eos_id is not None else ""),
     ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from pipeline.core.words import counted
 from pipeline.forecast import forecast, total_of
 from pipeline.preparation import LABELLED, PREPARATION, Prepared, Story, describe_dedup
 from pipeline.terminal import duration, out, print_json, print_line, readable_bytes
@@ -13,8 +14,8 @@ def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> 
     if as_json:
         return print_json([vars(stage) for stage in stages])
     files, size = len(prepared.plan.files), readable_bytes(prepared.plan.bytes)
-    tasks = len(prepared.plan.estimate)
-    print_line(f"{files} raw shards, {size}, {tasks} tasks; output {prepared.out}/")
+    tasks = counted(len(prepared.plan.estimate), "task")
+    print_line(f"{counted(files, 'raw shard')}, {size}, {tasks}; output {prepared.out}/")
     for note in prepared.plan.notes if story.name in LABELLED else ():
         print_line(f"note: {note}")
     if story.name != "clean":

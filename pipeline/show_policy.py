@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from pipeline.core.words import counted
 from pipeline.provenance.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
 from pipeline.provenance.policy.difference import Difference
 from pipeline.provenance.policy.model import Policy
@@ -77,7 +78,9 @@ def show_difference(found: Difference, as_json: bool) -> None:
     """What another policy decides otherwise, by decision and rule."""
     if as_json:
         return print_json(asdict(found))
-    print_line(f"{found.decisions_changed:,} of {found.documents:,} documents decided otherwise")
+    print_line(
+        f"{found.decisions_changed:,} of {counted(found.documents, 'document')} decided otherwise"
+    )
     if not found.changes:
         return None
     table = Table("old policy", "new policy")

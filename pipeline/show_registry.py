@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from pipeline.core.errors import ConfigError, printable
+from pipeline.core.words import counted
 from pipeline.provenance.registry import Work, load_registry
 from pipeline.provenance.registry.editing import Edited
 from pipeline.provenance.registry.exchanging import Sketched
@@ -60,14 +61,18 @@ def show_import(
     _print_some("note", [f"{r.where}: {r.text}" for r in done.remarks], limit)
     would = "would be " if dry_run else ""
     print_line(
-        f"{done.lines:,} lines: {done.added:,} works {would}added, {done.changed:,} {would}"
-        f"changed, {done.unchanged:,} unchanged; {len(done.refusals):,} lines refused, "
-        f"{len(done.conflicts):,} conflicts, {len(done.remarks):,} notes"
+        f"{counted(done.lines, 'line')}: {counted(done.added, 'work')} {would}added, "
+        f"{done.changed:,} {would}changed, {done.unchanged:,} unchanged; "
+        f"{counted(len(done.refusals), 'line')} refused, "
+        f"{counted(len(done.conflicts), 'conflict')}, {counted(len(done.remarks), 'note')}"
     )
     if done.texts or done.sketches:
-        print_line(f"references: {done.texts:,} texts, {done.sketches:,} sketches {would}kept")
+        print_line(
+            f"references: {counted(done.texts, 'text')}, "
+            f"{counted(done.sketches, 'sketch')} {would}kept"
+        )
     state = f"version {done.version}" if done.fresh else f"still version {done.version}"
-    print_line(f"registry: {directory}/  ({done.name}, {state}, {done.works:,} works)")
+    print_line(f"registry: {directory}/  ({done.name}, {state}, {counted(done.works, 'work')})")
     return None
 
 
@@ -139,7 +144,7 @@ def show_work(directory: Path, asked: str, as_json: bool) -> None:
         return print_json({"registry": registry.label, "works": found})
     for work, changes in zip(works, histories, strict=True):
         _print_work(work, changes)
-    print_line(f"{registry.label}: {len(works):,} of {len(registry.works):,} works")
+    print_line(f"{registry.label}: {len(works):,} of {counted(len(registry.works), 'work')}")
     return None
 
 
@@ -184,8 +189,8 @@ def show_sketch(made: Sketched, as_json: bool) -> None:
         print_line(f"warning: {warning}")
     salted = "salted: hand the salt over apart" if made.salted else "not salted"
     print_line(
-        f"work {made.work_id}: {made.words:,} words, {made.hashes:,} hashes of {made.k} words each "
-        f"(one in {made.s}), {salted}"
+        f"work {made.work_id}: {counted(made.words, 'word')}, "
+        f"{counted(made.hashes, 'hash')} of {made.k} words each (one in {made.s}), {salted}"
     )
     print_line(f"outputs: {made.out}")
     return None

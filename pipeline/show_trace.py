@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from pipeline.core.words import counted
 from pipeline.provenance.checkpoint_trace import CheckpointTrace
 from pipeline.provenance.exposure import Exposure, Forward, TracedDocument
 from pipeline.provenance.trace import Span
@@ -40,7 +41,7 @@ def show_spans(
     out.print(table)
     _say_rest(len(spans), len(listed))
     for name, rows in elsewhere:
-        print_line(f"{rows:,} rows of data set {name}: nothing is known of them here")
+        print_line(f"{counted(rows, 'row')} of data set {name}: nothing is known of them here")
 
 
 def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_json: bool) -> None:
@@ -57,8 +58,9 @@ def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_jso
     for split in found.splits:
         share = split.tokens / split.stream_tokens if split.stream_tokens else 0.0
         print_line(
-            f"{split.split}: {split.documents:,} documents, {split.copies:,} copies, "
-            f"{split.tokens:,} of {split.stream_tokens:,} tokens ({share:.4%}), {split.rows:,} rows"
+            f"{split.split}: {counted(split.documents, 'document')}, "
+            f"{counted(split.copies, 'copy')}, {split.tokens:,} of "
+            f"{counted(split.stream_tokens, 'token')} ({share:.4%}), {counted(split.rows, 'row')}"
         )
     _say_places(found, listed, limit)
     return _say_exposure(found.exposure)
@@ -107,17 +109,17 @@ def _say_exposure(exposure: Exposure | None) -> None:
     if exposure is None:
         return
     steps, name = exposure.steps, exposure.model_dir
-    print_line(f"training run {name}: {exposure.last_step:,} steps")
+    print_line(f"training run {name}: {counted(exposure.last_step, 'step')}")
     if steps:
         print_line(
-            f"{len(steps):,} steps read a label of them ({exposure.labels_read:,} labels in all): "
-            f"{_steps(steps)}"
+            f"{counted(len(steps), 'step')} read a label of them "
+            f"({counted(exposure.labels_read, 'label')} in all): {_steps(steps)}"
         )
     else:
         print_line("no step read a label of them")
     if exposure.context_steps:
         print_line(
-            f"{len(exposure.context_steps):,} steps read them as context only: "
+            f"{counted(len(exposure.context_steps), 'step')} read them as context only: "
             f"{_steps(exposure.context_steps)}"
         )
     print_line(f"first checkpoint exposed: {_checkpoint(exposure.first_exposed)}")
@@ -134,11 +136,12 @@ def show_checkpoint(found: CheckpointTrace, limit: int | None, as_json: bool) ->
         return print_json(_checkpoint_json(found, limit))
     print_line(
         f"{found.checkpoint.path}: steps 1 to {found.checkpoint.step:,} read {found.rows:,} of "
-        f"{found.rows_of_data_set:,} rows, {found.labels_read:,} labels of "
-        f"{len(found.documents):,} documents"
+        f"{counted(found.rows_of_data_set, 'row')}, {counted(found.labels_read, 'label')} of "
+        f"{counted(len(found.documents), 'document')}"
     )
     if found.context_only:
-        print_line(f"{found.context_only:,} more documents were read as context only")
+        more = counted(found.context_only, "more document")
+        print_line(f"read as context only: {more}")
     sources = Table("source", "documents", "labels read")
     for s in found.sources.to_pylist():
         sources.add_row(shown(s["source"]), f"{s['documents']:,}", f"{s['labels_read']:,}")

@@ -16,6 +16,7 @@ from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
 from pipeline.core.manifest import read_sealed
+from pipeline.core.words import counted
 from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitFacts, check_split
@@ -98,7 +99,7 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
         raise IntegrityError("\n".join(problems))
     removed = manifest.get("removed") or []
     gone = f"; removed by clean-up: {', '.join(removed)}" if removed else ""
-    return Check("hashes", f"{len(files)} files{gone}")
+    return Check("hashes", f"{counted(len(files), 'file')}{gone}")
 
 
 def _straddling(directory: Path) -> Check:
@@ -125,7 +126,10 @@ def _recount(ledger: Ledger, documents: pa.Table) -> Check:
         raise IntegrityError(
             f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
         )
-    return Check("ledger", f"{records:,} records, {len(kept):,} kept, {tokens:,} tokens: balanced")
+    return Check(
+        "ledger",
+        f"{counted(records, 'record')}, {len(kept):,} kept, {counted(tokens, 'token')}: balanced",
+    )
 
 
 def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check:
@@ -135,8 +139,13 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
     kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
     if found != kept:
-        raise IntegrityError(f"{directory / folder}: {found:,} records, {kept:,} were kept")
-    return Check("records", f"{found:,} records in {len(files)} files, all that were kept")
+        raise IntegrityError(
+            f"{directory / folder}: {counted(found, 'record')}, {kept:,} were kept"
+        )
+    return Check(
+        "records",
+        f"{counted(found, 'record')} in {counted(len(files), 'file')}, all that were kept",
+    )
 
 
 def _kept_empty(directory: Path) -> int:
@@ -160,10 +169,11 @@ def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
         found = count_records(directory / file["path"])
         if found != file["documents"]:
             raise IntegrityError(
-                f"{directory / file['path']}: {found:,} records, expected {file['documents']:,}"
+                f"{directory / file['path']}: {counted(found, 'record')}, "
+                f"expected {file['documents']:,}"
             )
     total = sum(file["documents"] for file in files)
-    return Check("records", f"{total:,} records in {len(files)} files")
+    return Check("records", f"{counted(total, 'record')} in {counted(len(files), 'file')}")
 
 
 def _split(
@@ -178,26 +188,29 @@ def _split(
         )
     spans, ends = check_lineage(dataset, name, documents, holes.labels)
     if split.segments and split.segments != spans:
-        raise IntegrityError(f"hdf5/{name}: {spans:,} segments; the ledger has {split.segments:,}")
+        raise IntegrityError(
+            f"hdf5/{name}: {counted(spans, 'segment')}; the ledger has {split.segments:,}"
+        )
     eos, expected = facts.eos_labels - holes.corpus_tokens, split.documents - holes.copies
     if dataset.layout is SAMPLE and not holes.first_token:
         eos += _first_token_is_eos(dataset) if dataset.rows else split.tokens
     elif dataset.layout is VSL:
         expected = ends - holes.copies
     if eos != expected:
-        raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {expected:,} documents")
-    masked = f", {holes.copies:,} documents masked" if holes.copies else ""
+        raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {counted(expected, 'document')}")
+    masked = f", {counted(holes.copies, 'document')} masked" if holes.copies else ""
     yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
-    yield Check(f"lineage/{name}", f"{spans:,} spans cover every token that is not padding")
+    cover = f"{counted(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
+    yield Check(f"lineage/{name}", f"{cover} every token that is not padding")
     entries = check_inverse(dataset)
     if entries is not None:
-        yield Check(f"inverse/{name}", f"{entries:,} entries, as lineage says")
+        yield Check(f"inverse/{name}", f"{counted(entries, 'entry')}, as lineage says")
 
 
 def _size(dataset: SampleDataset, facts: SplitFacts) -> str:
     if dataset.layout is CORPUS:
-        return f"{facts.tokens:,} tokens"
-    return f"{facts.rows:,} rows, {facts.mask_sum:,} labels"
+        return counted(facts.tokens, "token")
+    return f"{counted(facts.rows, 'row')}, {counted(facts.mask_sum, 'label')}"
 
 
 def _first_token_is_eos(dataset: SampleDataset) -> int:

@@ -10,13 +10,14 @@ from pipeline.convert.plan import plan_of, splits_to_convert
 from pipeline.convert.run import convert
 from pipeline.convert.saved import SavedRows, convert_saved, saved_rows
 from pipeline.convert.stream import LOSSES
+from pipeline.core.words import counted
 from pipeline.terminal import print_facts, print_json, print_line, readable_bytes
 
 _COUNTS = {
-    "documents": "documents",
-    "tokens": "tokens",
-    "n_examples": "rows",
-    "text_bytes": "bytes of text",
+    "documents": ("document", ""),
+    "tokens": ("token", ""),
+    "n_examples": ("row", ""),
+    "text_bytes": ("byte", " of text"),
 }
 
 
@@ -72,24 +73,22 @@ def _saved(rows: SavedRows, options: Options, dry_run: bool, as_json: bool) -> N
 
 def _show(facts: dict[str, Any], options: Options) -> None:
     counts = ", ".join(
-        f"{facts[key]:,} {words}"
-        for key, words in _COUNTS.items()
+        f"{counted(facts[key], noun)}{rest}"
+        for key, (noun, rest) in _COUNTS.items()
         if facts.get(key) is not None and (key != "n_examples" or options.to == "hdf5")
     )
     print_line(f"{facts['from']} -> {options.to}: {counts}")
     for word, count in facts["lost"].items():
         print_line(f"lost: {count:,} {LOSSES[word]}")
     if facts.get("documents_not_utf8"):
+        broken = counted(facts["documents_not_utf8"], "document")
         print_line(
-            f"note: {facts['documents_not_utf8']:,} documents are no UTF-8: their ids stand in "
-            "`tokens` beside a text with U+FFFD"
+            f"note: not UTF-8: {broken}; their ids are in `tokens` next to a text with U+FFFD"
         )
     if facts.get("documents_without_eos"):
-        print_line(
-            f"note: {facts['documents_without_eos']:,} documents end without EOS; read back they "
-            "would end with one"
-        )
-    print_line(f"outputs: {options.out}/ ({facts['shards']:,} shards)")
+        endless = counted(facts["documents_without_eos"], "document")
+        print_line(f"note: no EOS at the end of {endless}; read back they would end with one")
+    print_line(f"outputs: {options.out}/ ({counted(facts['shards'], 'shard')})")
 
 
 def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:

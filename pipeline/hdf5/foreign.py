@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_params import Params, disagreements, read_params
 from pipeline.hdf5.format import SHARD_SUFFIX
@@ -226,9 +227,9 @@ def _documents(report: ForeignReport) -> Iterator[Finding]:
         what = f"{eos} ends {ending:,} full rows and stands inside none"
         yield Finding("", "eos_overwrites", what, count=ending)
     elif not inside and not labels and counting >= ENOUGH_LABELS:
-        yield Finding("", "no_eos", f"no {eos} among {counting:,} tokens that count")
+        yield Finding("", "no_eos", f"no {eos} among {counted(counting, 'token')} that count")
     elif not inside and not labels and counting:
-        report.not_checked.append(f"EOS between documents: only {counting:,} tokens")
+        report.not_checked.append(f"EOS between documents: only {counted(counting, 'token')}")
 
 
 def _windows(report: ForeignReport, params: Params) -> Iterator[Finding]:

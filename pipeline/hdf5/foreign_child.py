@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_file import FileReport, examine
 from pipeline.hdf5.foreign_lineage import Spans, lost_or_repeated
@@ -46,7 +47,7 @@ def main() -> None:
         _say({"file": name, "shapes": report.shapes, "facts": facts, "findings": findings})
     across, notes, not_checked = _lost(reports), [], []
     if sum(len(report.facts.hashes) // 8 for report in reports) > MOST_HASHED_ROWS:
-        not_checked.append(f"repeated rows: more than {MOST_HASHED_ROWS:,} rows")
+        not_checked.append(f"repeated rows: more than {counted(MOST_HASHED_ROWS, 'row')}")
     else:
         across = [*copied_files(reports), *across]
         notes = repeated_rows(reports)

@@ -8,6 +8,7 @@ import numpy as np
 import xxhash
 
 from pipeline.core.errors import PrepError
+from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_lineage import Spans, lineage_path, read_spans
 from pipeline.hdf5.foreign_rows import Array, Block, Expectations, RowChecks, RowFacts
@@ -62,7 +63,9 @@ def _count(path: Path, files: list[ShardFile]) -> Iterator[Finding]:
     if count is None:
         yield Finding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is missing")
     elif count not in rows:
-        what = f"attribute {COUNT_ATTRIBUTE} is {count:,}, the file holds {min(rows):,} rows"
+        what = (
+            f"attribute {COUNT_ATTRIBUTE} is {count:,}, the file holds {counted(min(rows), 'row')}"
+        )
         yield Finding(path.name, "count", what)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
 
@@ -70,15 +71,21 @@ def lost_or_repeated(spans: Spans) -> list[Finding]:
     stored = np.sort(spans.stream_row)
     repeated = int((stored[1:] == stored[:-1]).sum())
     if repeated:
-        findings.append(Finding("", "lost", f"{repeated:,} rows of the stream are there twice"))
+        findings.append(
+            Finding("", "lost", f"{counted(repeated, 'row')} of the stream found twice")
+        )
     lost = int(stored[-1] + 1 - len(np.unique(stored))) if len(stored) else 0
     if lost:
-        findings.append(Finding("", "lost", f"{lost:,} rows of the stream are missing"))
+        findings.append(Finding("", "lost", f"{counted(lost, 'row')} of the stream missing"))
     gaps, twice = _gaps_and_repeats(spans)
     if gaps:
-        findings.append(Finding("", "lost", f"{gaps:,} times tokens of a document are missing"))
+        findings.append(
+            Finding("", "lost", f"{counted(gaps, 'time')} tokens of a document are missing")
+        )
     if twice:
-        findings.append(Finding("", "lost", f"{twice:,} times tokens of a document are repeated"))
+        findings.append(
+            Finding("", "lost", f"{counted(twice, 'time')} tokens of a document are repeated")
+        )
     return findings
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.storage import hash_file
+from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_file import Groups
 from pipeline.hdf5.format import DATA_PARAMS, DATASET
@@ -81,7 +82,7 @@ def disagreements(
     for name in ("n_examples", "num_sequences"):
         stated = params.number(name)
         if stated is not None and stated != total and sequence_length is not None:
-            what = f"{DATA_PARAMS}: {name} is {stated:,}, the files hold {total:,} rows"
+            what = f"{DATA_PARAMS}: {name} is {stated:,}, the files hold {counted(total, 'row')}"
             yield Finding("", "params", what)
     stated = params.number("max_sequence_length", "max_seq_length")
     if stated is not None and sequence_length not in (None, stated):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline import layout
+from pipeline.core.words import counted
 from pipeline.provenance.cluster_summary import Cluster, Matrix, SimilarityBin, SizeBin, Summary
 from pipeline.provenance.side_by_side import Piece
 from pipeline.report.charts import Chart, Column, chart
@@ -103,7 +104,9 @@ def render(page: ClusterPage) -> bytes:
 
 def _size_chart(sizes: Sequence[SizeBin]) -> Chart | None:
     columns = [
-        Column(label, f"{label} documents: {s.clusters:,} clusters", s.clusters, s.clusters)
+        Column(
+            label, f"{label} documents: {counted(s.clusters, 'cluster')}", s.clusters, s.clusters
+        )
         for s in sizes
         for label in (size_label(s),)
     ]

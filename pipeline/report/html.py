@@ -8,6 +8,7 @@ SVG computed here with fixed precision, coloured by style rules so that they fol
 from collections.abc import Sequence
 
 from pipeline import layout
+from pipeline.core.words import counted
 from pipeline.provenance import wording
 from pipeline.provenance.cluster_summary import SizeBin
 from pipeline.report.charts import Chart, Column, binary, chart
@@ -79,7 +80,8 @@ def _histogram(bins: Sequence[Bin], unit: str) -> Chart | None:
         [
             Column(
                 binary(b.low),
-                f"{b.low:,} to {b.high - 1:,} {unit}: {b.count:,} documents, {b.kept:,} kept",
+                f"{b.low:,} to {b.high - 1:,} {unit}: {counted(b.count, 'document')}, "
+                f"{b.kept:,} kept",
                 b.count,
                 b.kept,
             )

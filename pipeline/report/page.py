@@ -13,6 +13,7 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from pipeline.core.page import is_hidden, page_environment, spelled
+from pipeline.core.words import counted
 from pipeline.provenance.cluster_summary import SizeBin
 
 __all__ = ["Part", "parts_of", "render_page", "report_environment", "short", "size_label"]
@@ -58,6 +59,7 @@ def report_environment(package: str = _PACKAGE) -> Environment:
         (package, _PACKAGE),
         {
             "n": number,
+            "counted": counted,
             "short": short,
             "size": _size,
             "share": _share,

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pipeline import layout
 from pipeline.core.content import table_hash
 from pipeline.core.errors import IntegrityError
+from pipeline.core.words import counted
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.coverage import read_lineage
@@ -53,7 +54,8 @@ def check_takedowns(directory: Path) -> str | None:
             if _left(path, column, keys):
                 raise IntegrityError(f"{path}: holds {column} of documents that were taken down")
     _check_evidence(directory, keys)
-    return f"{len(takedowns)} takedowns, {len(keys):,} documents: no text in {files:,} files"
+    what = f"{counted(len(takedowns), 'takedown')}, {counted(len(keys), 'document')}"
+    return f"{what}: no text in {counted(files, 'file')}"
 
 
 def _check_record(directory: Path, takedown: Takedown) -> None:

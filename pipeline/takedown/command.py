@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.core import lock
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.takedown.apply import SignOff, begin, check_same, find_begun, finish
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.forget import write_forget_set
@@ -76,4 +77,6 @@ def _forget(plan: Plan, wanted: Wanted) -> None:
     written = write_forget_set(plan, wanted.out)
     if wanted.as_json:
         return print_json(written)
-    return print_line(f"forget set: {wanted.out}/ (forget-set.json, {len(written['files'])} files)")
+    return print_line(
+        f"forget set: {wanted.out}/ (forget-set.json, {counted(len(written['files']), 'file')})"
+    )

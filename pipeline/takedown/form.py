@@ -1,10 +1,13 @@
 """The form of a takedown: what was removed where, what was not, and who answers for it."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.core.errors import printable
+from pipeline.core.words import counted
 from pipeline.provenance.wording import CHAIN, DELETED, NOT_ADVICE
+from pipeline.report.page import report_environment
 
 _SHOWN_LINES = 20
 Lines = Iterator[tuple[str, str]]
@@ -23,19 +26,21 @@ def _lines(record: Mapping[str, Any]) -> Lines:
     yield "head", "Documents"
     roles = ", ".join(f"{count:,} {role.replace('_', ' ')}"
                       for role, count in sorted(documents["roles"].items()))  # fmt: skip
-    yield "item", f"{documents['count']:,} documents ({roles or 'none'})"
+    yield "item", f"{counted(documents['count'], 'document')} ({roles or 'none'})"
     if documents["taken_down_before"]:
-        yield "item", f"{documents['taken_down_before']:,} of the claim were taken down before"
+        before = counted(documents["taken_down_before"], "document")
+        yield "item", f"taken down before: {before} of the claim"
     yield "item", f"their keys and places: takedowns/{record['id']}.parquet"
     yield from _data_sets(record)
     yield "head", "Stored copies"
     for copy in record["copies"]:
-        count = f", {copy['documents']:,} documents" if copy["documents"] else ""
-        yield "item", f"{copy['store']}: {copy['files']:,} files{count}: {copy['done']}"
+        count = f", {counted(copy['documents'], 'document')}" if copy["documents"] else ""
+        yield "item", f"{copy['store']}: {counted(copy['files'], 'file')}{count}: {copy['done']}"
     yield "head", "Not removed"
     for copy in record["outside"]:
         lines = copy["lines"]
-        places = f" lines {', '.join(map(str, lines[:_SHOWN_LINES]))}" if lines else ""
+        unit = "line" if len(lines) == 1 else "lines"
+        places = f" {unit} {', '.join(map(str, lines[:_SHOWN_LINES]))}" if lines else ""
         more = " …" if len(lines) > _SHOWN_LINES else ""
         where = f" {copy['where']}" if copy["where"] else ""
         yield "item", f"{copy['what']}{where}{places}{more}: {copy['instruction']}"
@@ -51,9 +56,10 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
     if not record["splits"]:
         yield "item", "none of the documents stands in a data set of this run"
     for split in record["splits"]:
-        unit = "tokens" if split["format"] == "corpus" else "labels"
-        counts = f"{split['labels']:,} of {split['of_labels']:,} {unit} ({split['share']:.6%})"
-        shards = f"{split['shards']:,} of {split['of_shards']:,} shards"
+        unit = "token" if split["format"] == "corpus" else "label"
+        of_all = counted(split["of_labels"], unit)
+        counts = f"{split['labels']:,} of {of_all} ({split['share']:.6%})"
+        shards = f"{split['shards']:,} of {counted(split['of_shards'], 'shard')}"
         told = f"{split['over_deletion']:.3f} per token of the documents"
         yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {told}"
         new = record["data_sets"].get(split["split"])
@@ -65,13 +71,14 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
 
 def _exposure(run: Mapping[str, Any]) -> str:
     if not run["steps"]:
-        return f"{run['model_dir']}: none of {run['last_step']:,} steps read a label of them"
+        steps = counted(run["last_step"], "step")
+        return f"{run['model_dir']}: none of {steps} read a label of them"
     first = run["first_exposed"] or "none that is kept"
     before = run["last_unexposed"] or "none that is kept"
+    steps = f"{run['steps']:,} of {counted(run['last_step'], 'step')}"
     return (
-        f"{run['model_dir']}: {run['steps']:,} of {run['last_step']:,} steps read labels of them, "
-        f"the first is step {run['listed'][0]}; first checkpoint after it: {first}; last before "
-        f"it: {before}"
+        f"{run['model_dir']}: {steps} read labels of them, the first is step {run['listed'][0]}; "
+        f"first checkpoint after it: {first}; last before it: {before}"
     )
 
 
@@ -88,15 +95,24 @@ def _plain(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
 
 
-def as_html(record: Mapping[str, Any]) -> bytes:
-    """The form as one HTML page without scripts or links."""
-    from html import escape
+@dataclass
+class _Section:
+    """What stands below one heading."""
 
-    marks = {"title": "h1", "head": "h2", "item": "li", "text": "p"}
-    body = "\n".join(
-        f"<{marks[kind]}>{escape(printable(text, len(text)))}</{marks[kind]}>"
-        for kind, text in _lines(record)
-    )
-    head = f"<title>Takedown {escape(str(record['id']))}</title>"
-    page = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}</head>\n<body>\n'
-    return f"{page}{body}\n</body></html>\n".encode()
+    head: str
+    items: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def as_html(record: Mapping[str, Any]) -> bytes:
+    """The form as one HTML page without scripts or links, in the style of the reports."""
+    title, sections = "", [_Section("Claim")]
+    for kind, text in _lines(record):
+        if kind == "title":
+            title = text
+        elif kind == "head":
+            sections.append(_Section(text))
+        else:
+            (sections[-1].items if kind == "item" else sections[-1].texts).append(text)
+    template = report_environment("pipeline.takedown").get_template("form.html.j2")
+    return template.render(title=title, sections=sections).encode()

@@ -5,6 +5,7 @@ from typing import Any
 from rich.table import Table
 
 from pipeline.core.errors import printable
+from pipeline.core.words import counted
 from pipeline.provenance.wording import DELETED
 from pipeline.takedown.plan import Plan
 from pipeline.terminal import out, print_line, shown
@@ -16,25 +17,28 @@ def show_plan(plan: Plan) -> None:
     """The plan for people: documents, splits, training runs, stored copies, what stays."""
     _show_documents(plan)
     for split in plan.splits:
-        unit = "tokens" if split.format == "corpus" else "labels"
+        unit = "token" if split.format == "corpus" else "label"
         print_line(
-            f"{split.split}: {split.documents:,} documents in {split.rows:,} of {split.of_rows:,} "
-            f"rows, {split.labels:,} of {split.of_labels:,} {unit} ({split.share:.4%}), "
-            f"{split.shards:,} of {split.of_shards:,} shards; "
+            f"{split.split}: {counted(split.documents, 'document')} in {split.rows:,} of "
+            f"{counted(split.of_rows, 'row')}, {split.labels:,} of "
+            f"{counted(split.of_labels, unit)} ({split.share:.4%}), "
+            f"{split.shards:,} of {counted(split.of_shards, 'shard')}; "
             f"over-deletion {split.over_deletion:.3f}"
         )
     for run in plan.exposed:
         first = f", the first is step {run.listed[0]}" if run.listed else ""
+        steps = f"{run.steps:,} of {counted(run.last_step, 'step')}"
         print_line(
-            f"{run.model_dir}: {run.steps:,} of {run.last_step:,} steps read labels of them"
-            f"{first}; first checkpoint after it {run.first_exposed or '-'}, last before it "
-            f"{run.last_unexposed or '-'}"
+            f"{run.model_dir}: {steps} read labels of them{first}; first checkpoint after it "
+            f"{run.first_exposed or '-'}, last before it {run.last_unexposed or '-'}"
         )
     for copy in plan.copies:
-        count = f", {copy.documents:,} documents" if copy.documents else ""
-        print_line(f"stored: {copy.store}: {copy.files:,} files{count}: will be {copy.done}")
+        count = f", {counted(copy.documents, 'document')}" if copy.documents else ""
+        print_line(
+            f"stored: {copy.store}: {counted(copy.files, 'file')}{count}: will be {copy.done}"
+        )
     for left in plan.outside:
-        lines = f" ({len(left.lines):,} lines)" if left.lines else ""
+        lines = f" ({counted(len(left.lines), 'line')})" if left.lines else ""
         where = f" {left.where}" if left.where else ""
         print_line(f"out of reach: {left.what}{where}{lines}: {left.instruction}")
     for told in plan.told[:_MOST]:
@@ -59,13 +63,15 @@ def _show_documents(plan: Plan) -> None:
     if more > 0:
         print_line(f"and {more:,} more (--json lists all)")
     if plan.earlier:
-        print_line(f"{plan.earlier:,} documents of the claim were taken down before")
+        print_line(f"taken down before: {counted(plan.earlier, 'document')} of the claim")
 
 
 def show_record(value: dict[str, Any]) -> None:
     """What was done, in a few lines."""
     name = printable(value["id"])
-    print_line(f"takedown {name}: {value['documents']['count']:,} documents, {value['mode']}")
+    print_line(
+        f"takedown {name}: {counted(value['documents']['count'], 'document')}, {value['mode']}"
+    )
     for split, digest in value["data_sets"].items():
         print_line(f"hdf5/{split}: data set {digest}")
     print_line(f"record: takedowns/{name}.json; form: takedowns/takedown-{name}.md and .html")

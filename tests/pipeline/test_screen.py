@@ -198,7 +198,7 @@ def test_works_that_are_registered_later(
     assert len(rescan(asked, 0).reused) == len(first.stages)
     options = ("--name", "other", "--workers", two_workers)
     shown = prep("rescan", out, "--registry", demo_registry(), *options)
-    assert shown.code == 0 and "1 works matched" in shown.out
+    assert shown.code == 0 and "1 work matched" in shown.out
     assert "under a second of one core" in shown.out
     files = ("evidence.parquet", "decisions.parquet")
     for name in files:

@@ -55,7 +55,7 @@ def test_import_says_what_it_did(registry: Run, works_csv: Path, tmp_path: Path)
     for line in (
         "refused: works.csv:5: no title", "refused: works.csv:6: expected 7 columns",
         "note: works.csv:7: '0306406153': neither an ISBN",
-        "4 lines: 4 works added, 0 changed, 0 unchanged; 2 lines refused, 0 conflicts, 1 notes",
+        "4 lines: 4 works added, 0 changed, 0 unchanged; 2 lines refused, 0 conflicts, 1 note",
         f"registry: {into}/  (claims, version 1, 4 works)",
     ):  # fmt: skip
         assert line in ended.out
@@ -210,7 +210,7 @@ def test_sketch_to_registry(registry: Run, tmp_path: Path) -> None:
     value = json.loads(bare.out)
     assert value["salted"] is False and "without a salt" in value["warnings"][0]
     brought = registry("import", out, "--into", tmp_path / "claims")
-    assert "references: 0 texts, 1 sketches kept" in brought.out
+    assert "references: 0 texts, 1 sketch kept" in brought.out
     (work,) = json.loads(registry("show", tmp_path / "claims", "Salt", "--json").out)["works"]
     assert (work["authors"], work["reg_no"]) == (["Bell, Otto", "Una Reed"], "TX0003111333")
 
