@@ -20,8 +20,8 @@ from datetime import timedelta
 import torch
 
 from wafer_backend.errors import TransportError
-from wafer_backend.transports import connections, wire
-from wafer_backend.transports.connections import Channel, Peers
+from wafer_backend.transports import wire
+from wafer_backend.transports.meeting import Channel, Peers, meet
 from wafer_backend.transports.messages import Message
 
 LOST = 75
@@ -146,7 +146,7 @@ def join(parameters: list[str], liveness: float) -> Ranks:
 
 
 def _first_join(rank: int, size: int, deadline: float, liveness: float) -> _Program:
-    peers = connections.meet(rank, size, deadline)
+    peers = meet(rank, size, deadline)
     try:
         (beats,) = peers.connect(("beat",), deadline)
     except BaseException:

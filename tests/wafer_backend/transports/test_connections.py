@@ -73,16 +73,18 @@ def offers() -> list[bytes]:
 def test_a_stranger_gets_nothing_and_disturbs_nothing(running):
     """A challenge of 32 random bytes is all that is ever sent to it; losses go on as alone."""
     processes = running(**HOSTS)
-    for process in processes:
+    places = [listening(process.pid)[0] for process in processes]
+    for process, place in zip(processes, places, strict=True):
         for offer in offers():
-            with socket.create_connection(listening(process.pid)[0], timeout=20) as stranger:
+            assert process.poll() is None, process.err
+            with socket.create_connection(place, timeout=20) as stranger:
                 answer = stranger.recv(32, socket.MSG_WAITALL)
                 assert len(answer) == 32
                 with contextlib.suppress(OSError):
                     stranger.sendall(offer)
                     stranger.shutdown(socket.SHUT_WR)
                     assert stranger.recv(1000) == b""
-    silent = [socket.create_connection(listening(p.pid)[0]) for p in processes for _ in range(50)]
+    silent = [socket.create_connection(place) for place in places for _ in range(50)]
     steps = processes[0].out.count("loss ")
     processes[0].wait_for_line("loss ", count=steps + 5)
     alone = start(1, "rank_program.py", "inline", 1, 4, "train")
@@ -123,6 +125,29 @@ def test_a_listener_without_the_secret_is_not_believed():
     thread.join()
 
 
+def test_proofs_cannot_be_passed_on_from_another_address():
+    """Somebody in between, to whom a rank was sent, knows no secret and only copies bytes."""
+    door, between = Door(("127.0.0.1", 0), b"secret"), socket.create_server(("127.0.0.1", 0))
+
+    def copy() -> None:
+        caller, _ = between.accept()
+        with caller, socket.create_connection(door.address) as listener:  # type: ignore[arg-type]
+            caller.sendall(listener.recv(32, socket.MSG_WAITALL))
+            listener.sendall(caller.recv(70, socket.MSG_WAITALL))
+            caller.sendall(listener.recv(32, socket.MSG_WAITALL))
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    hello, deadline = Hello(1, 1, 0), time.monotonic() + 20
+    with pytest.raises(TransportError, match="the address was changed on the way"):
+        call(between.getsockname(), hello, b"secret", deadline)
+    thread.join()
+    between.close()
+    call(door.address, hello, b"secret", deadline).close()
+    door.wait(hello, deadline).close()
+    door.close()
+
+
 def test_a_process_of_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch):
     door = Door("\0wafermill/test/" + secrets.token_hex(8), b"")
     try:
@@ -139,6 +164,7 @@ def test_a_process_of_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
+        ({"MASTER_PORT": None}, "MASTER_PORT is not set: start this program with torchrun"),
         ({"WAFERMILL_SECRET": ""}, "need WAFERMILL_SECRET in the environment"),
         ({"WAFERMILL_SECRET": "short"}, "at least 32 characters"),
         ({"WAFERMILL_INTERFACE": ""}, "WAFERMILL_INTERFACE = ''"),
@@ -148,7 +174,10 @@ def test_a_process_of_another_user_is_not_heard(monkeypatch: pytest.MonkeyPatch)
 def test_several_machines_need_a_secret_and_an_interface(monkeypatch, missing, message: str):
     where = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "1"}
     for name, value in {**where, **HOSTS, **missing}.items():
-        monkeypatch.setenv(name, value)
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
     with pytest.raises(BackendConfigError, match=message):
         ranks.join([], 1.0)
 
