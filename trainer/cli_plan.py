@@ -81,6 +81,8 @@ def plan(
         hand = data_at_hand(data) if data else None
         shape = (hand.vocab_size, hand.max_sequence_length) if hand else (None, None)
         chosen = choose(wish, *shape)
+        if data:
+            hand = data_at_hand(data, chosen.shape.sequence_length)
         planned = plan_run(chosen, num_csx=num_csx, inference_tokens=inference_tokens, data=hand)
         if write is not None:
             write_params(write, chosen)

@@ -61,10 +61,11 @@ class DataAtHand:
     max_sequence_length: int
 
 
-def data_at_hand(directory: Path) -> DataAtHand:
-    """The training split of a prep run directory, or a directory of shards. Raises InputError."""
+def data_at_hand(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataAtHand:
+    """The training split of a prep run directory, or a directory of shards; a corpus is cut into
+    rows of `corpus_length`. Raises InputError."""
     split = directory if holds_shards(directory) else directory / "hdf5" / "train"
-    found = open_any(split, SEQUENCE_LENGTH)  # a corpus can be cut into rows of any length
+    found = open_any(split, corpus_length)
     size = sum((split / shard.name).stat().st_size for shard in found.shards)
     return DataAtHand(split, found.rows, size, found.vocab_size, found.max_sequence_length)
 

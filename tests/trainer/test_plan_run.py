@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,8 @@ from trainer.recipe import FAMILY
 from trainer.scaling import laws
 from wafer_backend.performance_model import predict
 from wafer_backend.performance_model.paper import SHAPES, TRAINING_FLOPS
+
+from .data.conftest import write
 
 RUNNER = CliRunner()
 
@@ -228,3 +231,15 @@ def test_help_has_examples():
 def test_a_wish_is_refused_before_a_cluster():
     with pytest.raises(ConfigError, match=r"num_csx is -1"):
         plan_run(choose(Wish("111M"), None, None), num_csx=-1)
+
+
+def test_a_corpus_has_rows_of_any_length(trainer, tmp_path):
+    """Those of the params file, where data_params.json of `prep convert` names none."""
+    corpus = tmp_path / "corpus"
+    write(corpus, (np.arange(1000) % 61).astype(np.uint16), "corpus", vocab_size=61)
+    told = json.loads((corpus / "data_params.json").read_bytes())
+    del told["max_sequence_length"], told["format"]
+    (corpus / "data_params.json").write_text(json.dumps(told))
+    planned = as_json("--params", str(trainer.params), "--data", str(corpus))
+    assert planned["data"]["rows"] == 999 // 16
+    assert not any("would refuse" in note for note in planned["notes"])

@@ -90,7 +90,11 @@ def split_directory(data: Path, split: str) -> Path:
     if holds_shards(data):
         return data
     if not (data / "hdf5").is_dir():
-        raise InputError(f"--data {data}: expected a prep run directory with hdf5/ inside")
+        missing = "" if data.is_dir() else "no such directory; "
+        raise InputError(
+            f"--data {data}: {missing}expected a prep run directory with hdf5/ inside, or a "
+            "directory of .h5 files"
+        )
     directory = data / "hdf5" / split
     if not directory.is_dir():
         known = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))

@@ -58,7 +58,11 @@ def test_json_of_another_split_and_vocabulary(run_directory: Path, model_dir: Pa
     ("words", "code", "message"),
     [
         (["--data", "RUN", "--split", "dev"], 2, "has test, train, validation"),
-        (["--data", "elsewhere"], 3, "expected a prep run directory with hdf5/ inside"),
+        (
+            ["--data", "elsewhere"],
+            3,
+            "no such directory; expected a prep run directory with hdf5/ inside",
+        ),
     ],
 )
 def test_data_that_is_not_there(
