@@ -234,6 +234,6 @@ class UnpackedSource(_Hdf5Source):
             )
             require(
                 self.lossy,
-                f"{where}: {len(found.cuts):,} documents are cut, as {why}; `prep export` has the "
-                "texts of a run whole",
+                f"{where}: {len(found.cuts):,} documents are cut, as {why}; `prep convert RUN` "
+                "takes a run directory and has them whole",
             )
