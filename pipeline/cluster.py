@@ -7,6 +7,7 @@ failure. The only file that knows Dask.
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import secrets
 import signal
@@ -25,9 +26,12 @@ SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
 LONELY_SECONDS = 60
 CONNECT_SECONDS = 20
+_SEMAPHORES = 12
+"""More than a worker process needs; each takes a page of memory."""
 _QUIET = {
     "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
     "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.scheduler.worker-ttl": None,  # by the wall clock, which may jump
     "distributed.worker.daemon": True,
     "distributed.logging.distributed": "critical",
     "distributed.admin.tick.limit": "600s",
@@ -124,6 +128,18 @@ def automatic_workers(input_bytes: int) -> int:
     return 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
 
 
+def check_semaphores(workers: int) -> None:
+    """Raises ResourceError where so many worker processes cannot get the semaphores they share."""
+    try:
+        context = multiprocessing.get_context("spawn")
+        _ = [context.Lock() for _ in range(_SEMAPHORES * workers)]
+    except OSError as error:
+        raise ResourceError(
+            f"{workers} worker processes cannot share semaphores ({error.strerror}); make room in "
+            "/dev/shm, where they are, or use --workers 0, which needs none"
+        ) from error
+
+
 @contextlib.contextmanager
 def executor(
     workers: int | None, input_bytes: int, address: str | None = None, shared: Path = Path()
@@ -147,6 +163,7 @@ def executor(
     if workers == 0:
         yield InProcess()
         return
+    check_semaphores(workers)
     import dask
     from distributed import Client, LocalCluster
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipeline.cluster import check_semaphores
 from pipeline.convert.stream import Array, Block, Facts, Mark, Vocabulary, require
 from pipeline.core.errors import InputError, ResourceError
 from pipeline.sources.files import HashingReader, InputFile, read
@@ -138,6 +139,7 @@ class _Tokenizing:
         self.tokenizer = tokenizer
         self._pool: ProcessPoolExecutor | None = None
         if workers:
+            check_semaphores(workers)
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(workers, context, _ignore_interrupts)
 

@@ -99,6 +99,48 @@ def test_a_disk_that_is_really_full(
     undamaged(copy)
 
 
+FULL_MEMORY = """
+mount -t tmpfs -o size=$SIZE tmpfs /dev/shm
+dd if=/dev/zero of=/dev/shm/full bs=4k count=$PAGES 2>/dev/null
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(("pages", "code"), [(1024, 5), (1000, 0)])
+@pytest.mark.parametrize("command", ["run", "convert"])
+def test_a_full_dev_shm(
+    collection: Any, tmp_path: Path, undamaged: Any, command: str, pages: int, code: int
+) -> None:
+    """Where worker processes share semaphores: one line when there is no room for them. 24 pages
+    are enough for two workers, and nothing else is written there."""
+    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+        pytest.skip("needs user and mount namespaces")
+    out, temporary = tmp_path / "run", tmp_path / "tmp"
+    temporary.mkdir()
+    given = {
+        "run": (collection.config, "--out", out),
+        "convert": (collection.plain_shard, "--to", "corpus", "--out", out, "--lossy"),
+    }
+    if str(tmp_path).startswith("/dev/shm"):
+        pytest.skip("the test's own files are in /dev/shm; give a TMPDIR")
+    prep = [Path(sys.executable).with_name("prep"), command, *given[command]]
+    settings = {"SIZE": "4m", "PAGES": str(pages), "TMPDIR": str(temporary)}
+    shell = ["unshare", "-Urm", "bash", "-c", FULL_MEMORY, "bash", *prep]
+
+    def call(*options: object) -> Any:
+        line = [str(part) for part in (*shell, *options)]
+        return subprocess.run(line, capture_output=True, text=True, env={**os.environ, **settings})
+
+    done = call("--workers", 2)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert "cannot share semaphores (No space left on device)" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert call("--workers", 0).returncode == 0
+    if command == "run":
+        undamaged(out)
+
+
 def test_a_directory_that_cannot_be_made(collection: Any, tmp_path: Path, prep: Prep) -> None:
     file = tmp_path / "file"
     file.write_text("not a directory")

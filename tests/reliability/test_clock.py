@@ -1,0 +1,95 @@
+"""Clocks that jump by days, forwards and backwards, in the middle of a run: in every process of it,
+through a `sitecustomize` that Python imports at its start."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reliability.conftest import PREP
+
+JUMPING = """
+import random, time
+real, monotonic = time.time, time.monotonic
+def offset():
+    step = int(monotonic() / 0.3)
+    if FORWARDS:
+        return 3600.0 * step
+    return random.Random(step).choice((0, 86400.0, -86400.0, 3e8, -3e8))
+time.time = lambda: real() + offset()
+time.time_ns = lambda: int(time.time() * 1e9)
+"""
+
+
+def jumping(directory: Path, fault: str = "", forwards: bool = False) -> dict[str, str]:
+    """The environment of a process whose clock jumps every 0.3 seconds."""
+    (directory / "sitecustomize.py").write_text(f"FORWARDS = {forwards}\n{JUMPING}")
+    return {**os.environ, "PYTHONPATH": str(directory), "WAFERMILL_FAILPOINT": fault}
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_clock_that_jumps_changes_nothing(
+    collection: Any, tmp_path: Path, rng: random.Random, undamaged: Any, workers: int
+) -> None:
+    """Killed once, and resumed; `prep status` and a run that is up to date work as well. With
+    workers it jumps forwards: Dask waits for a time that was set back to come again."""
+    out = tmp_path / "run"
+    command = [PREP, "run", collection.config, "--out", out, "--workers", workers]
+
+    def call(fault: str = "", *other: object) -> Any:
+        return subprocess.run(
+            [str(part) for part in other or command], capture_output=True, text=True,
+            env=jumping(tmp_path, fault, forwards=bool(workers)), timeout=300,
+        )  # fmt: skip
+
+    if workers:
+        started = subprocess.Popen(
+            [str(part) for part in command], env=jumping(tmp_path, forwards=True),
+            stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        while not (out / "manifests/clean.json").exists() and started.poll() is None:
+            time.sleep(0.02)
+        started.kill()
+        started.wait()
+    else:
+        assert call(f"*@{rng.randint(20, 300)}=kill").returncode == -9
+    resumed = call()
+    assert resumed.returncode == 0, resumed.stderr
+    undamaged(out)
+    for asked in (("status", out), ("verify", out)):
+        answered = call("", PREP, *asked)
+        assert answered.returncode == 0, answered.stderr
+    assert "everything was up to date" in call().stdout
+
+
+def test_the_clock_really_jumps(tmp_path: Path) -> None:
+    program = "import time; print(time.time(), time.time_ns() / 1e9)"
+    seen = {
+        round(float(value), -4)
+        for _ in range(12)
+        for value in subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=jumping(tmp_path)
+        ).stdout.split()
+    }
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("shift", [-3e8, 3e8])
+def test_files_from_another_time(
+    collection: Any, tmp_path: Path, prep: Any, undamaged: Any, shift: float
+) -> None:
+    """Raw shards and all of a run have times years ago, or years ahead: all of it is reused."""
+    raw, out = collection.copy(tmp_path / "raw"), tmp_path / "run"
+    assert prep("run", raw.config, "--out", out, "--workers", 0).code == 0
+    at = time.time() + shift
+    for path in (*raw.directory.rglob("*"), *out.rglob("*")):
+        os.utime(path, (at, at))
+    again = prep("run", raw.config, "--out", out, "--workers", 0)
+    assert "everything was up to date" in again.out, again.err
+    undamaged(out)
