@@ -1,0 +1,59 @@
+"""Every statement under a heading "Limits" links to a test that fails when it stops being true.
+
+The form is that of docs/guarantees.md: `([`test_name`](../tests/…))`. Pages that are not tied yet
+are listed; a page leaves the list for good.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+UNTIED = frozenset({
+    "convert_checkpoints.md", "cstorch.md", "dedup.md", "detectors.md", "device_streams.md",
+    "disclosure.md", "evaluation.md", "fingerprints.md", "hdf5.md", "jobs.md", "models.md",
+    "observability.md", "optimizers.md", "performance_model.md", "plan.md", "policy.md",
+    "provenance.md", "readers.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
+    "sweep.md", "takedown.md", "trace.md", "training.md",
+})  # fmt: skip
+SECTION = re.compile(r"^#+ Limits.*\n((?:(?!#).*\n?)*)", re.M)
+TEST = re.compile(r"\[`test_\w+`\]\(\.\./tests/[^)]+\.py\)")
+PAGES = sorted(path for path in DOCS.glob("*.md") if SECTION.search(path.read_text()))
+
+
+def untied(page: str) -> list[str]:
+    """The list items and paragraphs of its limits that name no test."""
+    parts = [
+        p for section in SECTION.findall(page) for p in re.split(r"\n\s*\n|\n(?=[-*] )", section)
+    ]
+    return [part.strip() for part in parts if part.strip() and not TEST.search(part)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_limits_are_tied_to_tests(page: Path) -> None:
+    """That the named tests exist is checked by `test_named_tests_exist`."""
+    found = untied(page.read_text())
+    if page.name in UNTIED:
+        assert found, f"{page.name} is tied: take it from the list"
+    else:
+        assert found == []
+
+
+def test_the_list_names_pages_with_limits() -> None:
+    assert {page.name for page in PAGES} >= UNTIED
+    assert len(PAGES) > len(UNTIED)
+
+
+def test_what_counts_as_tied() -> None:
+    tied = "([`test_a`](../tests/docs/test_limits.py))"
+    parts = [
+        "# A",
+        "## Limits",
+        f"- One. {tied}\n- Two,\n  on two lines.",
+        "Three.",
+        "## B",
+        "- Four.",
+    ]
+    page = "\n\n".join(parts) + "\n"
+    assert untied(page) == ["- Two,\n  on two lines.", "Three."]
