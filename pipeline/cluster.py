@@ -75,34 +75,39 @@ class DaskExecutor:
     def run(
         self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
     ) -> Iterator[tuple[int, Any]]:
-        """See Executor. Raises ResourceError naming a call that killed three workers in a row."""
+        """See Executor. Raises ResourceError naming a call that killed three workers in a row, and
+        when the scheduler or the last worker is gone."""
         from distributed import KilledWorker, as_completed
-        from distributed.client import FutureCancelledError
 
-        futures = self._client.map(call, jobs, pure=False, retries=0)
-        position = {future.key: index for index, future in enumerate(futures)}
-        try:
-            with self._watching(futures):
-                for future in as_completed(futures):
-                    index = position[future.key]
-                    yield index, future.result()
-        except KilledWorker as error:
-            raise ResourceError(
-                f"{names[index]}: killed {DEATHS_ALLOWED + 1} workers one after the other "
-                "(often memory: lower read.task_bytes or use fewer workers)"
-            ) from error
-        except FutureCancelledError as error:
-            raise ResourceError(
-                f"no worker was left for {LONELY_SECONDS} seconds; "
-                "run the same command again, finished work is kept"
-            ) from error
-        except PrepError:
-            self._client.cancel(futures)
-            raise
+        lonely = threading.Event()
+        with _scheduler_there(self._client):
+            futures = self._client.map(call, jobs, pure=False, retries=0)
+            position = {future.key: index for index, future in enumerate(futures)}
+            try:
+                with self._watching(futures, lonely):
+                    for future in as_completed(futures):
+                        index = position[future.key]
+                        yield index, future.result()
+            except KilledWorker as error:
+                raise ResourceError(
+                    f"{names[index]}: killed {DEATHS_ALLOWED + 1} workers one after the other "
+                    "(often memory: lower read.task_bytes or use fewer workers)"
+                ) from error
+            except PrepError:
+                self._client.cancel(futures)
+                raise
+            except Exception as error:
+                if not lonely.is_set():
+                    raise
+                raise ResourceError(
+                    f"no worker was left for {LONELY_SECONDS} seconds; "
+                    "run the same command again, finished work is kept"
+                ) from error
 
     @contextlib.contextmanager
-    def _watching(self, futures: Sequence[Any]) -> Iterator[None]:
-        """Cancel the futures when no worker has been there for a while; never wait for ever."""
+    def _watching(self, futures: Sequence[Any], lonely: threading.Event) -> Iterator[None]:
+        """Set `lonely` and cancel the futures when no worker has been there for a while; never wait
+        for ever."""
         over = threading.Event()
 
         def watch() -> None:
@@ -111,16 +116,39 @@ class DaskExecutor:
                 if self._client.scheduler_info(n_workers=1)["workers"]:
                     seen = time.monotonic()
                 elif time.monotonic() - seen > LONELY_SECONDS:
+                    lonely.set()
                     self._client.cancel(futures)
                     return
 
-        thread = threading.Thread(target=watch, daemon=True)
+        def watch_while_connected() -> None:
+            with contextlib.suppress(Exception):  # the scheduler is gone, which `run` notices
+                watch()
+
+        thread = threading.Thread(target=watch_while_connected, daemon=True)
         thread.start()
         try:
             yield
         finally:
             over.set()
-            thread.join()
+            thread.join(1)
+
+
+@contextlib.contextmanager
+def _scheduler_there(client: Any) -> Iterator[None]:
+    """Turn what follows from a lost scheduler into one ResourceError."""
+    address = client.scheduler.address
+    try:
+        yield
+    except PrepError:
+        raise
+    except Exception as error:
+        lost = getattr(error, "reason", "") == "scheduler-connection-lost"
+        if not lost and client.status == "running":
+            raise
+        raise ResourceError(
+            f"the Dask scheduler at {address} is gone; start it and its workers, then run the "
+            "same command again, finished work is kept"
+        ) from error
 
 
 def automatic_workers(input_bytes: int) -> int:
@@ -168,8 +196,7 @@ def executor(
     from distributed import Client, LocalCluster
 
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    # For good, not while the cluster lives: closing one whose workers were killed logs tracebacks.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _be_quiet()
     with (
         dask.config.set(_QUIET),
         LocalCluster(
@@ -190,17 +217,32 @@ def _running_cluster(address: str, shared: Path) -> Iterator[Executor]:
     import dask
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _be_quiet()
     with dask.config.set(_QUIET):
         try:
             client = Client(address, timeout=CONNECT_SECONDS)
+        except (TypeError, RuntimeError) as error:  # of TLS that is not set up, or demanded
+            raise ResourceError(
+                f"cluster.address: {address}: Dask's own config says nothing of certificates, or "
+                f"asks for tls:// ({printable(str(error), 200)}); docs/clusters.md shows how"
+            ) from error
         except (OSError, ValueError, TimeoutError) as error:
             raise ResourceError(
                 f"cluster.address: no Dask scheduler answers at {address} "
                 f"({printable(str(error), 200)})"
             ) from error
         with client:
-            yield DaskExecutor(client, _check_workers(client, address, shared))
+            with _scheduler_there(client):
+                workers = _check_workers(client, address, shared)
+            yield DaskExecutor(client, workers)
+
+
+def _be_quiet() -> None:
+    """No word of Dask's own, whose loggers have levels each. For good, not while a cluster lives:
+    closing one whose workers or scheduler were killed logs tracebacks."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _check_workers(client: Any, address: str, shared: Path) -> int:
