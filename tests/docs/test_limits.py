@@ -12,7 +12,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 UNTIED = frozenset({
     "convert_checkpoints.md", "cstorch.md", "dedup.md", "detectors.md", "device_streams.md",
-    "disclosure.md", "evaluation.md", "fingerprints.md", "hdf5.md", "jobs.md", "models.md",
+    "disclosure.md", "evaluation.md", "fingerprints.md", "hdf5.md", "models.md",
     "observability.md", "optimizers.md", "performance_model.md", "plan.md", "policy.md",
     "provenance.md", "readers.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
     "sweep.md", "takedown.md", "trace.md", "training.md",
