@@ -91,7 +91,8 @@ def _json(answer: SearchAnswer) -> dict[str, Any]:
         kept = {name: value for name, value in d.items() if name not in ("doc", "because")}
         documents.append({
             **kept, "place": f"{d['path']}:{d['line']}", "exact": found.text.exact,
-            "near": found.text.near, "in_quarantine": found.text.in_quarantine,
+            "near": found.text.near, "by_characters": found.text.by_characters,
+            "in_quarantine": found.text.in_quarantine,
             "in_rows": list(found.rows), "of_words": found.of_words,
             "read_at_steps": list(found.steps), "places": [asdict(p) for p in found.text.places],
         })  # fmt: skip

@@ -52,13 +52,20 @@ class Snippet:
 @dataclass(frozen=True)
 class FoundText:
     """A document, by key, that holds what was looked for: places where it does word for word,
-    others, the first of them, and whether its text is in quarantine."""
+    others, the first of them, whether they begin or end within a word, and whether its text is in
+    quarantine."""
 
     key: bytes
     exact: int
     near: int
     places: tuple[Snippet, ...]
+    by_characters: bool
     in_quarantine: bool
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """What comes first: the fewest words that differ, then whole words."""
+        return self.changed, self.by_characters
 
     @property
     def changed(self) -> int:
@@ -102,7 +109,7 @@ class FoundDocument:
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """Documents that hold the words, of `total`: the fewest changes first, of as many kept ones."""
+    """Documents that hold the words, of `total`: fewest changes first, then whole words, kept ones."""
 
     documents: tuple[FoundDocument, ...]
     total: int
@@ -126,7 +133,7 @@ def search(
     about = table.take(rows, ["doc_key", "state"])
     keys, states = about["doc_key"].to_pylist(), about["state"].to_pylist()
     order = sorted(
-        range(len(rows)), key=lambda at: (by_key[keys[at]].changed, states[at] != "kept", at)
+        range(len(rows)), key=lambda at: (*by_key[keys[at]].rank, states[at] != "kept", at)
     )[:most]
     traced = trace_documents(directory, rows[order], model_dir)
     documents = _with_rows(directory, searched.home, model_dir, traced, by_key)
@@ -284,7 +291,10 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
     for row, found in sorted(best.items()):
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
         shown = tuple(_snippet(place, text) for place in found.places)
-        yield FoundText(table["doc_key"][row].as_py(), found.exact, found.near, shown, is_held)
+        yield FoundText(
+            table["doc_key"][row].as_py(), found.exact, found.near, shown,
+            found.by_characters, is_held,
+        )  # fmt: skip
 
 
 def _snippet(place: TextPlace, text: bytes) -> Snippet:

@@ -48,12 +48,14 @@ class TextPlace:
 @dataclass(frozen=True)
 class RowPlaces:
     """A text, by row, that holds the query: places where it does word for word, others, and the
-    first MOST_PLACES of them, by edits and start; none overlap."""
+    first MOST_PLACES of them, by edits and start; none overlap. by_characters: it holds the query's
+    characters, which begin or end within a word there."""
 
     row: int
     exact: int
     near: int
     places: tuple[TextPlace, ...]
+    by_characters: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +181,7 @@ def _by_characters(array: pa.Array, rows: list[int], query: Query) -> list[RowPl
         ends = ([len(text[:end].encode()) for end in span] for span in spans[:MOST_PLACES])
         places = tuple(TextPlace(start, stop, 0) for start, stop in ends)
         if places:
-            found.append(RowPlaces(rows[number], len(spans), 0, places))
+            found.append(RowPlaces(rows[number], len(spans), 0, places, bool(len(query.words))))
     return found
 
 

@@ -87,6 +87,11 @@ def test_chunks_and_slices_change_no_place() -> None:
     assert find_places(pa.chunked_array([], pa.large_string()), query_of("a")) == []
 
 
+def test_parts_of_words_are_told_apart() -> None:
+    found = places_in(["concatenate", "a cat", "dog"], "cat")
+    assert [(row.row, row.by_characters) for row in found] == [(0, True), (1, False)]
+
+
 @pytest.mark.parametrize("query", ["ba", "ba!", "a ba"])
 def test_all_places_are_counted(query: str) -> None:
     (found,) = places_in(["ba! a " * 1000], query)
