@@ -23,6 +23,12 @@ _VERSIONS = ("etag", "md5", "content-md5", "checksum", "last-modified", "lastmod
              "last_modified", "updated", "modified", "mtime", "created")  # fmt: skip
 """Keys, in any case, of what stores say of a file: the first that is there tells its content."""
 
+_NO_BUCKET = ("NoSuchBucket", "bucket does not exist", "ContainerNotFound")
+_NOT_ALLOWED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
+                "NoCredentialsError", "Unable to locate credentials", "DefaultCredentialsError",
+                "AuthenticationFailed", "Anonymous caller", "Forbidden")  # fmt: skip
+"""What errors of stores call these, in their names, codes or words."""
+
 _HEAD = 64
 _SKIP = 1 << 20
 _READ_AHEAD = 8 << 20
@@ -105,16 +111,40 @@ def _asking(url: str, question: Any, *arguments: Any) -> Any:
 def _trouble(url: str, error: Exception) -> InputError | ResourceError:
     """What the error of a store means. fsspec calls it not found whatever kept a web server from
     answering; the cause tells more."""
+    store = urlsplit(url).netloc.rpartition("@")[2]
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-    status = getattr(cause, "status", None)
-    if cause is None or status in (404, 410):
-        return InputError(f"{shown(url)}: not found")
-    if isinstance(cause, PermissionError) or status in (401, 403):
-        return InputError(f"{shown(url)}: access denied")
     said = printable(shown(str(cause))) or type(cause).__name__
+    status = getattr(cause, "status", None)
+    if _says(cause, *_NO_BUCKET):
+        return InputError(f"{shown(url)}: there is no bucket {store}; correct its name")
+    if (
+        cause is None
+        or status in (404, 410)
+        or (
+            isinstance(error, FileNotFoundError)
+            and not isinstance(cause, OSError)
+            and urlsplit(url).scheme not in _WEB
+        )
+    ):
+        return InputError(f"{shown(url)}: not found; correct the path")
+    if isinstance(cause, PermissionError) or status in (401, 403) or _says(cause, *_NOT_ALLOWED):
+        return InputError(
+            f"{shown(url)}: access denied ({said}); give credentials that may read {store}, in "
+            "the environment or in the configuration of fsspec"
+        )
     return ResourceError(
         f"{shown(url)}: the store does not answer: {said}; run the same command again"
     )
+
+
+def _says(error: BaseException | None, *words: str) -> bool:
+    """Whether an error, or one that led to it, has such a name or says one of these words."""
+    while error is not None:
+        said = f"{type(error).__name__} {error}".lower()
+        if any(word.lower() in said for word in words):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _files(url: str) -> tuple[str, tuple[Listed, ...]]:
