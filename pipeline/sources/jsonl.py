@@ -6,6 +6,7 @@ text and meta, is read again field by field, which finds the exact reason.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,9 @@ _BOM = b"\xef\xbb\xbf"
 _START = Place(0, 1, 0, 0)
 _UNREADABLE = object()
 """The value of a field whose JSON means nothing to us; it has none of the expected types."""
+
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+"""What JSON escapes; msgspec takes no name with it."""
 
 _any_value = msgspec.json.Decoder().decode
 _FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, Refused)
@@ -57,7 +61,7 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
     if rules.template is not None or rules.fields or rules.text_key == "meta":
         return lambda place, line: _by_field(place, line, rules)
     label = rules.source_key[0] if rules.source_key else "meta"
-    if label == rules.text_key:
+    if label == rules.text_key or _ESCAPED.search(rules.text_key + label):
         return lambda place, line: _by_field(place, line, rules)
     found = msgspec.defstruct(
         "Line", [("text", str), ("meta", msgspec.Raw, msgspec.Raw()),

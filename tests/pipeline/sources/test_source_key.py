@@ -79,6 +79,13 @@ def test_values_that_are_no_label(tmp_path: Path, read: Callable[..., Any], name
     assert read_key(read, tmp_path / name, "source") == expected
 
 
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "\x1b[31m", "\n", "é\U0001f600", ""])
+def test_any_name_of_a_text_field(tmp_path: Path, read: Callable[..., Any], name: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines([{name: "one"}, {"other": "two"}]))
+    items = read(tmp_path / "a.jsonl", text_key=name)
+    assert items[0].text == "one" and items[1].reason == "no_text"
+
+
 def test_allowed_labels(tmp_path: Path, read: Callable[..., Any]) -> None:
     write(tmp_path / "a.jsonl", ROWS)
     allowed = read_key(read, tmp_path / "a.jsonl", "source", sources=("A",))
