@@ -109,7 +109,7 @@ class FoundDocument:
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """Documents that hold the words, of `total`: fewest changes first, then whole words, kept ones."""
+    """Documents that hold the words, of `total`: fewest changes first, then whole words."""
 
     documents: tuple[FoundDocument, ...]
     total: int
