@@ -33,7 +33,7 @@ def jumping(directory: Path, fault: str = "", forwards: bool = False) -> dict[st
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_clock_that_jumps_changes_nothing(
     collection: Any, tmp_path: Path, rng: random.Random, undamaged: Any, workers: int
 ) -> None:
