@@ -68,6 +68,33 @@ def test_a_clock_that_jumps_changes_nothing(
     assert "everything was up to date" in call().stdout
 
 
+SET_BACK = """
+import time
+real, monotonic = time.time, time.monotonic
+time.time = lambda: real() - (86400.0 if monotonic() > AT else 0.0)
+time.time_ns = lambda: int(time.time() * 1e9)
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_a_clock_set_back_by_a_day_with_workers(
+    collection: Any, tmp_path: Path, rng: random.Random, undamaged: Any
+) -> None:
+    """Once in a run, in all of its processes at the same time, as an administrator does it."""
+    for number in range(3):
+        at = time.monotonic() + rng.uniform(2, 10)
+        (tmp_path / "sitecustomize.py").write_text(f"AT = {at}\n{SET_BACK}")
+        out = tmp_path / f"run{number}"
+        command = [str(PREP), "run", str(collection.config), "--out", str(out), "--workers", "2"]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=300,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        undamaged(out)
+
+
 def test_the_clock_really_jumps(tmp_path: Path) -> None:
     program = "import time; print(time.time(), time.time_ns() / 1e9)"
     seen = {
