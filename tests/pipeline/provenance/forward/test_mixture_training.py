@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.mixture_order import Part
+from pipeline.core.words import counted
 from pipeline.provenance.checkpoint_trace import trace_checkpoint
 from pipeline.provenance.exposure import trace_documents
 from pipeline.provenance.trace import read_elsewhere, trace_step
@@ -179,6 +180,6 @@ def test_the_command_names_the_other_data_sets(run: Run, mixed: Mixed, prep: Any
     asked = ("trace", run.directory, "--train", mixed.model_dir, "--step", step)
     shown = prep(*asked).out
     for name, count in training.read_elsewhere(dataset, step):
-        assert f"{count:,} rows of data set {name}: nothing is known of them here" in shown
+        assert f"{counted(count, 'row')} of data set {name}: nothing is known of them here" in shown
     spans = json.loads(prep(*asked, "--json").out)
     assert len(spans) == len(trace_step(run.directory, mixed.model_dir, step))
