@@ -11,6 +11,7 @@ from typing import BinaryIO
 import xxhash
 
 from pipeline.core.errors import InputError
+from pipeline.core.words import counted
 from pipeline.sources import arrow, jsonl, parquet, text, warc
 from pipeline.sources.formats import FORMATS, KNOWN, Format, format_of, is_text
 from pipeline.sources.hub import hub, is_hub_name
@@ -98,7 +99,7 @@ def find(
     files = [_input_file(name, f, shared, kind) for f in chosen.values()]
     empty = [p for p, listing in zip(patterns, listings, strict=True) if not listing.files]
     if empty or not files:
-        what = "nothing" if empty else f"{len(found)} files but none"
+        what = "nothing" if empty else f"{counted(len(found), 'file')} but none"
         where = shown(_located((empty or patterns)[0], base))
         text = any(is_text(file) for file in found)
         hint = (

@@ -53,7 +53,7 @@ def test_files_that_are_not_there(raw: Raw, tmp_path: Path, prep: Prep) -> None:
     gone = prep("dedup", raw.files[0], tmp_path / "x*.jsonl", "--out", out)
     assert gone.code == 3 and "x*.jsonl: found nothing that ends in .jsonl" in gone.err
     other = prep("dedup", raw.root / "README.md", "--out", out)
-    assert other.code == 3 and "found 1 files but none that ends in" in other.err
+    assert other.code == 3 and "found 1 file but none that ends in" in other.err
     inside = prep("dedup", raw.root, "--out", raw.root)
     assert inside.code == 3 and "all of it stands in the output directory" in inside.err
     assert prep("dedup", raw.root).code == 2 and prep("dedup").code == 2

@@ -220,5 +220,5 @@ def test_find(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found nothing that ends in"):
         files.find("x", "raw/*.csv", tmp_path)
     (tmp_path / "raw/sub/table.csv").write_bytes(b"")
-    with pytest.raises(InputError, match="found 1 files but none"):
+    with pytest.raises(InputError, match="found 1 file but none"):
         files.find("x", "raw/sub/*.csv", tmp_path)

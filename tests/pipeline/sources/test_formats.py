@@ -178,7 +178,7 @@ def test_format_over_the_name(tmp_path: Path, outcomes: Callable[..., Any]) -> N
 def test_plain_json_is_no_jsonl(tmp_path: Path, outcomes: Callable[..., Any]) -> None:
     """It may as well be one whole document; `format` says which."""
     (tmp_path / "a.json").write_bytes(jsonl(TEXTS))
-    with pytest.raises(InputError, match="found 1 files but none that ends in"):
+    with pytest.raises(InputError, match="found 1 file but none that ends in"):
         outcomes(tmp_path)
     assert outcomes(tmp_path, "jsonl") == TEXTS
 
