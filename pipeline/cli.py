@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -41,7 +41,9 @@ from pipeline.show_mixture import show_mixture
 from pipeline.terminal import duration
 from pipeline.terminal import readable_bytes as _bytes
 from pipeline.terminal import shown as _shown
-from pipeline.upkeep import Work
+
+if TYPE_CHECKING:
+    from pipeline.upkeep import Work
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -164,7 +166,7 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     return None
 
 
-def _show_work(work: Work) -> None:
+def _show_work(work: "Work") -> None:
     if work.stage:
         parts = [f"{work.stage}: {work.done:,} of {work.tasks:,} tasks done"]
         parts += [f"{work.reused:,} reused"] if work.reused else []
