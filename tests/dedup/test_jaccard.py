@@ -66,6 +66,12 @@ def test_a_full_table_grows() -> None:
     assert len(pair._keys) > 64
 
 
+def test_pairs_are_compared_by_64_bit_hashes() -> None:
+    pair = PairJaccard(WORDS)
+    assert similarity(pair, "a b c", "a b d") == 1 / 3
+    assert pair._keys.dtype == np.uint64
+
+
 def test_memory_is_bounded() -> None:
     pair = PairJaccard(slots=1 << 10)
     similarity(pair, "some words and more " * 4000, "other words " * 9000)

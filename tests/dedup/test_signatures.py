@@ -179,6 +179,11 @@ def test_memory_does_not_grow_with_the_text(preset: str | Preset) -> None:
     assert peaks[2] < peaks[1] + 100_000 and peaks[2] < 6_000_000
 
 
+def test_words_are_parted_by_white_space_alone() -> None:
+    assert dedup.shingles("東京都は日本の首都です。大阪は違います。京都も違います。", WORDS) == []
+    assert dedup.shingles("東京都は 日本の 首都です。", WORDS) != []
+
+
 def test_word_longer_than_a_batch() -> None:
     text = "one two " + "endless" * 30_000 + " four five"
     expected = by_datasketch(text, recipe(WORDS, "affine32", "sha1", 16, 1))
@@ -215,6 +220,11 @@ def test_slimpajama_exact_is_the_original_script() -> None:
         minhash.update(ngram.encode("utf8"))
     found = dedup.signatures([text], preset="slimpajama_exact")
     assert found[0].tolist() == minhash.hashvalues.tolist()
+
+
+def test_digests_are_64_bits_without_a_secret() -> None:
+    found = dedup.sketch_documents(["The quick brown fox"], "slimpajama").text_digest
+    assert (found.dtype, found.tolist()) == (np.uint64, [16948903719672169054])
 
 
 @given(st.lists(st.text(letters, max_size=60), min_size=1, max_size=20))

@@ -1,5 +1,6 @@
-"""Every statement under a heading "Limits" links to a test that fails when it stops being true.
+"""Every statement of the limits links to a test that fails when it stops being true.
 
+Limits are what is under a heading "Limits", and paragraphs and lists that begin with "Limits:".
 The form is that of docs/guarantees.md: `([`test_name`](../tests/…))`. Pages that are not tied yet
 are listed; a page leaves the list for good.
 """
@@ -11,22 +12,23 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNTIED = frozenset({
-    "convert_checkpoints.md", "cstorch.md", "dedup.md", "detectors.md", "device_streams.md",
-    "disclosure.md", "evaluation.md", "fingerprints.md", "hdf5.md", "models.md",
+    "convert.md", "convert_checkpoints.md", "cstorch.md",
+    "device_streams.md",
+    "disclosure.md", "evaluation.md", "fingerprints.md", "guarantees.md", "hdf5.md", "models.md",
     "observability.md", "optimizers.md", "performance_model.md", "plan.md", "policy.md",
     "provenance.md", "readers.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
-    "sweep.md", "takedown.md", "trace.md", "training.md",
+    "sweep.md", "takedown.md", "trace.md", "training.md", "transports.md",
 })  # fmt: skip
-SECTION = re.compile(r"^#+ Limits.*\n((?:(?!#).*\n?)*)", re.M)
+SECTION = re.compile(r"^(?:#+ Limits.*\n((?:(?!#).*\n?)*)|Limits:(.*(?:\n.+)*))", re.M)
+TABLE_HEAD = re.compile(r"^\|.*\n\| --.*\n", re.M)
 TEST = re.compile(r"\[`test_\w+`\]\(\.\./tests/[^)]+\.py\)")
 PAGES = sorted(path for path in DOCS.glob("*.md") if SECTION.search(path.read_text()))
 
 
 def untied(page: str) -> list[str]:
-    """The list items and paragraphs of its limits that name no test."""
-    parts = [
-        p for section in SECTION.findall(page) for p in re.split(r"\n\s*\n|\n(?=[-*] )", section)
-    ]
+    """The list items, rows of tables and paragraphs of its limits that name no test."""
+    sections = [TABLE_HEAD.sub("", "".join(found)) for found in SECTION.findall(page)]
+    parts = [p for section in sections for p in re.split(r"\n\s*\n|\n(?=[-*|] )", section)]
     return [part.strip() for part in parts if part.strip() and not TEST.search(part)]
 
 
@@ -52,8 +54,16 @@ def test_what_counts_as_tied() -> None:
         "## Limits",
         f"- One. {tied}\n- Two,\n  on two lines.",
         "Three.",
+        f"| a | b |\n| --- | --- |\n| Four. | {tied} |\n| Five. | |",
         "## B",
-        "- Four.",
+        "- Six.",
+        f"Limits: seven {tied}",
+        "Eight.",
+        f"Limits:\n- Nine. {tied}\n- Ten.",
+        "Eleven.",
+        "Limits: twelve,\non two lines.",
     ]
     page = "\n\n".join(parts) + "\n"
-    assert untied(page) == ["- Two,\n  on two lines.", "Three."]
+    assert untied(page) == [
+        "- Two,\n  on two lines.", "Three.", "| Five. | |", "- Ten.", "twelve,\non two lines.",
+    ]  # fmt: skip

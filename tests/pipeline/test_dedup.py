@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 import pipeline
-from pipeline.config import Config
+from pipeline.config import Config, DedupConfig
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.stages import components, join
 
@@ -131,6 +132,12 @@ def test_words(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit(options: Record, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare(tmp_path, varied(3), **options)
+
+
+def test_more_than_60_bands_are_refused() -> None:
+    assert DedupConfig(preset="custom", bands=60, rows=2).bands == 60
+    with pytest.raises(ValidationError, match="less than or equal to 60"):
+        DedupConfig(preset="custom", bands=61, rows=2)
 
 
 def test_alarm(tmp_path: Path, prep: Callable[..., Any]) -> None:

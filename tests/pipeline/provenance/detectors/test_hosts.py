@@ -60,5 +60,20 @@ def test_hosts_of_addresses(text: str, hosts: list[str]) -> None:
     assert [host for host, _ in addresses(text)] == hosts
 
 
+def test_two_labels_of_an_ending_are_guessed() -> None:
+    """A common second label before a country of two letters, and no list of public suffixes."""
+    assert (HOSTS.of("libgen.com.br"), HOSTS.of("libgen.web.za")) == ("any", None)
+
+
+def test_hosts_in_other_scripts_are_compared_as_they_are() -> None:
+    hosts = HostPatterns([("xn--bcher-kva.example", 1)])
+    assert [
+        hosts.of(normal_host(h) or "") for h in ("xn--bcher-kva.example", "bücher.example")
+    ] == [
+        1,
+        None,
+    ]
+
+
 def test_a_long_host_is_none() -> None:
     assert normal_host(".".join(["a" * 60] * 5)) is None

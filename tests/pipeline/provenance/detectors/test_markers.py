@@ -99,6 +99,8 @@ def test_mentions(make_batch: MakeBatch, text: str, family: str) -> None:
         "open libgen.py and libgen.so and link with -llibgen",
         "/index.php?md5=short",
         "B-OK. The 1lib and the singlelogin. page",
+        "Downloaded from B\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}bliotik",
+        "D o w n l o a d e d   f r o m   B i b l i o t i k",
         "",
     ],
 )
@@ -113,6 +115,24 @@ def test_a_mention_counts_its_places(make_batch: MakeBatch) -> None:
     assert json.loads(row["attributes"]) == {
         "form": "name", "list": "origins", "list_version": "1", "places": 4,
     }  # fmt: skip
+
+
+def test_a_marker_in_another_language_is_a_mention(make_batch: MakeBatch) -> None:
+    assert found_in(make_batch(["Heruntergeladen von Bibliotik"])) == [(0, "mention", "bibliotik")]
+
+
+def test_a_link_at_the_end_reads_like_a_download_marker(make_batch: MakeBatch) -> None:
+    text = "Links of ours\n" + LINES + "\nhttps://libgen.is"
+    assert found_in(make_batch([text])) == [(0, "download", "libgen")]
+
+
+def test_past_64_places_of_a_phrase_nothing_is_read(make_batch: MakeBatch) -> None:
+    texts = ["Bibliotik. " * n + LINES + "\nDownloaded from Bibliotik" for n in (63, 64)]
+    assert found_in(make_batch(texts)) == [
+        (0, "mention", "bibliotik"),
+        (0, "download", "bibliotik"),
+        (1, "mention", "bibliotik"),
+    ]
 
 
 def test_both_kinds_in_one_text(make_batch: MakeBatch) -> None:
