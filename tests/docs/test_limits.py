@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 UNTIED = frozenset({
     "convert.md", "convert_checkpoints.md", "cstorch.md",
     "device_streams.md",
-    "disclosure.md", "evaluation.md", "fingerprints.md", "guarantees.md", "hdf5.md", "models.md",
+    "evaluation.md", "guarantees.md", "hdf5.md", "models.md",
     "observability.md", "optimizers.md", "performance_model.md", "plan.md", "policy.md",
     "provenance.md", "readers.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
     "sweep.md", "takedown.md", "trace.md", "training.md", "transports.md",

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.provenance.disclosure.document_counts import read_documents
 from pipeline.provenance.disclosure.facts import Facts
 from pipeline.provenance.disclosure.read_run import open_run, read_facts
 
@@ -54,6 +55,19 @@ def test_decisions_and_flows(facts: Facts, rows: list[dict[str, Any]], rich_run:
     assert not by_rule["opt-out"].quotes
     assert sum(f.documents for f in facts.flows) == sum(bool(row["rule"]) for row in rows)
     assert dict(facts.screened) == dict(Counter(row["decision"] for row in rows if row["decision"]))
+
+
+def test_hosts_are_those_of_one_column(tmp_path: Path) -> None:
+    """Of the first such column, as they are: no list of public suffixes joins them."""
+    hosts = ["https://a.Example.co.uk/x", "b.example.co.uk", "", None]
+    table = pa.table({
+        **dict.fromkeys(("doc_key", "source", "path_id", "licence", "text_bytes", "state",
+                         "reason", "decision", "rule", "split", "tokens"), [""] * 4),
+        "meta_uri": ["https://c.example"] * 4, "meta_domain": hosts,
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "documents.parquet")
+    found = read_documents(tmp_path)["host"].to_pylist()
+    assert found == ["a.example.co.uk", "b.example.co.uk", None, None]
 
 
 def test_what_left(facts: Facts, rows: list[dict[str, Any]]) -> None:

@@ -109,6 +109,25 @@ def test_the_template_of_the_command(tmp_path: Path, app: typer.Typer) -> None:
     assert load_about(tmp_path / "about.yaml") == About()
 
 
+@pytest.mark.parametrize("command", ["clean", "dedup", "repack"])
+def test_runs_of_other_commands_are_disclosed(
+    command: str, small_run: Any, write_prose: Any, tmp_path: Path, prep: Any
+) -> None:
+    raw = tmp_path / "raw.jsonl"
+    raw.write_text("".join(json.dumps({"text": write_prose(n)}) + "\n" for n in range(20)))
+    of = small_run.directory if command == "repack" else raw
+    ended = prep(command, of, "--out", tmp_path / "run", "--workers", 0)
+    assert ended.code == 0, ended.err
+    found = disclose(tmp_path / "run", tmp_path / "out")
+    assert "audit.html" in {name for name, _ in found.files}
+
+
+def test_an_export_is_refused(small_run: Any, tmp_path: Path, prep: Any) -> None:
+    assert prep("export", small_run.directory, "--out", tmp_path / "text").code == 0
+    with pytest.raises(InputError, match="made by `prep export`; expected a run of `prep run`"):
+        disclose(tmp_path / "text", tmp_path / "out")
+
+
 def test_nothing_given(app: typer.Typer) -> None:
     done = CliRunner().invoke(app, ["disclose"])
     assert done.exit_code == 2

@@ -217,6 +217,42 @@ def test_salted_and_plain_works_mix(books: dict[str, str]) -> None:
     assert found == list(enumerate([*books, "text"]))
 
 
+LOST: dict[str, Callable[[list[str]], list[str]]] = {
+    "translated": lambda words: [f"t{sorted(set(words)).index(word)}" for word in words],
+    "in other words": lambda words: [w if n % 3 else f"other{n}" for n, w in enumerate(words)],
+    "30 words of it": lambda words: words[:30],
+    "letters inserted": lambda words: [f"{word[:1]}x{word[1:]}" for word in words],
+    "letters swapped": lambda words: [word.replace("a", "4").replace("o", "0") for word in words],
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_not_found(name: str, books: dict[str, str], index: Index) -> None:
+    words = books["work 1"].split()[5000:5600]
+    before, after = invented(100, 900), invented(101, 900)
+    whole, lost = (f"{before} {' '.join(some)} {after}" for some in (words, LOST[name](words)))
+    assert [row["row"] for row in rows_of([whole, lost], index)] == [0]
+
+
+def test_a_passage_that_unrelated_works_share_is_found_in_none() -> None:
+    shared = invented(9, 300)
+    texts = [f"{invented(20 + n, 3000)} {shared} {invented(30 + n, 3000)}" for n in (1, 2)]
+    document = f"{invented(50, 500)} {shared} {invented(51, 500)}"
+    assert len(rows_of([document], [("1", texts[0])])) == 1
+    assert rows_of([document], [(str(n), text) for n, text in enumerate(texts)]) == []
+
+
+def test_the_tier_of_whole_books_finds_no_passages() -> None:
+    texts = [invented(n, 60_000, 20_000) for n in range(2)]
+    index = build_index([(str(n), "whole_book", text) for n, text in enumerate(texts)])
+    words = texts[1].split()
+    starts = range(0, 56_000, 4_000)
+    short = [" ".join(words[at : at + 350]) for at in starts]
+    long = [" ".join(words[at : at + 3600]) for at in starts]
+    assert rows_of(short, index) == []
+    assert [row["row"] for row in rows_of(long, index)] == list(range(len(long)))
+
+
 def test_whole_books_are_found_sparsely() -> None:
     texts = [invented(n, 60_000, 20_000) for n in range(3)]
     index = build_index([(str(n), "whole_book", text) for n, text in enumerate(texts)])

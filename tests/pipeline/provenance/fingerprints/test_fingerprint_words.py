@@ -101,6 +101,7 @@ def test_spans_are_ascending_and_hold_letters(text: str) -> None:
         ("_emphasis_ here", "emphasis here"),
         ("“quoted” — dash", '"quoted" -- dash'),
         ("café", "cafe\u0301"),
+        ("ma má mà mả mã mạ", "ma ma ma ma ma ma"),
         ("mоdеl", "model"),  # Cyrillic о and е
         ("ⅷ", "VIII"),
         ("ｆｕｌｌ　ｗｉｄｔｈ", "full width"),

@@ -78,6 +78,15 @@ def test_kinship() -> None:
     assert kinship_of(gram_E[:0], work_E[:0], 2).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(("shared", "kin"), [(19, [0, 1]), (20, [0, 0])])
+def test_kin_share_a_tenth_of_the_smaller_work(shared: int, kin: list[int]) -> None:
+    rows = [(gram, work) for gram in range(shared) for work in (0, 1)]
+    rows += [(gram, 0) for gram in range(shared, 1000)]
+    rows += [(gram, 1) for gram in range(1000, 1200 - shared)]
+    gram_E, work_E = np.array(rows, np.int64).T.copy()
+    assert kinship_of(gram_E, work_E, 2).tolist() == kin
+
+
 def test_few_places_of_a_gram_are_kept(book: Book) -> None:
     index = build_index([("refrain", "excerpt", f"{book(1, 30)} " * 40)])
     times = np.unique(index.postings.hashes, return_counts=True)[1]
