@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 UNTIED = frozenset({
     "convert.md", "convert_checkpoints.md", "cstorch.md",
     "device_streams.md",
-    "evaluation.md", "guarantees.md", "hdf5.md", "models.md",
-    "observability.md", "optimizers.md", "performance_model.md", "plan.md", "policy.md",
+    "evaluation.md", "guarantees.md", "models.md",
+    "observability.md", "optimizers.md", "performance_model.md",
     "provenance.md", "readers.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
     "sweep.md", "takedown.md", "trace.md", "training.md", "transports.md",
 })  # fmt: skip

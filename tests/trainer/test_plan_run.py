@@ -97,6 +97,25 @@ def test_over_training_costs_what_equation_4_says():
     assert laws.loss_at(loss["compute_optimal_flops"]) == pytest.approx(loss["predicted"])
 
 
+def test_a_loss_outside_of_its_law_has_a_note(trainer):
+    def notes(*words):
+        return "\n".join(as_json(*words)["notes"])
+
+    fitted, other = "was fitted on 2.6e+18 to 2.3e+22 FLOPs only", "another architecture or vocab"
+    assert fitted in notes("--flops", "1e18") and fitted in notes("--flops", "1e23")
+    assert notes("--flops", "1e19") == ""
+    assert other in notes("--params", str(trainer.params))
+
+
+def test_the_law_knows_no_mup():
+    plain, mup = (as_json("--params-count", "256M", *more)["loss"] for more in ((), ("--mup",)))
+    assert plain == mup
+
+
+def test_below_20_tokens_per_parameter_equation_4_is_mirrored():
+    assert laws.degradation(20 / 3) == pytest.approx(laws.degradation(20 * 3))
+
+
 def test_simulated_days_add_up_over_the_ramp():
     cluster = as_json("--params-count", "13B", "--num_csx", "12")["cluster"]
     first, then = (predict(SHAPES["13B"], batch, 12) for batch in (720, 1080))

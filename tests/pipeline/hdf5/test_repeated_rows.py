@@ -84,6 +84,17 @@ def test_all_rows_of_one_file_repeated_in_another(
     assert copied(report) == {"examples_3_0.h5": "all of its rows are in examples_0_0.h5"}
 
 
+def test_a_row_that_differs_in_one_token_is_another_row(
+    rows: Array, model_zoo: Any, tmp_path: Path
+) -> None:
+    near = rows[:100].copy()
+    near[:, 0, 5] = np.where(near[:, 0, 5] == 1, 2, 1)
+    near[:, 2, 4] = near[:, 0, 5]
+    model_zoo(tmp_path, rows[:100], near)
+    report = check_directory(params(tmp_path, 200))
+    assert copied(report) == {} and report.notes == []
+
+
 def test_one_row_that_is_in_another_file_is_natural(
     rows: Array, model_zoo: Any, tmp_path: Path
 ) -> None:
