@@ -16,7 +16,7 @@ UNTIED = frozenset({
     "device_streams.md",
     "evaluation.md", "guarantees.md", "models.md",
     "observability.md", "optimizers.md", "performance_model.md",
-    "provenance.md", "readers.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
+    "provenance.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
     "sweep.md", "takedown.md", "trace.md", "training.md", "transports.md",
 })  # fmt: skip
 SECTION = re.compile(r"^(?:#+ Limits.*\n((?:(?!#).*\n?)*)|Limits:(.*(?:\n.+)*))", re.M)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -181,3 +182,30 @@ class TestSavedDatasets:
         (tmp_path / "ds/state.json").write_bytes(b"{")
         with pytest.raises(InputError, match=r"state\.json: cannot read"):
             outcomes(tmp_path / "ds")
+
+
+CUT_WHILE_IT_IS_READ = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from pathlib import Path
+from pipeline.sources import files
+from pipeline.sources.rules import RecordRules
+(found,), _ = files.find("in", sys.argv[1], Path(), None)
+reader = files.HashingReader(found.location)
+records = files.read(found, reader, RecordRules(text_key="text", max_document_bytes=1 << 20,
+                                                sources=None))
+print(next(records).text[:4], flush=True)
+os.truncate(sys.argv[1], 0)
+for _ in records:
+    pass
+print("survived")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a map of a cut file does")
+def test_a_file_that_is_cut_while_it_is_mapped_ends_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    write(path, pa.table({"text": [f"{n:04d}" * 1000 for n in range(100)]}), stream=False)
+    command = [sys.executable, "-c", CUT_WHILE_IT_IS_READ, str(path), str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "0000\n")

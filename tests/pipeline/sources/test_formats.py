@@ -144,6 +144,18 @@ def test_zero_bytes_after_an_xz_stream() -> None:
     assert b"".join(decompressed(Path("shard"), io.BytesIO(packed), "xz")) == b"one\ntwo\n"
 
 
+@pytest.mark.parametrize(("exponent", "is_read"), [(17, True), (18, False)])
+def test_zstd_window_above_the_limit(exponent: int, is_read: bool) -> None:
+    """A frame whose header asks for 2 ** (10 + exponent) bytes, with one raw block of 5."""
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0, exponent << 3, 5 << 3 | 1, 0, 0]) + b"text\n"
+    unpacked = decompressed(Path("shard"), io.BytesIO(frame), "zst")
+    if is_read:
+        assert b"".join(unpacked) == b"text\n"
+    else:
+        with pytest.raises(InputError):
+            list(unpacked)
+
+
 def test_xz_dictionary_above_the_limit() -> None:
     """A header that asks for 1.5 GiB is refused, not served."""
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1536 << 20, "mode": lzma.MODE_FAST,

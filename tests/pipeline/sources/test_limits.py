@@ -134,3 +134,20 @@ def test_dictionary_bomb(tmp_path: Path) -> None:
     error, memory = explode(path)
     assert "more than read.max_ratio allows" in error
     assert memory < 1500
+
+
+@needs_linux
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_page_and_a_batch_are_allocated_as_declared(name: str, tmp_path: Path) -> None:
+    """Before any limit can look at what is in it: 100 MB from some kilobytes."""
+    path = tmp_path / name
+    table = pa.table({"text": ["x" * 100_000_000]})
+    if name == "a.parquet":
+        pq.write_table(table, path, compression="zstd", use_dictionary=False)
+    else:
+        with pa.ipc.new_file(
+            str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+        ) as writer:
+            writer.write_table(table)
+    assert path.stat().st_size < 100_000
+    assert explode(path)[1] > 95
