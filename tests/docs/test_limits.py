@@ -16,8 +16,8 @@ UNTIED = frozenset({
     "device_streams.md",
     "evaluation.md", "guarantees.md", "models.md",
     "observability.md", "optimizers.md", "performance_model.md",
-    "provenance.md", "registry.md", "scaling.md", "sparsity.md", "stability.md",
-    "sweep.md", "takedown.md", "trace.md", "training.md", "transports.md",
+    "scaling.md", "sparsity.md", "stability.md",
+    "sweep.md", "training.md", "transports.md",
 })  # fmt: skip
 SECTION = re.compile(r"^(?:#+ Limits.*\n((?:(?!#).*\n?)*)|Limits:(.*(?:\n.+)*))", re.M)
 TABLE_HEAD = re.compile(r"^\|.*\n\| --.*\n", re.M)

@@ -50,6 +50,19 @@ def test_nothing_is_left(copied: Path, tmp_path: Path) -> None:
     assert not list((copied / "hdf5").glob("*/examples_*.h5.tmp*"))
 
 
+def test_meta_of_a_record_stays(copied: Path, tmp_path: Path) -> None:
+    def metas() -> dict[bytes, str]:
+        tables = [pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+                  for path in sorted((copied / "documents").glob("*.arrow"))]  # fmt: skip
+        rows = [row for table in tables for row in table.to_pylist()]
+        return {row["doc_key"]: row["meta"] for row in rows}
+
+    before, (key,) = metas(), keys_of(copied, "kept")
+    apply(planned(copied, tmp_path, documents=[key]), SIGNED)
+    assert text_of(copied, key) == ""
+    assert metas() == before and len(before[bytes.fromhex(key)]) > 2
+
+
 @pytest.mark.parametrize("form", ["sample", "vsl", "corpus"])
 def test_only_their_tokens_change(
     small_run: Any, tmp_path: Path, form: str, write_prose: Callable[..., str]

@@ -11,12 +11,14 @@ import pytest
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_step
 from pipeline.hdf5.read import open_dataset
+from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
 from pipeline.takedown.plan import make_plan
 from pipeline.takedown.run_tables import open_run
 
 from .conftest import (
     CLAIM,
+    SIGNED,
     ends,
     keys_of,
     owners_of,
@@ -100,6 +102,33 @@ def test_a_plan_changes_nothing_and_counts_tokens(small_run: Any, tmp_path: Path
     stores = {copy.store for copy in plan.copies}
     assert {"documents", "tokens", "shuffle", "stream", "rows"} <= stores
     assert {"raw shard", "backups"} == {copy.what for copy in plan.outside}
+
+
+def test_what_is_out_of_reach_is_named_and_left_as_it_is(
+    small_run: Any, copied: Path, tmp_path: Path
+) -> None:
+    model, export = tmp_path / "model", tmp_path / "text"
+    record = {"seed": 3, "batch_size_schedule": [[1, 8]], "datasets": [
+        {"from_step": 1, "dataset_hash": open_dataset(copied / "hdf5/train").dataset_hash}
+    ]}  # fmt: skip
+    for path, data in (("run.json", json.dumps(record)), ("checkpoints/step_0000010/manifest.json",
+                       "{}"), ("checkpoints/step_0000010/weights", "learned")):  # fmt: skip
+        (model / path).parent.mkdir(parents=True, exist_ok=True)
+        (model / path).write_text(data)
+    export.mkdir()
+    (export / "a.jsonl").write_text("exported")
+    claim = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 1)))
+    plan = make_plan(open_run(copied), claim, (model,), (export,))
+    assert {left.what for left in plan.outside} == {"raw shard", "weights", "export", "backups"}
+    unknown = next(left.instruction for left in plan.outside if left.what == "backups")
+    for words in ("not known here", "snapshots", "exports", "runs packed anew", "other runs"):
+        assert words in unknown
+    others = [
+        p for top in (model, export, small_run.corpus.root) for p in top.rglob("*") if p.is_file()
+    ]
+    before = {path: path.read_bytes() for path in others}
+    apply(plan, SIGNED)
+    assert {path: path.read_bytes() for path in others} == before
 
 
 def test_steps_of_a_training_run(small_run: Any, tmp_path: Path) -> None:

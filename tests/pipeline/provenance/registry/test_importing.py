@@ -105,6 +105,9 @@ def test_refused_lines_are_all_told(write: Write, bring: Bring, tmp_path: Path) 
         (b"title,author\n", "none of its lines is a work"),
         (b"title,author\nSalt,B\xe4r\n", "list.csv:2: not UTF-8 text (byte 19)"),
         (b"title,author\nSa\0lt,Bell\n", "list.csv:2: holds a zero byte"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "list.csv:2: not UTF-8 text"),
+        (b"PK\x03\x04\x14\0\x06\0 a spreadsheet", "list.csv:1: holds a zero byte"),
+        (b"00714cam a2200205 a 4500001\x1e\x1d", "expected a header row with a column 'title'"),
         (b"ARROW1\0\0 damaged", "not an Arrow file of sketches"),
     ],
 )
@@ -226,6 +229,7 @@ def test_another_text_is_a_conflict(write: Write, bring: Bring, tmp_path: Path) 
     assert bring(claims, listed, replacing=True).fresh
     ((_, _, text),) = load_registry(claims).references()
     assert isinstance(text, str) and text.startswith("Revised.")
+    assert len(list((claims / "texts").iterdir())) == 2, "the text that version 1 names is kept"
 
 
 def test_damage_is_found(works_csv: Path, write: Write, bring: Bring, tmp_path: Path) -> None:

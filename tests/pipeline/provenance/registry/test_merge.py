@@ -54,6 +54,8 @@ APART = {
     "titles": ({"title_raw": "The Tin Orchard"}, {"title_raw": "Salt"}),
     "subtitles": ({"title_raw": "Poems: first"}, {"title_raw": "Poems: second"}),
     "authors": ({"authors": "Ida Marsh"}, {"authors": "Otto Bell"}),
+    "first name cut short": ({"authors": "Ida Marsh"}, {"authors": "I. Marsh"}),
+    "transliterations": ({"authors": "Lev Tolstoy"}, {"authors": "Leo Tolstoi"}),
     "numbers": ({"reg_no": TX}, {"reg_no": OTHER_TX}),
     "numbers, one ISBN": ({"reg_no": TX, "isbn13": ISBN}, {"reg_no": OTHER_TX, "isbn13": ISBN}),
     "title and authors, one ISBN": (
@@ -73,6 +75,19 @@ def test_two_works(how: str) -> None:
         kept = f"{ISBN} with work {works[0].work_id}"
         assert conflicts == [Conflict("list.csv:2", works[1].work_id, "isbn13", kept, ISBN)]
         assert (works[0].isbn13, works[1].isbn13) == ((ISBN,), ())
+
+
+def test_a_number_joins_a_name_and_a_pseudonym() -> None:
+    works, conflicts = merged(
+        line("The Tin Orchard", reg_no=TX), line("The Tin Orchard", reg_no=TX, authors="A. Quill")
+    )
+    assert len(works) == 1
+    assert [c.field for c in conflicts] == ["authors"]
+
+
+def test_authors_are_compared_without_accents() -> None:
+    names = ("Zoë Brontë", "Zoe Bronte")
+    assert len(merged(*(line("The Tin Orchard", authors=name) for name in names))[0]) == 1
 
 
 def test_a_line_adds_what_was_unknown() -> None:

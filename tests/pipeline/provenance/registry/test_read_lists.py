@@ -135,6 +135,15 @@ def test_lines_that_are_refused(cells: dict[str, str], why: str) -> None:
     assert why in str(caught.value)
 
 
+def test_of_two_registration_numbers_one_is_left_out() -> None:
+    cells = {"title_raw": "Salt", "reg_no": "TX 3-111-222; TX 3-111-333"}
+    found = work_of(Entry("list.csv:2", cells), {})
+    assert found.work.reg_no == "TX0003111222"
+    assert [r.text for r in found.remarks] == [
+        "reg_no: TX0003111222 is taken, TX0003111333 left out"
+    ]
+
+
 def test_values_that_are_left_out() -> None:
     cells = {
         "title_raw": "Salt", "isbn13": "0306406153, 9780306406157", "reg_no": "A 123",
