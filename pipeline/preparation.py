@@ -323,8 +323,9 @@ def _run_stages(
             if stage.name in ("pieces", "clean"):
                 noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
                 hashes.remember([(name, path, digest) for name, path, _, digest in noted])
-            for note in unlabelled(config, manifest):
-                progress.note(note)
+            if stage.name == "clean":
+                for note in unlabelled(config, manifest):
+                    progress.note(note)
             return manifest
 
         stages = story.tell(prepared, run_stage, hashes.unchanged)
