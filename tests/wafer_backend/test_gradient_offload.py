@@ -82,6 +82,17 @@ def test_gradients_arrive_whole_and_in_their_order(
     )
 
 
+def test_no_more_gradients_wait_than_a_ring_holds():
+    received, stream = Received(), Slow(1)
+    offload = GradientOffload(received, RingBuffer(stream, 2048, own_storages=False))
+    for sent in range(1, 21):
+        offload.send(0, str(sent), torch.ones(128))
+        assert sent - len(received.arrived) <= 2048 / 512
+    offload.flush()
+    stream.close()
+    assert len(received.arrived) == 20
+
+
 def test_a_sparse_gradient_arrives_in_its_turn():
     received, stream = Received(), Slow(1)
     offload = GradientOffload(received, RingBuffer(stream, 4096, own_storages=False))

@@ -45,6 +45,12 @@ def test_the_most_samples_that_fit(memory: int, size: int, target: str):
     assert made.micro_batch_size == size
 
 
+def test_weights_copied_ahead_are_not_counted():
+    made = compiled(Known, CONFIG, wafer_memory=24_800 + WEIGHTS, prefetch_bytes=100_000)
+    made(torch.ones(40, 1000))
+    assert made.micro_batch_size == 3
+
+
 def test_evaluation_does_not_decide():
     made = compiled(Known, CONFIG)
     made.module.eval()

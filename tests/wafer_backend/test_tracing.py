@@ -87,6 +87,17 @@ def test_a_traced_step_passes_values_through_each_time(said, say):
     assert cstorch.compile_step is cstorch.trace
 
 
+def test_a_traced_function_is_plain_python():
+    """No graph of the first step is kept: branches see the numbers of their own step."""
+
+    @cstorch.trace
+    def step(x):
+        return "large" if x.item() > 1 else "small"
+
+    found = [step(torch.tensor(float(number))) for number in Executor(3)]
+    assert found == ["small", "large", "large"]
+
+
 def test_without_an_executor_a_step_ends_with_its_outermost_function(said, say):
     @cstorch.trace
     def inner():

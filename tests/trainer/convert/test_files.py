@@ -148,6 +148,29 @@ def test_a_mdl_file_stores_tied_weights_once(trained, tmp_path: Path):
     assert model["model.lm_head.weight"] is model["model.embedding_layer.word_embeddings.weight"]
 
 
+@pytest.mark.parametrize("target", ["hf", "mdl"])
+def test_weights_alone_are_converted(target: str, tmp_path: Path):
+    """Neither the optimizer's state nor how far the data was read."""
+    model, config = make()
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    optimizer = {f"{name}.exp_avg": torch.ones_like(w) for name, w in weights.items()}
+    state = {"model": config.model_dump(mode="json"), "samples": 12}
+    for name, tensors in (("with", optimizer), ("without", {})):
+        path = checkpoint.save(
+            tmp_path / name / "ours", 7, checkpoint.Tensors(weights, tensors), state
+        )
+        convert(path, "wafermill", target, tmp_path / name / "out")
+    made = {
+        name: {
+            p.name: p.read_bytes()
+            for p in (tmp_path / name / "out").iterdir()
+            if p.name != "conversion.json"
+        }
+        for name in ("with", "without")
+    }
+    assert made["with"] == made["without"]
+
+
 def test_an_import_can_be_evaluated_and_tuned(trainer, make_rows, tmp_path: Path):
     """`train` computes the loss of converted weights, and begins a new run with them."""
     model, config = make(hidden_size=16, num_hidden_layers=1, num_heads=2, filter_size=32)

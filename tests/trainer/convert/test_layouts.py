@@ -291,3 +291,10 @@ def test_rotary_embeddings_that_are_stretched_are_refused():
         from_hf(tensors, stretched)
     older = {key: value for key, value in hf_config.items() if key != "rope_parameters"}
     assert from_hf(tensors, older)[1].rope_theta == 10000.0
+
+
+def test_sliding_windows_are_refused():
+    model, config = make("llama")
+    tensors, hf_config = to_hf(state_of(model), config)
+    with pytest.raises(ConfigError, match="sliding_window is 64"):
+        from_hf(tensors, {**hf_config, "sliding_window": 64})
