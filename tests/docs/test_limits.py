@@ -12,7 +12,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNTIED = frozenset({
-    "convert.md", "evaluation.md", "guarantees.md", "models.md", "observability.md", "optimizers.md", "performance_model.md", "scaling.md", "sparsity.md", "stability.md", "sweep.md", "training.md", "transports.md",
+    "convert.md", "evaluation.md", "guarantees.md", "transports.md",
 })  # fmt: skip
 SECTION = re.compile(r"^(?:#+ Limits.*\n((?:(?!#).*\n?)*)|Limits:(.*(?:\n.+)*))", re.M)
 TABLE_HEAD = re.compile(r"^\|.*\n\| --.*\n", re.M)

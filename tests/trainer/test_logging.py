@@ -57,6 +57,17 @@ def test_remaining_times_are_of_samples_at_the_rate_so_far(trainer):
     assert any(line.startswith("Processed 63 training") for line in trainer.said)
 
 
+def test_remaining_times_are_of_steps_alone(trainer):
+    """The rate that they are counted with knows no evaluation and no checkpoint."""
+    params = trainer.configure(runconfig={"eval_frequency": 2, "checkpoint_steps": 2})
+    trainer.train("out", params=params, mode="train_and_eval")
+    assert len((trainer.root / "out" / "eval.jsonl").read_text().splitlines()) == 3
+    seconds = [7 / line["samples_per_second"] for line in trainer.metrics("out")]
+    said = [float(rate) for line in trainer.said for rate in re.findall(r"GlobalRate=(\S+)", line)]
+    expected = [7 * step / sum(seconds[:step]) for step in range(1, 7)]
+    assert said == pytest.approx(expected, abs=0.006)
+
+
 def test_the_latest_log_holds_all_lines_of_the_last_start(trainer):
     trainer.train("out", num_steps=4)
     first = list(trainer.said)

@@ -1,5 +1,6 @@
 """Section `sparsity` in a run: masks in weights, checkpoints and exports; resumed to the bit."""
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
 from trainer import checkpoint, plan
+from trainer.cli import app
 from trainer.config import load_params
 from trainer.convert.job import Request as Conversion
 from trainer.convert.job import convert
@@ -190,6 +193,17 @@ def test_the_plan_says_what_is_simulated(trainer):
     assert lines[0].startswith("sparsity: rigl, 75.0% of 1 matrices at step 0 (blocks.*.attention")
     assert all("FLOPs, memory and times are those of dense weights" in line for line in lines)
     assert any(line.startswith("simulated speed-up: at most") for line in said)
+
+
+def test_a_predicted_loss_is_that_of_dense_weights(trainer):
+    found = []
+    for params in (sparse(trainer, GROUPS), trainer.configure("dense.yaml")):
+        ended = CliRunner().invoke(app, ["plan", "--params", str(params), "--json"])
+        assert ended.exit_code == 0, ended.output
+        found.append(json.loads(ended.output))
+    pruned, dense = found
+    assert pruned["loss"] == dense["loss"] and pruned["compute"] == dense["compute"]
+    assert any("law of the loss is one of dense models" in note for note in pruned["notes"])
 
 
 def test_the_simulated_bound_is_that_of_the_backend():

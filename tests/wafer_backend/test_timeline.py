@@ -25,7 +25,7 @@ from tests.wafer_backend.modules import (
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
 from wafer_backend.module_times import ModuleTimes
-from wafer_backend.timeline import Timeline
+from wafer_backend.timeline import Timeline, clock_of
 
 CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
 ROLES = ["coordinator", "MemoryX", "SwarmX", "wafer 0", "wafer 1", "activation worker"]
@@ -275,3 +275,40 @@ def test_evaluation() -> None:
         made(tokens(1, 8))
     assert "evaluation" in {span.name for span in timeline.spans}
     assert modules.rows() == []
+
+
+# What counts.
+
+
+def test_a_clock_of_a_gpu_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    clock = clock_of(torch.device("cuda", 1))
+    assert clock() <= clock()
+    assert waited == [torch.device("cuda", 1)] * 2
+    clock_of(torch.device("cpu"))()
+    assert len(waited) == 2
+
+
+@pytest.mark.parametrize("target", ["CSX", "CPU"])
+@pytest.mark.parametrize("activations", ["keep", "evict"])
+def test_resident_targets_count_activations_when_they_evict_them(
+    target: Any, activations: Any
+) -> None:
+    made = compiled(GPT2, BackendConfig(target, 2, seed=3, activations=activations))
+    timeline, _ = observe(made)
+    counted = timeline.resident["wafer 0"]["activations"] > 0
+    assert counted == (target == "CSX" or activations == "evict")
+
+
+def test_the_probe_for_a_micro_batch_is_before_the_first_step() -> None:
+    """It takes weights, and leaves no other span."""
+    made = compiled(GPT2, BackendConfig("CSX", None, min_leaves=4))
+    timeline = Timeline()
+    with made.profile(timeline):
+        made.train_step(tokens(1, 8), step=1, learning_rate=0.0)
+    (first,) = [s for s in timeline.spans if (s.role, s.kind) == ("coordinator", "step")]
+    early = [s for s in timeline.spans if s.start < first.start]
+    assert {(s.role, s.kind) for s in early} == {("MemoryX", "stream")}
+    assert {s.name for s in early} == set(made.memoryx.parameters)
+    assert max(s.end for s in early) < first.start

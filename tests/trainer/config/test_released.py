@@ -192,6 +192,8 @@ def test_starcoder_in_the_trainer_form():
         ("gpt2_r2_1", "model", "embedding_layer_norm", True, "true is not supported"),
         ("gpt2_r2_1", "model", "norm_type", "biasless-layernorm", "expected 'layernorm' or 'rmsn"),
         ("gpt2_r2_1", "model", "scale_by_layer_index", True, "true is not supported"),
+        ("gpt2_r2_1", "model", "moe", {"num_experts": 8}, "{'num_experts': 8} is not supported"),
+        ("btlm_r2_1", "model", "alibi_trainable_slopes", True, "true is not supported"),
         ("gpt2_r2_1", "model", "lora_params", {"r": 16}, "lora_params: {'r': 16} is not supported"),
         ("gpt2_r2_1", "optimizer", "disable_lr_steps_reset", True, "true is not supported"),
         ("gpt2_r2_1", "optimizer", "loss_scaling_factor", 8.0, "8.0 is for float16 only"),

@@ -7,6 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trainer.model.conftest import tiny_config
+from trainer.model import GPT, decoder
+from trainer.model.attention import additive_mask
 from trainer.model.positions import alibi_bias, alibi_slopes, rotate, rotation, sinusoids
 
 
@@ -109,3 +112,29 @@ def test_sinusoids_have_wavelengths_from_1_to_10000(width):
             assert float(at[2 * i]) == pytest.approx(math.sin(p * frequency), abs=1e-5)
             assert float(at[2 * i + 1]) == pytest.approx(math.cos(p * frequency), abs=1e-5)
         assert at[2 * pairs :].tolist() == [0.0] * (width % 2)
+
+
+def test_alibi_has_a_bias_of_every_head_and_packed_row():
+    x_BSD = torch.zeros(3, 16, 8)
+    span_BS = torch.zeros(3, 16, dtype=torch.int64)
+    for span, rows in ((None, 1), (span_BS, 3)):
+        bias = additive_mask(x_BSD, span, alibi_heads=4)
+        assert (tuple(bias.shape), bias.dtype) == ((rows, 4, 16, 16), torch.float32)
+
+
+def test_alibi_is_rounded_in_half_precision(monkeypatch):
+    """Slopes of 16 heads are no numbers of bfloat16: rounding them before changes no bit there."""
+    alibi = {"position_embedding_type": "alibi", "num_heads": 16, "hidden_size": 32}
+    model = GPT(tiny_config(**alibi), seed=1).eval()
+    ids = torch.arange(16)[None]
+
+    def logits(half: bool):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return model.logits(ids)
+
+    before = logits(True), logits(False)
+    monkeypatch.setattr(
+        decoder, "additive_mask", lambda *of: additive_mask(*of).to(torch.bfloat16).float()
+    )
+    assert torch.equal(before[0], logits(True))
+    assert not torch.equal(before[1], logits(False))

@@ -255,3 +255,16 @@ def test_defaults(name: str, expected: dict[str, Any]) -> None:
 def test_adafactor_names_what_it_cannot(option: dict[str, Any]) -> None:
     with pytest.raises(BackendConfigError, match=f"{next(iter(option))}=.* is not supported"):
         optim.Adafactor(parameters(), **option)
+
+
+def test_the_rate_of_adafactor_is_at_most_one_over_the_root_of_the_step() -> None:
+    found = []
+    for lr in (1.0, 5.0):
+        weights = parameters()
+        optimizer = optim.Adafactor(weights, lr=lr)
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = torch.ones_like(weight)
+            optimizer.step()
+        found.append([weight.detach() for weight in weights])
+    assert all(map(torch.equal, *found))

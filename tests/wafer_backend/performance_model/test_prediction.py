@@ -112,6 +112,14 @@ def test_the_law_where_the_stream_hides():
     assert found.seconds_per_step == pytest.approx(expected, rel=1e-12)
 
 
+def test_activations_that_do_not_fit_cost_nothing():
+    """Of 13B 40 sequences fit; one of 400 more takes as long as one of 20 more."""
+    found = {m: predict(SHAPES["13B"], m, 1, m) for m in (20, 40, 400, 800)}
+    assert found[40].wafer_bytes < 40e9 < found[400].wafer_bytes
+    seconds = {m: of.seconds_per_step for m, of in found.items()}
+    assert (seconds[800] - seconds[400]) / 400 == pytest.approx((seconds[40] - seconds[20]) / 20)
+
+
 def test_each_bottleneck_can_be_met():
     tiny = GPTShape(1, 64, 1, 256, 50_000, 8)
     quick = Calibration(fixed_sequences=0.0, reduction=0.0, efficiency=1.0)

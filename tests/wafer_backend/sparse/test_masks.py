@@ -58,6 +58,15 @@ def test_the_dense_gradient_adds_up_until_gradients_are_cleared():
     assert masks.dense_gradient(parameter) is None
 
 
+def test_the_dense_gradient_is_not_clipped_by_value():
+    parameter = sparse_parameter()
+    masks.want_dense(parameter, True)
+    parameter.grad = masks.mask_gradient(parameter, torch.full((3,), 5.0))
+    torch.nn.utils.clip_grad_value_([parameter], 1.0)
+    assert parameter.grad.tolist() == [1, 0, 1]
+    assert masks.dense_gradient(parameter).tolist() == [5, 5, 5]
+
+
 def test_masks_go_with_their_parameters():
     before = len(masks._entries)
     parameter = sparse_parameter()

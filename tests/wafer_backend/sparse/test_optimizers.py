@@ -146,3 +146,10 @@ def test_the_speed_up_is_an_ideal_bound_and_says_so():
     assert simulated_speedup(tied).ratio == pytest.approx((2 * 192 + 132) / (192 + 132))
     with pytest.raises(BackendConfigError, match="no weight"):
         simulated_speedup(nn.LayerNorm(3))
+
+
+@pytest.mark.parametrize(
+    "name", ["SparsityWrapperOptimizer", "configure_sparsity_wrapper", "hook_module"]
+)
+def test_names_of_the_older_package_that_are_missing(name):
+    assert not hasattr(sparse, name)

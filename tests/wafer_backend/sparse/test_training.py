@@ -144,10 +144,12 @@ def test_state_that_must_be_dense_is_left_alone():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.state[model.fc1.weight] = {"a": torch.ones(16, 12), "b": torch.ones(16, 12)}
     optimizer.state[model.fc1.weight]["b"].requires_dense = True
+    optimizer.state[model.fc1.weight]["of rows"] = torch.ones(16)
     sparsity(optimizer)
     state = optimizer.state[model.fc1.weight]
     assert state["a"].sum() == 96
     assert state["b"].sum() == 192
+    assert state["of rows"].sum() == 16
 
 
 def test_weights_of_a_cs2_are_imported():
