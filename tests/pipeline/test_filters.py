@@ -16,11 +16,16 @@ from pipeline.filters.rules import RULES
 from pipeline.verify import verify
 
 Prep = Callable[..., Any]
-OVERRIDES = (
-    "filters.gopher={min_words: 100, stop_words: [river, stone, ocean, paper, silver]}",
-    "filters.gopher_repetition=true",
-    "filters.c4={curly_bracket: true, min_sentences: 0, min_terminal_lines: 0, bad_words: bad.txt}",
-)
+
+
+def overrides(root: Path) -> tuple[str, ...]:
+    """With the words of bad.txt in `root`."""
+    bad = f"bad_words: {root / 'bad.txt'}"
+    return (
+        "filters.gopher={min_words: 100, stop_words: [river, stone, ocean, paper, silver]}",
+        "filters.gopher_repetition=true",
+        f"filters.c4={{curly_bracket: true, min_sentences: 0, min_terminal_lines: 0, {bad}}}",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def filtered(make_corpus: Callable[..., Any], write_prose: Callable[..., str],
     lines = [json.dumps({"text": text, "meta": {"url": name}}) + "\n" for name, text in records]
     (corpus.root / "raw/web/z.jsonl").write_text("".join(lines))
     out = corpus.root / "run"
-    pipeline.run(corpus.config, out, 0, overrides=OVERRIDES)
+    pipeline.run(corpus.config, out, 0, overrides=overrides(corpus.root))
     return out
 
 
@@ -131,10 +136,10 @@ def test_one_source_only(filtered: Path, prep: Prep) -> None:
 def test_changed_rules(filtered: Path, tmp_path: Path) -> None:
     other = tmp_path / "run"
     shutil.copytree(filtered, other)
-    config = filtered.parent / "tiny.yaml"
-    again = pipeline.run(config, other, 0, overrides=OVERRIDES)
+    config, mine = filtered.parent / "tiny.yaml", overrides(filtered.parent)
+    again = pipeline.run(config, other, 0, overrides=mine)
     assert len(again.reused) == len(again.stages)
-    changed = pipeline.run(config, other, 0, overrides=(*OVERRIDES, "filters.action=report"))
+    changed = pipeline.run(config, other, 0, overrides=(*mine, "filters.action=report"))
     assert {"clean", "screen", "bands"} <= set(changed.reused)
     assert "filters" not in changed.reused
     assert rows(other, "evidence.parquet") == rows(filtered, "evidence.parquet")

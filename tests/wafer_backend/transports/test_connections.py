@@ -33,9 +33,14 @@ HOSTS = {"LOCAL_WORLD_SIZE": "1", "WAFERMILL_INTERFACE": "lo", "WAFERMILL_SECRET
 
 
 def listening(pid: int) -> list[tuple[str, int]]:
-    """(address, port) of every TCP socket that a process listens on, by /proc/net."""
-    every = psutil.Process(pid).net_connections("tcp")
-    return [tuple(found.laddr) for found in every if found.status == psutil.CONN_LISTEN]
+    """(address, port) of every TCP socket that a process listens on, by /proc/net; not those that
+    a fork has from this process, where other tests may have left a Dask cluster."""
+    ours, theirs = (
+        {tuple(s.laddr) for s in psutil.Process(one).net_connections("tcp")
+         if s.status == psutil.CONN_LISTEN}
+        for one in (os.getpid(), pid)
+    )  # fmt: skip
+    return sorted(theirs - ours)
 
 
 @pytest.fixture
