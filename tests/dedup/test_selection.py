@@ -104,6 +104,10 @@ def accepted(case: Case, bits: int, estimate: float, exact: float) -> bool:
     return estimate >= rules.reject_below and exact >= rules.threshold
 
 
+def test_the_margin_is_4_5_standard_deviations() -> None:
+    assert Rules("exact", 0.5, 100).reject_below == 0.5 - 4.5 * 0.05
+
+
 @given(cases())
 def test_select_equals_brute_force(case: Case) -> None:
     found = case.run()

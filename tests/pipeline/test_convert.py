@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.convert import documents
 from pipeline.convert.pack import Place, SampleTarget
 from pipeline.convert.row_streams import (
     Carry,
@@ -139,6 +140,18 @@ def test_parquet_of_token_ids(tmp_path: Path) -> None:
     assert np.fromfile(tmp_path / "added" / "tokens.bin", "<u2").tolist() == [1, 2, EOS, 3, 4, EOS]
     lost = to("bin", tmp_path / "lost", tmp_path / "bare.parquet", lossy=True)
     assert lost.facts["lost"] == {"boundaries": 1}
+
+
+def test_a_document_of_more_than_2_to_the_26_tokens_becomes_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert documents.MOST_TOKENS == 1 << 26
+    monkeypatch.setattr(documents, "MOST_TOKENS", 99)
+    for tokens, name in ((99, "fits"), (100, "does_not")):
+        np.full(tokens, 5, "<u2").tofile(tmp_path / f"{name}.bin")
+    to("jsonl", tmp_path / "out", tmp_path / "fits.bin")
+    with pytest.raises(InputError, match=r"no EOS \(50256\) in 100 tokens, too many"):
+        to("jsonl", tmp_path / "other", tmp_path / "does_not.bin")
 
 
 def test_documents_that_are_no_utf8_keep_their_ids(tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_our_index_field_by_field(texts: Path, tmp_path: Path) -> None:
     assert data == (tmp_path / "expected.idx").read_bytes()
 
 
+@pytest.mark.parametrize(("tokens", "fits"), [((1 << 31) - 1, True), (1 << 31, False)])
+def test_a_document_of_an_index_has_31_bits_of_tokens(tokens: int, fits: bool) -> None:
+    pieces = index_bytes(np.dtype("<u2"), 1, lambda: iter([np.array([tokens])]))
+    if fits:
+        assert b"".join(pieces)
+    else:
+        with pytest.raises(InputError, match=r"an \.idx holds up to 2,147,483,647"):
+            b"".join(pieces)
+
+
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 6), st.integers(0, 6))
 def test_document_ends(sizes: list[int], low: int, span: int) -> None:
     def pieces() -> Any:

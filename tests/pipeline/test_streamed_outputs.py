@@ -1,14 +1,16 @@
 """Outputs of a task that come one by one, published by the runner as they come."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline import stage
 from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
-from pipeline.core.manifest import read_record
+from pipeline.core.manifest import Shard, read_record
 from pipeline.runner import _Call, _perform
 from pipeline.stage import Inputs, Output, Result, Task, bytes_output
 
@@ -27,6 +29,22 @@ def streaming(job: Any, inputs: Inputs) -> Result:
         counters["seen"] = 3
 
     return Result(outputs(), counters)
+
+
+def test_a_file_is_hashed_once_until_its_size_or_time_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    monkeypatch.setattr(stage, "verify_file", lambda path, expected: hashed.append(path))
+    path, inputs = tmp_path / "a", Inputs(tmp_path)
+    shard = Shard("a", 5, "hash", "hash")
+    path.write_bytes(b"bytes")
+    for size, time, times in ((5, 1, 1), (5, 1, 1), (5, 2, 2), (6, 2, 3), (6, 2, 3)):
+        with open(path, "r+b") as file:
+            file.truncate(size)
+        os.utime(path, (time, time))
+        inputs.path(shard)
+        assert len(hashed) == times
 
 
 def test_outputs_are_published_as_they_come(tmp_path: Path) -> None:

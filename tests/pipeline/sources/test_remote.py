@@ -184,6 +184,20 @@ def test_urls_that_are_refused(url: str, told: str, tmp_path: Path) -> None:
     assert SECRET not in str(refused.value) or "::" in url
 
 
+def test_a_change_behind_a_url_is_seen_by_its_size_alone(raw: Path, web: Any) -> None:
+    """Of a file of this machine the time of its last write tells too."""
+    url = f"{web.address}/raw/a.jsonl"
+    (found,), _ = files.find("in", url, Path())
+    for text, is_seen in (("z", False), ("zz", True)):
+        (raw / "a.jsonl").write_bytes(lines(text))
+        with closing(files.HashingReader(url)) as reader:
+            if is_seen:
+                with pytest.raises(InputError, match="changed while this run read it"):
+                    reader.hash_rest(found.size)
+            else:
+                assert reader.hash_rest(found.size) == files.hash_of(url)
+
+
 class TestHashes:
     """The cache of hashes knows a remote file by what its store says of it."""
 
