@@ -57,8 +57,10 @@ def train(config: BackendConfig, steps: int) -> None:
         result = compiled.train_step(batch, step=step, learning_rate=0.01, max_gradient_norm=0.1)
         print("loss", result.loss.hex(), result.grad_norm.hex(), flush=True)
     print("evaluation", *compiled.evaluate(batch), flush=True)
+    weights = compiled.memoryx.parameters.values()
+    print("room", sum(weight.untyped_storage().nbytes() for weight in weights), flush=True)
     compiled.bring_home()
-    _print_home("weights", compiled.memoryx.parameters.values())
+    _print_home("weights", weights)
     states = compiled.memoryx.optimizer_state()
     _print_home("state", (t for name in sorted(states) for t in states[name].values()))
 

@@ -29,7 +29,8 @@ def _rows(processes: list[Program]) -> list[list[list[str]]]:
 
 
 def test_bits_are_those_of_one_process():
-    """Three ranks with five wafers: a sharded MemoryX, a user's script on outputs, masks."""
+    """Three ranks with five wafers: a sharded MemoryX, which has room for all weights on every
+    rank; a user's script on outputs; masks."""
     one = Program(script(HERE / PROGRAM, "inline", 1, 4, "both"))
     expected, errors = one.communicate()
     assert one.returncode == 0, errors
