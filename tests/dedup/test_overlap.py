@@ -160,6 +160,13 @@ def test_a_short_part_is_found_by_its_share_in_one_run() -> None:
     assert hits.share.tolist() == [0.5]
 
 
+def test_text_without_blanks_is_not_compared() -> None:
+    item = "天地玄黄，宇宙洪荒。" * 50
+    index, _, status = build_index([item])
+    assert status.tolist() == [TOO_SHORT]
+    assert len(find_overlaps([item], index)) == 0
+
+
 def test_spans_are_limited_and_shares_are_not() -> None:
     item = numbered(0, 10)
     document = " and ".join([item] * (SPANS + 5))

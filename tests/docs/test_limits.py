@@ -1,8 +1,7 @@
 """Every statement of the limits links to a test that fails when it stops being true.
 
 Limits are what is under a heading "Limits", and paragraphs and lists that begin with "Limits:".
-The form is that of docs/guarantees.md: `([`test_name`](../tests/…))`. Pages that are not tied yet
-are listed; a page leaves the list for good.
+The form is that of docs/guarantees.md: `([`test_name`](../tests/…))`, in README `(tests/…)`.
 """
 
 import re
@@ -11,13 +10,11 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-UNTIED = frozenset({
-    "convert.md", "evaluation.md", "guarantees.md", "transports.md",
-})  # fmt: skip
 SECTION = re.compile(r"^(?:#+ Limits.*\n((?:(?!#).*\n?)*)|Limits:(.*(?:\n.+)*))", re.M)
 TABLE_HEAD = re.compile(r"^\|.*\n\| --.*\n", re.M)
-TEST = re.compile(r"\[`test_\w+`\]\(\.\./tests/[^)]+\.py\)")
-PAGES = sorted(path for path in DOCS.glob("*.md") if SECTION.search(path.read_text()))
+TEST = re.compile(r"\[`test_\w+`\]\((?:\.\./)?tests/[^)]+\.py\)")
+FILES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [path for path in FILES if SECTION.search(path.read_text())]
 
 
 def untied(page: str) -> list[str]:
@@ -30,16 +27,11 @@ def untied(page: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_limits_are_tied_to_tests(page: Path) -> None:
     """That the named tests exist is checked by `test_named_tests_exist`."""
-    found = untied(page.read_text())
-    if page.name in UNTIED:
-        assert found, f"{page.name} is tied: take it from the list"
-    else:
-        assert found == []
+    assert untied(page.read_text()) == []
 
 
-def test_the_list_names_pages_with_limits() -> None:
-    assert {page.name for page in PAGES} >= UNTIED
-    assert len(PAGES) > len(UNTIED)
+def test_the_pages_with_limits_are_found() -> None:
+    assert {"README.md", "dedup.md", "guarantees.md", "transports.md"} <= {p.name for p in PAGES}
 
 
 def test_what_counts_as_tied() -> None:

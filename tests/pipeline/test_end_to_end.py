@@ -383,6 +383,14 @@ def test_manifest_names_every_file(small_run: Any) -> None:
         assert xxhash.xxh3_128_hexdigest(data) == digest
 
 
+def test_what_knows_all_documents_is_one_task(small_run: Any) -> None:
+    def tasks(stage: str) -> int:
+        return len(small_run.json(f"manifests/{stage}.json")["tasks"])
+
+    assert [tasks(stage) for stage in ("components", "keep", "documents", "account")] == [1] * 4
+    assert min(tasks(stage) for stage in ("clean", "signatures", "tokenize")) > 1
+
+
 def test_published_files_hold_nothing_of_this_machine(small_run: Any) -> None:
     """No absolute path, host name or user in anything outside journal/."""
     here = [str(small_run.corpus.root).encode(), str(small_run.directory).encode()]

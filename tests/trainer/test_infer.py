@@ -176,7 +176,8 @@ def test_one_process_whatever_the_cluster(infer: Infer) -> None:
     params = infer.params({"data_dir": str(infer.prompts()), "max_tokens": 3})
     plain = infer(params)
     value = yaml.safe_load(params.read_text())
-    params.write_text(yaml.safe_dump({**value, "runconfig": {"transport": "distributed"}}))
+    cluster = {"runconfig": {"transport": "distributed", "num_csx": 3}}
+    params.write_text(yaml.safe_dump({**value, "train_input": {"batch_size": 8}, **cluster}))
     assert infer(params, target="CSX") == plain
 
 

@@ -58,6 +58,12 @@ def test_what_counts() -> None:
     })  # fmt: skip
 
 
+def test_text_without_white_space_is_one_word() -> None:
+    [found] = gopher.measure(["天地玄黄，宇宙洪荒。" * 50], STOP_WORDS)
+    assert found[0] == 1
+    assert found[1] == 500
+
+
 def test_chunks_slices_and_nothing() -> None:
     column = pa.chunked_array([["one two"], [], ["three the"]], pa.large_string())
     assert gopher.measure(column.slice(1), STOP_WORDS)[:, [0, 7]].tolist() == [[2.0, 1.0]]

@@ -178,6 +178,13 @@ def test_thresholds_can_be_changed() -> None:
     assert reasons(config, "welt, ÜND mehr") == []
 
 
+def test_stop_words_are_english_unless_given() -> None:
+    german = "die Leute und der Hund gehen heute zu dem alten Haus " * 20
+    assert reasons(GOPHER, german) == ["gopher_stop_words"]
+    given = FiltersConfig(gopher=GopherConfig(stop_words=("die", "und")))
+    assert reasons(given, german) == []
+
+
 def test_nothing_is_on_by_default() -> None:
     assert not Filters(FiltersConfig()).on
     assert failures(FiltersConfig(), "", "x {").reason == []

@@ -18,6 +18,7 @@ from pipeline.provenance.events import verify_events
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
 from pipeline.takedown.command import Wanted, take_down
+from pipeline.takedown.copies import outside_copies
 from pipeline.takedown.record import pending_path, read_takedowns, record_path
 from pipeline.verify import verify
 
@@ -118,6 +119,20 @@ def test_the_data_set_says_where_it_comes_from(copied: Path, tmp_path: Path) -> 
     assert newest.takedowns in (("c1",), ("c1", "c2"))
     assert [t.id for t in read_takedowns(copied)] == ["c1", "c2"]
     verify(copied)
+
+
+def test_what_is_elsewhere_is_named_and_not_changed(
+    copied: Path, corpus: Any, tmp_path: Path
+) -> None:
+    raw = {path: path.read_bytes() for path in (corpus.root / "raw").rglob("*") if path.is_file()}
+    plan = planned(copied, tmp_path, documents=keys_of(copied, "kept", 2))
+    found = outside_copies(plan.taken, [tmp_path / "model"], [tmp_path / "export"])
+    named = [copy.what for copy in found]
+    assert named[-3:] == ["weights", "export", "backups"]
+    assert set(named[:-3]) == {"raw shard"}
+    apply(plan, SIGNED)
+    assert all(path.read_bytes() == data for path, data in raw.items())
+    assert len(raw) > 3
 
 
 def test_the_record_and_the_event(copied: Path, tmp_path: Path) -> None:

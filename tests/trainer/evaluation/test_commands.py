@@ -39,6 +39,18 @@ def test_a_table_by_source(run_directory: Path, model_dir: Path) -> None:
     assert counts[0] + counts[1] == counts[2]
 
 
+def test_a_loss_is_computed_in_the_precision_of_the_model(
+    run_directory: Path, make_model: Make
+) -> None:
+    found = []
+    for changes in ({}, {"mixed_precision": True, "fp16_type": "bfloat16"}):
+        done = train("evaluate", make_model(**changes), "--data", run_directory, "--json")
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(done.output)["loss"])
+    assert found[0] != found[1]
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
 def test_json_of_another_split_and_vocabulary(run_directory: Path, model_dir: Path) -> None:
     done = train(
         "evaluate", model_dir / "checkpoints" / "step_0000007", "--data", run_directory,

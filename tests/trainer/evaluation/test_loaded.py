@@ -31,6 +31,15 @@ def test_the_weights_are_those_of_the_checkpoint(make_model: Make, share: bool) 
     assert found.step == 7
 
 
+def test_weights_are_fp32_whatever_the_precision_of_training(make_model: Make) -> None:
+    ids, found = torch.arange(12)[None], []
+    for changes in ({}, {"mixed_precision": True, "fp16_type": "bfloat16"}):
+        model = load_model(find_checkpoint(make_model(**changes))).model
+        assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+        found.append(model.logits(ids))
+    assert torch.equal(*found)
+
+
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a checkpoint nor a model directory"):
         find_checkpoint(tmp_path)
