@@ -85,7 +85,7 @@ def prep(collection: Any, out: Path, address: str, **environment: str) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_killed_scheduler_is_one_line_and_the_same_command_resumes(
     collection: Any, tmp_path: Path, cluster: Any, rng: random.Random, undamaged: Any, kills: int
 ) -> None:

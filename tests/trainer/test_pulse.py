@@ -84,7 +84,9 @@ def test_steps_are_said_at_the_pace_too(trainer: Any) -> None:
     assert all("Loss=" in line for line in shown)
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+@pytest.mark.parametrize(
+    "columns", [40, 200, *(pytest.param(n, marks=pytest.mark.slow) for n in (60, 80))]
+)
 def test_no_wider_than_the_terminal(trainer: Any, columns: int) -> None:
     """In a terminal of so many columns; only a path may be longer."""
     here, there = pty.openpty()
