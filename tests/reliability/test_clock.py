@@ -17,7 +17,7 @@ JUMPING = """
 import random, time
 real, monotonic = time.time, time.monotonic
 def offset():
-    step = int(monotonic() / 0.3)
+    step = int(monotonic() / EVERY)
     if FORWARDS:
         return 3600.0 * step
     return random.Random(step).choice((0, 86400.0, -86400.0, 3e8, -3e8))
@@ -26,9 +26,12 @@ time.time_ns = lambda: int(time.time() * 1e9)
 """
 
 
-def jumping(directory: Path, fault: str = "", forwards: bool = False) -> dict[str, str]:
-    """The environment of a process whose clock jumps every 0.3 seconds."""
-    (directory / "sitecustomize.py").write_text(f"FORWARDS = {forwards}\n{JUMPING}")
+def jumping(
+    directory: Path, fault: str = "", forwards: bool = False, every: float = 0.3
+) -> dict[str, str]:
+    """The environment of a process whose clock jumps every so many seconds."""
+    constants = f"FORWARDS, EVERY = {forwards}, {every}\n"
+    (directory / "sitecustomize.py").write_text(constants + JUMPING)
     return {**os.environ, "PYTHONPATH": str(directory), "WAFERMILL_FAILPOINT": fault}
 
 
@@ -96,15 +99,17 @@ def test_a_clock_set_back_by_a_day_with_workers(
 
 
 def test_the_clock_really_jumps(tmp_path: Path) -> None:
-    program = "import time; print(time.time(), time.time_ns() / 1e9)"
-    seen = {
-        round(float(value), -4)
-        for _ in range(12)
-        for value in subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, env=jumping(tmp_path)
-        ).stdout.split()
-    }
-    assert len(seen) > 1
+    """Fifty steps long in one process, so that equal offsets in all of them have no chance."""
+    program = (
+        "import time\n"
+        "end = time.monotonic() + 0.5\n"
+        "while time.monotonic() < end: print(time.time(), time.time_ns() / 1e9)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        env=jumping(tmp_path, every=0.01),
+    )  # fmt: skip
+    assert len({round(float(value), -4) for value in printed.stdout.split()}) > 1
 
 
 @pytest.mark.parametrize("shift", [-3e8, 3e8])
