@@ -35,13 +35,16 @@ def wiping_template(preset: str, shared: int, own: int) -> int:
     raise AssertionError("no template of these sizes fills a band")
 
 
+@pytest.mark.parametrize("count", [3_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("preset", "shared", "own"), [("slimpajama", 120, 25), ("fineweb", 60, 40)]
 )
-def test_twenty_thousand_pages_of_one_template_stay(preset: str, shared: int, own: int) -> None:
-    texts = pages(20_000, shared, own, wiping_template(preset, shared, own))
+def test_thousands_of_pages_of_one_template_stay(
+    preset: str, shared: int, own: int, count: int
+) -> None:
+    texts = pages(count, shared, own, wiping_template(preset, shared, own))
     assert jaccard(texts[0], texts[1]) < 0.8
-    assert len(find_duplicates(texts, preset=preset, verify="none")) > 10_000
+    assert len(find_duplicates(texts, preset=preset, verify="none")) > count // 2
     assert len(find_duplicates(texts, preset=preset)) == 0
 
 

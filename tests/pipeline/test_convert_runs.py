@@ -3,6 +3,7 @@
 import itertools
 import json
 import signal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,12 @@ def test_what_is_refused(small_run: Any, prep: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.crash
-def test_killed_at_fault_points(mixed: Path, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_fault_points(mixed: Path, tmp_path: Path, monkeypatch: Any, stride: int) -> None:
     monkeypatch.setattr(plan, "_BIN_PART", 4000)
     to("bin", tmp_path / "clean", mixed)
     clean = tree_hash(tmp_path / "clean")
-    for k in itertools.count(1, 3):
+    for k in itertools.count(1 + date.today().toordinal() % stride, stride):
         out = tmp_path / f"{k}"
         status = forked(lambda: to("bin", out, mixed), f"*@{k}=kill")  # noqa: B023
         done = to("bin", out, mixed)

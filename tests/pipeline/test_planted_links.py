@@ -141,7 +141,7 @@ def directories(run: Path) -> list[Path]:
     return sorted(path.relative_to(run) for path in run.rglob("*") if path.is_dir())
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_prep_run_writes_nothing_through_a_planted_link(
     corpus: Any, small_run: Any, tmp_path: Path, workers: int, prep_process: Callable[..., Any]
 ) -> None:

@@ -252,7 +252,7 @@ def test_screening_alone_moves_them_too(run: Path, small_run: Any, tmp_path: Pat
 
 @pytest.mark.crash
 @pytest.mark.parametrize("change", ["another policy", "repeated lines"])
-@pytest.mark.parametrize("stride", [199, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [499, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_killed_while_texts_go_back_and_forth(
     change: str, stride: int, run: Path, small_run: Any, tmp_path: Path

@@ -70,7 +70,7 @@ def killed_and_resumed(
 @pytest.mark.parametrize(
     ("form", "workers", "rounds"),
     [
-        ("hdf5", 2, 1), ("bin", 0, 1),
+        ("hdf5", 0, 1),
         *(pytest.param(form, w, 4, marks=pytest.mark.slow) for form in FORMS for w in (0, 2)),
     ],
 )  # fmt: skip

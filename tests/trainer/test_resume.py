@@ -23,7 +23,7 @@ def whole(trainer) -> tuple:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [19, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_at_a_fault_point_is_resumed_exactly(trainer, stride):
     """Every `stride`-th point from a rotating start; the first resume is killed too, and resumes
     change num_csx."""

@@ -89,7 +89,7 @@ def web(tmp_path: Path) -> Iterator[Web]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), bound)
     made = Web(f"http://127.0.0.1:{server.server_address[1]}")
     handler.web = made  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield made
     server.shutdown()
