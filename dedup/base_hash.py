@@ -6,13 +6,13 @@ width; that is done here.
 
 import numpy as np
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.presets import Preset
 from dedup.sha1 import MARGIN, encode, sha1_hashes
 from dedup.shingler import Shingler
 from dedup.stream import Batch
-from dedup.text import I64, U8, U32, U64
 
 _HALF = np.uint64(32)
 

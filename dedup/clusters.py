@@ -16,14 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.presets import Verify
 
-U8 = npt.NDArray[np.uint8]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 Signatures = npt.NDArray[np.unsignedinteger]
 
 KEPT = -1

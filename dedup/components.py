@@ -5,17 +5,12 @@ labels do not depend on the order in which buckets come.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, U32, U64, Mask
 from dedup.compiled import kernel
 from dedup.join import keep_shared
 from dedup.lsh import band_digests
 from dedup.runs import DIGIT, RADIX, scatter, sort_entries
-
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 MAX_DOCUMENTS = 2**32 - 2
 _NONE = np.uint32(2**32 - 1)

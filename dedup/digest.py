@@ -11,12 +11,13 @@ from functools import cache
 
 import numpy as np
 
+from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.shingle import BASE
 from dedup.shingle import fmix64 as plain_fmix64
 from dedup.stream import ENDS, ROW, START, STOP
-from dedup.text import I64, U32, U64, Whole
+from dedup.text import Whole
 
 BLOCK = 1024
 

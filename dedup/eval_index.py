@@ -12,10 +12,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.polynomial import U64, fmix64
+from dedup.polynomial import fmix64
 from dedup.shingle import BASE
-from dedup.text import I64, U8, U32, TextArray, texts_of
+from dedup.text import TextArray, texts_of
 from dedup.words import starts_of, words_of
 
 COMMON = 100

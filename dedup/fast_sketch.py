@@ -11,10 +11,10 @@ A cell is a uint32: 4 bits of round, 28 bits of value; all ones for a set withou
 
 import numpy as np
 
+from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.shingle import BASE
-from dedup.text import I64, U32, U64
 
 ROUNDS = 15
 BLOCK = 1024

@@ -9,15 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
 from dedup.runs import bit_length, check_entries, sort_entries
-
-U8 = npt.NDArray[np.uint8]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
 
 ENTRY_BYTES = 28
 """Memory of one entry in `buckets` when all digests are shared: its place in a run (digest and

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.polynomial import U64, fmix64
+from dedup.polynomial import fmix64
 from dedup.runs import sorted_run
-from dedup.text import BLANK, DROPPED, I64, U8, U32, TextArray, case_table, texts_of
+from dedup.text import BLANK, DROPPED, TextArray, case_table, texts_of
 from dedup.words import DOTTED, DOTTED_1, DOTTED_2, folded
 
 __all__ = ["UNITS", "Unit", "Units", "cut", "cut_column", "later_occurrences", "units_of"]

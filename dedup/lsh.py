@@ -7,15 +7,12 @@ Legend: N documents, P signature cells, B bands, R rows of a band.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.shingle import BASE
 from dedup.shingle import fmix64 as fmix64_of_int
-
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
 
 
 def band_digests(signatures_NP: U32 | U64, bands: int, rows: int) -> U64:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dedup.arrays import I64, U32, U64
 from dedup.base_hash import BaseHasher
 from dedup.digest import digest_segments, keys, new_state
 from dedup.fast_sketch import EMPTY, fast_sketch
@@ -23,7 +24,7 @@ from dedup.permute import affine32, affine64, legacy
 from dedup.presets import Preset, resolve
 from dedup.shingler import Shingler
 from dedup.stream import CAPACITY, ENDS, Batch, Stream
-from dedup.text import I64, U32, U64, TextArray, Texts, texts_of
+from dedup.text import TextArray, Texts, texts_of
 from dedup.windows import count_shingles
 
 

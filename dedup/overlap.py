@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.eval_index import COMMON, ItemIndex, Whole, backwards, build_index, forwards
-from dedup.polynomial import U64, fmix64
+from dedup.polynomial import fmix64
 from dedup.shingle import BASE
-from dedup.text import I64, U8, U32, TextArray, case_table, texts_of
+from dedup.text import TextArray, case_table, texts_of
 from dedup.words import read_words
 
 __all__ = ["SPANS", "Hits", "ItemIndex", "build_index", "find_overlaps"]
@@ -31,7 +31,6 @@ __all__ = ["SPANS", "Hits", "ItemIndex", "build_index", "find_overlaps"]
 SPANS = 16
 """Spans listed at most for one part in one document; its share counts all of them."""
 
-F64 = npt.NDArray[np.float64]
 
 _BLOCK = 4096
 _FILTER_BITS = 16

@@ -11,8 +11,8 @@ and signatures_NP, whose rows it lowers; the padding beyond P is not stored.
 
 import numpy as np
 
+from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
-from dedup.text import I64, U32, U64
 
 GROUP = 8
 _PRIME = np.uint64((1 << 61) - 1)

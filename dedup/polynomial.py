@@ -9,10 +9,9 @@ from functools import cache
 
 import numpy as np
 
+from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
 from dedup.shingle import BASE
-from dedup.text import I64, U32
-from dedup.text import U64 as U64  # the kernels of other files take it from here
 
 BLOCK = 1024
 """Windows hashed at once, so that scratch stays in the first-level cache."""

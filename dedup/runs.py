@@ -6,13 +6,9 @@ order is repaired. Nine bits make 512 streams of writes, which the first-level c
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
-
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
 
 DIGIT = 9
 """Bits of one pass."""

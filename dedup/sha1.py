@@ -7,8 +7,8 @@ which is what datasketch's sha1_hash32 and sha1_hash64 read, little-endian.
 
 import numpy as np
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import I64, U8, U32, U64
 
 LANES = 256
 """Shingles in flight: their 21 rows of 1 KiB stay in the first-level cache."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dedup.arrays import I64, U64
 from dedup.polynomial import (
     BLOCK,
     INVERSE,
@@ -13,7 +14,6 @@ from dedup.polynomial import (
 from dedup.presets import Preset
 from dedup.shingle import BASE
 from dedup.stream import SEGMENTS, Batch
-from dedup.text import I64, U64
 from dedup.windows import char_windows, word_windows
 
 

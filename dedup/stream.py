@@ -9,20 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import (
-    BLANK,
-    I64,
-    U8,
-    U32,
-    U64,
-    Texts,
-    Whole,
-    ascii_steps,
-    case_table,
-    lowered,
-    normalize_part,
-)
+from dedup.text import BLANK, Texts, Whole, ascii_steps, case_table, lowered, normalize_part
 
 CAPACITY = 1 << 16
 """Code points in a batch: points and hashes stay in a second-level cache of 1 MB."""

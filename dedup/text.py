@@ -16,13 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 
 Number = TypeVar("Number", np.uint8, np.int64)
-U8 = npt.NDArray[np.uint8]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
 
 CASED = 0x20000
 """Code points from here on have no case and are no white space."""

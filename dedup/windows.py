@@ -6,9 +6,10 @@ where a shingle would reach into the next document; the windows of a document sa
 
 import numpy as np
 
+from dedup.arrays import I64, U32
 from dedup.compiled import kernel
 from dedup.stream import ENDS, ROW, START, STOP
-from dedup.text import BLANK, I64, U32, Whole
+from dedup.text import BLANK, Whole
 
 
 @kernel

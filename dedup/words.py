@@ -6,10 +6,11 @@ As `dedup.normalize` leaves them, but the two small Greek sigmas are one letter:
 
 import numpy as np
 
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.polynomial import U64, fmix64
+from dedup.polynomial import fmix64
 from dedup.shingle import BASE
-from dedup.text import BLANK, CASED, DROPPED, I64, SPECIAL, U8, U32, Texts, case_table
+from dedup.text import BLANK, CASED, DROPPED, SPECIAL, Texts, case_table
 
 DOTTED = SPECIAL
 """What `folded` makes of U+0130; it stands for two code points, DOTTED_1 and DOTTED_2."""

@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, U16, U64
 from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError, printable
 from pipeline.mixture_config import MOST_EPOCHS, MixtureConfig
-
-U16 = npt.NDArray[np.uint16]
-I64 = npt.NDArray[np.int64]
 
 ALL = 1 << 64
 """The bound of draws that every draw is below."""
@@ -52,7 +49,7 @@ class Quota:
 class Part:
     """Some documents: keys (N, 2), indices of their sources, tokens; all (N,)."""
 
-    key_N2: rng.U64  # noqa: N815 - shape suffix
+    key_N2: U64  # noqa: N815 - shape suffix
     source: I64
     tokens: I64
 
@@ -72,7 +69,7 @@ def quota_of_epochs(epochs: float) -> Quota:
     return Quota(copies, int((Fraction(epochs) - copies) * ALL))
 
 
-def draws(key_N2: rng.U64, seed: int, copy: int) -> rng.U64:
+def draws(key_N2: U64, seed: int, copy: int) -> U64:
     """The draw of every document for one copy, (N,) uint64."""
     return rng.rank(key_N2, seed, f"mixture/{copy}")
 
@@ -169,7 +166,7 @@ def fill(
         np.add.at(histogram, (part.source, (drawn >> _SHIFT).astype(np.int64)), part.tokens)
     before = np.cumsum(histogram, axis=1)
     edge = (before <= rest[:, None]).sum(axis=1)
-    near: list[tuple[I64, rng.U64, I64]] = [(_NONE, _NONE.astype(np.uint64), _NONE)]
+    near: list[tuple[I64, U64, I64]] = [(_NONE, _NONE.astype(np.uint64), _NONE)]
     for part in parts():
         drawn = _next_draws(part, copies, seed)
         inside = (drawn >> _SHIFT).astype(np.int64) == edge[part.source]
@@ -186,7 +183,7 @@ def fill(
     return tuple(quotas)
 
 
-def _next_draws(part: Part, copies: I64, seed: int) -> rng.U64:
+def _next_draws(part: Part, copies: I64, seed: int) -> U64:
     """Each document's draw for the first copy that not all documents of its source get."""
     drawn = np.empty(len(part.source), np.uint64)
     wanted = copies[part.source]
@@ -196,7 +193,7 @@ def _next_draws(part: Part, copies: I64, seed: int) -> rng.U64:
     return drawn
 
 
-def _bound(drawn: rng.U64, tokens: I64, room: int) -> int:
+def _bound(drawn: U64, tokens: I64, room: int) -> int:
     """The draw of the first document that no longer fits into `room` tokens; draws ascend."""
     beyond = np.flatnonzero(np.cumsum(tokens) > room)
     return int(drawn[beyond[0]]) if len(beyond) else ALL

@@ -19,9 +19,6 @@ from pipeline.stage import Inputs
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.keep import STATES
 
-I64 = npt.NDArray[np.int64]
-
-
 LOOKED_AT = 256
 """Documents of one bucket that a document of another split is compared with: only boilerplate fills
 a bucket with more."""

@@ -9,13 +9,13 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import U8, U64
 from pipeline.config import Config
 from pipeline.core import rng
 
 TRAIN = "train"
 VALIDATION = "validation"
 
-U8 = npt.NDArray[np.uint8]
 HeldOut = tuple[tuple[str, float], ...]
 """(name, share of the documents) of every split but train; the first is split 1, and so on."""
 
@@ -32,7 +32,7 @@ def names(config: Config) -> tuple[str, ...]:
     return (TRAIN, *(name for name, _ in held_out(config)))
 
 
-def assign(text_key_N2: rng.U64, kept: npt.NDArray[np.bool_], splits: HeldOut, seed: int) -> U8:
+def assign(text_key_N2: U64, kept: npt.NDArray[np.bool_], splits: HeldOut, seed: int) -> U8:
     """The split of every document, (N,). A split with a share holds one kept document at least, as
     long as another one is left for train: the one whose point is next."""
     drawn = rng.rank(text_key_N2, seed, "split")

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dedup.text import U64, joined
+from dedup.arrays import U64
+from dedup.text import joined
 from pipeline.provenance.fingerprints.sketch import grams_of
 from pipeline.provenance.fingerprints.words import BASE, words_of
 

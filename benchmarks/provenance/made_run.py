@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import rng
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE, shard_name
@@ -27,8 +28,6 @@ SEED, LENGTH, FILES = 1, 2048, 30
 ROW_BYTES = SAMPLE.channels * LENGTH * 4
 ROWS_PER_SHARD = (128 << 20) // ROW_BYTES
 DATASET_HASH = "1" * 32
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64
 from pipeline.config import Config, PackConfig
 from pipeline.core import ids, rng, storage
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
@@ -43,7 +43,6 @@ from pipeline.stage import Inputs, Stage, arrow_output
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
-I64 = npt.NDArray[np.int64]
 CHUNK_BYTES = 1024 * 1000
 SHARD_TEXT_BYTES = 64 << 20
 

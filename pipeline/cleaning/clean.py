@@ -7,14 +7,15 @@ import ftfy
 import numpy as np
 import pyarrow as pa
 
+from dedup.arrays import I64, U8
 from dedup.text import TextArray, Texts
 from pipeline.cleaning.encoded import encoded, has_surrogate
 from pipeline.cleaning.installed import tables_or_reason
 from pipeline.cleaning.output import Output
 from pipeline.cleaning.repair import fixed_lines
-from pipeline.cleaning.scan import I64, OUT_END, OUT_START, SPAN, Scanned, scan_spans
+from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, Scanned, scan_spans
 from pipeline.cleaning.spans import spans_of
-from pipeline.cleaning.tables import U8, Tables
+from pipeline.cleaning.tables import Tables
 
 _PIECE = 4 << 20
 """Bytes of text that are scanned at a time."""

@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dedup.text import I64, U8, TextArray
+from dedup.arrays import I64, U8
+from dedup.text import TextArray
 from pipeline.cleaning.characters import every_character
 from pipeline.cleaning.compiled import kernel
 from pipeline.cleaning.encoded import encoded

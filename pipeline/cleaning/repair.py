@@ -20,12 +20,12 @@ import ftfy
 import numpy as np
 from ftfy.fixes import unescape_html
 
+from dedup.arrays import I64, U8
 from pipeline.cleaning.scan import (
     DOUBT,
     ENTITY,
     ESCAPED,
     FLAGS,
-    I64,
     LINE_END,
     LINE_IN,
     OUT_END,
@@ -36,7 +36,7 @@ from pipeline.cleaning.scan import (
     Scanned,
     scan_spans,
 )
-from pipeline.cleaning.tables import U8, Tables
+from pipeline.cleaning.tables import Tables
 
 _ROUNDS = 3
 """An entity, the normal form of what it gave, and the answer."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, U8, U16, U64
 from pipeline.cleaning import tables as actions
 from pipeline.cleaning.compiled import kernel
 from pipeline.cleaning.tables import (
@@ -27,14 +27,10 @@ from pipeline.cleaning.tables import (
     ORDER,
     RIGHT,
     TAKES,
-    U8,
-    U16,
-    U64,
     WRITTEN,
     Tables,
 )
 
-I64 = npt.NDArray[np.int64]
 Truth: TypeAlias = bool | np.bool_
 Whole: TypeAlias = int | np.int64
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dedup.arrays import I64, U8
 from dedup.text import Texts
 from pipeline.cleaning.compiled import kernel
-from pipeline.cleaning.scan import CONTINUED, DOCUMENT, I64
-from pipeline.cleaning.tables import U8
+from pipeline.cleaning.scan import CONTINUED, DOCUMENT
 
 SEGMENT = 1_000_000
 """ftfy's `max_decode_length`, in characters."""

@@ -12,16 +12,12 @@ import ftfy.badness
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import U8, U16, U32, U64
 from pipeline.cleaning import normal_form
 from pipeline.cleaning.badness import Badness, take_apart
 from pipeline.cleaning.characters import ALL
 from pipeline.cleaning.errors import UnprovenError
 from pipeline.cleaning.known_ftfy import changed_characters, require_known_code
-
-U8 = npt.NDArray[np.uint8]
-U16 = npt.NDArray[np.uint16]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
 
 KEEP, WRITE, DROP, MARK, JOIN, COMPOSE, ASK, AMPERSAND, LESS, LINE_FEED, RETURN = range(11)
 """Actions: copy; write something shorter; leave out; copy and order by combining class; the same,

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dedup.arrays import I64
 from pipeline.convert.indexed import index_bytes
 from pipeline.convert.pack import Buffer, Place
-from pipeline.convert.stream import I64, Block, Shard, Vocabulary
+from pipeline.convert.stream import Block, Shard, Vocabulary
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import InputError
 

@@ -9,13 +9,11 @@ import json
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.convert.stream import I64, Array
+from dedup.arrays import I64, U8, Array
 from pipeline.tokenizers.decoding import decode_bytes
 from pipeline.tokenizers.definition import TokenizerDefinition
 
-U8 = npt.NDArray[np.uint8]
 _TOKENS_AT_ONCE = 1 << 20
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64, Array
 from pipeline.convert.detokenize import Detokenizer
 from pipeline.convert.pack import Buffer, Place
-from pipeline.convert.stream import I64, Array, Block, Shard, Vocabulary
+from pipeline.convert.stream import Block, Shard, Vocabulary
 from pipeline.core.errors import InputError
 from pipeline.sources.streams import zstd
 

@@ -5,17 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dedup.arrays import Array
 from pipeline.convert.indexed import Index, file_size, read_index
-from pipeline.convert.stream import (
-    NO_CUTS,
-    Array,
-    Block,
-    Ends,
-    Facts,
-    Mark,
-    Vocabulary,
-    checked_ids,
-)
+from pipeline.convert.stream import NO_CUTS, Block, Ends, Facts, Mark, Vocabulary, checked_ids
 from pipeline.core.errors import InputError
 
 _BLOCK = 1 << 20

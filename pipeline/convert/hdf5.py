@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dedup.arrays import Array
 from pipeline.convert.indexed import file_size
 from pipeline.convert.row_streams import (
     NOTHING_PENDING,
@@ -17,15 +18,7 @@ from pipeline.convert.row_streams import (
     unpack_samples,
     unpack_vsl,
 )
-from pipeline.convert.stream import (
-    Array,
-    Block,
-    Facts,
-    Mark,
-    Vocabulary,
-    checked_ids,
-    require,
-)
+from pipeline.convert.stream import Block, Facts, Mark, Vocabulary, checked_ids, require
 from pipeline.core.errors import InputError
 from pipeline.core.storage import verify_file
 from pipeline.hdf5.convert_reader import ForeignReader

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.convert.stream import Array, Block, Shard, Vocabulary
+from dedup.arrays import Array
+from pipeline.convert.stream import Block, Shard, Vocabulary
 from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import fingerprint_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.convert.stream import I64, Array
+from dedup.arrays import I64, Array
 from pipeline.core.errors import InputError
 
 Flags = npt.NDArray[np.bool_]

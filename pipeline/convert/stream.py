@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, Array
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
 
-Array = npt.NDArray[Any]
-I64 = npt.NDArray[np.int64]
 Mark = tuple[int, ...]
 NO_CUTS: I64 = np.zeros(0, np.int64)
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from dedup.arrays import Array
 from pipeline.cluster import check_semaphores
-from pipeline.convert.stream import Array, Block, Facts, Mark, Vocabulary, require
+from pipeline.convert.stream import Block, Facts, Mark, Vocabulary, require
 from pipeline.core.errors import InputError, ResourceError
 from pipeline.sources.files import HashingReader, InputFile, read
 from pipeline.sources.record import BAD_REASONS, BadRecord, Place

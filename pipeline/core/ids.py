@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from pipeline.core.rng import U64
+from dedup.arrays import U64
 
 KEY_BYTES = 16
 

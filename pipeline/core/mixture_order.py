@@ -19,13 +19,11 @@ from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.order import rows_of_samples, samples_of_rows
 from pipeline.core.permutation import invert, permute
 from pipeline.core.rng import key
-
-I64 = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 20
 """Samples enumerated at a time."""

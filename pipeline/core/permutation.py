@@ -8,7 +8,8 @@ a cipher. Golden vectors in tests/pipeline/core pin it: training order depends o
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.rng import U64, key, mix64
+from dedup.arrays import U64
+from pipeline.core.rng import key, mix64
 
 ROUNDS = 6
 

@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-U64 = npt.NDArray[np.uint64]
+from dedup.arrays import U64
+
 _MASK64 = (1 << 64) - 1
 
 

@@ -18,18 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import F64, I64, U8, U32
 from dedup.text import TextArray, texts_of
 from pipeline.filters.characters import (
     DOT,
     ELLIPSIS,
-    F64,
-    I64,
     NEWLINE,
     QUOTE,
     SPACE,
     STOP,
-    U8,
-    U32,
     character_table,
     entry_of,
     read,

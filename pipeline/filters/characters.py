@@ -8,15 +8,10 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import U8, U32
 from pipeline.filters.compiled import kernel
 
-U8 = npt.NDArray[np.uint8]
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 Whole: TypeAlias = int | np.int64
 
 KNOWN = 0x40000

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.text import TextArray, texts_of
 from pipeline.filters.characters import (
     ALNUM,
@@ -18,15 +19,10 @@ from pipeline.filters.characters import (
     BULLET,
     DOT,
     ELLIPSIS,
-    F64,
     HASH,
-    I64,
     LOWER,
     NEWLINE,
     SPACE,
-    U8,
-    U32,
-    U64,
     character_table,
     entry_of,
     hash_of,

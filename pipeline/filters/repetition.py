@@ -20,8 +20,9 @@ Limits: equal means equal 64-bit hashes; a text is measured by its first 4,194,3
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.text import TextArray, texts_of
-from pipeline.filters.characters import F64, I64, U8, U32, U64, Whole, character_table
+from pipeline.filters.characters import Whole, character_table
 from pipeline.filters.compiled import kernel
 from pipeline.filters.units import read_units
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from dedup.arrays import F64, I64
 from pipeline.core.errors import ConfigError, printable
 from pipeline.filters import c4, gopher, language, repetition
-from pipeline.filters.characters import F64, I64
 from pipeline.filters.settings import (
     C4Config,
     FiltersConfig,

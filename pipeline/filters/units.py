@@ -2,18 +2,8 @@
 
 import numpy as np
 
-from pipeline.filters.characters import (
-    I64,
-    NEWLINE,
-    SPACE,
-    U8,
-    U32,
-    U64,
-    Whole,
-    absorb,
-    entry_of,
-    read,
-)
+from dedup.arrays import I64, U8, U32, U64
+from pipeline.filters.characters import NEWLINE, SPACE, Whole, absorb, entry_of, read
 from pipeline.filters.compiled import kernel
 
 

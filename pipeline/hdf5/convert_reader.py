@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.hdf5.shard_file import ShardFile
-
-Array = npt.NDArray[Any]
 
 BLOCK_BYTES = 8 << 20
 _MEMORY_BYTES = 4 << 30

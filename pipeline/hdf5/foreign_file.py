@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from dedup.arrays import Array
 from pipeline.core.errors import PrepError
 from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.foreign_lineage import Spans, lineage_path, read_spans
-from pipeline.hdf5.foreign_rows import Array, Block, Expectations, RowChecks, RowFacts
+from pipeline.hdf5.foreign_rows import Block, Expectations, RowChecks, RowFacts
 from pipeline.hdf5.format import COUNT_ATTRIBUTE, SAMPLE, VSL
 from pipeline.hdf5.shard_file import ShardFile, open_hdf5
 

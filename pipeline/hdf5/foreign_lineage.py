@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline.core.words import counted
 from pipeline.hdf5.findings import Finding
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,13 @@ Only arrays here: a block of rows in, counts and the first wrong row of every ki
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from dedup.arrays import Array
 from pipeline.hdf5.findings import Finding
 
-Array = npt.NDArray[Any]
 Block = Mapping[str, Array]
 """Feature name -> (B, S) integers."""
 

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-I64 = npt.NDArray[np.int64]
 
 MOST_SAMPLES = 1 << 27
 """Samples of an epoch that `ModelZooShuffle` takes: 1 GiB for an order, 2 with its inverse."""

@@ -16,11 +16,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.hdf5.chunk_filters import FLETCHER32, KNOWN, DamagedChunk, unfiltered
 from pipeline.hdf5.format import DATASET
 
-Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 
 _BLOCK_BYTES = 1 << 20

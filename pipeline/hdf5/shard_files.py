@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import Array
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import verify_file
 from pipeline.hdf5.format import DATASET
-from pipeline.hdf5.shard_file import Array, ShardFile
+from pipeline.hdf5.shard_file import ShardFile
 
 _MOST_OPEN = 64
 

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import Array
 from pipeline.hdf5.chunk_filters import DEFLATE_LEVEL, append_checksum, compress, shuffle
 from pipeline.hdf5.format import (
     CHANNELS,
@@ -22,8 +23,6 @@ from pipeline.hdf5.format import (
     chunk_shape,
     layout_of,
 )
-
-Array = npt.NDArray[Any]
 
 _FILTERS: dict[Compression, dict[str, Any]] = {
     "gzip": {"compression": "gzip", "compression_opts": DEFLATE_LEVEL},

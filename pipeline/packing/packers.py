@@ -9,11 +9,10 @@ the fewest rows. Both depend on the lengths alone, never on chance or on workers
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.packing.kernels import kernel
 
-I64 = npt.NDArray[np.int64]
 Packer = Callable[[I64, int], I64]
 
 

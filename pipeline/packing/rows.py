@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import I32, I64
 from pipeline.hdf5.format import VSL
 from pipeline.packing.kernels import kernel
 
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 """uint16 or uint32, as the vocabulary needs."""
 

@@ -8,9 +8,8 @@ the maximum sequence length.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-I64 = npt.NDArray[np.int64]
+from dedup.arrays import I64
 
 
 @dataclass(frozen=True)

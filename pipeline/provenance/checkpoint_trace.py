@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core.order import samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.document_table import DocumentTable
@@ -25,8 +26,6 @@ from pipeline.provenance.training import (
     checkpoint_at,
     read_training,
 )
-
-I64 = npt.NDArray[np.int64]
 
 READ_DOCUMENTS = pa.schema([
     ("doc", pa.uint32()), ("document", pa.string()), ("source", pa.string()),

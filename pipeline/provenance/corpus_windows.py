@@ -7,12 +7,10 @@ Shapes: R rows, P pieces of rows in one file each, N spans.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.lineage_shards import RowSpans, spans_of_ranges
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

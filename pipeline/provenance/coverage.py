@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import SampleDataset
 
 _BLOCK_TOKENS = 1 << 19
-
-I64 = npt.NDArray[np.int64]
 
 
 class Masked(Protocol):

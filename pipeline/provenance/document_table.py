@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64, Mask
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, printable
@@ -27,9 +27,6 @@ from pipeline.provenance.references import (
 )
 
 _REPEATED = ["source", "licence", "state", "reason", "decision", "rule", "split"]
-
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class DocumentTable:

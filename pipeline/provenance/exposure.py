@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.document_table import DocumentTable
@@ -23,7 +23,6 @@ from pipeline.provenance.masked import NEVER, masked_since
 from pipeline.provenance.training import Checkpoint, Period, Training, read_training
 from pipeline.splits import TRAIN
 
-I64 = npt.NDArray[np.int64]
 _COLUMNS = [
     "doc_key", "source", "path_id", "line", "byte_offset", "licence", "state", "reason", "decision",
     "rule", "split", "tokens",

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,7 +29,6 @@ from pipeline.provenance.registry.works import Work, works_of
 from pipeline.provenance.siblings import find_siblings
 from pipeline.provenance.trace import trace_reference
 
-I64 = npt.NDArray[np.int64]
 WORKS = "registry/works.arrow"
 """The works that a run was screened with (`pipeline.stages.registry`)."""
 

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64
 from pipeline.hdf5.format import CORPUS, VSL
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.inverse import Inverse, row_positions
-
-I64 = npt.NDArray[np.int64]
 
 PLACES = pa.schema([
     ("doc", pa.uint32()), ("split", pa.string()), ("file", pa.string()), ("row", pa.int64()),

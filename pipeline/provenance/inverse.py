@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64, U32
 from pipeline.core import rng
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.permutation import invert, permute
@@ -27,9 +27,6 @@ SEGMENT_SCHEMA = pa.schema([
     ("doc", pa.uint32()), ("doc_token_start", pa.int64()), ("row", pa.int64()),
     ("token_start", pa.int32()),
 ])  # fmt: skip
-
-I64 = npt.NDArray[np.int64]
-U32 = npt.NDArray[np.uint32]
 
 
 def inverse_path(split: Path) -> Path:

@@ -1,16 +1,14 @@
 """Whether the inverse of a split says what its lineage says, no more and no less."""
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.format import CORPUS, VSL
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.forward import stream_tokens
 from pipeline.provenance.inverse import Inverse, inverse_path, stream_rows_at
 from pipeline.provenance.lineage_shards import RowSpans, all_spans, stream_rows
-
-I64 = npt.NDArray[np.int64]
 
 
 def check_inverse(dataset: SampleDataset) -> int | None:

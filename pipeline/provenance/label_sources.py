@@ -7,16 +7,13 @@ documents.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I16, I64
 from pipeline import layout
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.forward import windows_of
 from pipeline.provenance.inverse import Inverse
-
-I64 = npt.NDArray[np.int64]
-I16 = npt.NDArray[np.int16]
 
 NO_SOURCE = -1
 """What labels have that belong to no document: padding."""

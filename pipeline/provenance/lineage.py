@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-I64 = npt.NDArray[np.int64]
+from dedup.arrays import I64
 
 SCHEMA = pa.schema([
     ("row", pa.int32()), ("token_start", pa.int32()), ("token_end", pa.int32()),

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids, rng
 from pipeline.core.errors import InputError, IntegrityError
@@ -31,7 +32,6 @@ SEED = 0
 _SHOWN = 5
 _ROWS = 256
 
-I64 = npt.NDArray[np.int64]
 Tokens = npt.NDArray[Any]
 
 

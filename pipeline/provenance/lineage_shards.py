@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.coverage import lineage_path
 from pipeline.provenance.records import readable
 
-I64 = npt.NDArray[np.int64]
 _COLUMNS = ["token_end", "doc", "doc_token_start"]
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I32, I64, U8
 from dedup.compiled import kernels_of
-from dedup.text import I64, U8, TextArray, Texts, Whole, texts_of
+from dedup.text import TextArray, Texts, Whole, texts_of
 
 PLACES = 64
 """How many places of one literal in one text are told unless the caller says otherwise: enough for
@@ -29,7 +29,6 @@ _KEYS = _CLASSES**3
 _LEAST_ROOM = 1 << 12
 _5, _CLASS, _KEY = np.uint64(5), np.uint64(_CLASSES - 1), np.uint64(_KEYS - 1)
 
-I32 = npt.NDArray[np.int32]
 
 kernel = kernels_of(Path(__file__).parent)
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core.errors import printable
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.records import readable
 
-I64 = npt.NDArray[np.int64]
 NEVER = 1 << 62
 
 

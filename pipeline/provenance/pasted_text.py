@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
@@ -30,8 +30,6 @@ LEAST_PART, LEAST_LETTERS = 14, 24
 scripts without spaces, 10 grams of 15."""
 _THRESHOLD = 0.8
 """Similarity of a near-duplicate where the run recorded none."""
-
-I64 = npt.NDArray[np.int64]
 
 
 def find_text(

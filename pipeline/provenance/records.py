@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError, printable
@@ -33,7 +34,6 @@ from pipeline.stages.keep import STATES
 PLACE = ["doc_key", "source", "path_id", "line", "byte_offset"]
 _ENDS = ["reason", "decision", "rule", "split", "licence", "tokens", "text_bytes"]
 
-I64 = npt.NDArray[np.int64]
 _Part = Callable[[list[str]], pa.Table]
 
 

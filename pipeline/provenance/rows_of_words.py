@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.hdf5.read import open_dataset
@@ -17,7 +17,6 @@ from pipeline.provenance.records import RunRecords, readable
 from pipeline.provenance.training import read_training
 from pipeline.splits import TRAIN
 
-I64 = npt.NDArray[np.int64]
 Spans = Sequence[tuple[int, int]]
 RowName = tuple[str, int | None]
 """A file of the data set, as `prep trace` names it, and a row; of a corpus no row."""

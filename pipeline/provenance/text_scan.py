@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.text import I64, U64, Texts, joined, texts_of
+from dedup.arrays import I64, U64
+from dedup.text import Texts, joined, texts_of
 from pipeline.provenance.fingerprints.near import find_near
 from pipeline.provenance.fingerprints.words import words_of
 from pipeline.provenance.literals import sweep

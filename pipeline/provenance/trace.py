@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.format import CORPUS, SAMPLE
 from pipeline.hdf5.read import SampleDataset, open_dataset
@@ -22,7 +22,6 @@ from pipeline.provenance.masked import masked_since
 from pipeline.provenance.references import listed, split_row
 from pipeline.provenance.training import read_training
 
-I64 = npt.NDArray[np.int64]
 _COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
 
 _READERS = 4

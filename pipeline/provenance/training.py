@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.mixture_order import Part, TrainingOrder
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step, steps_of_samples
@@ -23,8 +23,6 @@ METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 _CHECKPOINT = re.compile(r"step_(\d{7,})\Z")
 _LINE_BYTES = 1 << 16
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8
 from dedup.compiled import kernels_of
 
 kernel = kernels_of(Path(__file__).parent)
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

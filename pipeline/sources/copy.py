@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.sources import arrow, warc
 from pipeline.sources.files import HashingReader, InputFile, seekable
@@ -35,8 +35,6 @@ BEHIND = {"jsonl": 1, "lines": 1, "text": 0, "warc": 4}
 _GROUP_BYTES = 64 << 20
 _ROWS = 256
 _BUFFER = 1 << 20
-
-I64 = npt.NDArray[np.int64]
 
 
 def copied(file: InputFile, reader: HashingReader, starts: I64, sizes: I64) -> Iterator[bytes]:

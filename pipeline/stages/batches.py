@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
 from pipeline.stage import Inputs
@@ -24,8 +24,6 @@ _MOST_TOUCHED = 128 << 20
 _FAULT = 128 << 10
 """Bytes that may come into memory around a text that is read, beside it."""
 
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 Kind = Literal["documents", "signatures", "keep", "decisions"]
 
 

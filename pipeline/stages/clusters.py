@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
 from pipeline import layout
 from pipeline.core import ids
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from dedup.clusters import Memberships
     from dedup.clusters import Rules as Selection
 
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 
 CHOICE = pa.schema(
     [

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8
 from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest
@@ -32,8 +32,6 @@ _MISSES = ("", "too short", "common", NO_TEXT)
 """Why an item is not looked for, by the status of its best text in `dedup.overlap`."""
 
 Row = tuple[object, ...]
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 Action = Literal["drop", "quarantine", "review", "report"]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import Mask
 from pipeline import layout
 from pipeline.cleaning import clean_texts, short_mask
 from pipeline.cleaning.mask import Kind, mask_texts
@@ -44,7 +45,6 @@ MOST_CHARACTERS = 1 << 30
 """Characters of text that one task may hold, if it is not a single record."""
 
 Item = Record | BadRecord
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64, U8
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
@@ -38,8 +38,6 @@ from pipeline.stages.shuffle import (
 )
 from pipeline.stages.withheld import load_withheld
 
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
 _KEPT = STATES[0]
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8, U64
 from pipeline import layout, splits
 from pipeline.config import Config
-from pipeline.core import ids, rng
+from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.provenance.evidence import DECISIONS
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
@@ -22,10 +23,6 @@ STATES = ("kept", "duplicate", "quarantined", "dropped")
 KINDS = ("exact", "near", "key", "chain")
 """Why a document is a duplicate: the same normalised text, a near-duplicate, the same key, or (only
 without verification) a chain of candidates."""
-
-I64 = npt.NDArray[np.int64]
-U8 = npt.NDArray[np.uint8]
-U64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,8 @@ class _Documents:
     sources as codes of `source_names`."""
 
     doc_id: npt.NDArray[np.uint64]
-    key_N2: rng.U64  # noqa: N815 - shape suffix
-    text_key_N2: rng.U64  # noqa: N815
+    key_N2: U64  # noqa: N815 - shape suffix
+    text_key_N2: U64  # noqa: N815
     source: I64
     source_names: tuple[str, ...]
     decision: U8
@@ -59,8 +56,8 @@ class _Duplicates:
 
     member: I64
     representative: I64
-    key_M2: rng.U64  # noqa: N815
-    text_key_M2: rng.U64  # noqa: N815
+    key_M2: U64  # noqa: N815
+    text_key_M2: U64  # noqa: N815
     batch: I64
     channels: U64
     estimate: npt.NDArray[np.float64]
@@ -131,7 +128,7 @@ def _by_source(documents: _Documents, state: U8) -> dict[str, list[int]]:
 
 
 def _shards(
-    batch: Batch, documents: _Documents, state: U8, split: U8, representative_N2: rng.U64
+    batch: Batch, documents: _Documents, state: U8, split: U8, representative_N2: U64
 ) -> list[Output]:
     """Per documents shard: states row-aligned with it, and apart from them the splits, which
     another seed changes without touching what is tokenized.

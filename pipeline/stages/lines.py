@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64, U32, U64
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.core.rng import U64
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.stages.keep import STATES
 
@@ -39,9 +38,6 @@ REPEATS = pa.schema(
 )
 """What is cut: the documents shard and row, its bytes, the unit's digest, and the key of the
 document where the unit stays."""
-
-I64 = npt.NDArray[np.int64]
-U32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

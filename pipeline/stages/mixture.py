@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
@@ -35,8 +36,6 @@ from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 
 _COLUMNS = ["doc_key", "source", "state", "split", "tokens"]
 _ROWS = 1 << 18
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I32, I64
 from pipeline.config import Config
 from pipeline.core.content import array_hash
 from pipeline.core.manifest import Shard, StageManifest
@@ -27,7 +28,7 @@ from pipeline.hdf5.format import (
     shard_name,
 )
 from pipeline.hdf5.write import shard_image
-from pipeline.packing.rows import I32, I64, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
+from pipeline.packing.rows import empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.provenance.lineage import SCHEMA as LINEAGE_SCHEMA
 from pipeline.stage import (
     DELTA,

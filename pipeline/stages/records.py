@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError
@@ -21,8 +21,6 @@ from pipeline.sources.files import HashingReader, InputFile, changed
 from pipeline.stage import Inputs, Output, Result, Stage, Task
 from pipeline.stages.keep import STATES
 from pipeline.stages.plan import Reading
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64
 from pipeline.config import Config
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.packing.rows import Tokens
@@ -21,8 +22,6 @@ from pipeline.provenance.inverse import row_positions
 from pipeline.provenance.lineage import StreamDocuments, spans
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.stages.tokenize import list_lengths, token_lists
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U64
 from pipeline import layout, splits
 from pipeline.config import Config
 from pipeline.core import ids, rng
@@ -24,7 +25,6 @@ from pipeline.shuffling.rows_of_lists import Rows, byte_lengths_of, take_rows
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.stages.tokenize import list_lengths
 
-I64 = npt.NDArray[np.int64]
 SCATTERED = "shuffle"
 """The directory of what is scattered."""
 WHOLE = 1 << 64
@@ -51,11 +51,11 @@ class Places:
 
     row: I64
     split: npt.NDArray[np.uint8]
-    rank: rng.U64
+    rank: U64
 
 
 def places(
-    key_N2: rng.U64, split_N: npt.NDArray[np.uint8], copies_N: npt.NDArray[np.integer], seed: int
+    key_N2: U64, split_N: npt.NDArray[np.uint8], copies_N: npt.NDArray[np.integer], seed: int
 ) -> Places:
     """Where every copy of every document belongs: sorted by split, rank, key and copy."""
     count = copies_N.astype(np.int64)
@@ -70,7 +70,7 @@ def places(
     return Places(row[order], split[order], rank[order])
 
 
-def rank_of_copy(key_N2: rng.U64, copy: int, seed: int) -> rng.U64:
+def rank_of_copy(key_N2: U64, copy: int, seed: int) -> U64:
     """The rank of one copy of every document, (N,) uint64; that of copy 0 is the document's own."""
     return rng.rank(key_N2, seed, f"shuffle/{copy}" if copy else "shuffle")
 

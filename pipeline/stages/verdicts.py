@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.core.storage import canonical_json
@@ -24,7 +25,7 @@ from pipeline.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.stages.batches import I64, Batch, Batches, Corpus
+from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import KINDS, kinds
 

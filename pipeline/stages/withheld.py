@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import Mask
 from pipeline.core import ids
 from pipeline.core.content import table_hash
 from pipeline.core.manifest import Shard, StageManifest
@@ -27,8 +27,6 @@ DIRECTORY = "withheld"
 RULE = "takedown"
 REASON = "taken down of this run"
 _EMPTY_TEXT = ids.text_key(b"")
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import Mask
 from pipeline import layout
 from pipeline.core.content import table_hash
 from pipeline.core.errors import IntegrityError
@@ -18,7 +19,7 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.coverage import read_lineage
 from pipeline.provenance.records import readable
 from pipeline.takedown.masking import left_over
-from pipeline.takedown.places import Mask, Spans, find_places
+from pipeline.takedown.places import Spans, find_places
 from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
 from pipeline.takedown.run_tables import RunTables
 

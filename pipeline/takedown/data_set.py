@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, Mask
 from pipeline.core import storage
 from pipeline.core.content import array_hash
 from pipeline.core.manifest import Shard, fingerprint_of, read_manifest, write_manifest
@@ -25,9 +24,6 @@ from pipeline.runner import manifest_path
 from pipeline.takedown.masking import masked
 from pipeline.takedown.places import ShardPlaces, find_places
 from pipeline.takedown.stored import with_shards
-
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 KIND = "mask"
 _PACK, _PARAMS = "pack", "params"

@@ -6,14 +6,10 @@ such columns then look like padding: span and position are 0. A corpus has ids o
 cut it into rows train on runs of EOS there.
 """
 
-from typing import Any
-
-import numpy.typing as npt
-
+from dedup.arrays import Array
 from pipeline.hdf5.format import CORPUS, VSL, Layout
 from pipeline.takedown.places import ShardPlaces
 
-Array = npt.NDArray[Any]
 INPUTS, MASK, LABELS, SPAN, POSITION = range(5)
 """Channels of a row (`pipeline.hdf5.format`)."""
 

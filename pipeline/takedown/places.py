@@ -9,15 +9,12 @@ a document fill the same columns. A corpus has no labels.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64, Mask
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.forward import whereabouts
-
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64, Mask
 from pipeline.core.errors import InputError
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset, open_dataset
@@ -22,8 +22,6 @@ from pipeline.takedown.record import keys_taken, read_takedowns
 from pipeline.takedown.resolve import Told, resolve
 from pipeline.takedown.run_tables import RunTables, open_run
 
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 MOST_STEPS = 1000
 """Steps of a training run that are listed one by one."""
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, printable
@@ -22,8 +22,6 @@ from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.record import read_takedowns
 from pipeline.takedown.run_tables import RunTables, key_array
 from pipeline.takedown.texts import Passages, same_text
-
-I64 = npt.NDArray[np.int64]
 
 NAMED, SAME_TEXT, SIBLING = "named", "same_text", "sibling"
 """Why a document is taken down."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
@@ -20,7 +20,6 @@ from pipeline.provenance.quarantined import beside, held_shard, keys_of, with_te
 from pipeline.provenance.records import readable
 from pipeline.runner import STAGE_MANIFESTS
 
-I64 = npt.NDArray[np.int64]
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "byte_length", "text_bytes",
             "state", "split", "tokens"]  # fmt: skip
 _TEXT_STORIES = ("prepare", "dedup", "index", "clean", "screen", "repack")

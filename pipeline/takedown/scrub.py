@@ -11,15 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import Mask
 from pipeline.provenance.records import readable
 from pipeline.stage import Output, arrow_output, parquet_output
 
-Mask = npt.NDArray[np.bool_]
 Scrub = Callable[[Path, pa.Array], bytes | None]
 """(file, keys of the documents) -> its new bytes."""
 

@@ -4,18 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core.ids import KEY_BYTES, text_key
 
 LEAST_RUN_WORDS = 50
 LEAST_FRACTION = 0.2
 """A document with a passage of fewer words in a row, or of which less is matched, is told but not
 taken: it may quote. What the default policy quarantines has as much."""
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core.manifest import read_manifest
 from pipeline.runner import manifest_path
@@ -27,8 +27,6 @@ from pipeline.takedown.record import read_takedowns
 from pipeline.takedown.run_tables import RunTables
 from pipeline.takedown.scrub import Scrub
 from pipeline.takedown.stored import Scrubbing
-
-I64 = npt.NDArray[np.int64]
 
 
 def scrub_written(run: RunTables, name: str, taken: pa.Table) -> None:

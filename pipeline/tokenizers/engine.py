@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from pipeline.tokenizers.engines import (
@@ -29,8 +30,6 @@ from pipeline.tokenizers.engines import (
     installed_version,
 )
 from pipeline.tokenizers.self_check import verdict
-
-I64 = npt.NDArray[np.int64]
 
 _BATCH_BYTES = 4 << 20
 _BATCH_TEXTS = 4096

@@ -22,13 +22,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import I64, U32
 from pipeline.core.storage import hash_bytes
 from pipeline.tokenizers.definition import TokenizerDefinition, reference_tokenizer
-
-U32 = npt.NDArray[np.uint32]
-I64 = npt.NDArray[np.int64]
 
 REFERENCE = "tokenizers"
 _THREADS = {

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dedup.arrays import U32
 from pipeline.core.errors import ResourceError, printable
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
 from pipeline.tokenizers.battery import VERSION, battery
@@ -26,7 +27,6 @@ from pipeline.tokenizers.definition import TokenizerDefinition
 from pipeline.tokenizers.engines import (
     ENGINES,
     REFERENCE,
-    U32,
     Engine,
     FlatTokens,
     Reference,

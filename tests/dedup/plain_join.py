@@ -2,11 +2,8 @@
 
 from collections import defaultdict
 
-import numpy as np
-import numpy.typing as npt
+from dedup.arrays import U32, U64
 
-U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
 Runs = list[tuple[U64, U32]]
 
 

@@ -3,19 +3,17 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dedup
+from dedup.arrays import F64
 from dedup.fast_sketch import EMPTY, ROUNDS, fast_sketch
 from dedup.minhash import _sketch
 from dedup.presets import PRESETS, Preset
 from dedup.shingle import BASE, fmix64, polynomial
 
-U32 = npt.NDArray[np.uint32]
-F64 = npt.NDArray[np.float64]
 SET = Preset("set", "word", 1, bands=1, rows=1)
 """Texts as sets of words: any Jaccard similarity can be made."""
 MASK = 2**64 - 1

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dedup.arrays import U64
 from pipeline import splits
 from pipeline.config import Config, load_config
 from pipeline.core import rng
@@ -31,7 +32,7 @@ SEED = 5
 MASK = (1 << 64) - 1
 
 
-def keys(count: int, salt: int = 0) -> rng.U64:
+def keys(count: int, salt: int = 0) -> U64:
     drawn = [rng.key(salt, "document", i) for i in range(count)]
     return np.array([[k & MASK, k >> 64] for k in drawn], np.uint64).reshape(-1, 2)
 

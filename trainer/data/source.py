@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.errors import ConfigError
 from pipeline.core.mixture_order import Part, TrainingOrder, samples_of_weight
 from pipeline.hdf5.foreign_dataset import UNKNOWN_ID
@@ -19,8 +20,6 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName, training_order
 from trainer.config import InputConfig, ModelConfig
 from trainer.data.formats import open_checked
-
-I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.data import Source
 from trainer.evaluation.amounts import Amount
 from trainer.evaluation.text_size import TextSize, tokenizer_of_data
 
-I64 = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 
 

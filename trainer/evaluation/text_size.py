@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dedup.arrays import I64
 from pipeline import layout
 from pipeline.hdf5.format import VSL_FEATURES
 from pipeline.tokenizers.decoding import decode_bytes
@@ -28,7 +29,6 @@ from pipeline.tokenizers.definition import (
 )
 from trainer.data import Source
 
-I64 = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int32]
 _ENCODE_AT_ONCE = 256
 

@@ -6,11 +6,9 @@ Shape: V vocabulary.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from dedup.arrays import F64
 from pipeline.core.errors import ConfigError
-
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

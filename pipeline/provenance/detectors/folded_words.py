@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dedup.arrays import U8, U64
 from dedup.compiled import kernels_of
-from dedup.text import U8, U64, Whole
+from dedup.text import Whole
 from pipeline.provenance.registry.names import normalise_title
 
 _POINTS = 0x20000

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64, U8
 from dedup.compiled import kernels_of
-from dedup.text import I64, U8, TextArray, Texts, joined
+from dedup.text import TextArray, Texts, joined
 
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (
     np.uint8(ord(c)) for c in '"\\:,-09'

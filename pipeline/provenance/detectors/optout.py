@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.text import I64
+from dedup.arrays import I64
 from pipeline.core.ids import text_keys
 from pipeline.provenance.detectors.captures import Capture, Captures, host_of, moment
 from pipeline.provenance.detectors.contract import Finding, attributes_json, findings_table

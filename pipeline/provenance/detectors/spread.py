@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.text import I64
+from dedup.arrays import I64
 from pipeline.provenance.detectors.contract import FINDINGS, Finding, findings_table
 
 _ORDER = ["row", "byte_offset", "kind", "target", "work_id", "seen"]

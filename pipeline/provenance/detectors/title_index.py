@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import F32, I32, I64, U8, U64
 from dedup.compiled import kernels_of
-from dedup.text import I64, U8, U64, Texts, joined
+from dedup.text import Texts, joined
 from pipeline.provenance.detectors.folded_words import fold_table, hash_word, hash_words
 from pipeline.provenance.detectors.metadata import Fields
 from pipeline.provenance.detectors.title_words import COMMON_WORDS
@@ -32,10 +33,6 @@ from pipeline.provenance.registry.names import (
     split_authors,
     split_title,
 )
-
-I32 = npt.NDArray[np.int32]
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 
 HEAD_BYTES = 400
 """Of a text that are looked at."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dedup.text import U32
+from dedup.arrays import U32
 
 LIMIT = 0x30000
 """Code points from here on need no table: ideographs up to IDEOGRAPHS, then nothing known."""

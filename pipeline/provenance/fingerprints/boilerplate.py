@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dedup.text import U64, joined
+from dedup.arrays import U64
+from dedup.text import joined
 from pipeline.core import storage
 from pipeline.provenance.fingerprints.stored_words import pack_words, unpack_words
 from pipeline.provenance.fingerprints.words import words_of

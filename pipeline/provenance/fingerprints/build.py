@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dedup.text import I64, U32, U64, joined
+from dedup.arrays import I64, U32, U64
+from dedup.text import joined
 from pipeline.core.errors import InputError, printable
 from pipeline.provenance.fingerprints.boilerplate import shipped_boilerplate
 from pipeline.provenance.fingerprints.calibrate import (

@@ -5,7 +5,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dedup.text import I64, Whole
+from dedup.arrays import I64
+from dedup.text import Whole
 from pipeline.provenance.fingerprints.compiled import kernel
 
 Number = TypeVar("Number", np.uint32, np.uint64, np.int64)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dedup.text import I64, U32, U64
+from dedup.arrays import I64, U32, U64
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed, write_sealed

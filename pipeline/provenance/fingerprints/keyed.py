@@ -8,7 +8,7 @@ import hashlib
 
 import numpy as np
 
-from dedup.text import U64
+from dedup.arrays import U64
 from pipeline.provenance.fingerprints.compiled import kernel
 
 _0, _1, _2, _3 = (

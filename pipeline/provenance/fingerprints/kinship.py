@@ -7,7 +7,7 @@ single work holds; one that others hold too tells nothing (a proverb, a quotatio
 
 import numpy as np
 
-from dedup.text import I64, U64
+from dedup.arrays import I64, U64
 from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import room_for
 

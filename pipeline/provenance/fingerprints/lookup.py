@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dedup.text import U64
+from dedup.arrays import U64
 from pipeline.provenance.fingerprints.compiled import kernel
 
 

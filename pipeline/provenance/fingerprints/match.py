@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dedup.text import I64, U8, Texts, Whole
+from dedup.arrays import I64, U8
+from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import rows_for

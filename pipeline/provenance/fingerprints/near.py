@@ -10,15 +10,13 @@ Shapes: W words of the query, D words of a document, M matches, B = 2 edits + 1 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from dedup.text import I64, U8, U64, Texts, Whole
+from dedup.arrays import I64, U8, U64, Mask
+from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import rows_for
 from pipeline.provenance.fingerprints.words import words_between
-
-Mask = npt.NDArray[np.bool_]
 
 _GATE = 1 << 12
 _LOW = np.uint64(_GATE - 1)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dedup.text import U32, U64, Whole, joined
+from dedup.arrays import U32, U64
+from dedup.text import Whole, joined
 from pipeline.core.errors import InputError, printable
 from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import room_for

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from dedup.text import U64
+from dedup.arrays import U64
 
 _LEVEL = 9
 

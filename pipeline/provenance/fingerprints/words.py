@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dedup.text import I64, U8, U32, U64, Texts, Whole
+from dedup.arrays import I64, U8, U32, U64
+from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import (
     BLANK,
     BREAK,

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.provenance.evidence import DECISION_SCHEMA
 from pipeline.provenance.policy.attributes import WORK_DETECTORS
 from pipeline.provenance.policy.model import Policy
-from pipeline.provenance.policy.rows import I64, Bool, Column, Evidence, first_per_document
+from pipeline.provenance.policy.rows import Bool, Column, Evidence, first_per_document
 from pipeline.provenance.policy.rules import ReadyRule, ready
 from pipeline.provenance.policy.templates import Field
 

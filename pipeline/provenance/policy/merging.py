@@ -2,13 +2,11 @@
 decontamination."""
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.provenance.evidence import DECISIONS
-
-I64 = npt.NDArray[np.int64]
 
 
 def ranks(decisions: pa.ChunkedArray | pa.Array) -> I64:

@@ -18,14 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import F64, I64
 from pipeline.core import ids
 from pipeline.provenance.evidence import DECISIONS
 from pipeline.provenance.policy.merging import ranks
 from pipeline.provenance.policy.model import Policy
 from pipeline.provenance.policy.rules import ready
-
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 
 SPREADING = ("review", "quarantine", "drop")
 _NOBODY = -1

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
 from pipeline.provenance.policy.attributes import Attribute
 from pipeline.provenance.policy.rules import Group, Test
 
 _PARSED = "attributes"
 
-I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 
