@@ -1,9 +1,10 @@
-"""Compiled kernels: a decorator per package, and a cache directory for the state of its sources.
+"""Compiled kernels: one decorator, and a cache directory for the state of their sources.
 
 numba caches compiled code per file and does not see a change in a kernel that another file calls.
-So the directory's name is a digest of every source of the package and of numba's version: any
-change starts a new, empty cache. It lies in $WAFERMILL_CACHE, or in ~/.cache/wafermill; where that
-cannot be written, every process compiles for itself.
+So a directory is named by a digest of numba's version, of this package's sources and of those of
+the kernel's own package: any change in them starts a new, empty cache, and a kernel may call those
+of its own package and of this one. Where the user's cache cannot be written, every process compiles
+for itself.
 
 Kernels take flat numpy arrays and type their scalar constants (`np.uint64(3)`): numba makes a
 float64 of a uint64 and a plain Python int. They release the global lock.
@@ -18,36 +19,38 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from dedup.user_cache import user_cache
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent
 
 
 @cache
-def source_digest(package: Path) -> str:
-    """16 hex digits that name the state of a package's sources and the version of numba."""
-    digest = hashlib.sha256(numba.__version__.encode())
+def _digest(package: Path) -> bytes:
+    digest = hashlib.sha256()
     for source in sorted(package.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest.digest()
 
 
-def cache_root() -> Path:
-    """The user's cache directory of this project; it need not exist."""
-    given = os.environ.get("WAFERMILL_CACHE")
-    root = Path(given) if given else Path(os.path.expanduser("~")) / ".cache" / "wafermill"
-    return root.absolute()
+def source_digest(package: Path) -> str:
+    """16 hex digits that name the state of what the kernels of a package are compiled from."""
+    parts = (numba.__version__.encode(), _digest(PACKAGE), _digest(package))
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def directory(package: Path = PACKAGE) -> Path:
-    """Where the compiled kernels of exactly these sources are kept; it need not exist."""
-    return cache_root() / "kernels" / source_digest(package)
+def directory(package: Path = PACKAGE) -> Path | None:
+    """Where the compiled kernels of exactly these sources are kept; it need not exist. None for a
+    user without a home directory."""
+    root = user_cache()
+    return root and root / "kernels" / source_digest(package)
 
 
 def first_use(package: Path = PACKAGE) -> bool:
     """Whether nothing has been compiled yet for these sources: the first call will take a while."""
-    return next(directory(package).rglob("*.nbc"), None) is None
+    kept = directory(package)
+    return kept is None or next(kept.rglob("*.nbc"), None) is None
 
 
 @cache
@@ -59,25 +62,19 @@ def _is_writable(directory: Path) -> bool:
     return os.access(directory, os.W_OK | os.X_OK)
 
 
-def kernels_of(package: Path) -> Callable[[Function], Function]:
-    """The decorator for the kernels of a package, which may call each other but no others.
+def kernel(function: Function) -> Function:
+    """Decorate a kernel, which may call those of its own package and of this one.
 
     It compiles at the first call with new argument types, keeps the result and runs it without the
     global lock. No bounds are checked: a kernel's docstring states how long its arrays must be.
     """
-    kept = directory(package)
-
-    def kernel(function: Function) -> Function:
-        settings: Any = numba.config
-        before = settings.CACHE_DIR
-        settings.CACHE_DIR = str(kept)
-        try:
-            compile_it: Any = numba.njit(nogil=True, cache=_is_writable(kept), boundscheck=False)
-            return cast(Function, compile_it(function))
-        finally:
-            settings.CACHE_DIR = before
-
-    return kernel
-
-
-kernel = kernels_of(PACKAGE)
+    kept = directory(Path(function.__code__.co_filename).parent)
+    settings: Any = numba.config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(kept or "")
+    try:
+        is_kept = kept is not None and _is_writable(kept)
+        compile_it: Any = numba.njit(nogil=True, cache=is_kept, boundscheck=False)
+        return cast(Function, compile_it(function))
+    finally:
+        settings.CACHE_DIR = before

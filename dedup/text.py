@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
+from dedup.utf8 import after_ascii
 
 Number = TypeVar("Number", np.uint8, np.int64)
 
@@ -30,8 +31,7 @@ _DOTTED, _SIGMA = "\u0130", "\u03a3"
 _SPECIALS = [ord(_DOTTED), ord(_SIGMA)]
 _SIGMA_BYTE = np.uint8(_SIGMA.encode()[0])
 _I, _DOT = (np.uint32(ord(c)) for c in _DOTTED.lower())
-_1, _2, _3, _4, _8, _61, _63 = (np.uint64(n) for n in (1, 2, 3, 4, 8, 61, 63))
-_TAIL, _6, _12, _18 = (np.uint32(n) for n in (0x3F, 6, 12, 18))
+_1, _8, _61, _63 = (np.uint64(n) for n in (1, 8, 61, 63))
 
 
 @dataclass(frozen=True)
@@ -157,19 +157,11 @@ def case_table() -> U32:
 
 @kernel
 def _decode(data: U8, i: np.uint64, table: U32) -> tuple[np.uint32, np.uint64]:
-    """What the code point at byte i becomes, and its length in bytes."""
-    first = np.uint32(data[i])
-    if first < 0x80:
-        return table[first], _1
-    second = np.uint32(data[i + _1]) & _TAIL
-    if first < 0xE0:
-        return table[((first & np.uint32(0x1F)) << _6) | second], _2
-    third = np.uint32(data[i + _2]) & _TAIL
-    if first < 0xF0:
-        return table[((first & np.uint32(0x0F)) << _12) | (second << _6) | third], _3
-    fourth = np.uint32(data[i + _3]) & _TAIL
-    point = ((first & np.uint32(0x07)) << _18) | (second << _12) | (third << _6) | fourth
-    return table[point] if point < CASED else point, _4
+    """What the code point at byte i becomes, and where the next one begins."""
+    if data[i] < 0x80:
+        return table[data[i]], i + _1
+    point, after = after_ascii(data, i)
+    return table[point] if point < CASED else point, after
 
 
 @cache
@@ -221,7 +213,7 @@ def normalize_part(
                         j += (step >> _61) & _1
                     i += _8
                     continue
-            c, width = _decode(data, i, table)
+            c, after = _decode(data, i, table)
             if c == SPECIAL:
                 if data[i] == _SIGMA_BYTE:
                     return np.int64(-1), np.int64(j), after_blank != 0
@@ -232,5 +224,5 @@ def normalize_part(
             is_blank, is_dropped = np.uint64(c == BLANK), np.uint64(c == DROPPED)
             j += (_1 - is_dropped) - (is_blank & after_blank)
             after_blank = is_blank | (after_blank & is_dropped)
-            i += width
+            i = after
     return np.int64(i), np.int64(j), after_blank != 0

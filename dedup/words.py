@@ -11,13 +11,13 @@ from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.shingle import BASE
 from dedup.text import BLANK, CASED, DROPPED, SPECIAL, Texts, case_table
+from dedup.utf8 import after_ascii
 
 DOTTED = SPECIAL
 """What `folded` makes of U+0130; it stands for two code points, DOTTED_1 and DOTTED_2."""
 DOTTED_1, DOTTED_2 = np.uint32(0x69), np.uint32(0x307)
 
 _CAPITAL_SIGMA, _FINAL_SIGMA, _SIGMA = np.uint32(0x3A3), np.uint32(0x3C2), np.uint32(0x3C3)
-_TAIL, _6 = np.uint32(0x3F), np.uint32(6)
 _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 
 
@@ -49,20 +49,12 @@ def folded(data: U8, at: int, table: U32) -> tuple[np.uint32, int]:
     """The code point at byte `at` as it stays: a letter, BLANK, DROPPED or DOTTED; and where the
     next one stands. `table` is `dedup.text.case_table()`; data must be UTF-8.
     """
-    c = np.uint32(data[at])
-    if c < 0x80:
-        return table[c], at + 1
-    if c < 0xE0:
-        c = ((c & np.uint32(0x1F)) << _6) | (data[at + 1] & _TAIL)
-        if c in (_CAPITAL_SIGMA, _FINAL_SIGMA):
-            return _SIGMA, at + 2
-        return table[c], at + 2
-    if c < 0xF0:
-        c = ((c & np.uint32(0x0F)) << _6) | (data[at + 1] & _TAIL)
-        return table[(c << _6) | (data[at + 2] & _TAIL)], at + 3
-    c = ((c & np.uint32(0x07)) << _6) | (data[at + 1] & _TAIL)
-    c = (((c << _6) | (data[at + 2] & _TAIL)) << _6) | (data[at + 3] & _TAIL)
-    return table[c] if c < CASED else c, at + 4
+    if data[at] < 0x80:
+        return table[data[at]], at + 1
+    c, after = after_ascii(data, at)
+    if c in (_CAPITAL_SIGMA, _FINAL_SIGMA):
+        return _SIGMA, after
+    return table[c] if c < CASED else c, after
 
 
 @kernel

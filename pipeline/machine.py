@@ -3,6 +3,7 @@ tokenizer engines checked.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.deduplication import preset_of
@@ -20,7 +21,7 @@ def compile_kernels(config: Config, note: Note, screens: bool) -> None:
     from dedup import compiled
     from pipeline import cleaning
 
-    if config.clean.fix_text and cleaning.first_use():
+    if config.clean.fix_text and compiled.first_use(Path(cleaning.__file__).parent):
         note("compiling the cleaning kernels for this machine, once")
         cleaning.clean_texts(["schÃ¶n"])
     if screens:

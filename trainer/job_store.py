@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+from dedup.user_cache import user_cache
 from pipeline.core.errors import ConfigError
 from pipeline.core.storage import make_directory, write_json
-from pipeline.core.user_cache import user_cache
 
 _PREFIX = "wsjob-"
 _FILE = re.compile(rf"{_PREFIX}(\d{{6,}})\.json")
@@ -119,9 +119,9 @@ class JobStore:
 
     @classmethod
     def default(cls) -> "JobStore":
-        """`$WAFERMILL_JOBS`, else wafermill/jobs in the user's cache directory."""
+        """`$WAFERMILL_JOBS`, else jobs/ in the user's cache directory."""
         given = os.environ.get("WAFERMILL_JOBS", "")
-        return cls(Path(given) if given else _user_cache() / "wafermill" / "jobs")
+        return cls(Path(given) if given else _user_cache() / "jobs")
 
     def register(
         self, *, command: Sequence[str], systems: int, labels: Mapping[str, str]

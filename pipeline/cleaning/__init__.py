@@ -48,7 +48,6 @@ to a million characters, to ftfy. The first call on a machine compiles for about
 """
 
 from pipeline.cleaning.clean import clean_text, clean_texts, slow_because
-from pipeline.cleaning.compiled import first_use
 from pipeline.cleaning.length import short_mask
 
-__all__ = ["clean_text", "clean_texts", "first_use", "short_mask", "slow_because"]
+__all__ = ["clean_text", "clean_texts", "short_mask", "slow_because"]

@@ -16,7 +16,8 @@ from pathlib import Path
 import ftfy
 import numpy as np
 
-from dedup.compiled import cache_root, source_digest
+from dedup.compiled import source_digest
+from dedup.user_cache import user_cache
 from pipeline.cleaning.errors import UnprovenError
 from pipeline.cleaning.tables import Tables, build
 from pipeline.core import storage
@@ -29,23 +30,26 @@ _HASH_DIGITS = 32
 def tables_or_reason() -> Tables | str:
     """The tables, or why the installed ftfy has to do all the work itself."""
     path = table_file()
-    tables = _read(path)
+    tables = _read(path) if path else None
     if tables is None:
         try:
             tables = build()
         except UnprovenError as error:
             return str(error)
-        _write(path, tables)
+        if path:
+            _write(path, tables)
     return tables
 
 
-def table_file() -> Path:
-    """Where the tables for exactly this ftfy, Python and package are kept."""
+def table_file() -> Path | None:
+    """Where the tables for exactly this ftfy, Python and package are kept; None for a user without
+    a home directory."""
     digest = hashlib.sha256(source_digest(Path(__file__).parent).encode())
     digest.update(f"ftfy {ftfy.__version__} unicode {unicodedata.unidata_version}".encode())
     for source in sorted(Path(ftfy.__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return cache_root() / "cleaning" / f"{digest.hexdigest()[:16]}.npz"
+    root = user_cache()
+    return root and root / "cleaning" / f"{digest.hexdigest()[:16]}.npz"
 
 
 def _write(path: Path, tables: Tables) -> None:

@@ -15,16 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import I64, U8
+from dedup.compiled import kernel
 from dedup.text import TextArray
+from dedup.utf8 import code_point
 from pipeline.cleaning.characters import every_character
-from pipeline.cleaning.compiled import kernel
 from pipeline.cleaning.encoded import encoded
 
 CASED = 0x20000
 """Code points from here on have no case and are no white space."""
 _DROPPED, _ONE, _TWO, _BLANK = range(4)
-_0, _1, _2, _3, _4 = (np.uint64(n) for n in range(5))
-_TAIL, _6, _12 = (np.uint32(n) for n in (0x3F, 6, 12))
 
 
 def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
@@ -62,25 +61,8 @@ def _judge(
         i, end = np.uint64(offsets[index]), np.uint64(offsets[index + 1])
         held = blank = np.int64(0)
         while i < end and held < min_length:
-            first = np.uint32(data[i])
-            if first < 0x80:
-                count = counts[first]
-                i += _1
-            elif first < 0xE0:
-                count = counts[(first & np.uint32(0x1F)) << _6 | np.uint32(data[i + _1]) & _TAIL]
-                i += _2
-            elif first < 0xF0:
-                point = (first & np.uint32(0x0F)) << _12 | (np.uint32(data[i + _1]) & _TAIL) << _6
-                count = counts[point | np.uint32(data[i + _2]) & _TAIL]
-                i += _3
-            elif first == 0xF0 and data[i + _1] < 0xA0:
-                second = np.uint32(data[i + _1]) & np.uint32(0x1F)
-                point = second << _12 | (np.uint32(data[i + _2]) & _TAIL) << _6
-                count = counts[point | np.uint32(data[i + _3]) & _TAIL]
-                i += _4
-            else:
-                count = np.uint8(_ONE)
-                i += _4
+            point, i = code_point(data, i)
+            count = counts[point] if point < CASED else np.uint8(_ONE)
             if count == _BLANK:
                 blank = np.int64(held > 0)
             elif count != _DROPPED:

@@ -15,8 +15,9 @@ from typing import TypeAlias
 import numpy as np
 
 from dedup.arrays import I64, U8, U16, U64
+from dedup.compiled import kernel
+from dedup.utf8 import code_point
 from pipeline.cleaning import tables as actions
-from pipeline.cleaning.compiled import kernel
 from pipeline.cleaning.tables import (
     ACTION,
     AFTER,
@@ -59,25 +60,8 @@ _ENTITY, _NORMALIZE, _DOUBT, _UNESCAPES = (
 _0, _1, _2, _3, _4, _8, _24, _BLOCK = (np.uint64(n) for n in (0, 1, 2, 3, 4, 8, 24, 32))
 _BYTE = np.uint64(0xFF)
 _LONGEST_RUN = 32
-_TAIL, _6, _12, _18 = (np.uint32(n) for n in (0x3F, 6, 12, 18))
 _TAB, _FEED, _FORM_FEED, _DELETE = (np.uint8(n) for n in (9, 10, 12, 127))
 _SPACE, _HASH, _AMP, _SEMICOLON, _LT = (np.uint8(ord(c)) for c in " #&;<")
-
-
-@kernel
-def _character(data: U8, i: np.uint64) -> tuple[np.uint32, np.uint64]:
-    """The code point at byte i and its length in bytes."""
-    first = np.uint32(data[i])
-    if first < 0x80:
-        return first, _1
-    second = np.uint32(data[i + _1]) & _TAIL
-    if first < 0xE0:
-        return ((first & np.uint32(0x1F)) << _6) | second, _2
-    third = np.uint32(data[i + _2]) & _TAIL
-    if first < 0xF0:
-        return ((first & np.uint32(0x0F)) << _12) | (second << _6) | third, _3
-    fourth = np.uint32(data[i + _3]) & _TAIL
-    return ((first & np.uint32(7)) << _18) | (second << _12) | (third << _6) | fourth, _4
 
 
 @kernel
@@ -125,18 +109,18 @@ def _may_be_bad(
     The line begins at `start`, the next character at `after`, which may be the `end` of the span.
     """
     previous = _back(data, i)
-    code, _ = _character(data, previous)
+    code, _ = code_point(data, previous)
     if rows[classes[code], ACTION] == _DROP:
         return True
     if previous == start:
         hit &= rows[ENDS, BEFORE]
     else:
-        code, _ = _character(data, _back(data, previous))
+        code, _ = code_point(data, _back(data, previous))
         hit &= rows[classes[code], BEFORE]
     if after == end:
         hit &= rows[ENDS, AFTER]
     else:
-        code, _ = _character(data, after)
+        code, _ = code_point(data, after)
         hit &= rows[classes[code], AFTER]
     return bool(hit != _0)
 
@@ -153,7 +137,7 @@ def _composes(
         if mark == start:
             return False
         mark = _back(out, mark)
-        code, _ = _character(out, mark)
+        code, _ = code_point(out, mark)
         if rows[classes[code], ORDER] == _0:
             return bool(rows[classes[code], TAKES] & rows[number, JOINS] != _0)
     return True
@@ -177,7 +161,7 @@ def _sink(
         settled = mark == start
         if not settled:
             previous = _back(out, mark)
-            code, _ = _character(out, previous)
+            code, _ = code_point(out, previous)
             settled = rows[classes[code], ORDER] <= order
         if settled:
             break
@@ -248,7 +232,8 @@ def _rest_of_line(
             o += _1
             last = _0
             continue
-        code, width = _character(data, i)
+        code, after = code_point(data, i)
+        width = after - i
         number = classes[code]
         hit = left & rows[number, RIGHT]
         if hit != _0 and _may_be_bad(data, start, i, i + width, end, hit, classes, rows):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup.arrays import I64, U8
+from dedup.compiled import kernel
 from dedup.text import Texts
-from pipeline.cleaning.compiled import kernel
 from pipeline.cleaning.scan import CONTINUED, DOCUMENT
 
 SEGMENT = 1_000_000

@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import F64, I64, U8, U32
+from dedup.compiled import kernel
 from dedup.text import TextArray, texts_of
+from dedup.utf8 import code_point
 from pipeline.filters.characters import (
     DOT,
     ELLIPSIS,
@@ -29,9 +31,7 @@ from pipeline.filters.characters import (
     STOP,
     character_table,
     entry_of,
-    read,
 )
-from pipeline.filters.compiled import kernel
 
 MEASURES = ("terminal_lines", "sentences")
 """Columns of `measure`: share of lines that end a sentence; sentences in such lines of enough
@@ -98,7 +98,7 @@ def _line(data: U8, position: int, end: int, table: U32) -> tuple[int, int, int,
     words = stops = dots = 0
     in_word, stopped, ends_so = False, False, False
     while position < end:
-        c, position = read(data, position)
+        c, position = code_point(data, position)
         entry = entry_of(c, table)
         if entry & SPACE:
             if in_word:

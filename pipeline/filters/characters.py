@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dedup.arrays import U8, U32
-from pipeline.filters.compiled import kernel
+from dedup.arrays import U32
+from dedup.compiled import kernel
 
 Whole: TypeAlias = int | np.int64
 
@@ -30,7 +30,6 @@ SPACE, ALPHA, ALNUM, BULLET, STOP, QUOTE = (np.uint32(1 << bit) for bit in range
 """Flags of an entry."""
 
 NEWLINE, HASH, DOT, ELLIPSIS = (np.uint32(ord(c)) for c in "\n#.…")
-_TAIL, _6 = np.uint32(0x3F), np.uint32(6)
 
 
 @cache
@@ -50,22 +49,6 @@ def character_table() -> U32:
         table[[ord(c) for c in characters]] |= flag
     table.flags.writeable = False
     return table
-
-
-@kernel
-def read(data: U8, at: int) -> tuple[np.uint32, int]:
-    """The code point at byte `at` of UTF-8, and where the next one stands."""
-    c = np.uint32(data[at])
-    if c < 0x80:
-        return c, at + 1
-    if c < 0xE0:
-        return ((c & np.uint32(0x1F)) << _6) | (data[at + 1] & _TAIL), at + 2
-    if c < 0xF0:
-        c = ((c & np.uint32(0x0F)) << _6) | (data[at + 1] & _TAIL)
-        return (c << _6) | (data[at + 2] & _TAIL), at + 3
-    c = ((c & np.uint32(0x07)) << _6) | (data[at + 1] & _TAIL)
-    c = (((c << _6) | (data[at + 2] & _TAIL)) << _6) | (data[at + 3] & _TAIL)
-    return c, at + 4
 
 
 @kernel

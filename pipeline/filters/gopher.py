@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import F64, I64, U8, U32, U64
+from dedup.compiled import kernel
 from dedup.text import TextArray, texts_of
+from dedup.utf8 import code_point
 from pipeline.filters.characters import (
     ALNUM,
     ALPHA,
@@ -26,10 +28,8 @@ from pipeline.filters.characters import (
     character_table,
     entry_of,
     hash_of,
-    read,
 )
 from pipeline.filters.characters import absorb as _absorb
-from pipeline.filters.compiled import kernel
 
 Truth = npt.NDArray[np.bool_]
 
@@ -85,7 +85,7 @@ def _measure_one(
     position = start
     while position <= end:
         if position < end:
-            c, position = read(data, position)
+            c, position = code_point(data, position)
             entry = entry_of(c, table)
         else:
             c, entry, position = NEWLINE, SPACE, end + 1

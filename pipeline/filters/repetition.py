@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import F64, I64, U8, U32, U64
+from dedup.compiled import kernel
 from dedup.text import TextArray, texts_of
 from pipeline.filters.characters import Whole, character_table
-from pipeline.filters.compiled import kernel
 from pipeline.filters.units import read_units
 
 MEASURES = (

@@ -3,8 +3,9 @@
 import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
-from pipeline.filters.characters import NEWLINE, SPACE, Whole, absorb, entry_of, read
-from pipeline.filters.compiled import kernel
+from dedup.compiled import kernel
+from dedup.utf8 import code_point
+from pipeline.filters.characters import NEWLINE, SPACE, Whole, absorb, entry_of
 
 
 @kernel
@@ -24,7 +25,7 @@ def read_units(
     ends[0] = 0
     while position <= end and held < len(words):
         if position < end:
-            c, position = read(data, position)
+            c, position = code_point(data, position)
             entry = entry_of(c, table)
             characters += 1
         else:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dedup.arrays import I64
-from pipeline.packing.kernels import kernel
+from dedup.compiled import kernel
 
 Packer = Callable[[I64, int], I64]
 

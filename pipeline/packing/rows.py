@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import I32, I64
+from dedup.compiled import kernel
 from pipeline.hdf5.format import VSL
-from pipeline.packing.kernels import kernel
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 """uint16 or uint32, as the vocabulary needs."""

@@ -11,12 +11,11 @@ two bytes or more.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from dedup.arrays import I32, I64, U8
-from dedup.compiled import kernels_of
+from dedup.compiled import kernel
 from dedup.text import TextArray, Texts, Whole, texts_of
 
 PLACES = 64
@@ -28,9 +27,6 @@ _CLASSES = 32
 _KEYS = _CLASSES**3
 _LEAST_ROOM = 1 << 12
 _5, _CLASS, _KEY = np.uint64(5), np.uint64(_CLASSES - 1), np.uint64(_KEYS - 1)
-
-
-kernel = kernels_of(Path(__file__).parent)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,13 @@ Shapes: N rows of a column, M rows wanted of it; a row may be wanted any number 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import I64, U8
-from dedup.compiled import kernels_of
-
-kernel = kernels_of(Path(__file__).parent)
+from dedup.compiled import kernel
 
 
 @dataclass(frozen=True)

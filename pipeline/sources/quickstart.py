@@ -30,9 +30,9 @@ from pathlib import Path
 
 import msgspec
 
+from dedup.user_cache import user_cache
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, ResourceError
-from pipeline.core.user_cache import user_cache
 from pipeline.sources import planted
 from pipeline.sources.streams import zstd
 
@@ -109,8 +109,8 @@ class _Record:
 def collect(cache_root: Path | None = None) -> Path:
     """Return the directory that holds the corpus shards (`*.jsonl.zst`), building it if needed.
 
-    `cache_root` defaults to `$WAFERMILL_CACHE`, else `$XDG_CACHE_HOME`, else `~/.cache`; the corpus
-    lies in `wafermill/quickstart-<hash>/` below it. A corpus whose sizes or hashes disagree with
+    `cache_root` defaults to the user's cache (`user_cache`); the corpus is in `quickstart-<hash>/`
+    below it. A corpus whose sizes or hashes disagree with
     its manifest is built again. Raises InputError when the environment holds too little text and
     ResourceError when the cache cannot be written.
     """
@@ -133,7 +133,7 @@ def collect(cache_root: Path | None = None) -> Path:
 
 def cache_directory(root: Path | None = None) -> Path:
     """Where what is made once for a user lies, below `root` or the cache of `collect`."""
-    return (root or _default_cache()) / "wafermill"
+    return root or _default_cache()
 
 
 def _default_cache() -> Path:

@@ -11,7 +11,6 @@ slow tests are for.
 
 import contextlib
 import json
-import os
 import platform
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dedup.arrays import U32
+from dedup.user_cache import user_cache
 from pipeline.core.errors import ResourceError, printable
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
 from pipeline.tokenizers.battery import VERSION, battery
@@ -57,7 +57,7 @@ def verdict(name: str, definition: TokenizerDefinition, cache: Path | None = Non
     root = cache if cache is not None else user_cache()
     if root is None:
         return _check(name, definition)
-    path = root / "wafermill" / "tokenizer-checks" / f"{_key(name, build, definition)}.json"
+    path = root / "tokenizer-checks" / f"{_key(name, build, definition)}.json"
     kept = _read(path)
     if kept is not None:
         return kept
@@ -81,19 +81,6 @@ def first_difference(engine: Engine, oracle: Engine, texts: list[str]) -> str | 
         for wrong in (_row(forward, i), _row(backward, len(texts) - 1 - i)):
             if not np.array_equal(wrong, right):
                 return _difference(text, wrong, right)
-    return None
-
-
-def user_cache() -> Path | None:
-    """`$WAFERMILL_CACHE`, else `$XDG_CACHE_HOME`, else `~/.cache`; only absolute ones count, and
-    there may be none.
-    """
-    for variable in ("WAFERMILL_CACHE", "XDG_CACHE_HOME"):
-        value = os.environ.get(variable, "")
-        if value and Path(value).is_absolute():
-            return Path(value)
-    with contextlib.suppress(RuntimeError):
-        return Path.home() / ".cache"
     return None
 
 

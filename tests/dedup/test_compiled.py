@@ -43,16 +43,20 @@ def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
     assert python(USE, blocked).startswith("True True 0 ")
 
 
-def test_any_source_names_the_directory(tmp_path: Path) -> None:
+def test_any_source_names_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change in one file is a new cache for all: kernels call kernels of other files."""
-    for name in ("compiled.py", "text.py"):
-        (tmp_path / name).write_bytes((ROOT / "dedup" / name).read_bytes())
-    names = []
-    for extra in (b"", b"# changed\n", b""):
-        source = (ROOT / "dedup/text.py").read_bytes() + extra
-        (tmp_path / "text.py").write_bytes(source)
-        names.append(dedup.compiled.source_digest.__wrapped__(tmp_path))
-    assert names[0] == names[2] != names[1]
+    monkeypatch.setattr(dedup.compiled, "_digest", dedup.compiled._digest.__wrapped__)
+    own, other = tmp_path / "own", tmp_path / "other"
+    monkeypatch.setattr(dedup.compiled, "PACKAGE", own)
+    for package in (own, other):
+        package.mkdir()
+        (package / "text.py").write_text("A = 1")
+    for changed in (own, other):
+        names = []
+        for source in ("A = 1", "A = 2", "A = 1"):
+            (changed / "text.py").write_text(source)
+            names.append(dedup.compiled.source_digest(other))
+        assert names[0] == names[2] != names[1]
 
 
 def test_import_is_light(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import ftfy
 import pytest
 
 from pipeline.core import storage
-from pipeline.core.errors import InputError, ResourceError
+from pipeline.core.errors import InputError
 from pipeline.sources import planted, quickstart
 from pipeline.sources.streams import zstd
 
@@ -88,7 +88,7 @@ def test_same_bytes_in_another_process(corpus: Path, tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.stdout.strip() == corpus.name
-    assert file_hashes(tmp_path / "wafermill" / corpus.name) == file_hashes(corpus)
+    assert file_hashes(tmp_path / corpus.name) == file_hashes(corpus)
 
 
 def test_manifest_covers_every_file(corpus: Path) -> None:
@@ -133,7 +133,7 @@ def _damage(corpus: Path, cache: Path, damage: str) -> None:
     elif damage == "manifest":
         (corpus / "manifest.json").write_text("{}")
     else:
-        (index,) = (cache / "wafermill" / "quickstart-index").iterdir()
+        (index,) = (cache / "quickstart-index").iterdir()
         index.write_text('{"directory": "../elsewhere", "manifest_hash": ""}')
 
 
@@ -151,25 +151,6 @@ def test_too_small_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError, match="at least 12,000,000 are needed"):
         quickstart.collect(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_cache_root_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.delenv("WAFERMILL_CACHE", raising=False)
-    assert quickstart._default_cache() == tmp_path / "xdg"
-    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "own"))
-    assert quickstart._default_cache() == tmp_path / "own"
-    monkeypatch.delenv("WAFERMILL_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert quickstart._default_cache() == tmp_path / ".cache"
-
-    def no_home() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(ResourceError, match="WAFERMILL_CACHE"):
-        quickstart._default_cache()
 
 
 def test_documentation_strings_carry_their_names(tmp_path: Path) -> None:

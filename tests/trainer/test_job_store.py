@@ -199,4 +199,4 @@ def test_where_the_list_lies(monkeypatch, tmp_path):
     assert JobStore.default().directory == tmp_path / "here"
     monkeypatch.delenv("WAFERMILL_JOBS")
     monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "cache"))
-    assert JobStore.default().directory == tmp_path / "cache" / "wafermill" / "jobs"
+    assert JobStore.default().directory == tmp_path / "cache" / "jobs"

@@ -7,12 +7,11 @@ mean, so that metadata need not be parsed.
 
 import unicodedata
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from dedup.arrays import U8, U64
-from dedup.compiled import kernels_of
+from dedup.compiled import kernel
 from dedup.text import Whole
 from pipeline.provenance.registry.names import normalise_title
 
@@ -24,8 +23,6 @@ _SHIFT, _MASK = np.uint64(21), np.uint64(0x1FFFFF)
 _FACTOR, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _BACKSLASH, _U = np.uint8(ord("\\")), np.uint8(ord("u"))
-
-kernel = kernels_of(Path(__file__).parent)
 
 
 @cache

@@ -8,14 +8,13 @@ broken JSON gives what stands before the break. Values are slices of the JSON: s
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64, U8
-from dedup.compiled import kernels_of
+from dedup.compiled import kernel
 from dedup.text import TextArray, Texts, joined
 
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (
@@ -23,8 +22,6 @@ _QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (
 )  # fmt: skip
 _OPEN, _CLOSE, _BRACE, _CLOSED = (np.uint8(ord(c)) for c in "[]{}")
 _BLANK, _CASE, _A, _Z = np.uint8(0x20), np.uint8(0x20), np.uint8(ord("A")), np.uint8(ord("Z"))
-
-kernel = kernels_of(Path(__file__).parent)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ the rest: a document without any of them cannot have enough (prefix filtering, C
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import F32, I32, I64, U8, U64
-from dedup.compiled import kernels_of
+from dedup.compiled import kernel
 from dedup.text import Texts, joined
 from pipeline.provenance.detectors.folded_words import fold_table, hash_word, hash_words
 from pipeline.provenance.detectors.metadata import Fields
@@ -46,8 +45,6 @@ _MOST_AUTHORED, _MOST_TITLED = 256, 64
 _COVERAGE = 0.7
 _LONGEST_LINE = 120
 _NEWLINE, _RETURN = np.uint8(0x0A), np.uint8(0x0D)
-
-kernel = kernels_of(Path(__file__).parent)
 
 
 class WeighedTitle(NamedTuple):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup.arrays import I64, U64
-from pipeline.provenance.fingerprints.compiled import kernel
+from dedup.compiled import kernel
 from pipeline.provenance.fingerprints.growing import room_for
 from pipeline.provenance.fingerprints.sketch import EXCERPT_S
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import I64
+from dedup.compiled import kernel
 from dedup.text import Whole
-from pipeline.provenance.fingerprints.compiled import kernel
 
 Number = TypeVar("Number", np.uint32, np.uint64, np.int64)
 

@@ -9,7 +9,7 @@ import hashlib
 import numpy as np
 
 from dedup.arrays import U64
-from pipeline.provenance.fingerprints.compiled import kernel
+from dedup.compiled import kernel
 
 _0, _1, _2, _3 = (
     np.uint64(n)

@@ -8,7 +8,7 @@ single work holds; one that others hold too tells nothing (a proverb, a quotatio
 import numpy as np
 
 from dedup.arrays import I64, U64
-from pipeline.provenance.fingerprints.compiled import kernel
+from dedup.compiled import kernel
 from pipeline.provenance.fingerprints.growing import room_for
 
 KIN_SHARE, KIN_GRAMS = 0.1, 8

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dedup.arrays import U64
-from pipeline.provenance.fingerprints.compiled import kernel
+from dedup.compiled import kernel
 
 
 @kernel

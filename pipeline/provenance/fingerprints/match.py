@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup.arrays import I64, U8
+from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
-from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import rows_for
 from pipeline.provenance.fingerprints.index import Index, Postings
 from pipeline.provenance.fingerprints.keyed import keyed

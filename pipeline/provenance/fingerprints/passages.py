@@ -12,8 +12,8 @@ Shapes: M matches, P passages, R runs, S words of the stretch of a document, W w
 import numpy as np
 
 from dedup.arrays import I64, U8, U64
+from dedup.compiled import kernel
 from dedup.text import Whole
-from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import rows_for
 
 PLACE, DIAGONAL, SIZE, IS_JOINED, ORDINAL = range(5)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import U32, U64
+from dedup.compiled import kernel
 from dedup.text import Whole, joined
 from pipeline.core.errors import InputError, printable
-from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import room_for
 from pipeline.provenance.fingerprints.keyed import keyed_hashes
 from pipeline.provenance.fingerprints.words import BASE, mix, words_of

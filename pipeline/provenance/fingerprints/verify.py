@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import I64, U8, U32, U64
+from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
-from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import rows_for
 from pipeline.provenance.fingerprints.index import Index
 from pipeline.provenance.fingerprints.keyed import keyed

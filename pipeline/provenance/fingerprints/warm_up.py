@@ -1,13 +1,14 @@
 """Compiles the kernels of the fingerprints before the work begins, so that workers find them."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from dedup.compiled import first_use
 from dedup.text import joined
 from pipeline.provenance.fingerprints.build import EXCERPT, WHOLE_BOOK, build_index
-from pipeline.provenance.fingerprints.compiled import first_use
 from pipeline.provenance.fingerprints.find import find_passages
 from pipeline.provenance.fingerprints.near import find_near
 from pipeline.provenance.fingerprints.sketch import Sketch, sketch_text
@@ -16,7 +17,7 @@ from pipeline.provenance.fingerprints.words import words_of
 
 def compile_first(say: Callable[[str], None]) -> None:
     """`warm_up`, and word of it, where nothing is compiled yet for this machine."""
-    if first_use():
+    if first_use(Path(__file__).parent):
         say("compiling the kernels of the fingerprints for this machine, once")
         warm_up()
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
+from dedup.compiled import kernel
 from dedup.text import Texts, Whole
+from dedup.utf8 import after_ascii
 from pipeline.provenance.fingerprints.alphabet import (
     BLANK,
     BREAK,
@@ -28,7 +30,6 @@ from pipeline.provenance.fingerprints.alphabet import (
     Alphabet,
     alphabet,
 )
-from pipeline.provenance.fingerprints.compiled import kernel
 from pipeline.provenance.fingerprints.growing import room_for
 
 BASE = 0x9E3779B97F4A7C15
@@ -38,7 +39,6 @@ ROOM = 32
 
 _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 _NOT_ONE = ~np.uint64(1)
-_TAIL, _6 = np.uint32(0x3F), np.uint32(6)
 _ONE_OF_MANY = ~np.uint32(EXPANDED)
 _LETTERS = np.uint32(0xFFFFFF)
 _CR, _LF = np.uint8(13), np.uint8(10)
@@ -72,19 +72,12 @@ def mix(value: np.uint64) -> np.uint64:
 @kernel
 def _decode(data: U8, at: int, points: U32) -> tuple[np.uint32, int]:
     """What the code point of several bytes at byte `at` is, and where the next one stands."""
-    c = np.uint32(data[at])
-    if c < 0xE0:
-        return points[((c & np.uint32(0x1F)) << _6) | (data[at + 1] & _TAIL)], at + 2
-    if c < 0xF0:
-        c = ((c & np.uint32(0x0F)) << _6) | (data[at + 1] & _TAIL)
-        return points[(c << _6) | (data[at + 2] & _TAIL)], at + 3
-    c = ((c & np.uint32(0x07)) << _6) | (data[at + 1] & _TAIL)
-    c = (((c << _6) | (data[at + 2] & _TAIL)) << _6) | (data[at + 3] & _TAIL)
+    c, after = after_ascii(data, at)
     if c < LIMIT:
-        return points[c], at + 4
+        return points[c], after
     if c < IDEOGRAPHS:
-        return c | UNSPACED, at + 4
-    return (DROPPED if c >> np.uint32(12) == TAGS >> 12 else BREAK), at + 4
+        return c | UNSPACED, after
+    return (DROPPED if c >> np.uint32(12) == TAGS >> 12 else BREAK), after
 
 
 @kernel

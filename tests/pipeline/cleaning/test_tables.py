@@ -24,7 +24,7 @@ from pipeline.cleaning.normal_form import combining_classes, may_change
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """No tables in memory, and a cache of its own."""
-    monkeypatch.setattr(installed, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(installed, "user_cache", lambda: tmp_path)
     installed.tables_or_reason.cache_clear()
     yield tmp_path
     installed.tables_or_reason.cache_clear()
@@ -121,7 +121,7 @@ def test_kept_tables_are_read_not_built(fresh: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (fresh / "file").write_text("in the way")
-    monkeypatch.setattr(installed, "cache_root", lambda: fresh / "file")
+    monkeypatch.setattr(installed, "user_cache", lambda: fresh / "file")
     assert slow_because() is None
     assert clean_texts(["it’s"]).to_pylist() == ["it's"]
 

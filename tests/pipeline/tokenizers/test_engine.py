@@ -184,7 +184,7 @@ def test_a_damaged_verdict_is_made_again(
 ) -> None:
     checked = install(monkeypatch, "1.0", Wrong)
     first = verdict("Wrong", small, tmp_path)
-    (kept,) = tmp_path.rglob("wafermill/**/*.json")
+    (kept,) = tmp_path.rglob("tokenizer-checks/*.json")
     kept.write_bytes(content)
     assert verdict("Wrong", small, tmp_path) == first
     assert checked == ["Wrong", "Wrong"]
@@ -200,16 +200,6 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
     assert not verdict("Wrong", small, file).passed
     assert not verdict("Wrong", small, file).passed
     assert checked == ["Wrong", "Wrong"]
-
-
-def test_the_cache_lies_where_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAFERMILL_CACHE", "/a")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert self_check.user_cache() == Path("/a")
-    monkeypatch.setenv("WAFERMILL_CACHE", "relative/is/ignored")
-    assert self_check.user_cache() == Path("/b")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert self_check.user_cache() == Path.home() / ".cache"
 
 
 def test_no_home_no_cache(small: TokenizerDefinition, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from dedup.user_cache import user_cache
 from pipeline.core.errors import ConfigError, ResourceError
-from pipeline.core.user_cache import user_cache
 from pipeline.sources import quickstart
 from trainer.job_store import JobStore
 
@@ -24,9 +24,12 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_absolute_place_wins(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     monkeypatch.setenv("WAFERMILL_CACHE", "relative")
-    assert user_cache() == Path("/x")
+    assert user_cache() == Path("/x/wafermill")
     monkeypatch.setenv("WAFERMILL_CACHE", "/w")
     assert user_cache() == Path("/w")
+    monkeypatch.delenv("WAFERMILL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert user_cache() == Path.home() / ".cache/wafermill"
 
 
 def test_a_user_without_a_home_is_told_what_to_set(homeless: None):
