@@ -1,4 +1,4 @@
-"""Files that come with the toolkit: configs, the GPT-2 vocabulary."""
+"""Finds the files that come with the toolkit: configs and the GPT-2 vocabulary."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""JSON files that tell what a directory is."""
+"""JSON files that say what a directory is."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`runconfig.transport: distributed`: the ranks of a run.
+"""`runconfig.transport: distributed`: the ranks of a run, who writes, and the restart after a loss.
 
 The command that a user types starts them, as processes of this machine, with the same command line;
 under torchrun they are there already. All ranks do the same; only rank 0 writes and prints. When

@@ -1,4 +1,5 @@
-"""A module compiled for a target: the entry point of the engine."""
+"""A module compiled for a target, the entry point of the engine: `BackendConfig` and
+`CompiledModule`."""
 
 import contextlib
 import os

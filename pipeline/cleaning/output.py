@@ -1,4 +1,4 @@
-"""Bytes written one after another into a single Arrow buffer."""
+"""The cleaned texts put together: bytes written one after another into a single Arrow buffer."""
 
 import pyarrow as pa
 

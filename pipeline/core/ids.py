@@ -1,4 +1,4 @@
-"""Identities of documents.
+"""Identities of documents: `doc_key`, `text_key` and `doc_id`.
 
 `doc_key` (16 bytes) = xxh3-128(input name, path relative to the input, ordinal) names a document
 for ever: it keys randomness, shuffle rank, lineage and decisions. `text_key` = xxh3-128(cleaned

@@ -1,5 +1,5 @@
-"""The training order (design section 6): a pure function imported by the trainer and by `prep
-trace`.
+"""The training order: which rows a step reads, a pure function that the trainer and `prep trace`
+import.
 
 With s samples consumed and R rows in the data set: epoch e = floor(s / R) and
 row = pi(seed, e, s mod R) where pi is the keyed bijection of `permutation`. Epoch 0 of a data set

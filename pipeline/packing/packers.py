@@ -1,4 +1,6 @@
-"""Which row a segment goes to. N segments of 1 to S labels each; a row has room for S.
+"""Which row a segment goes to: `first_fit` or `greedy`.
+
+N segments of 1 to S labels each; a row has room for S.
 
 `first_fit` visits segments by falling length, equal ones in stream order, and takes the first row
 with room: first-fit decreasing, at most 11/9 of the fewest rows plus 6/9 (Dosa 2007). `greedy`

@@ -1,4 +1,5 @@
-"""The event log of a run directory: who screened, reviewed, purged or took down what, and when.
+"""The event log of a run directory: who screened, reviewed, purged or took down what, and when, in
+a chain of hashes that shows edits.
 
 `events.jsonl` has one line per event, numbered from 1; each carries the sha256 of the line before
 it, so that no event can be changed, removed, put in or moved without the next one showing it.

@@ -1,5 +1,7 @@
-"""Cleaned: what `prep clean` hands over. The kept documents of every task, cleaned, in input order,
-under cleaned/, as records like those of `prep export`; `key` is what `prep explain` takes.
+"""Cleaned: the kept documents as records, which is what `prep clean` hands over.
+
+Those of every task, cleaned, in input order, under cleaned/, as records like those of `prep
+export`; `key` is what `prep explain` takes.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""Records: what `prep dedup` hands over. The kept records of every raw shard, byte for byte, under
-records/ with the shard's own path, format and compression.
+"""Records: the kept records, byte for byte, which is what `prep dedup` hands over.
+
+Those of every raw shard, under records/ with the shard's own path, format and compression.
 
 Blank lines, bad records and duplicates are left out. The raw shard is read again, and must still
 have the content that the clean stage noted.

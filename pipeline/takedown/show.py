@@ -1,4 +1,4 @@
-"""Prints plans and records of takedowns."""
+"""`prep takedown` on the terminal: plans and records of takedowns."""
 
 from typing import Any
 

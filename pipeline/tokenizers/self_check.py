@@ -1,4 +1,5 @@
-"""May this engine be used for this tokenizer? Only if it repeats the oracle's ids on the battery.
+"""Whether an engine may be used for a tokenizer: only if it repeats the oracle's ids on the
+battery.
 
 The verdict is kept in the user's cache under everything that could change it: the builds of the
 engine and of `tokenizers` (versions and the hashes of their files), the tokenizer's content, the

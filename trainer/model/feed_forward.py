@@ -1,4 +1,7 @@
-"""The feed-forward layer. Shapes: B sequences, S tokens, D width, F filter size."""
+"""The feed-forward layer: GELU, ReLU or SwiGLU.
+
+Shapes: B sequences, S tokens, D width, F filter size.
+"""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""muP: what makes hyperparameters of a narrow proxy hold for a wide model.
+"""muP: what makes hyperparameters of a narrow proxy hold for a wide model, there and back.
 
 Source: Cerebras-GPT (arXiv 2304.03208) Table 14; m_width = width / width of the proxy. A config has
 muP when it has `mup_base_hidden_size`. Four things follow from it: the embeddings' factor m_emb

@@ -1,4 +1,4 @@
-"""Norms over D, the width of the residual stream."""
+"""LayerNorm and RMSNorm over D, the width of the residual stream."""
 
 import torch
 import torch.nn.functional as F

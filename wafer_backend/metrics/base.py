@@ -1,4 +1,4 @@
-"""`Metric`: the base class."""
+"""`Metric`: the base class of all metrics."""
 
 import weakref
 from collections.abc import Callable

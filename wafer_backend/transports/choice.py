@@ -1,4 +1,4 @@
-"""Which transport a cluster uses."""
+"""Which transport a cluster uses: inline, simulated or between processes."""
 
 import os
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Reading a policy file."""
+"""Reads a policy file, the shipped one or the user's own."""
 
 from pathlib import Path
 
