@@ -54,9 +54,10 @@ def tour(folders: Sequence[Path], width: int) -> str:
     column = min(max(len(name) for name, _ in rows), WIDEST_NAME) + 2
     lines = []
     for name, sentence in rows:
-        parts = textwrap.wrap(sentence, max(30, width - column)) or [""]
-        lines.append(f"{name:<{column}}{parts[0]}".rstrip())
-        lines += [" " * column + part for part in parts[1:]]
+        parts = textwrap.wrap(sentence, max(30, width - column))
+        if parts and len(name) + 2 <= column:
+            name = name.ljust(column) + parts.pop(0)
+        lines += [name, *(" " * column + part for part in parts)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The documents say what is there: links, commands, versions, generated tables, the file tree."""
+"""The documents say what is there: links, commands, versions, generated tables, sizes."""
 
 import re
 import runpy
@@ -6,8 +6,10 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import typer.main
 
 import pipeline
@@ -18,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[a-z]*\n(.*?)^```$", re.M | re.S)
+UsageError = typer.BadParameter.__base__
 COMMANDS = {"prep", "train", "make", "python", "pip"}
 
 
@@ -59,46 +62,124 @@ def test_named_tests_exist() -> None:
     assert missing == []
 
 
-def readme_commands() -> Iterator[list[str]]:
-    """Every command in a code block of the README, continuation lines joined."""
-    for block in FENCE.findall((REPOSITORY / "README.md").read_text(encoding="utf-8")):
+def commands(text: str) -> Iterator[list[str]]:
+    """Every command in a code block, fenced or indented: what follows a prompt, and lines that
+    begin with `prep` or `train` but are no synopsis. Continuation lines are joined, pipes and
+    redirections cut off."""
+    indented = re.findall(r"^ {4}(.*)$", FENCE.sub("", text), re.M)
+    for block in ("\n".join(indented), *FENCE.findall(text)):
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True) if "$ " in line[:2] else []
-            if words:
-                yield words
+            command = line.removeprefix("$ ")
+            if line.startswith("$ ") or re.match(r"(prep|train) [^\[|]*$", line):
+                words = shlex.split(command.partition(" > ")[0], comments=True)
+                yield words[: words.index("|")] if "|" in words else words
+
+
+def readme_commands() -> list[list[str]]:
+    return list(commands((REPOSITORY / "README.md").read_text(encoding="utf-8")))
+
+
+def commands_of(program: str) -> list[tuple[str, list[str]]]:
+    """Every command of `program` in any document but the change log, with the document's name."""
+    texts = [(d.name, d.read_text("utf-8")) for d in DOCUMENTS if d.name != "CHANGELOG.md"]
+    every = [(name, words) for name, text in texts for words in commands(text) if words]
+    return [(name, words[1:]) for name, words in every if words[0] == program]
+
+
+def unparsed(program: str, app: typer.Typer) -> list[str]:
+    """What the parser of `program` says of the commands that it does not take; nothing is run."""
+    parser, said = typer.main.get_command(app), []
+    for document, words in commands_of(program):
+        try:
+            parse(parser, program, words)
+        except UsageError as error:
+            said.append(f"{document}: {program} {shlex.join(words)}: {error.format_message()}")
+    return said
+
+
+def parse(command: Any, name: str, words: list[str]) -> None:
+    """Raise what the parser of a command, or of the command below it, says of `words`."""
+    with command.make_context(name, list(words)) as context:
+        rest = [*getattr(context, "_protected_args", ()), *context.args]
+        if rest:
+            below, found, rest = context.command.resolve_command(context, rest)
+            parse(found, below, rest)
+
+
+def test_what_is_a_command() -> None:
+    text = (
+        "    $ prep run a > log   # why\n    train CSX --data b\n    prep run [OPTIONS]\n    x\n"
+        "```sh\n$ prep trace a \\\n  --step 1 | head -20\nprints this\n$ cat b\n```\n"
+    )
+    assert list(commands(text)) == [
+        ["prep", "run", "a"], ["train", "CSX", "--data", "b"],
+        ["prep", "trace", "a", "--step", "1"], ["cat", "b"],
+    ]  # fmt: skip
 
 
 def test_readme_commands_are_known() -> None:
-    commands = list(readme_commands())
-    assert {"prep", "train", "make"} <= {words[0] for words in commands}
-    assert {words[0] for words in commands} <= COMMANDS
+    programs = {words[0] for words in readme_commands()}
+    assert {"prep", "train", "pip"} <= programs <= COMMANDS
 
 
 def test_prep_commands_parse() -> None:
-    """Typer's parser takes each one; nothing is run."""
-    parser = typer.main.get_command(prep_cli.app)
-    for words in readme_commands():
-        if words[0] == "prep":
-            with parser.make_context("prep", words[1:]) as context:
-                name, command, rest = parser.resolve_command(context, words[1:])
-                command.make_context(name, rest, parent=context)
+    assert len(commands_of("prep")) > 80
+    assert unparsed("prep", prep_cli.app) == []
 
 
 def test_train_commands_parse() -> None:
     from trainer import cli as train_cli
 
-    parser = typer.main.get_command(train_cli.app)
-    for words in readme_commands():
-        if words[0] == "train":
-            parser.make_context("train", words[1:])
+    assert len(commands_of("train")) > 40
+    assert unparsed("train", train_cli.app) == []
+
+
+def test_what_is_not_parsed_is_named() -> None:
+    parser = typer.main.get_command(prep_cli.app)
+    for words in (["run", "a", "--stepp", "1"], ["dedup", "index", "grow", "idx"], ["runn", "a"]):
+        with pytest.raises(UsageError):
+            parse(parser, "prep", words)
 
 
 def test_make_targets_exist() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.M))
-    for words in readme_commands():
-        if words[0] == "make":
-            assert set(words[1:]) <= targets
+    named = {
+        target
+        for document in DOCUMENTS
+        for target in re.findall(
+            r"(?:`|^ {4}|^\$ )make ([a-z]+)", document.read_text("utf-8"), re.M
+        )
+    }
+    assert {"demo", "check", "test", "soak"} <= named <= targets
+
+
+def test_the_demo_is_what_readme_shows() -> None:
+    """The commands of `make demo` are in README, in their order."""
+    recipe = re.search(
+        r"^demo:.*\n((?:\t.*\n)+)", (REPOSITORY / "Makefile").read_text("utf-8"), re.M
+    )
+    assert recipe is not None
+    lines = recipe[1].replace("$(BIN)/", "").splitlines()
+    demo = [shlex.split(line.partition(" | ")[0]) for line in lines]
+    assert len(demo) == 6
+    shown = [words for words in readme_commands() if words in demo]
+    assert shown == demo
+
+
+@pytest.mark.parametrize(("name", "kilobytes"), [("README.md", 8), ("CONTRIBUTING.md", 10)])
+def test_the_first_pages_are_short(name: str, kilobytes: int) -> None:
+    """What grows beyond belongs on a page of docs/."""
+    assert len((REPOSITORY / name).read_bytes()) <= kilobytes * 1024
+
+
+def test_every_page_is_in_the_index() -> None:
+    """README links the index, and the index every page of docs/."""
+    index = REPOSITORY / "docs" / "index.md"
+    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    linked = {link.partition("#")[0] for link in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert pages - linked == set(), "add a line to docs/index.md"
+    assert "docs/index.md" in LINK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
 
 
 def test_one_version() -> None:
@@ -113,31 +194,6 @@ def test_configuration_is_up_to_date() -> None:
     script = load(REPOSITORY / "docs" / "make_configuration.py")
     written = (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert written == script.document(), "run `python docs/make_configuration.py`"
-
-
-def tour() -> set[str]:
-    """Paths in the file tree of CONTRIBUTING.md."""
-    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    block = FENCE.findall(text.partition("## Codebase tour")[2])[0]
-    paths, parents = set(), [""]
-    for line in block.splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        name = line.split()[0]
-        path = "".join(parents[: depth + 1]) + name
-        parents = [*parents[: depth + 1], name]
-        paths.add(path)
-    return paths
-
-
-def test_tour_names_what_is_there() -> None:
-    named = tour()
-    missing = [path for path in sorted(named) if not (REPOSITORY / path).exists()]
-    assert missing == []
-    for package in ("pipeline", "dedup", "wafer_backend", "trainer"):
-        modules = (REPOSITORY / package).rglob("*.py")
-        relative = {p.relative_to(REPOSITORY).as_posix() for p in modules}
-        unnamed = {p for p in relative if not p.endswith("__init__.py")} - named
-        assert unnamed == set(), "add a line to the codebase tour in CONTRIBUTING.md"
 
 
 def test_every_run_file_is_documented() -> None:
