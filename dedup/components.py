@@ -58,7 +58,7 @@ def components(labels_N: U32) -> tuple[U32, I64]:
     places = np.zeros(len(labels_N), np.uint32)
     sizes = _component_sizes(labels_N, places)
     if sizes is None:
-        raise ValueError("these are no labels: call finish(parents) before components")
+        raise ValueError("these are not labels yet: call finish(parents) before components")
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
     members = np.empty(starts[-1], np.uint32)

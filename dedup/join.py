@@ -130,8 +130,8 @@ def key_ranges(count: int, bytes_per_entry: int, memory: int) -> list[tuple[int,
     """
     if count < 0 or bytes_per_entry < 1 or memory < bytes_per_entry:
         raise ValueError(
-            f"{memory} bytes of memory hold no entry of {bytes_per_entry} bytes (count {count}); "
-            "raise the memory of the join"
+            f"{memory} bytes of memory are too few for one entry of {bytes_per_entry} bytes "
+            f"(count {count}); raise the memory of the join"
         )
     parts = max(1, -(-count * bytes_per_entry // memory))
     cuts = [(part << 64) // parts for part in range(parts + 1)]

@@ -223,8 +223,8 @@ def _running_cluster(address: str, shared: Path) -> Iterator[Executor]:
             client = Client(address, timeout=CONNECT_SECONDS)
         except (TypeError, RuntimeError) as error:  # of TLS that is not set up, or demanded
             raise ResourceError(
-                f"cluster.address: {address}: Dask's own config says nothing of certificates, or "
-                f"asks for tls:// ({printable(str(error), 200)}); docs/clusters.md shows how"
+                f"cluster.address: {address}: Dask's own config names no certificates, or it "
+                f"requires tls:// ({printable(str(error), 200)}); docs/clusters.md shows how"
             ) from error
         except (OSError, ValueError, TimeoutError) as error:
             raise ResourceError(

@@ -26,29 +26,35 @@ class ReadConfig(FrozenModel):
     task_bytes: Bytes = Field(
         64 << 20,
         ge=1 << 10,
-        description="bytes of text in one task: small files are packed by "
-        "their estimate, a larger file is cut into parts",
+        description="bytes of text in one task: small files are put together by their estimated "
+        "size, a larger file is cut into parts",
     )
     max_document_bytes: Bytes = Field(
-        64 << 20, ge=1, description="largest record in bytes, as read"
+        64 << 20, ge=1, description="largest record in bytes, as read; a larger one is a bad record"
     )
     max_file_bytes: Bytes = Field(
-        1 << 40, ge=1, description="largest raw shard in bytes, decompressed; more is a damaged one"
+        1 << 40,
+        ge=1,
+        description="largest raw shard in bytes, decompressed; a larger one counts as damaged",
     )
     max_ratio: float = Field(
         250.0,
         ge=1,
-        description="most decompressed bytes per byte of a raw shard, from 256 MiB on; more is a "
-        "damaged one",
+        description="most decompressed bytes per byte of a raw shard, checked from 256 MiB on; a "
+        "shard with more counts as damaged",
     )
     on_bad_record: Literal["drop", "fail"] = Field(
-        "drop", description="drop and count bad records, or treat a shard that holds one as damaged"
+        "drop",
+        description="drop: bad records are dropped and counted; fail: a shard that holds one "
+        "counts as damaged",
     )
     on_bad_shard: Literal["fail", "skip"] = Field(
-        "fail", description="stop after naming all damaged shards, or leave them out and count them"
+        "fail",
+        description="fail: the run names all damaged shards and stops; skip: they are left out "
+        "and counted",
     )
     max_bad_share: Share = Field(
-        0.01, description="largest share of bad records before the run stops"
+        0.01, description="largest share of bad records; with more, the run stops"
     )
 
 
@@ -56,8 +62,9 @@ class CleanConfig(FrozenModel):
     """Cleaning text: ftfy with NFC, then SlimPajama's low-length filter."""
 
     min_length: int = Field(
-        200, ge=0, description="characters left after lower-casing, dropping ASCII punctuation and "
-        "collapsing white space; shorter documents are dropped"
+        200, ge=0, description="fewest characters of a document, counted after lower-casing, "
+"dropping ASCII punctuation and collapsing white space; shorter "
+"documents are dropped"
     )  # fmt: skip
     fix_text: bool = Field(
         True, description="repair mojibake and the like with ftfy; false leaves the text as it is"
@@ -66,7 +73,9 @@ class CleanConfig(FrozenModel):
         (), description="what is masked in the text: email, ip, phone (needs the extra `pii`)"
     )
     phone_regions: tuple[str, ...] = Field(
-        (), description="countries, such as US, whose phone numbers are found without country code"
+        (),
+        description="countries, such as US, whose phone numbers are also found without a country "
+        "code",
     )
 
 
@@ -78,15 +87,23 @@ class DedupConfig(FrozenModel):
         "slimpajama", "slimpajama_exact", "fineweb", "strict", "custom", "exact", "none"
     ] = Field(
         "slimpajama",
-        description="near-duplicates by MinHash LSH; exact: only documents whose normalised text "
-        "is the same; none: no removal",
+        description="how near-duplicates are found by MinHash LSH; exact: only documents with "
+        "the same normalised text are duplicates; none: nothing is removed",
     )
-    unit: Literal["char", "word"] | None = Field(None, description="custom: shingle unit")
-    size: int | None = Field(None, ge=1, le=64, description="custom: units in one shingle")
-    bands: int | None = Field(None, ge=1, le=60, description="custom: bands")
-    rows: int | None = Field(None, ge=1, le=128, description="custom: rows in one band")
+    unit: Literal["char", "word"] | None = Field(
+        None, description="only with preset custom: unit of a shingle"
+    )
+    size: int | None = Field(
+        None, ge=1, le=64, description="only with preset custom: units in one shingle"
+    )
+    bands: int | None = Field(
+        None, ge=1, le=60, description="only with preset custom: number of bands"
+    )
+    rows: int | None = Field(
+        None, ge=1, le=128, description="only with preset custom: rows in one band"
+    )
     permutations: int | None = Field(
-        None, ge=1, le=1024, description="custom: permutations in one signature"
+        None, ge=1, le=1024, description="only with preset custom: permutations in one signature"
     )
     scheme: Literal["affine32", "affine64", "legacy", "fss"] | None = Field(
         None, description="signature scheme [default: the preset's]; fss is the fastest"
@@ -100,25 +117,27 @@ class DedupConfig(FrozenModel):
         "signatures' estimate, or nothing more [default: exact; slimpajama_exact: none]",
     )
     threshold: float = Field(
-        0.8, gt=0, le=1, description="Jaccard similarity from which a pair is a duplicate"
+        0.8, gt=0, le=1, description="lowest Jaccard similarity of a pair of duplicates"
     )
     key: str | None = Field(
         None,
-        description="a field of `meta` such as url (dots go deeper): documents with the same value "
-        "are duplicates too",
+        description="a field of `meta` such as url (dots reach nested fields): documents with "
+        "the same value are duplicates too",
     )
     indexes: Paths = Field(
         (),
         description="earlier run directories or indexes, relative to this config: documents that "
-        "resemble one kept there are duplicates",
+        "resemble a document kept there are duplicates",
     )
     source_priority: tuple[str, ...] = Field(
-        (), description="source labels preferred as representatives, best first"
+        (),
+        description="source labels in order of preference: of duplicates, the document whose "
+        "source comes first is kept",
     )
     max_source_share: Share = Field(
         0.75,
-        description="alarm: stop when a larger share of the documents of one source (of 100 and "
-        "more) would go as duplicates",
+        description="stop when a larger share of one source's documents would be removed as "
+        "duplicates; sources with fewer than 100 documents are not checked",
     )
     memory: Bytes = Field(
         1 << 30, ge=16 << 20, description="working memory of one join or verification task"
@@ -131,7 +150,9 @@ class DecontaminateConfig(FrozenModel):
     sets: Paths = Field(
         (), description="jsonl files of evaluation items, relative to this config; none: off"
     )
-    n: int = Field(13, ge=1, le=64, description="words in a run that a document and an item share")
+    n: int = Field(
+        13, ge=1, le=64, description="words in a run that a document and an item must share"
+    )
     min_words: int = Field(
         8, ge=1, le=64, description="shortest run; items with fewer words are listed as not checked"
     )
@@ -139,10 +160,14 @@ class DecontaminateConfig(FrozenModel):
         0.4, description="share of an item's words that a document must hold to count"
     )
     action: Literal["drop", "quarantine", "review", "report"] = Field(
-        "drop", description="what follows for such a document; report: evidence only"
+        "drop",
+        description="what happens to such a document; report: it stays and only evidence is "
+        "recorded",
     )
     fields: tuple[str, ...] | None = Field(
-        None, description="fields that hold an item's text, dotted [default: every string]"
+        None,
+        description="fields that hold an item's text; dots reach nested fields [default: every "
+        "string]",
     )
 
     @model_validator(mode="after")
@@ -159,13 +184,18 @@ class LinesConfig(FrozenModel):
         "none", description="what is compared; paragraphs end at blank lines; none: off"
     )
     min_characters: int = Field(
-        40, ge=1, description="normalised characters below which a unit is left alone"
+        40, ge=1, description="units with fewer normalised characters are left alone"
     )
     min_documents: int = Field(
-        6, ge=2, description="documents a unit must occur in before it is cut from all but one"
+        6,
+        ge=2,
+        description="a unit that occurs in at least this many documents is cut from all but one "
+        "of them",
     )
     sources: tuple[str, ...] | None = Field(
-        None, description="source labels that are looked at [default: all]; leave code out"
+        None,
+        description="source labels that are searched for repeats [default: all]; leave out "
+        "sources of code",
     )
 
 
@@ -173,7 +203,9 @@ class ScreenConfig(FrozenModel):
     """Provenance screening."""
 
     policy: Annotated[str, RelativePath()] = Field(
-        "builtin:default", description="what follows from evidence: a YAML file, or builtin:default"
+        "builtin:default",
+        description="the policy, which decides what follows from evidence: a YAML file, or "
+        "builtin:default",
     )
     registry: Paths = Field(
         (),
@@ -181,7 +213,8 @@ class ScreenConfig(FrozenModel):
         "builtin:quickstart; none: documents are not compared with works",
     )
     origins: Paths = Field(
-        (), description="YAML lists of origins beside the shipped one, relative to this config"
+        (),
+        description="YAML lists of origins in addition to the shipped one, relative to this config",
     )
     artefacts: Paths = Field(
         (), description="YAML lists of digests of files and texts, relative to this config"
@@ -194,8 +227,9 @@ class ScreenConfig(FrozenModel):
     quarantine_days: int | None = Field(
         None,
         ge=0,
-        description="days after which `prep quarantine list` calls the text of a quarantined "
-        "document due and `prep quarantine purge` deletes it; no run ever does. none: it is kept",
+        description="days after which `prep quarantine list` reports the text of a quarantined "
+        "document as due and `prep quarantine purge` deletes it (a run never does); "
+        "none: it is kept",
     )
 
 
@@ -210,10 +244,12 @@ class TokenizeConfig(FrozenModel):
     eos: str | int | None = Field(
         None,
         description="token that ends a document, by string or id [default: eos_token of the "
-        "tokenizer_config.json beside the tokenizer, or its only special token]",
+        "tokenizer_config.json next to the tokenizer, or its only special token]",
     )
     special_tokens: tuple[str, ...] = Field(
-        (), description="special tokens whose text becomes the token; that of others stays text"
+        (),
+        description="special tokens that are recognised where their text occurs; the text of all "
+        "others stays text",
     )
 
 
@@ -227,12 +263,13 @@ class PackConfig(FrozenModel):
     bucket_tokens: int = Field(
         1 << 25,
         ge=1 << 10,
-        description="tokens in one shuffle bucket, what one task holds in memory",
+        description="tokens in one shuffle bucket, which one task holds in memory",
     )
     format: Literal["sample", "vsl", "corpus"] = Field(
         "sample",
-        description="sample: one stream cut into rows; vsl: whole documents side by side in a row, "
-        "none seeing another; corpus: the stream itself, cut when it is read",
+        description="sample: one stream cut into rows; vsl: whole documents next to each other "
+        "in a row, where none attends to another; corpus: the stream itself, cut "
+        "when it is read",
     )
     packer: Literal["first_fit", "greedy"] | None = Field(
         None,
@@ -243,7 +280,9 @@ class PackConfig(FrozenModel):
     @model_validator(mode="after")
     def _packer_is_used(self) -> "PackConfig":
         if self.packer is not None and self.format != "vsl":
-            raise ValueError(f"expected no packer: format {self.format} has nothing to choose")
+            raise ValueError(
+                f"expected no packer: there is none to choose with format {self.format}"
+            )
         return self
 
 
@@ -258,13 +297,14 @@ class Hdf5Config(FrozenModel):
     )
     compression: Literal["gzip", "gzip-shuffle", "none"] | None = Field(
         None,
-        description="filters that plain h5py reads; none: larger, faster to read [default: gzip; "
-        "gzip-shuffle for vsl, whose counting channels it makes small]",
+        description="compression of the shards, which plain h5py reads; none: larger, but faster "
+        "to read [default: gzip; gzip-shuffle for vsl, whose channels of counts it "
+        "makes small]",
     )
 
 
 class ClusterConfig(FrozenModel):
-    """Where tasks run; nothing of it changes the output."""
+    """Where tasks run; nothing here changes the output."""
 
     address: str | None = Field(
         None,
@@ -292,8 +332,8 @@ class Config(FrozenModel):
     pack: PackConfig = PackConfig()
     splits: dict[SplitName, Share] = Field(
         {},
-        description="share of documents of every split held out of train, such as {test: 0.1 %}; "
-        "validation may be named here or have pack.validation_share",
+        description="splits held out of train, each with its share of the documents, such as "
+        "{test: 0.1 %}; validation gets its share here or from pack.validation_share",
     )
     hdf5: Hdf5Config = Hdf5Config()
 
@@ -323,13 +363,15 @@ class Config(FrozenModel):
     def _splits_fit(cls, splits: dict[str, float], info: ValidationInfo) -> dict[str, float]:
         pack = info.data.get("pack")
         if "train" in splits:
-            raise ValueError("expected held-out splits only: train is what they leave")
+            raise ValueError("expected held-out splits only: train gets the remaining documents")
         if len({name.lower() for name in (*splits, "train")}) < len(splits) + 1:
             raise ValueError("expected names that differ by more than upper and lower case")
         if pack is None:
             return splits
         if "validation" in splits and "validation_share" in pack.model_fields_set:
-            raise ValueError("validation has its share in pack.validation_share; give it once")
+            raise ValueError(
+                "validation already has a share from pack.validation_share; give it only once"
+            )
         held_out = {"validation": pack.validation_share, **splits}
         if len(splits) > 250 or sum(held_out.values()) >= 1:
             raise ValueError("expected at most 250 splits, whose shares add up to less than 1")

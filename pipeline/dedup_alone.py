@@ -88,7 +88,7 @@ def _check_key(dedup: DedupConfig, signatures: StageManifest) -> None:
     if dedup.key and documents and not any(t.counters["keyed"] for t in signatures.tasks):
         raise InputError(
             f"no document of {documents:,} has {dedup.key!r} in its meta; --key names a field of "
-            "the `meta` object, dots go deeper"
+            "the `meta` object; dots reach nested fields"
         )
 
 

@@ -97,7 +97,7 @@ def _opened(directory: Path, settings: Settings) -> Index:
     """The index that is there, which must have these settings, or a new one."""
     if not is_index(directory):
         if any(path.name != ".lock" for path in directory.iterdir()):
-            raise ConfigError(f"{directory}: not empty, and no index; choose another directory")
+            raise ConfigError(f"{directory}: not empty and not an index; choose another directory")
         return Index(directory, settings)
     index = read_index(directory)
     changed = changed_fields(asdict(index.settings), asdict(settings))
@@ -130,7 +130,7 @@ def _add(
         return Added(held.batch, index.run(held), fresh=False)
     if first and finished:
         raise ConfigError(
-            f"{index.directory}: built of other files; `prep dedup index add` adds these"
+            f"{index.directory}: built from other files; `prep dedup index add` adds these"
         )
     begun = next((e for e in index.entries[len(finished) :] if index.run(e).exists()), None)
     if begun is None:
@@ -139,7 +139,7 @@ def _add(
     elif begun != entry:
         raise InputError(
             f"{index.run(begun)}: begun with other files or another --name, and not finished; run "
-            "the command that began it again, or delete that directory to give it up"
+            "again the command that began it, or delete that directory to give it up"
         )
     out = index.run(entry)
     loaded = _config(index, files, entry, work)
@@ -199,7 +199,7 @@ def query(directory: Path, files: Sequence[str], work: Work, place: Path | None 
     """
     index = read_index(directory)
     if not index.finished:
-        raise InputError(f"{directory}: no finished batch; `prep dedup index build` goes on")
+        raise InputError(f"{directory}: no finished batch; `prep dedup index build` resumes it")
     with _workspace(place) as out:
         asked = replace(work, max_source_share=_NO_ALARM)
         loaded = _config(index, files, _entry("", _QUERY), asked)
@@ -265,5 +265,5 @@ def _table(
     """A verified table of a finished run."""
     manifest = read_manifest(manifest_path(out, stage))
     if manifest is None:
-        raise InputError(f"{out}: has no {stage} stage; it is no batch of an index")
+        raise InputError(f"{out}: has no {stage} stage, so it is not a batch of an index")
     return pq.read_table(Inputs(out).path(manifest.find(name)), columns=columns, filters=wanted)

@@ -123,7 +123,7 @@ def check_alarm(config: DedupConfig, keep: StageManifest) -> None:
         if documents >= ALARM_DOCUMENTS and gone > config.max_source_share * documents:
             raise InputError(
                 f"source {source!r}: {gone:,} of {documents:,} documents "
-                f"({100 * gone / documents:.1f} %) would go as duplicates, more than "
+                f"({100 * gone / documents:.1f} %) would be removed as duplicates, more than "
                 f"dedup.max_source_share allows ({100 * config.max_source_share:g} %); look at "
                 "clusters.parquet (`prep inspect`), then raise the limit or change the preset"
             )

@@ -19,7 +19,7 @@ class Source:
     """A run: where it is, its config's name, a hash of its content, its documents shards; parallel
     to these their rows of documents.parquet, their rows of lines.parquet if lines were cut, and the
     copies of their documents if there is a mixture; its splits and its seed; tables of documents
-    that were taken down of it since, with their hashes."""
+    that were taken down from it since, with their hashes."""
 
     directory: Path
     name: str
@@ -41,13 +41,13 @@ def open_source(directory: Path) -> Source:
     for shard in documents:
         if not (directory / shard.path).is_file():
             raise InputError(
-                f"{directory / shard.path}: missing, and with it the text; the command that made "
-                "this run makes it again"
+                f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
+                "again the command that made this run"
             )
     held_out = keep.fields["settings"].get("splits")
     if held_out is None:
         raise InputError(
-            f"{directory}: made by an earlier version; bring it up to date with the command that "
+            f"{directory}: made by an earlier version; to update it, run again the command that "
             "made it"
         )
     table = _stage(directory, "documents").find(layout.DOCUMENTS)
@@ -69,7 +69,9 @@ def _stage(directory: Path, stage: str) -> StageManifest:
     path = manifest_path(directory, stage)
     found = read_manifest(path)
     if found is None:
-        raise IntegrityError(f"{path}: missing; the command that made this run makes it again")
+        raise IntegrityError(
+            f"{path}: missing; to rebuild it, run again the command that made this run"
+        )
     return found
 
 

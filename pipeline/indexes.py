@@ -69,7 +69,7 @@ class Index:
         if lacking is not None:
             raise InputError(
                 f"{self.run(lacking)}: missing or not finished, but a later batch relies on it; "
-                "put it back, or build the index anew"
+                "put it back, or build the index again"
             )
         return tuple(e for e in self.entries if self.is_finished(e))
 
@@ -136,7 +136,9 @@ def _runs_of(directory: Path, name: str) -> list[tuple[Path, str]]:
         return [(directory, name)]
     index = read_index(directory)
     if not index.finished:
-        raise InputError(f"index {directory}: no finished batch; `prep dedup index build` goes on")
+        raise InputError(
+            f"index {directory}: no finished batch; `prep dedup index build` resumes it"
+        )
     return [(index.run(entry), f"{name}/{entry.batch}") for entry in index.finished]
 
 

@@ -29,14 +29,14 @@ class InputConfig(FrozenModel):
     )
     format: Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"] | None = Field(
         None,
-        description="format of all files whatever their names [default: what each name says]; "
-        "text: a file is a document; lines: a line is one",
+        description="format of all files, whatever their names [default: by the name of each "
+        "file]; text: each file is a document; lines: each line is a document",
     )
     text_key: str = Field("text", description="name of the field or column that holds the text")
     template: str | None = Field(
         None,
-        description="fields joined to the text, such as '{title}: {text}'; dots go deeper, {{ and "
-        "}} are braces [default: text_key alone]",
+        description="fields joined to form the text, such as '{title}: {text}'; dots reach "
+        "nested fields, {{ and }} are braces [default: text_key alone]",
     )
     meta_fields: dict[str, ColumnType] = Field(
         {},
@@ -45,12 +45,12 @@ class InputConfig(FrozenModel):
     )
     source_key: str | None = Field(
         None,
-        description="field or column that holds the source label, such as meta.source (dots go "
-        "deeper); a record without it belongs to the source `name` [default: meta.pile_set_name "
-        "or meta.redpajama_set_name]",
+        description="field or column that holds the source label, such as meta.source (dots "
+        "reach nested fields); a record without it belongs to the source `name` "
+        "[default: meta.pile_set_name or meta.redpajama_set_name]",
     )
     sources: tuple[str, ...] | None = Field(
-        None, description="allowed source labels; records with others are bad"
+        None, description="allowed source labels; a record with another label is a bad record"
     )
 
     @field_validator("template")
@@ -73,7 +73,9 @@ class InputConfig(FrozenModel):
         columns = [column_name(field_path(name)) for name in fields]
         twice = next((c for c in columns if columns.count(c) > 1), None)
         if twice:
-            raise ValueError(f"expected fields with columns of their own; two fill {twice}")
+            raise ValueError(
+                f"expected a column of its own for each field; two fields fill {twice}"
+            )
         return fields
 
     @model_validator(mode="after")

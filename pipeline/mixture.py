@@ -92,14 +92,14 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"; did you mean {printable(close[0])!r}?" if close else ""
             raise ConfigError(
-                f"mixture: no document is of source {printable(name)!r}{hint}; sources: "
+                f"mixture: no document has the source {printable(name)!r}{hint}; sources: "
                 f"{_listed(known)}"
             )
     bare = [name for name in known if documents[name] and weight_of(config, name) is None]
     if bare:
         raise ConfigError(
-            f"mixture.weights: no weight for {_listed(bare)}; give each one (0 leaves it out), or "
-            "all others one by mixture.default"
+            f"mixture.weights: no weight for {_listed(bare)}; give each of them a weight (0 "
+            "leaves it out), or set mixture.default for all others"
         )
 
 
@@ -117,12 +117,14 @@ def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
     for name, weight in (config.weights or {}).items():
         if weight and not tokens.get(name):
             raise InputError(
-                f"mixture.weights: source {printable(name)!r} has no document left in train to be "
-                "repeated; give it weight 0"
+                f"mixture.weights: source {printable(name)!r} has no document left in train that "
+                "could be repeated; give it weight 0"
             )
     share = shares(config, tokens)
     if not share:
-        raise InputError("mixture.weights: no source with a weight has a document left in train")
+        raise InputError(
+            "mixture.weights: no document is left in train from any source with a weight above 0"
+        )
     most = Fraction(config.max_epochs or (MOST_EPOCHS if config.tokens else 1))
     largest = min(most * tokens[name] / share[name] for name in share)
     total = largest if config.tokens is None else Fraction(config.tokens)

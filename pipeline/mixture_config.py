@@ -32,11 +32,11 @@ class MixtureConfig(FrozenModel):
 
     epochs: dict[str, Epochs] | None = Field(
         None,
-        description="by source label: how often its documents are repeated; 2.5 is twice and half "
-        "of the documents, chosen by hash, once more",
+        description="by source label: how often each of its documents occurs; 2.5: all of them "
+        "twice, and half of them, chosen by hash, a third time",
     )
     weights: dict[str, Weight] | None = Field(
-        None, description="by source label: its part of the tokens, relative to the other weights"
+        None, description="by source label: its share of the tokens, relative to the other weights"
     )
     default: Epochs | None = Field(
         None,
@@ -59,7 +59,7 @@ class MixtureConfig(FrozenModel):
         if self.epochs is not None and self.weights is not None:
             raise ValueError("expected either epochs or weights, not both")
         if self.weights is None and (self.tokens is not None or self.max_epochs is not None):
-            raise ValueError("tokens and max_epochs go with weights")
+            raise ValueError("tokens and max_epochs are only for weights")
         if self.weights is not None and not sum(self.weights.values()) + (self.default or 0):
             raise ValueError("expected a weight above 0")
         return self

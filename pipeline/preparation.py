@@ -14,6 +14,7 @@ from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
+from pipeline.core.words import counted
 from pipeline.deduplication import deduplicate, preset_of, verification_of
 from pipeline.indexes import load_earlier
 from pipeline.inputs_cache import InputHashes
@@ -249,10 +250,14 @@ def run(
             except TextsApartError as needed:
                 if not restore(prepared.out):
                     raise
-                progress.note(f"{needed}: they are put back, and apart again in the end")
+                progress.note(
+                    f"{needed}: they are put back for now, and moved to quarantine again at the end"
+                )
             except FrozenStageError as frozen:
                 now = written_anew(now, story, frozen)
-                progress.note(f"{frozen}: writing the data set without the documents taken down")
+                progress.note(
+                    f"{frozen}: writing the data set again without the documents taken down"
+                )
 
     try:
         return hold_and_run(prepared.out, progress, attempt)
@@ -281,8 +286,8 @@ def _find_finished(
         entry["stage"]: entry["fingerprint"] for entry in read_sealed(out / MANIFEST)["stages"]
     }
     if committed != {name: manifest.fingerprint for name, manifest in stages.items()}:
-        raise ReadOnlyError(f"{error}, and it holds stages of another config; choose another --out")
-    progress.note(f"{out} cannot be written; it is finished and unchanged")
+        raise ReadOnlyError(f"{error}, and its stages are of another config; choose another --out")
+    progress.note(f"{out} cannot be written to, but it is finished and unchanged")
     return Manifest(out, stages, tuple(runner.reused))
 
 
@@ -291,8 +296,8 @@ def written_anew(prepared: Prepared, story: Story, frozen: FrozenStageError) -> 
     that decides nothing."""
     if story.name not in SCREENED:
         raise InputError(
-            f"{prepared.out}: {frozen}, and documents were taken down of it; take their lines out "
-            "of the raw shards and choose another --out"
+            f"{prepared.out}: {frozen}, and documents were taken down from it; remove their "
+            "lines from the raw shards and choose another --out"
         )
     return replace(prepared, takedowns=prepared.takedowns.written_anew())
 
@@ -309,7 +314,7 @@ def _run_stages(
     journal = Journal(out)
     hashes = InputHashes(out, plan.files, verify_inputs)
     if plan.passed_over:
-        progress.note(f"{plan.passed_over} files passed over: not a format this reads")
+        progress.note(f"{counted(plan.passed_over, 'file')} passed over: no known format")
     for note in plan.notes if story.name in LABELLED else ():
         progress.note(note)
     address = config.cluster.address
@@ -346,8 +351,8 @@ def _check_read(config: Config, clean: StageManifest) -> None:
     if bad > config.read.max_bad_share * records:
         raise InputError(
             f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
-            f"read.max_bad_share allows ({100 * config.read.max_bad_share:g} %); they stand "
-            "with file and line in drops/; mend the input or raise the limit"
+            f"read.max_bad_share allows ({100 * config.read.max_bad_share:g} %); drops/ "
+            "lists them with file and line; fix the input or raise the limit"
         )
 
 
@@ -356,7 +361,7 @@ def check_survivors(keep: StageManifest) -> None:
     counters = keep.tasks[0].counters
     if not counters["kept"]:
         raise InputError(
-            f"no document is left of {counters['documents']:,} that reached the keep-list "
+            f"no document is left of the {counters['documents']:,} that reached the keep-list "
             f"({counters['duplicate']:,} duplicates, {counters['quarantined']:,} quarantined, "
             f"{counters['dropped']:,} dropped); see drops/, clusters.parquet and decisions.parquet"
         )
@@ -373,13 +378,14 @@ def describe_dedup(config: DedupConfig) -> str:
 
 def _notes(config: Config) -> tuple[str, ...]:
     notes = [
-        "Short documents leave before dedup; those under 13 normalised characters never cluster."
+        "Short documents are dropped before dedup; those under 13 normalised characters are never "
+        "in a cluster."
     ]
     dedup = config.dedup
     if dedup.preset == "none":
         notes.append("Near-duplicates were not removed (dedup.preset: none).")
     elif verification_of(dedup) == "none":
-        notes.append("Candidate pairs were not verified; a cluster can hold chains (dedup.verify).")
+        notes.append("Candidate pairs were not verified; a cluster can be a chain (dedup.verify).")
     else:
         notes.append(
             f"Duplicates by preset {dedup.preset}, verified by {verification_of(dedup)} Jaccard "

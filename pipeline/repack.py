@@ -19,6 +19,7 @@ from pipeline.config import Config
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, printable
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.core.words import counted
 from pipeline.pack_streams import pack_streams
 from pipeline.preparation import Manifest
 from pipeline.progress import Progress
@@ -138,8 +139,8 @@ def open_tokenized(directory: Path) -> Tokenized:
     gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
-            f"{directory}: {gone[0]} is missing ({len(gone)} files of {TOKENS}/ are), and its "
-            "tokens are needed: run it again with its config"
+            f"{directory}: {counted(len(gone), 'file')} of {TOKENS}/ missing, the first of them "
+            f"{gone[0]}, and the tokens are needed: run it again with its config"
         )
     check_is_masked_nowhere(directory, "other rows")
     return Tokenized(directory.resolve(), str(manifest["config"]), stages)

@@ -109,12 +109,12 @@ def read_finished(directory: Path) -> dict[str, Any]:
         raise InputError(f"{directory}: no such run directory")
     if not (directory / layout.MANIFEST).exists():
         raise InputError(
-            f"{directory}: no {layout.MANIFEST}: not a finished run; the command that began it "
-            "finishes it"
+            f"{directory}: no {layout.MANIFEST}: not a finished run; to finish it, run again the "
+            "command that began it"
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     story = manifest.get("story", "prepare")
     if story != "prepare":
-        hint = f"; its text stands in {layout.RECORDS}/" if story in ("dedup", "export") else ""
+        hint = f"; its text is in {layout.RECORDS}/" if story in ("dedup", "export") else ""
         raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`{hint}")
     return manifest

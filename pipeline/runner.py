@@ -240,7 +240,7 @@ class Runner:
         if gone:
             raise RemovedInputError(frozenset(gone))
         if stage.reads_texts and any(shard.is_apart for shard in task.inputs):
-            raise TextsApartError(f"{stage.name} looks at texts in quarantine")
+            raise TextsApartError(f"{stage.name} needs texts that are in quarantine")
 
     def _run_tasks(self, stage: Stage, planned: _Planned) -> list[TaskRecord]:
         records, calls = dict(planned.records), planned.calls

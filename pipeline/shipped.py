@@ -21,7 +21,7 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     if path.as_posix() in shipped:
         return shipped[path.as_posix()]
     raise ConfigError(
-        f"{path}: no such config; give a file or one of the shipped: {', '.join(shipped)}"
+        f"{path}: no such config; give a file or the name of a shipped config: {', '.join(shipped)}"
     )
 
 

@@ -69,7 +69,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise IntegrityError(f"{path}: missing; run the command that made it again") from error
+        raise IntegrityError(f"{path}: missing; run again the command that made it") from error
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 

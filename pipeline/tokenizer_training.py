@@ -57,8 +57,8 @@ def measure_on_run(
     document: none, one for all but gpt2, or one for each. Raises ConfigError and InputError."""
     if len(eos) > 1 and len(eos) != len(tokenizers):
         raise ConfigError(
-            f"--eos: {len(eos)} for {len(tokenizers)} tokenizers; give one for all but gpt2, or "
-            "one for each --tokenizer in the same order"
+            f"--eos: {len(eos)} for {len(tokenizers)} tokenizers; give one for all except gpt2, "
+            "or one for each --tokenizer in the same order"
         )
     ends: list[str | None] = [*eos] or [None] * len(tokenizers)
     if len(eos) == 1:

@@ -167,7 +167,10 @@ def clean_up(directory: Path) -> tuple[list[str], int]:
     with lock.hold(directory):
         path = directory / layout.MANIFEST
         if not path.exists():
-            raise InputError(f"{directory}: not a finished run; clean-up would lose work")
+            raise InputError(
+                f"{directory}: not a finished run; clean-up would delete files it still needs; "
+                "finish it first"
+            )
         manifest = read_sealed(path)
         removed, freed = [], 0
         for name in layout.INTERMEDIATE_DIRECTORIES:

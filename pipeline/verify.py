@@ -50,14 +50,14 @@ def verify(
     """
     if not (directory / layout.MANIFEST).exists():
         raise IntegrityError(
-            f"{directory}: no {layout.MANIFEST}: not a finished run; "
-            "the command that began it finishes it"
+            f"{directory}: no {layout.MANIFEST}: not a finished run; to finish it, run again the "
+            "command that began it"
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     checks = [_hashes(directory, manifest, on_file)]
     events = verify_events(directory).events
     if events:
-        checks.append(Check("events", f"{len(events)} in a chain that holds"))
+        checks.append(Check("events", f"{len(events)} in an unbroken chain"))
     taken_down = check_takedowns(directory)
     if taken_down is not None:
         checks.append(Check("takedowns", taken_down))
@@ -109,7 +109,7 @@ def _straddling(directory: Path) -> Check:
     if found.promised and found.duplicates:
         raise IntegrityError(
             f"{directory}: {found.duplicates:,} near-duplicates of Jaccard {found.threshold:g} and "
-            "more stand in different splits; please report this defect"
+            "more are in different splits; please report this defect"
         )
     detail = f"candidate pairs across splits: {found.pairs:,}"
     if found.pairs:

@@ -60,7 +60,9 @@ def require_known_code() -> None:
     """Raise UnprovenError unless ftfy's functions, defaults and short patterns were read."""
     digest = code_digest()
     if digest not in READ:
-        raise UnprovenError(f"ftfy {ftfy.__version__}: its functions are none of those read")
+        raise UnprovenError(
+            f"ftfy {ftfy.__version__}: its functions differ from those of every known version"
+        )
     config = ftfy.TextFixerConfig()._asdict()
     if config != _DEFAULTS:
         raise UnprovenError(f"ftfy {ftfy.__version__}: its default configuration differs")

@@ -150,7 +150,8 @@ class DocumentTarget:
         if self._buffer.length > MOST_TOKENS:
             raise InputError(
                 f"no EOS ({self.vocabulary.eos_id}) in {self._buffer.length:,} tokens, too many "
-                "for one document; is it the EOS of this data? --tokenizer or --eos-id names it"
+                "for one document; if another token ends the documents of this data, name it "
+                "with --tokenizer or --eos-id"
             )
 
     def finish(self) -> Iterator[Shard]:

@@ -69,6 +69,7 @@ def _tokens(path: Path, index: Index | None) -> int:
     size = file_size(path)
     if size % 2:
         raise InputError(
-            f"{path}: {size:,} bytes, no whole number of uint16 tokens, and no .idx beside it"
+            f"{path}: {size:,} bytes, which is not a whole number of uint16 tokens, and there is "
+            "no .idx next to it"
         )
     return size // 2

@@ -21,6 +21,7 @@ from pipeline.convert.row_streams import (
 from pipeline.convert.stream import Block, Facts, Mark, Vocabulary, checked_ids, require
 from pipeline.core.errors import InputError
 from pipeline.core.storage import verify_file
+from pipeline.core.words import counted
 from pipeline.hdf5.convert_reader import ForeignReader
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, SHARD_SUFFIX, VSL_FEATURES
 
@@ -227,6 +228,6 @@ class UnpackedSource(_Hdf5Source):
             )
             require(
                 self.lossy,
-                f"{where}: {len(found.cuts):,} documents are cut, as {why}; `prep convert RUN` "
-                "takes a run directory and has them whole",
+                f"{where}: {counted(len(found.cuts), 'document')} cut, because {why}; `prep "
+                "convert RUN` reads a run directory, which has them whole",
             )

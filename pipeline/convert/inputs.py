@@ -92,7 +92,7 @@ def open_saved(path: Path) -> Any:
     try:
         loaded = datasets.load_from_disk(str(path))
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: not a sound saved dataset: {error}") from error
+        raise InputError(f"{path}: not a valid saved dataset: {error}") from error
     if splits.is_file():
         (only,) = loaded.values()
         return only

@@ -52,13 +52,15 @@ class Options:
         if self.samples_per_file is not None and self.to != "hdf5":
             raise ConfigError("--samples-per-file: only --to hdf5 counts rows; give --shard-size")
         if self.samples_per_file is not None and self.shard_size is not None:
-            raise ConfigError("--samples-per-file and --shard-size: give one of them")
+            raise ConfigError("--samples-per-file and --shard-size: give only one of them")
         if self.shard_size is not None and self.to == "bin":
             raise ConfigError("--shard-size: --to bin writes one .bin, whatever its size")
         if self.shard_size is not None and not 1 << 10 <= self.shard_size <= 1 << 31:
             raise ConfigError("--shard-size: expected between 1 KiB and 2 GiB")
         if self.tokenizer is not None and self.eos_id is not None:
-            raise ConfigError("--eos-id: the tokenizer says which id ends a document; give --eos")
+            raise ConfigError(
+                "--eos-id: with --tokenizer, name the token that ends a document with --eos instead"
+            )
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

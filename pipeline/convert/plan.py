@@ -26,6 +26,7 @@ from pipeline.convert.stream import Ends, Source, Target, Vocabulary
 from pipeline.convert.texts import TextSource
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.sources.files import find
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.template import parse_template
@@ -137,7 +138,7 @@ def _from_text(options: Options) -> Plan:
         large = sum(file.text_estimate for file in files) >= _WORKERS_FROM
         workers = len(os.sched_getaffinity(0)) if large else 0
     source = TextSource(files, rules, tokenizer, workers, options.lossy)
-    notes = (f"{passed} files passed over: no known format",) if passed else ()
+    notes = (f"{counted(passed, 'file')} passed over: no known format",) if passed else ()
     return _stream(options, source, notes)
 
 
@@ -202,12 +203,15 @@ def _check_same(
     wanted = "" if named else "; --tokenizer names the one it was made with"
     if eos_id is not None and eos_id != tokenizer.eos_id:
         raise ConfigError(
-            f"the input ends documents with {eos_id}, {tokenizer.name} with {tokenizer.eos_id}"
+            (
+                f"the input ends documents with id {eos_id}, but {tokenizer.name} with "
+                f"{tokenizer.eos_id}"
+            )
             + (wanted or "; --eos names its token")
         )
     if vocab_size is not None and vocab_size > tokenizer.vocab_size:
         raise ConfigError(
-            f"the input has a vocabulary of {vocab_size:,} ids, {tokenizer.name} one of "
+            f"the input has a vocabulary of {vocab_size:,} ids, but {tokenizer.name} has "
             f"{tokenizer.vocab_size:,}{wanted}"
         )
 
@@ -260,7 +264,7 @@ def _stream_to_text(
     if not detokenizer.exact and not options.lossy:
         raise InputError(
             f"{vocabulary.tokenizer.name} is not byte-level, so texts come back changed (white "
-            "space, normalised characters); --lossy writes them all the same"
+            "space, normalised characters); --lossy writes them anyway"
         )
     size = options.shard_size or DEFAULT_SHARD
     return Plan(

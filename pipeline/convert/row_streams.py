@@ -141,8 +141,8 @@ def _check_shift(ids_NS: Array, labels_NS: Array, inside: Flags, where: str) -> 
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         raise InputError(
             f"{where}: row {row} of these, column {column}: the label is "
-            f"{int(labels_NS[row, column])}, but the next id {int(ids_NS[row, column + 1])}: these "
-            "are no rows of a language model's stream; --to hdf5 copies them as they are"
+            f"{int(labels_NS[row, column])}, but the next id is {int(ids_NS[row, column + 1])}: "
+            "these are not rows of a language model's stream; --to hdf5 copies them as they are"
         )
 
 
@@ -157,7 +157,7 @@ def unpack_vsl(rows_NCS: Array, channels: Channels, eos_id: int, where: str) -> 
     content = (mask != 0) | (span != 0) | (position != 0)
     goes_on = content & (span != 0)
     if goes_on[:, -1].any() or (goes_on[:, :-1] & ~content[:, 1:]).any():
-        raise InputError(f"{where}: attention_span promises more columns than a segment has")
+        raise InputError(f"{where}: attention_span counts more columns than its segment has")
     _check_shift(ids, labels, goes_on[:, :-1], where)
     flat, last = ids[content], ~goes_on[content]
     ends = np.flatnonzero(last) + 1

@@ -125,7 +125,7 @@ def _convert(plan: Plan, state: State, there: int) -> dict[str, Any]:
     resume = _Resume(int(start["start"]) if start else 0)
     resume.losses.update(start["losses"] if start else {})
     if resume.losses and not plan.lossy:
-        raise ConfigError(f"{state.directory}: was begun with --lossy; give it again to go on")
+        raise ConfigError(f"{state.directory}: was begun with --lossy; give it again to resume")
     mark = tuple(start["mark"]) if start else None
     facts = plan.source.facts
     unit = facts.unit

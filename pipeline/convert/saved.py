@@ -56,10 +56,10 @@ def convert_saved(rows: SavedRows, options: Options) -> dict[str, Any]:
 
     if options.compression not in ("gzip", "none"):
         raise ConfigError(
-            f"--compression {options.compression}: rows of a dataset take gzip or none"
+            f"--compression {options.compression}: expected gzip or none for rows of a dataset"
         )
     if options.shard_size is not None:
-        raise ConfigError("--shard-size: for rows of a dataset give --samples-per-file")
+        raise ConfigError("--shard-size: for rows of a dataset, use --samples-per-file")
     workers = len(os.sched_getaffinity(0)) if options.workers is None else options.workers
     made = convert_dataset_to_HDF5(
         rows.dataset.with_format("numpy"),

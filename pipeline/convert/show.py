@@ -67,7 +67,9 @@ def _saved(rows: SavedRows, options: Options, dry_run: bool, as_json: bool) -> N
     if as_json:
         return print_json({"directory": str(options.out), **facts, **made})
     if rows.left_out:
-        print_line(f"note: columns left out, as they are no numbers: {', '.join(rows.left_out)}")
+        print_line(
+            f"note: columns left out, because they hold no numbers: {', '.join(rows.left_out)}"
+        )
     return _show(made, options)
 
 
@@ -79,7 +81,8 @@ def _show(facts: dict[str, Any], options: Options) -> None:
     )
     print_line(f"{facts['from']} -> {options.to}: {counts}")
     for word, count in facts["lost"].items():
-        print_line(f"lost: {count:,} {LOSSES[word]}")
+        noun, rest = LOSSES[word]
+        print_line(f"lost: {counted(count, noun)}{rest}")
     if facts.get("documents_not_utf8"):
         broken = counted(facts["documents_not_utf8"], "document")
         print_line(
@@ -87,7 +90,7 @@ def _show(facts: dict[str, Any], options: Options) -> None:
         )
     if facts.get("documents_without_eos"):
         endless = counted(facts["documents_without_eos"], "document")
-        print_line(f"note: no EOS at the end of {endless}; read back they would end with one")
+        print_line(f"note: no EOS at the end of {endless}; converted back, they would end with one")
     print_line(f"outputs: {options.out}/ ({counted(facts['shards'], 'shard')})")
 
 

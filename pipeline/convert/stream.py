@@ -25,12 +25,12 @@ Mark = tuple[int, ...]
 NO_CUTS: I64 = np.zeros(0, np.int64)
 
 LOSSES = {
-    "bad_records": "records that are no documents, left out",
-    "masked_tokens": "tokens inside a row that do not count for the loss: now they count",
-    "cut_documents": "places where a document ends without EOS, as rows do not follow each other",
-    "boundaries": "ends of documents or sequences in the input that no EOS marks",
+    "bad_records": ("bad record", ", left out"),
+    "masked_tokens": ("token", " inside rows excluded from the loss: now included"),
+    "cut_documents": ("document", " cut off without EOS, because rows do not follow each other"),
+    "boundaries": ("end", " of documents or sequences in the input without EOS"),
 }
-"""word -> what was lost, for the summary; each needs --lossy."""
+"""word -> what was lost, a noun and the rest, for the summary; each needs --lossy."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Target(Protocol):
 def require(lossy: bool, message: str) -> None:
     """Raises InputError for a loss that was not asked for."""
     if not lossy:
-        raise InputError(f"{message}; --lossy converts all the same and counts them")
+        raise InputError(f"{message}; --lossy converts anyway and counts what is lost")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Ends:
             require(
                 self.lossy,
                 f"{where.format(first + int(bare[0]))} has no EOS ({self.eos_id}) at its end; "
-                "--add-eos puts one behind every such document",
+                "--add-eos adds one after every such document",
             )
         return replace(block, cuts=bare, losses={**block.losses, "boundaries": len(bare)})
 
@@ -173,6 +173,7 @@ def checked_ids(ids: Array, vocabulary: Vocabulary, where: str) -> Array:
         name = f" of {vocabulary.tokenizer.name}" if vocabulary.tokenizer else ""
         raise InputError(
             f"{where}: token {place} is {wrong}, outside the vocabulary{name} of "
-            f"{vocabulary.vocab_size:,} ids; name the tokenizer it was made with: --tokenizer"
+            f"{vocabulary.vocab_size:,} ids; use --tokenizer to name the tokenizer it was made "
+            "with"
         )
     return ids.astype(vocabulary.dtype)

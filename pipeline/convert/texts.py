@@ -116,7 +116,7 @@ def _block(batch: _Batch, tokens: Callable[[], Array]) -> Block:
         raise InputError(f"{batch.where} or soon after it: {error}") from error
     except BrokenProcessPool as error:
         raise ResourceError(
-            "a worker that tokenizes died; run the same command again to go on, with fewer "
+            "a worker that tokenizes died; run the same command again to resume, with fewer "
             "--workers if memory is short"
         ) from error
     return Block(ids, (batch.file, batch.ordinal), losses={"bad_records": batch.bad})

@@ -40,7 +40,7 @@ def _schema(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a sound parquet file: {error}") from error
+        raise InputError(f"{path}: not a valid parquet file: {error}") from error
 
 
 class TokenListSource:
@@ -69,7 +69,7 @@ class TokenListSource:
                     yield from self._file(file, number, group, row)
             except (pa.ArrowException, OSError, ValueError) as error:
                 path = self.paths[number]
-                raise InputError(f"{path}: not a sound parquet file: {error}") from error
+                raise InputError(f"{path}: not a valid parquet file: {error}") from error
             group = row = 0
 
     def _file(self, file: pq.ParquetFile, number: int, begin: int, skip: int) -> Iterator[Block]:

@@ -17,5 +17,5 @@ def check_address_space() -> None:
         raise ResourceError(
             f"the address space is limited to {limit / 1e6:,.0f} MB (ulimit -v), less than the "
             f"{NEEDED / 1e6:,.0f} MB that allocators and libraries reserve; run `ulimit -v "
-            "unlimited`, and limit memory with a control group where it must be limited"
+            "unlimited`; to limit memory, use a control group instead"
         )

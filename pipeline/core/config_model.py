@@ -87,7 +87,9 @@ def _possible_path(value: Any) -> Any:
     """The value, if a file can have each of its paths."""
     for path in (value,) if isinstance(value, str) else value or ():
         if "\0" in path or any(len(name.encode()) > 255 for name in path.split("/")):
-            raise ValueError("expected a path, its names of at most 255 bytes and without NUL")
+            raise ValueError(
+                "expected a path without NUL bytes, each of its names at most 255 bytes long"
+            )
     return value
 
 

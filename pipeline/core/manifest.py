@@ -174,4 +174,6 @@ def read_manifest(path: Path) -> StageManifest | None:
         tasks = tuple(_record(task) for task in value["tasks"])
         return StageManifest(value["stage"], value["fingerprint"], value["fields"], tasks)
     except (KeyError, TypeError) as error:
-        raise IntegrityError(f"{path}: damaged, or of another version ({error!r})") from error
+        raise IntegrityError(
+            f"{path}: damaged, or written by another version ({error!r})"
+        ) from error

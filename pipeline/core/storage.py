@@ -51,14 +51,14 @@ def check_local(path: Path) -> None:
     if url:
         shown = f"{url[1]}://{printable(str(path)[url.end() :].partition('?')[0])}"
         raise ConfigError(
-            f"{shown}: a URL; expected a path on this machine: only raw shards are read from "
-            "URLs; write the output here and copy it there afterwards"
+            f"{shown}: a URL; expected a path on this machine, as only raw shards can be read "
+            "from URLs; write the output here and copy it there afterwards"
         )
     try:
         str(path).encode()
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode(errors="backslashreplace")
-        raise ConfigError(f"{shown}: a name that is not UTF-8; choose another one") from None
+        raise ConfigError(f"{shown}: the name is not UTF-8; choose another one") from None
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
@@ -194,8 +194,8 @@ def _refuse_link(parent: int, name: str, path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             raise IntegrityError(
-                f"{path}: a symbolic link; expected a file or directory of its own, as nothing is "
-                "written through links; delete the link, or move what it points to here"
+                f"{path}: a symbolic link, and nothing is written through links; expected a file "
+                "or directory; delete the link, or move what it points to here"
             )
 
 
@@ -308,8 +308,8 @@ def read_verified(path: Path, expected: str) -> bytes:
 
 def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
     return IntegrityError(
-        f"{path}: damaged: expected hash {expected}, found {actual}; "
-        "run the command that made it again to rebuild it"
+        f"{path}: damaged: expected hash {expected}, found {actual}; to rebuild it, run again the "
+        "command that made it"
     )
 
 

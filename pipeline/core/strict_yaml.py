@@ -80,7 +80,9 @@ class Builder:
                 if self.documents > 1:
                     raise self.fail(event, "expected one YAML document, found a second one")
             case yaml.AliasEvent():
-                raise self.fail(event, f"aliases (*{event.anchor}) are not allowed; write it out")
+                raise self.fail(
+                    event, f"aliases (*{event.anchor}) are not allowed; write the value out"
+                )
             case yaml.ScalarEvent():
                 self._refuse_tag_and_anchor(event)
                 self._scalar(event)
@@ -94,7 +96,9 @@ class Builder:
         if event.tag not in (None, "!"):
             raise self.fail(event, f"tags ({printable(str(event.tag))}) are not allowed")
         if event.anchor is not None:
-            raise self.fail(event, f"anchors (&{event.anchor}) are not allowed; write it out")
+            raise self.fail(
+                event, f"anchors (&{event.anchor}) are not allowed; write the value out"
+            )
 
     def _open(self, event: yaml.Event) -> None:
         if len(self.stack) >= MAX_DEPTH:
@@ -212,7 +216,7 @@ def _read(path: Path) -> str:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise ConfigError(f"{path}:1: {size:,} bytes; a config may have {MAX_BYTES:,}")
+            raise ConfigError(f"{path}:1: {size:,} bytes; a config may have at most {MAX_BYTES:,}")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}:1: not UTF-8 text (byte {error.start})") from error

@@ -20,28 +20,28 @@ from pipeline.filters.settings import (
 )
 
 RULES = {
-    "language_not_kept": "Its language is not one of those that stay.",
-    "language_uncertain": "Its language is not certain enough.",
+    "language_not_kept": "Its language is not one of those to keep.",
+    "language_uncertain": "Its language was not identified with enough certainty.",
     "gopher_word_count": "It has too few or too many words.",
     "gopher_mean_word_length": "Its words are too short or too long on average.",
     "gopher_hash_ratio": "It has too many hash signs.",
     "gopher_ellipsis_ratio": "It has too many ellipses.",
     "gopher_bullet_lines": "Too many of its lines begin with a bullet.",
     "gopher_ellipsis_lines": "Too many of its lines end with an ellipsis.",
-    "gopher_alphabetic_words": "Too few of its words hold a letter.",
+    "gopher_alphabetic_words": "Too few of its words contain a letter.",
     "gopher_stop_words": "It has too few different stop words.",
     "repetition_duplicate_lines": "Too many of its lines are repeated.",
     "repetition_duplicate_paragraphs": "Too many of its paragraphs are repeated.",
-    "repetition_duplicate_line_characters": "Too much of it are repeated lines.",
-    "repetition_duplicate_paragraph_characters": "Too much of it are repeated paragraphs.",
-    "repetition_top_2_gram": "Too much of it is one run of 2 words.",
-    "repetition_top_3_gram": "Too much of it is one run of 3 words.",
-    "repetition_top_4_gram": "Too much of it is one run of 4 words.",
-    **{f"repetition_duplicate_{n}_grams": f"Too much of it are repeated runs of {n} words."
+    "repetition_duplicate_line_characters": "Too much of its text is in repeated lines.",
+    "repetition_duplicate_paragraph_characters": "Too much of its text is in repeated paragraphs.",
+    "repetition_top_2_gram": "One run of 2 words makes up too much of its text.",
+    "repetition_top_3_gram": "One run of 3 words makes up too much of its text.",
+    "repetition_top_4_gram": "One run of 4 words makes up too much of its text.",
+    **{f"repetition_duplicate_{n}_grams": f"Too much of its text is in repeated runs of {n} words."
        for n in range(5, 11)},
-    "c4_lorem_ipsum": 'It holds "lorem ipsum".',
-    "c4_curly_bracket": "It holds a curly bracket.",
-    "c4_bad_words": "It holds a word of the list of bad words.",
+    "c4_lorem_ipsum": 'It contains "lorem ipsum".',
+    "c4_curly_bracket": "It contains a curly bracket.",
+    "c4_bad_words": "It contains a word from the list of bad words.",
     "c4_terminal_lines": "Too few of its lines end a sentence.",
     "c4_sentences": "It has too few sentences.",
 }  # fmt: skip
@@ -108,7 +108,10 @@ def _word_list(path: Path) -> tuple[str, ...]:
         raise ConfigError(f"filters.c4.bad_words: {path}: not UTF-8: {error}") from error
     words = tuple(sorted({line.strip().lower() for line in lines if line.strip()}))
     if not words:
-        raise ConfigError(f"filters.c4.bad_words: {path}: no words in it; expected one a line")
+        raise ConfigError(
+            f"filters.c4.bad_words: {path}: the file holds no words; expected one word or phrase "
+            "a line"
+        )
     return words
 
 

@@ -18,13 +18,16 @@ class LanguageConfig(FrozenModel):
     """The language of the text, by fastText's lid.176; needs the extra `language`."""
 
     keep: tuple[str, ...] = Field(
-        min_length=1, description="ISO 639 codes of the languages that stay, such as en and ar"
+        min_length=1, description="languages to keep, as ISO 639 codes such as en and ar"
     )
     min_probability: float = Field(
-        0.65, ge=0, le=1, description="least probability of that language; 0.65 is FineWeb's"
+        0.65, ge=0, le=1, description="lowest probability of that language; FineWeb uses 0.65"
     )
     max_characters: int = Field(
-        2000, ge=1, description="characters at the beginning of a document that are looked at"
+        2000,
+        ge=1,
+        description="characters at the beginning of a document from which the language is "
+        "identified",
     )
 
 
@@ -33,7 +36,7 @@ class GopherConfig(FrozenModel):
 
     min_words: int = Field(50, ge=0, description="fewest words")
     max_words: int = Field(100_000, ge=0, description="most words")
-    min_mean_word_length: float = Field(3, ge=0, description="least mean length of words")
+    min_mean_word_length: float = Field(3, ge=0, description="smallest mean length of words")
     max_mean_word_length: float = Field(10, ge=0, description="largest mean length of words")
     max_hash_ratio: float = Field(0.1, ge=0, description="most hash signs per word")
     max_ellipsis_ratio: float = Field(0.1, ge=0, description="most ellipses per word")
@@ -44,12 +47,13 @@ class GopherConfig(FrozenModel):
         0.3, description="largest share of lines that end with an ellipsis"
     )
     min_alphabetic_words: Share = Field(
-        0.8, description="least share of words with an alphabetic character"
+        0.8, description="smallest share of words with an alphabetic character"
     )
     min_stop_words: int = Field(2, ge=0, description="fewest different stop words")
     stop_words: Annotated[tuple[str, ...], Strict(False)] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=63,
-        description="the stop words, compared without case and marks; add those of your languages",
+        description="the stop words, compared without case and punctuation; add those of your "
+        "languages",
     )  # fmt: skip
 
 
@@ -63,30 +67,30 @@ class GopherRepetitionConfig(FrozenModel):
         0.20, description="characters in duplicate paragraphs"
     )
     top_2_gram: Share = Field(0.20, description="characters in the most frequent run of 2 words")
-    top_3_gram: Share = Field(0.18, description="the same of 3 words")
-    top_4_gram: Share = Field(0.16, description="the same of 4 words")
+    top_3_gram: Share = Field(0.18, description="characters in the most frequent run of 3 words")
+    top_4_gram: Share = Field(0.16, description="characters in the most frequent run of 4 words")
     duplicate_5_grams: Share = Field(0.15, description="characters in duplicate runs of 5 words")
-    duplicate_6_grams: Share = Field(0.14, description="the same of 6 words")
-    duplicate_7_grams: Share = Field(0.13, description="the same of 7 words")
-    duplicate_8_grams: Share = Field(0.12, description="the same of 8 words")
-    duplicate_9_grams: Share = Field(0.11, description="the same of 9 words")
-    duplicate_10_grams: Share = Field(0.10, description="the same of 10 words")
+    duplicate_6_grams: Share = Field(0.14, description="characters in duplicate runs of 6 words")
+    duplicate_7_grams: Share = Field(0.13, description="characters in duplicate runs of 7 words")
+    duplicate_8_grams: Share = Field(0.12, description="characters in duplicate runs of 8 words")
+    duplicate_9_grams: Share = Field(0.11, description="characters in duplicate runs of 9 words")
+    duplicate_10_grams: Share = Field(0.10, description="characters in duplicate runs of 10 words")
 
 
 class C4Config(FrozenModel):
     """C4's rules (Raffel et al. 2020, 2.2) for whole documents: no line is cut."""
 
     min_terminal_lines: Share = Field(
-        0.12, description="least share of lines that end a sentence; 0.12 is FineWeb's"
+        0.12, description="smallest share of lines that end a sentence; FineWeb uses 0.12"
     )
     min_sentences: int = Field(3, ge=0, description="fewest sentences in lines that C4 would keep")
     min_line_words: int = Field(5, ge=0, description="fewest words in a line that C4 would keep")
-    lorem_ipsum: bool = Field(True, description='drop documents that hold "lorem ipsum"')
-    curly_bracket: bool = Field(True, description="drop documents that hold a {")
+    lorem_ipsum: bool = Field(True, description='drop documents that contain "lorem ipsum"')
+    curly_bracket: bool = Field(True, description="drop documents that contain a {")
     bad_words: Annotated[str | None, RelativePath()] = Field(
         None,
-        description="a text file, relative to this config, of words or phrases, one a line: "
-        "documents that hold one are dropped [default: none]",
+        description="a text file of words or phrases, one per line, relative to this config: "
+        "documents that contain one are dropped [default: none]",
     )
 
 
@@ -95,7 +99,9 @@ class FiltersConfig(FrozenModel):
     section."""
 
     action: Literal["drop", "quarantine", "review", "report"] = Field(
-        "drop", description="what follows for a document that fails; report: evidence only"
+        "drop",
+        description="what happens to a document that fails; report: it stays and only evidence "
+        "is recorded",
     )
     language: LanguageConfig | None = Field(None, description="language identification")
     gopher: Annotated[GopherConfig | None, BeforeValidator(_switch)] = Field(

@@ -84,7 +84,7 @@ def _inflated(data: memoryview, size: int, checked: bool) -> memoryview:
             return memoryview(deflate.deflate_decompress(data[_ZLIB_HEADER:-_ADLER], size))
         return memoryview(deflate.zlib_decompress(data, size))
     except deflate.DeflateError as error:
-        raise DamagedChunk("it is no deflate stream of its size") from error
+        raise DamagedChunk("it is not a deflate stream of the expected size") from error
 
 
 def _unshuffled(data: memoryview, itemsize: int) -> memoryview:

@@ -69,8 +69,8 @@ def deaths_explained() -> Iterator[None]:
         if "DataLoader worker" not in str(error):
             raise
         raise ResourceError(
-            f"a process that reads samples died ({str(error).splitlines()[0]}); call again to go "
-            "on, with fewer num_workers or a smaller batch_size if memory is short"
+            f"a process that reads samples died ({str(error).splitlines()[0]}); call again to "
+            "resume, with fewer num_workers or a smaller batch_size if memory is short"
         ) from error
 
 

@@ -102,7 +102,9 @@ class ForeignReader:
         while filled < size:
             ready, _, _ = select.select([handle], [], [], _SECONDS)
             if not ready:
-                raise InputError(f"{path}: HDF5 gave nothing for {_SECONDS} s: a hostile file")
+                raise InputError(
+                    f"{path}: HDF5 did not answer within {_SECONDS} s: a damaged or hostile file"
+                )
             got = os.readv(handle, [view[filled:]])
             if got == 0:
                 raise self._died(path)
@@ -133,7 +135,7 @@ def _opened(path: Path) -> ShardFile:
             "channels, sequence length)"
         )
     if min(shape[1:], default=1) == 0:
-        raise InputError(f"{path}: 'data' has shape {shape}: rows of nothing")
+        raise InputError(f"{path}: 'data' has shape {shape}: its rows are empty")
     item = math.prod(shape[1:]) * file.dtype.itemsize
     if item > _LARGEST_ROW:
         raise InputError(f"{path}: 'data' has rows of {item:,} bytes, over 256 MiB")
@@ -173,7 +175,7 @@ def main() -> None:
         except InputError as error:
             _tell(out, {"error": str(error)})
         except MemoryError:
-            _tell(out, {"error": "reading it takes more memory than a sound file does"})
+            _tell(out, {"error": "reading it takes more memory than an intact file needs"})
 
 
 if __name__ == "__main__":

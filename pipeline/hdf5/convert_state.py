@@ -118,8 +118,8 @@ def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     name = next(key for key in fields if known.get(key) != wanted.get(key))
     there, now = (printable(json.dumps(side.get(name)), 80) for side in (known, wanted))
     return (
-        f"{name} is {there} there, {now} now; choose another directory, or delete this one to "
-        "begin anew"
+        f"{name} was {there} then, and is {now} now; choose another directory, or delete this one "
+        "to start again"
     )
 
 

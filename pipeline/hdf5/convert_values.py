@@ -64,8 +64,8 @@ def as_numbers(value: Any, index: int, feature: str) -> Values:
     if array.dtype.kind not in NUMERIC:
         shown = printable(repr(value), 60)
         raise InputError(
-            f"{where}: {shown} is no number or array of numbers; leave the feature out of the "
-            "samples, or tokenize it first"
+            f"{where}: {shown} is not a number or an array of numbers; leave the feature out of "
+            "the samples, or tokenize it first"
         )
     if array.size == 0:
         raise InputError(f"{where}: shape {array.shape} holds no values")
@@ -90,7 +90,7 @@ def same_shapes(
         )
     for feature in found.keys() - expected.keys():
         raise InputError(
-            f"sample {index} has a feature {printable(feature)!r}, which sample {reference} has not"
+            f"sample {index} has a feature {printable(feature)!r}, which sample {reference} lacks"
         )
     for feature, array in found.items():
         if array.shape != expected[feature]:
@@ -127,7 +127,9 @@ def _why(value: float, dtype: np.dtype[Any]) -> str:
         return f"cannot be held exactly as {dtype.name}; choose a wider dtype"
     limits = np.iinfo(dtype)
     if limits.min <= value <= limits.max:
-        return f"is no whole number, but dtype is {dtype.name}; choose a float dtype such as 'f4'"
+        return (
+            f"is not a whole number, but dtype is {dtype.name}; choose a float dtype such as 'f4'"
+        )
     return f"is outside {dtype.name} ({limits.min} to {limits.max}); choose a wider dtype"
 
 

@@ -72,9 +72,9 @@ class FileWriter:
     def refuse(self, index: int) -> None:
         """Raises InputError: the data of a file is not what it was."""
         raise InputError(
-            f"{self.job.directory}: the dataset gives other samples than those in "
-            f"{self.job.file_name(index)}, which an earlier call wrote; to go on it must give the "
-            "same samples in the same order; choose another output_dir for other data"
+            f"{self.job.directory}: the dataset gives samples that differ from those in "
+            f"{self.job.file_name(index)}, which an earlier call wrote; to resume, it must give "
+            "the same samples in the same order; for other data, choose another output_dir"
         )
 
 

@@ -96,16 +96,17 @@ class HDF5Dataset:
         self._rows = first.rows
         if asked not in (None, self.max_sequence_length):
             raise InputError(
-                f"{self.directory}: its rows have {self.max_sequence_length} tokens, {asked} were "
-                "asked for; only a corpus leaves the choice"
+                f"{self.directory}: its rows have {self.max_sequence_length} tokens, but {asked} "
+                "were asked for; only a corpus can be read with any length"
             )
 
     def _check_hf(self) -> None:
         if set(self.features) >= set(VSL.features):
             raise InputError(
-                f'{self.directory}: rows of vsl have no labels="hf": documents side by side do not '
-                "see each other, and a document's last label is no input; make rows of `sample` "
-                "with `prep repack RUN --out DIR --format sample`"
+                f'{self.directory}: labels="hf" cannot be used with rows of vsl: documents next to '
+                "each other in a row do not attend to each other, and a document's last label is "
+                "not an input; make rows of `sample` with `prep repack RUN --out DIR --format "
+                "sample`"
             )
         if not set(self.features) >= set(SAMPLE.features):
             raise InputError(
@@ -236,7 +237,7 @@ def _open_files(directory: Path, name: str, recorded: dict[str, tuple[int, str]]
         raise InputError(f"{directory}: no *{SHARD_SUFFIX} files in it{hint}")
     lost = sorted(recorded.keys() - {path.name for path in paths})
     if lost:
-        raise InputError(f"{directory / lost[0]}: missing; {DATA_PARAMS} names it")
+        raise InputError(f"{directory / lost[0]}: missing, although {DATA_PARAMS} names it")
     first = ShardFile(paths[0], name)
     expected = []
     for path in paths:

@@ -224,12 +224,14 @@ def _documents(report: ForeignReport) -> Iterator[Finding]:
     counting = facts.get("tokens" if report.layout == "corpus" else "labels", 0)
     eos = f"EOS ({report.eos_id})"
     if report.layout == "sample" and not inside and ending > 1:
-        what = f"{eos} ends {ending:,} full rows and stands inside none"
+        what = f"{eos} ends {ending:,} full rows and is inside none of them"
         yield Finding("", "eos_overwrites", what, count=ending)
     elif not inside and not labels and counting >= ENOUGH_LABELS:
         yield Finding("", "no_eos", f"no {eos} among {counted(counting, 'token')} that count")
     elif not inside and not labels and counting:
-        report.not_checked.append(f"EOS between documents: only {counted(counting, 'token')}")
+        report.not_checked.append(
+            f"EOS between documents: only {counted(counting, 'token')} to look at"
+        )
 
 
 def _windows(report: ForeignReport, params: Params) -> Iterator[Finding]:
@@ -244,5 +246,6 @@ def _windows(report: ForeignReport, params: Params) -> Iterator[Finding]:
         yield Finding("", "windows", what, count=apart)
     else:
         report.not_checked.append(
-            "whether windows overlap by one token: rows are shuffled, or nobody says they are not"
+            "whether windows overlap by one token: rows are shuffled, or nothing says that they "
+            "are in order"
         )

@@ -97,7 +97,10 @@ class ForeignDataset(SampleDataset):
     def _refuse(self, row: int, ids: npt.NDArray[np.int32]) -> None:
         file, within = self.file_and_row(row)
         value = int(ids.min()) if ids.min() < 0 else int(ids.max())
-        mend = "labels that do not count have attention_mask 0 and any id"
+        mend = (
+            "for a label that does not count, set attention_mask to 0 and use any id of the "
+            "vocabulary"
+        )
         if value >= 0:
             mend = (
                 f"set model.vocab_size of the params file to {value + 1:,} or more, or vocab_size "

@@ -53,19 +53,22 @@ def examine(path: Path, groups: Groups, expectations: Expectations) -> FileRepor
 def _count(path: Path, files: list[ShardFile]) -> Iterator[Finding]:
     rows = {file.rows for file in files}
     if len(rows) > 1:
-        yield Finding(path.name, "layout", f"its datasets hold {sorted(rows)} rows: not one number")
+        yield Finding(
+            path.name, "layout", f"its datasets differ in their number of rows: {sorted(rows)}"
+        )
     with open_hdf5(path) as file:
         try:
             stated = file.attrs.get(COUNT_ATTRIBUTE)
             count = None if stated is None else int(stated)
         except (TypeError, ValueError, OSError):
-            yield Finding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is no number")
+            yield Finding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is not a number")
             return
     if count is None:
         yield Finding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is missing")
     elif count not in rows:
         what = (
-            f"attribute {COUNT_ATTRIBUTE} is {count:,}, the file holds {counted(min(rows), 'row')}"
+            f"attribute {COUNT_ATTRIBUTE} is {count:,}, but the file holds "
+            f"{counted(min(rows), 'row')}"
         )
         yield Finding(path.name, "count", what)
 
@@ -86,7 +89,7 @@ def _examine_data(
     ]
     for file, features in zip(files, names, strict=True):
         if len(features) != file.shape[1]:
-            what = f"{file.shape[1]} features in {file.name!r}, data_params.json names "
+            what = f"{file.shape[1]} features in {file.name!r}, but data_params.json names "
             what += f"{len(features)}" if features else "none"
             report.findings.append(Finding(path.name, "params", what))
             return None

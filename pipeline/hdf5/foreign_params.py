@@ -65,7 +65,7 @@ def read_params(directory: Path) -> tuple[Params, list[Finding]]:
             value = json.loads(path.read_bytes())
             if isinstance(value, dict):
                 return Params(directory, value), []
-            problem = f"{DATA_PARAMS} holds no object"
+            problem = f"{DATA_PARAMS} is not a JSON object"
     except FileNotFoundError:
         problem = f"{DATA_PARAMS} is missing"
     except (OSError, ValueError, RecursionError) as error:
@@ -82,11 +82,15 @@ def disagreements(
     for name in ("n_examples", "num_sequences"):
         stated = params.number(name)
         if stated is not None and stated != total and sequence_length is not None:
-            what = f"{DATA_PARAMS}: {name} is {stated:,}, the files hold {counted(total, 'row')}"
+            what = (
+                f"{DATA_PARAMS}: {name} is {stated:,}, but the files hold {counted(total, 'row')}"
+            )
             yield Finding("", "params", what)
     stated = params.number("max_sequence_length", "max_seq_length")
     if stated is not None and sequence_length not in (None, stated):
-        what = f"{DATA_PARAMS}: the sequence length is {stated}, the files have {sequence_length}"
+        what = (
+            f"{DATA_PARAMS}: the sequence length is {stated}, but the files have {sequence_length}"
+        )
         yield Finding("", "params", what)
     yield from _listed_files(params, rows)
 
@@ -108,9 +112,9 @@ def _listed_files(params: Params, rows: Mapping[str, int]) -> Iterator[Finding]:
             continue
         stated = entry.get("n_examples")
         if stated is not None and stated != count:
-            what = f"{DATA_PARAMS} says {stated} rows, the file holds {count:,}"
+            what = f"{DATA_PARAMS} says {stated} rows, but the file holds {count:,}"
             yield Finding(name, "params", what)
         digest = entry.get("hash")
         if isinstance(digest, str) and hash_file(params.directory / name) != digest:
-            what = f"its bytes are not those that {DATA_PARAMS} records"
+            what = f"its bytes differ from those that {DATA_PARAMS} records"
             yield Finding(name, "unreadable", what)

@@ -85,7 +85,7 @@ def layout_of(shape: Sequence[int], dtype: str) -> Layout:
         if len(shape) in (1, 3) and layout.channels == channels and dtype in layout.dtypes:
             return layout
     raise ValueError(
-        f"{dtype} {tuple(shape)} is no sample (N, 3, MSL) or vsl (N, 5, MSL) of int32, nor a "
+        f"{dtype} {tuple(shape)} is neither sample (N, 3, MSL) or vsl (N, 5, MSL) of int32 nor a "
         "corpus (tokens,) of uint16 or uint32"
     )
 

@@ -55,12 +55,14 @@ class ModelZooSampler:
         self.drop_last, self.num_tasks, self.task = drop_last, num_tasks, task
         if min(self.rows, self.num_samples, batch_size, num_tasks) < 1 or not 0 <= task < num_tasks:
             raise ConfigError(
-                f"no order of {self.num_samples} samples from {self.rows} rows in batches of "
-                f"{batch_size} for task {task} of {num_tasks}: all must be 1 or more, and the task "
-                "below the number of tasks"
+                f"cannot order {self.num_samples} samples from {self.rows} rows in batches of "
+                f"{batch_size} for task {task} of {num_tasks}: all must be 1 or more, and the "
+                "task less than the number of tasks"
             )
         if num_tasks > 1 and not drop_last:
-            raise ConfigError("drop_last=False gives batches of unequal size: one task only")
+            raise ConfigError(
+                "drop_last=False gives batches of unequal size, so it needs num_tasks=1"
+            )
         self._streamed = 0
         self._epoch_order: tuple[int, torch.Tensor | range] | None = None
 
@@ -138,8 +140,8 @@ class ModelZooShuffle:
     def __init__(self, size: int, seed: int) -> None:
         if size > MOST_SAMPLES:
             raise ConfigError(
-                f"order: modelzoo keeps 8 bytes a row in memory and takes at most "
-                f"{MOST_SAMPLES:,} rows in an epoch, here are {size:,}; use order: keyed"
+                "order: modelzoo keeps 8 bytes a row in memory and takes at most "
+                f"{MOST_SAMPLES:,} rows in an epoch, but there are {size:,}; use order: keyed"
             )
         self.size, self.seed = size, seed
         self._kept: tuple[int, I64] | None = None

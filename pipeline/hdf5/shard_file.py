@@ -48,7 +48,7 @@ class ShardFile:
                 self._describe(safe_dataset(path, file, name))
             self._handle = os.open(path, os.O_RDONLY)
         except _HDF5_ERRORS as error:
-            raise InputError(f"{path}: not a sound HDF5 file: {error}") from error
+            raise InputError(f"{path}: not a valid HDF5 file: {error}") from error
         closing = weakref.finalize(self, os.close, self._handle)
         closing.atexit = False  # a thread may still read while the interpreter ends
 
@@ -121,7 +121,7 @@ class ShardFile:
         stored = os.pread(self._handle, size, offset)
         try:
             if len(stored) != size:
-                raise DamagedChunk(f"{len(stored):,} of its {size:,} bytes are there")
+                raise DamagedChunk(f"only {len(stored):,} of its {size:,} bytes are there")
             want = self._chunk_bytes if self._chunked else size
             raw = unfiltered(stored, self.filters, want, self.dtype.itemsize, self._trusted)
         except DamagedChunk as error:
@@ -204,7 +204,7 @@ def safe_dataset(path: Path, file: h5py.File, name: str = DATASET) -> h5py.Datas
     if data.external or data.is_virtual:
         raise InputError(f"{path}: {name!r} keeps its data in other files, which is refused")
     if data.shape is None or not data.ndim:
-        raise InputError(f"{path}: {name!r} is no array")
+        raise InputError(f"{path}: {name!r} is not an array")
     if data.shape[0] and data.id.get_storage_size() == 0:
         raise InputError(f"{path}: declares {data.shape[0]:,} rows but stores none of them")
     for code in _filters(data):

@@ -125,7 +125,7 @@ def count_rows(
         )
     if max_sequence_length is not None and shape[2] != max_sequence_length:
         raise InputError(
-            f"{path}: sequence length {shape[2]}, its siblings have {max_sequence_length}"
+            f"{path}: sequence length {shape[2]}, but its siblings have {max_sequence_length}"
         )
     step = max(1, _BLOCK_BYTES // (shape[1] * shape[2] * 4))
     try:

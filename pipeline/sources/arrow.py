@@ -40,7 +40,7 @@ def read(
         found = _file(path, source, rules) if head == _FILE_MAGIC else _stream(path, source, rules)
         yield from records(_validated(found, first), rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a sound Arrow file: {error}") from error
+        raise InputError(f"{path}: not a valid Arrow file: {error}") from error
 
 
 def batches(source: BinaryIO) -> tuple[pa.Schema, Iterator[pa.RecordBatch], bool]:
@@ -59,12 +59,14 @@ def batches(source: BinaryIO) -> tuple[pa.Schema, Iterator[pa.RecordBatch], bool
 def _check_stream(path: object, head: bytes, file: BinaryIO) -> None:
     """A stream without its end marker may have lost batches, and nothing else would tell."""
     if head.startswith(_FEATHER_V1):
-        raise InputError(f"{path}: the first version of Feather; write it anew as Arrow IPC")
+        raise InputError(
+            f"{path}: Feather version 1, which is not supported; write it again as Arrow IPC"
+        )
     file.seek(0, 2)
     file.seek(max(0, file.tell() - len(_END_OF_STREAM)))
     if file.read() != _END_OF_STREAM:
         raise InputError(
-            f"{path}: neither an Arrow file nor a whole Arrow stream; it may be cut off"
+            f"{path}: neither an Arrow file nor a complete Arrow stream; it may be cut off"
         )
 
 

@@ -39,13 +39,13 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
     found, _ = files.find("evaluation sets", patterns, base)
     jsonl = [f for f in found if files.FORMATS[f.suffix][0] == "jsonl"]
     if not jsonl:
-        raise InputError(f"evaluation sets: {base / patterns[0]}: no jsonl file among them")
+        raise InputError(f"evaluation sets: {base / patterns[0]}: no jsonl file found")
     sets: dict[str, EvalSet] = {}
     for file in jsonl:
         name = file.path.removesuffix(file.suffix)
         if name in sets:
             raise InputError(
-                f"evaluation sets: {name} is there twice: {file.path} and another form"
+                f"evaluation sets: {name} is found twice: as {file.path} and in another format"
             )
         sets[name] = EvalSet(name, file.size, _hash(Path(file.location)), file.location)
     return tuple(sets[name] for name in sorted(sets))
@@ -71,7 +71,9 @@ def records(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
             blocks = streams.decompressed(path, reader, files.FORMATS[suffix][1])  # type: ignore[arg-type]
             for number, (_, _, line) in enumerate(streams.lines(blocks, LARGEST_RECORD), 1):
                 if line is None:
-                    raise InputError(f"{path}:{number}: longer than {LARGEST_RECORD:,} bytes")
+                    raise InputError(
+                        f"{path}:{number}: the line is longer than {LARGEST_RECORD:,} bytes"
+                    )
                 if line.strip():
                     yield number, _record(line.removeprefix(b"\xef\xbb\xbf"), f"{path}:{number}")
             if reader.hash_rest() != found.hash:

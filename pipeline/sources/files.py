@@ -52,7 +52,9 @@ class InputFile:
         """Reader, compression, estimated bytes of text per byte on disk."""
         found = format_of(self.path, self.kind)
         if found is None:
-            raise InputError(f"{self.shown}: its name says no format; expected {KNOWN}")
+            raise InputError(
+                f"{self.shown}: its name does not say its format; expected one that ends in {KNOWN}"
+            )
         return found
 
     @property
@@ -91,7 +93,7 @@ def find(
     shared = os.path.commonpath([listing.root for listing in listings])
     if len(patterns) > 1 and shared in ("/", "//") and any(_is_elsewhere(p) for p in patterns):
         raise InputError(
-            f"input {name!r}: its paths are in more than one place; make each an input of its own"
+            f"input {name!r}: its paths have no common directory; make an input of each"
         )
     found = {f.name: f for listing in listings for f in listing.files}
     chosen = {f.name: f for listing in listings for f in listing.files if _reads(f, listing, kind)}
@@ -102,12 +104,10 @@ def find(
         what = "nothing" if empty else f"{counted(len(found), 'file')} but none"
         where = shown(_located((empty or patterns)[0], base))
         text = any(is_text(file) for file in found)
-        hint = (
-            "; plain text is read where it is asked for: *.txt, or `format: text`" if text else ""
-        )
+        hint = "; plain text is only read on request: give *.txt, or `format: text`" if text else ""
         raise InputError(
-            f"input {name!r}: {where}: found {what} that ends in {KNOWN}{hint}; "
-            "give a file, a directory or a glob, or say what it is with `format`"
+            f"input {name!r}: {where}: found {what} that ends in {KNOWN}{hint}; give a file, a "
+            "directory or a glob, or set the format with `format`"
         )
     return sorted(files), len(found) - len(files)
 
@@ -207,7 +207,7 @@ class HashingReader:
 def changed(location: str) -> InputError:
     """The error of a raw shard that is written while a run reads it."""
     return InputError(
-        f"{location}: changed while this run read it; run the same command again when nothing "
+        f"{location}: changed while this run read it; run the same command again once nothing "
         "writes to it any more"
     )
 

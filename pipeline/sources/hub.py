@@ -74,8 +74,8 @@ def _data_files(path: str, named: HubName) -> dict[str, list[str]]:
         said = printable(remote.shown(str(error)))
         raise InputError(
             f"{path}: cannot find it on the Hugging Face Hub: {type(error).__name__}: {said}; "
-            "offline, load it with `datasets` on a machine that is online, call save_to_disk, and "
-            "give that directory as the path"
+            "without a network, load it with `datasets` on a machine that is online, call "
+            "save_to_disk, and give that directory as the path"
         ) from error
     found: Any = builder.config.data_files or {}
     return {str(split): [str(url) for url in urls] for split, urls in found.items()}
@@ -98,7 +98,11 @@ def _files_of_split(path: str, named: HubName, splits: dict[str, list[str]]) -> 
         return next(iter(splits.values()))
     if named.split in splits:
         return splits[str(named.split)]
-    wanted = "name one of them" if named.split is None else f"there is no {named.split}"
+    wanted = (
+        "name one of them"
+        if named.split is None
+        else f"there is no {named.split}; name one of them"
+    )
     raise InputError(
         f"{path}: has the splits {', '.join(splits) or 'none that are files'}; {wanted}, such as "
         f"hf:{named.name}:{next(iter(splits), 'train')}"
@@ -109,8 +113,8 @@ def _listed(path: str, url: str) -> Listed:
     found = _FILE.fullmatch(url)
     if found is None:
         raise InputError(
-            f"{path}: {remote.shown(url)} is no file of one revision on the Hub; give its files by "
-            "URL, such as hf://datasets/NAME@REVISION/data/*.parquet"
+            f"{path}: {remote.shown(url)} is not a file of one revision on the Hub; give its "
+            "files by URL, such as hf://datasets/NAME@REVISION/data/*.parquet"
         )
     size, _ = remote.version(url)
     return Listed(f"/hf/{found['name']}@{found['revision']}/{found['path']}", size, url)

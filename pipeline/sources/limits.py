@@ -43,7 +43,7 @@ class Allowance:
                 "more than read.max_ratio allows"
             )
         raise InputError(
-            f"{self._path}: unpacks to {named}; if the file is what it should be, raise the limit"
+            f"{self._path}: unpacks to {named}; if the file is not damaged, raise the limit"
         )
 
     def over(self, blocks: Iterator[bytes]) -> Iterator[bytes]:

@@ -99,8 +99,8 @@ def _data(directory: Path) -> Path:
         if (directory / name).is_dir() and (directory / DIRECTORY / EVENTS).exists():
             if not (directory / MANIFEST).is_file():
                 raise InputError(
-                    f"{directory}: not finished: no {MANIFEST}; the command that began it "
-                    "finishes it"
+                    f"{directory}: not finished: no {MANIFEST}; to finish it, run again the "
+                    "command that began it"
                 )
             return directory / name
     return directory
@@ -118,7 +118,7 @@ def _checked(path: Path) -> Path:
     """The path. Raises InputError for data that is no file."""
     if not path.is_file() and format_of(path.name) is not None:
         what = "a link that leads nowhere" if path.is_symlink() else "not a regular file"
-        raise InputError(f"{printable(str(path), 1000)}: {what}; mend it or leave it out")
+        raise InputError(f"{printable(str(path), 1000)}: {what}; repair it or leave it out")
     return path
 
 

@@ -30,7 +30,7 @@ def read(
         batches = _batches(parquet, wanted, allowance, first)
         yield from records(batches, rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a sound parquet file: {error}") from error
+        raise InputError(f"{path}: not a valid parquet file: {error}") from error
 
 
 def _batches(

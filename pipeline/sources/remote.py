@@ -56,11 +56,11 @@ def remote(url: str) -> Listing:
     parts = urlsplit(url)
     if parts.password or parts.username:
         raise InputError(
-            f"{shown(url)}: a user or password in a URL; give it to the store instead, in the "
-            "environment or in the configuration of fsspec"
+            f"{shown(url)}: the URL holds a user name or password; set it in the environment or "
+            "in the configuration of fsspec instead"
         )
     if "::" in url:
-        raise InputError(f"{shown(url)}: chained URLs are not read")
+        raise InputError(f"{shown(url)}: chained URLs are not supported")
     root, files = _asking(url, _files, url)
     return Listing(root, files, is_text(unquote(parts.path)))
 
@@ -129,8 +129,8 @@ def _trouble(url: str, error: Exception) -> InputError | ResourceError:
         return InputError(f"{shown(url)}: not found; correct the path")
     if isinstance(cause, PermissionError) or status in (401, 403) or _says(cause, *_NOT_ALLOWED):
         return InputError(
-            f"{shown(url)}: access denied ({said}); give credentials that may read {store}, in "
-            "the environment or in the configuration of fsspec"
+            f"{shown(url)}: access denied ({said}); set credentials that may read {store} in the "
+            "environment or in the configuration of fsspec"
         )
     return ResourceError(
         f"{shown(url)}: the store does not answer: {said}; run the same command again"
@@ -199,7 +199,10 @@ def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[Liste
         size = info["size"] if info["size"] is not None else system.info(name)["size"]
         location = system.unstrip_protocol(name)
         if size is None:
-            raise InputError(f"{shown(location)}: the server does not say how large it is")
+            raise InputError(
+                f"{shown(location)}: the server does not report its size; download the file and "
+                "give its path"
+            )
         listed.append(Listed(_plain(system, name), int(size), location))
     return tuple(listed)
 

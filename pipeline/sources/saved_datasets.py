@@ -61,8 +61,8 @@ def _data_files(directory: Path) -> frozenset[str] | None:
         return None
     if any(state.get(name) for name in _INDICES):
         raise InputError(
-            f"{directory}: a saved dataset that is a selection of its rows (an indices file); load "
-            "it with datasets.load_from_disk, call flatten_indices() and save it anew"
+            f"{directory}: a saved dataset that is a selection of its rows (an indices file); "
+            "load it with datasets.load_from_disk, call flatten_indices() and save it again"
         )
     return frozenset(file["filename"] for file in files)
 

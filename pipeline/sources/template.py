@@ -55,7 +55,7 @@ def parse_template(text: str) -> Template:
         if found[0] in ("{{", "}}"):
             literal += found[0][0]
         elif found["field"] is None:
-            raise ValueError(f"expected {found[0] * 2} for a brace; one stands alone")
+            raise ValueError(f"expected {found[0] * 2} for a literal brace; found a single one")
         else:
             pieces += [literal, field_path(found["field"])] if literal else []
             pieces += [] if literal else [field_path(found["field"])]

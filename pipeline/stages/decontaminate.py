@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DETECTOR = "eval_overlap"
 RULE = "eval-overlap"
-REASON = "It holds text of an item of an evaluation set."
+REASON = "It contains text of an evaluation item."
 
 PARTS, GRAMS = "overlap/index.parts.arrow", "overlap/index.grams.arrow"
 NO_TEXT = "no text"
@@ -243,4 +243,4 @@ def overlap_stage(clean: StageManifest, index: StageManifest, rules: OverlapRule
         )
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("overlap", 2, _overlap, tasks)
+    return Stage("overlap", 3, _overlap, tasks)

@@ -83,4 +83,4 @@ def filters_stage(clean: StageManifest, filters: Filters) -> Stage:
         Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("filters", 2, _filters, tasks, {}, filters.software())
+    return Stage("filters", 3, _filters, tasks, {}, filters.software())

@@ -86,7 +86,8 @@ def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -
         some = [f for f in some if not Path(f.location).is_relative_to(out.resolve())]
         if not some:
             raise InputError(
-                f"input {source.name!r}: all of it stands in the output directory {out}"
+                f"input {source.name!r}: all of its files are in the output directory {out}; "
+                "choose another directory for the output"
             )
         found += some
         notes.append(source_note(some[0], rules_of(source, config)))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core.ledger import Ledger as RunLedger
-from pipeline.core.ledger import ledger_from_dict
+from pipeline.core.ledger import MixtureLedger, ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.provenance.cluster_summary import Summary, summarize
 from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
@@ -134,11 +134,17 @@ def _report_page(job: ReportJob, tables: _Tables, summary: Summary, inputs: Inpu
     )
 
 
+def _asked(m: MixtureLedger) -> str:
+    """What the config asked of a source: epochs, or a share of the tokens."""
+    if m.asked_share is not None:
+        return f"{m.asked_share:.2%}"
+    return "1 epoch" if m.asked_epochs == 1 else f"{m.asked_epochs:g} epochs"
+
+
 def _mixture_rows(ledger: RunLedger) -> list[model.MixtureRow]:
     return [
         model.MixtureRow(
-            name, f"{m.asked_epochs:g} epochs" if m.asked_share is None else f"{m.asked_share:.2%}",
-            m.epochs, m.documents, m.tokens, m.stream_documents, m.stream_tokens,
+            name, _asked(m), m.epochs, m.documents, m.tokens, m.stream_documents, m.stream_tokens,
         )
         for name, m in ledger.mixture.items()
     ]  # fmt: skip
@@ -199,4 +205,4 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         clean.below("documents"),
         clean.below("drops"), notes,
     )  # fmt: skip
-    return Stage("report", 4, _report, (Task("report", job),), {"notes": list(notes)})
+    return Stage("report", 5, _report, (Task("report", job),), {"notes": list(notes)})

@@ -1,4 +1,4 @@
-"""Withheld: documents that were taken down of a run never come back in it.
+"""Withheld: documents that were taken down from a run never come back in it.
 
 The clean stage leaves out their texts whenever it reads a raw shard again; the content hash stays
 that of what was read, so nothing after it counts as changed. Where the data set is written anew,
@@ -25,7 +25,7 @@ from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, pa
 
 DIRECTORY = "withheld"
 RULE = "takedown"
-REASON = "taken down of this run"
+REASON = "taken down from this run"
 _EMPTY_TEXT = ids.text_key(b"")
 
 
@@ -135,4 +135,4 @@ def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -
         for i, s in enumerate(clean.below("documents"))
     )
     settings = {"takedowns": [list(t) for t in takedowns]}
-    return Stage("withheld", 1, _withheld, tasks, settings, reads_texts=False)
+    return Stage("withheld", 2, _withheld, tasks, settings, reads_texts=False)

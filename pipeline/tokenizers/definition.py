@@ -102,7 +102,9 @@ def _with_tokens_in_text(
     special = {token.get("content") for token in added if token.get("special")}
     unknown = sorted(set(tokens) - special)
     if unknown:
-        raise ConfigError(f"{name}: tokenize.special_tokens: no special token {unknown[0]!r}")
+        raise ConfigError(
+            f"{name}: tokenize.special_tokens: the tokenizer has no special token {unknown[0]!r}"
+        )
     marked = [{**t, "special": False} if t.get("content") in tokens else t for t in added]
     return {**content, "added_tokens": marked}
 
@@ -212,7 +214,7 @@ def _eos_beside(path: Path, content: dict[str, Any]) -> str:
     found = ", ".join(map(repr, special[:20])) or "none"
     raise ConfigError(
         f"{path}: which token ends a document? Name it with tokenize.eos in a config, or --eos "
-        f"(special tokens there: {found})"
+        f"(its special tokens: {found})"
     )
 
 
@@ -228,7 +230,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
-            raise ConfigError(f"{path}: {size} bytes, more than {_LARGEST_FILE} for a tokenizer")
+            raise ConfigError(f"{path}: {size} bytes; a tokenizer may have at most {_LARGEST_FILE}")
         data = path.read_bytes()
         if path.suffix in _SENTENCEPIECE and not data.lstrip().startswith(b"{"):
             raise ConfigError(

@@ -88,7 +88,7 @@ def train_tokenizer(
     found = tokenizer.get_vocab_size(with_added_tokens=True)
     if found < settings.vocab_size:
         raise InputError(
-            f"the texts hold pairs for {found} tokens only (each at least "
+            f"the texts only have enough pairs for {found} tokens (each pair at least "
             f"{settings.min_frequency} times), not {settings.vocab_size}: give more text or a "
             "smaller vocab_size"
         )
@@ -102,7 +102,7 @@ def save_tokenizer(directory: Path, content: str, eos: str = EOS) -> Path:
     path = directory / "tokenizer.json"
     data = (json.dumps(json.loads(content), ensure_ascii=False, indent=1) + "\n").encode()
     if path.exists() and path.read_bytes() != data:
-        raise InputError(f"{path}: another tokenizer stands there; choose another directory")
+        raise InputError(f"{path}: it already holds another tokenizer; choose another directory")
     config = {"eos_token": eos, "tokenizer_class": "PreTrainedTokenizerFast"}
     publish(path.with_name("tokenizer_config.json"), canonical_json(config))
     publish(path, data)

@@ -178,7 +178,7 @@ def test_saved_datasets(tmp_path: Path, prep: Prep) -> None:
     out = tmp_path / "rows"
     ended = prep("convert", tmp_path / "saved", "--to", "hdf5", "--out", out, "--workers", 0)
     assert ended.code == 0, ended.err
-    assert "columns left out, as they are no numbers: source" in ended.out
+    assert "columns left out, because they hold no numbers: source" in ended.out
     assert read_rows(out)[:, 1].tolist() == ids
     to("corpus", tmp_path / "corpus", tmp_path / "saved")
     assert read_rows(tmp_path / "corpus").tolist() == [*itertools.chain(*ids)]

@@ -134,5 +134,5 @@ def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     to("corpus", tmp_path / "known", tmp_path / "a.bin", eos_id=EOS)
     assert read_rows(tmp_path / "known").tolist() == [1, 60000, EOS]
     (tmp_path / "odd.bin").write_bytes(b"123")
-    with pytest.raises(InputError, match="no whole number of uint16"):
+    with pytest.raises(InputError, match="not a whole number of uint16"):
         to("corpus", tmp_path / "out", tmp_path / "odd.bin")

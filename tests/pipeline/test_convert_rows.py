@@ -80,7 +80,7 @@ def test_shuffled_rows_are_refused_or_cut(tmp_path: Path) -> None:
     shuffled = write_h5(
         tmp_path / "s", rows[order], eos_id=EOS, vocab_size=50257, rows_globally_shuffled=True
     )
-    with pytest.raises(InputError, match="documents are cut, as the rows are shuffled"):
+    with pytest.raises(InputError, match="documents cut, because the rows are shuffled"):
         to("jsonl", tmp_path / "refused", shuffled)
     summary = to("bin", tmp_path / "lossy", shuffled, lossy=True)
     found = np.fromfile(tmp_path / "lossy" / "tokens.bin", "<u2")
@@ -127,7 +127,7 @@ def test_vsl(tmp_path: Path) -> None:
     unpacked = unpack_vsl(rows[:1], Channels(0, 1, 2, 3, 4), EOS, "x")
     assert len(unpacked.cuts) == 1
     rows[0, 3, -1] = 5
-    with pytest.raises(InputError, match="attention_span promises"):
+    with pytest.raises(InputError, match="attention_span counts more"):
         unpack_vsl(rows[:1], Channels(0, 1, 2, 3, 4), EOS, "x")
 
 

@@ -326,7 +326,7 @@ def test_sets_that_are_not_there(tmp_path: Path, run: Any) -> None:
     with pytest.raises(InputError, match=r"no record has the fields quest; see decontaminate"):
         run(eval_index_stage(find_eval_sets(("x",), tmp_path), rules))
     write_set(tmp_path / "x/test.jsonl.gz", {"q": "x"})
-    with pytest.raises(InputError, match="x/test is there twice"):
+    with pytest.raises(InputError, match="x/test is found twice"):
         find_eval_sets(("x", "y"), tmp_path)
 
 

@@ -146,7 +146,9 @@ def test_alarm(tmp_path: Path, prep: Callable[..., Any]) -> None:
     records += [record(prose(50 + n), "web") for n in range(20)]
     with pytest.raises(InputError) as caught:
         prepare(tmp_path, records)
-    assert str(caught.value).startswith("source 'loop': 119 of 120 documents (99.2 %) would go")
+    assert str(caught.value).startswith(
+        "source 'loop': 119 of 120 documents (99.2 %) would be removed"
+    )
     assert "dedup.max_source_share allows (75 %)" in str(caught.value)
     assert (tmp_path / "run/clusters.parquet").exists()
     assert not (tmp_path / "run/tokens").exists()

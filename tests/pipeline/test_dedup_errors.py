@@ -55,7 +55,7 @@ def test_files_that_are_not_there(raw: Raw, tmp_path: Path, prep: Prep) -> None:
     other = prep("dedup", raw.root / "README.md", "--out", out)
     assert other.code == 3 and "found 1 file but none that ends in" in other.err
     inside = prep("dedup", raw.root, "--out", raw.root)
-    assert inside.code == 3 and "all of it stands in the output directory" in inside.err
+    assert inside.code == 3 and "all of its files are in the output directory" in inside.err
     assert prep("dedup", raw.root).code == 2 and prep("dedup").code == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +67,7 @@ def test_the_alarm(tmp_path: Path, prep: Prep, write_prose: Callable[..., str]) 
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     options = ("--out", tmp_path / "out", "--workers", 0)
     stopped = prep("dedup", tmp_path / "a.jsonl", *options)
-    assert stopped.code == 3 and "119 of 121 documents (98.3 %) would go" in stopped.err
+    assert stopped.code == 3 and "119 of 121 documents (98.3 %) would be removed" in stopped.err
     assert not (tmp_path / "out/records").exists()
     allowed = prep("dedup", tmp_path / "a.jsonl", *options, "--max-source-share", 1)
     assert allowed.code == 0 and "clean: reused" in allowed.err

@@ -301,7 +301,7 @@ def test_what_is_refused(own: Path, shards: list[Path], tmp_path: Path, prep: Pr
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()
     code, err = told("build", tmp_path / "full", shards[0])
-    assert code == 2 and "not empty, and no index" in err
+    assert code == 2 and "not empty and not an index" in err
     assert storage.tree_hash(own) == before
     assert prep("dedup", "index", "add", own, other, "--workers", 0).code == 0
 

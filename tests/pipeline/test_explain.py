@@ -210,7 +210,7 @@ def second(
 
 
 def test_a_run_that_the_alarm_stopped(second: Any, tmp_path: Path, prep: Prep) -> None:
-    with pytest.raises(InputError, match="would go as duplicates"):
+    with pytest.raises(InputError, match="would be removed as duplicates"):
         pipeline.run(second.config, tmp_path, 0)
     found = explain(tmp_path, "spam.jsonl:7")
     assert not found.finished and found.record.state == "duplicate"

@@ -144,7 +144,7 @@ def test_names_that_are_not_utf8(tmp_path: Path, capsys: Any) -> None:
     out = f"{tmp_path}/o\udcff"
     code = cli.guarded(functools.partial(cli.app, args=["run", "quickstart", "--out", out]), "prep")
     assert (code, capsys.readouterr().err) == (
-        2, f"prep: {tmp_path}/o\\xff: a name that is not UTF-8; choose another one\n",
+        2, f"prep: {tmp_path}/o\\xff: the name is not UTF-8; choose another one\n",
     )  # fmt: skip
 
 

@@ -206,7 +206,7 @@ def test_targets_that_cannot_be(config: MixtureConfig, message: str) -> None:
 def test_unknown_sources() -> None:
     with pytest.raises(ConfigError, match=r"'Wikipeda'; did you mean 'Wikipedia'\?; sources: Git"):
         check_sources(MixtureConfig(epochs={"Wikipeda": 2.0}), {"Wikipedia": 5, "Git": 0})
-    with pytest.raises(ConfigError, match=r"no weight for Wikipedia; give each one"):
+    with pytest.raises(ConfigError, match=r"no weight for Wikipedia; give each of them"):
         check_sources(MixtureConfig(weights={"Git": 2.0}), {"Wikipedia": 5, "Git": 3, "empty": 0})
     check_sources(MixtureConfig(weights={"Git": 2.0}, default=0.0), {"Wikipedia": 5, "Git": 3})
     check_sources(MixtureConfig(epochs={"Git": 2.0}), {"Wikipedia": 5, "Git": 3})
@@ -219,7 +219,7 @@ def test_unknown_sources() -> None:
         ("mixture: {epochs: {a: -1}}", "greater than or equal to 0"),
         ("mixture: {epochs: {a: 1001}}", "less than or equal to 1000"),
         ("mixture: {epochs: {a: .nan}}", "finite"),
-        ("mixture: {tokens: 10B}", "go with weights"),
+        ("mixture: {tokens: 10B}", "only for weights"),
         ("mixture: {weights: {a: 0}}", "a weight above 0"),
         ("mixture: {weights: {a: 1}, tokens: 10Q}", "units k, M, B, T"),
         ("mixture: {epoch: {a: 1}}", "did you mean 'epochs'"),
@@ -228,7 +228,7 @@ def test_unknown_sources() -> None:
         ("splits: {test: 60 %, more: 40 %}", "less than 1"),
         ("splits: {a-b: 1 %}", "splits.a-b"),
         ("splits: {Test: 1 %, test: 1 %}", "upper and lower case"),
-        ("splits: {validation: 1 %}\npack: {validation_share: 1 %}", "give it once"),
+        ("splits: {validation: 1 %}\npack: {validation_share: 1 %}", "give it only once"),
     ],
 )
 def test_bad_config(section: str, message: str, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_parquet_damaged_in_the_middle(tmp_path: Path) -> None:
     start = pq.read_metadata(path).row_group(6).column(0).dictionary_page_offset
     data[start : start + 200] = bytes(200)
     path.write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.parquet: not a sound parquet file"):
+    with pytest.raises(InputError, match=r"a\.parquet: not a valid parquet file"):
         run(tmp_path, tmp_path / "run", SMALL)
     run(tmp_path, tmp_path / "run", SMALL, "read.on_bad_shard=skip")
     documents, drops = records_of(tmp_path / "run")

@@ -173,7 +173,10 @@ def test_wrong_runs_and_places(small_run: Any, tmp_path: Path) -> None:
     [
         ({"max_sequence_length": 1}, r"--msl 1: expected greater than or equal to 2"),
         ({"format": "rows"}, r"--format rows: expected 'sample', 'vsl' or 'corpus'"),
-        ({"packer": "greedy"}, r"--packer greedy: expected no packer: format sample"),
+        (
+            {"packer": "greedy"},
+            r"--packer greedy: expected no packer: there is none to choose with format sample",
+        ),
         ({"format": "vsl", "packer": "best"}, r"--packer best: expected 'first_fit' or 'greedy'"),
         ({"seed": -1}, r"--seed -1: expected greater than or equal to 0"),
         ({"compression": "zip"}, r"--compression zip: expected 'gzip'"),

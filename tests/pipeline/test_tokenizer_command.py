@@ -103,7 +103,7 @@ def test_commands(small_run: Any, prep: Prep, tmp_path: Path) -> None:
     assert prep("tokenizer", "train", run, "--out", out, *options).code == 0
     assert (out / "tokenizer.json").read_bytes() == before
     other = prep("tokenizer", "train", run, "--out", out, "--vocab-size", 300, "--sample", "1MB")
-    assert other.code == 3 and "another tokenizer stands there" in other.err
+    assert other.code == 3 and "already holds another tokenizer" in other.err
     shown = prep("tokenizer", "measure", run, "--tokenizer", "gpt2", "--tokenizer", out, "--json")
     ours = json.loads(shown.out)[1]
     assert ours["vocab_size"] == VOCABULARY and ours["rows"][-1]["source"] == "all"

@@ -143,8 +143,8 @@ def test_tls_as_the_page_shows(
     assert run.returncode == 0, err
     undamaged(tmp_path / "run")
     for address, variables, message in (
-        (there.address, {}, "Dask's own config says nothing of certificates"),
-        (there.address.replace("tls:", "tcp:"), config, "asks for tls://"),
+        (there.address, {}, "Dask's own config names no certificates"),
+        (there.address.replace("tls:", "tcp:"), config, "requires tls://"),
         (there.address.replace("tls:", "tcp:"), {}, "no Dask scheduler answers"),
     ):
         run = prep(collection, tmp_path / "no", address, **variables)

@@ -112,7 +112,7 @@ def test_swapped_shards_and_strays_are_found(damaged_run: Path, prep: Prep) -> N
         assert str(path) in found.err
     assert f"expected hash {storage.hash_bytes(data[0])}" in found.err
     assert f"found {storage.hash_bytes(data[1])}" in found.err
-    assert "run the command that made it again" in found.err
+    assert "run again the command that made it" in found.err
 
 
 def test_every_flipped_bit_of_the_commit_is_found(damaged_run: Path, prep: Prep) -> None:

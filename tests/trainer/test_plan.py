@@ -124,5 +124,5 @@ def test_every_shipped_config_is_valid(path):
 
 def test_a_shipped_config_of_a_family_has_a_name():
     assert load_params(Path("cerebras_gpt/13b")).model.hidden_size == 5120
-    with pytest.raises(ConfigError, match=r"one of the shipped: .*cerebras_gpt/13b, .*tiny"):
+    with pytest.raises(ConfigError, match=r"name of a shipped config: .*cerebras_gpt/13b, .*tiny"):
         load_params(Path("cerebras_gpt/13"))

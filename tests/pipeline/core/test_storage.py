@@ -134,7 +134,7 @@ def test_verifying_names_expected_and_actual(
         read(path, digest)
     expected = f"{path}: damaged: expected hash {digest}, found {storage.hash_bytes(b'dat!')}"
     assert str(caught.value).startswith(expected)
-    assert "run the command that made it again" in str(caught.value)
+    assert "run again the command that made it" in str(caught.value)
     path.unlink()
     with pytest.raises(IntegrityError, match=f"x: missing; expected a file with hash {digest}"):
         read(path, digest)

@@ -206,7 +206,7 @@ def test_switches() -> None:
     [
         (None, r"filters\.c4\.bad_words: .*words\.txt: No such file"),
         (b"\xff\xfe", r"words\.txt: not UTF-8"),
-        (b" \n\n", r"words\.txt: no words in it; expected one a line"),
+        (b" \n\n", r"words\.txt: the file holds no words; expected one word"),
     ],
 )
 def test_bad_lists_of_bad_words(content: bytes | None, message: str, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_the_directory_of_another_conversion(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="samples is 5 there, 6 now"):
         convert(Samples(6, LM), tmp_path / "a", samples_per_file=2)
     other = [{k: v + 1 for k, v in Samples(5, LM)[i].items()} for i in range(5)]
-    with pytest.raises(InputError, match="gives other samples"):
+    with pytest.raises(InputError, match="gives samples that differ"):
         convert(other, tmp_path / "a", samples_per_file=2)
     assert hashes(tmp_path / "a") == before
 

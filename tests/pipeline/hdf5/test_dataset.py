@@ -225,7 +225,7 @@ def test_what_cannot_be_read(model_zoo: Callable[..., Path], tmp_path: Path) -> 
             sound[index]
     with pytest.raises(IndexError):
         sound.read([0, 4])
-    with pytest.raises(InputError, match="only a corpus leaves the choice"):
+    with pytest.raises(InputError, match="only a corpus can be read with any length"):
         HDF5Dataset(sound.directory, max_sequence_length=4)
     with pytest.raises(InputError, match="choose max_sequence_length"):
         HDF5Dataset(corpus, max_sequence_length=0)

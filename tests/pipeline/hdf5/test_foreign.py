@@ -174,7 +174,7 @@ def test_parameters(sample: Any, model_zoo: Any, documents: Any, tmp_path: Path)
     rows = sample(documents, LENGTH)
     model_zoo(tmp_path, rows)
     for content, message in (
-        (None, "is missing"), (b"{", "cannot be read"), (b"[1]", "holds no object"),
+        (None, "is missing"), (b"{", "cannot be read"), (b"[1]", "is not a JSON object"),
         (b"[" * 100_000, "cannot be read"),
         (json.dumps({"features": ["input_ids"]}).encode(), "names 1"),
         (json.dumps({"max_sequence_length": 64}).encode(), "sequence length is 64"),

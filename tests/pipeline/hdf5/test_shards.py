@@ -107,7 +107,7 @@ def test_truncation_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "cut.h5"
     for size in (0, 1, 100, len(image) // 2, len(image) - 1):
         path.write_bytes(image[:size])
-        with pytest.raises(InputError, match=r"cut\.h5: not a sound HDF5 file"):
+        with pytest.raises(InputError, match=r"cut\.h5: not a valid HDF5 file"):
             ShardFile(path)
 
 

@@ -198,11 +198,11 @@ def test_options_in_a_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("{title}", "{title"), "expected {{ for a brace"),
+        (("{title}", "{title"), "expected {{ for a literal brace"),
         (("{title}\\n\\n{text}", "words"), "expected a field in braces"),
         (('template: "{title}\\n\\n{text}"', "template: '{text}'\n    text_key: body"), "not both"),
         (("url: string", "url: text"), "expected 'string'"),
-        (("url: string", "meta.url: string, url: string"), "two fill meta_url"),
+        (("url: string", "meta.url: string, url: string"), "two fields fill meta_url"),
         (("url: string", "'': string"), "expected the name of a field"),
         (("meta.url: string", "meta.url: int"), "meta_url both string and int"),
         (("format: text", "format: txt"), "expected 'jsonl'"),

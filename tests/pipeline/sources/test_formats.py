@@ -183,7 +183,7 @@ def test_format_over_the_name(tmp_path: Path, outcomes: Callable[..., Any]) -> N
     assert outcomes(tmp_path, "jsonl") == TEXTS * 2
     pq.write_table(table(TEXTS), tmp_path / "other")
     assert outcomes(tmp_path / "other", "parquet") == TEXTS
-    with pytest.raises(InputError, match="not a sound parquet file"):
+    with pytest.raises(InputError, match="not a valid parquet file"):
         outcomes(tmp_path / "part-0", "parquet")
 
 
@@ -198,7 +198,7 @@ def test_plain_json_is_no_jsonl(tmp_path: Path, outcomes: Callable[..., Any]) ->
 def test_text_is_read_where_it_is_asked_for(tmp_path: Path, outcomes: Callable[..., Any]) -> None:
     (tmp_path / "README.txt").write_text("read me")
     (tmp_path / "LICENSE").write_text("no format")
-    with pytest.raises(InputError, match=r"plain text is read where it is asked for: \*\.txt"):
+    with pytest.raises(InputError, match=r"plain text is only read on request: give \*\.txt"):
         outcomes(tmp_path)
     (tmp_path / "a.jsonl").write_bytes(jsonl(["data"]))
     assert outcomes(tmp_path) == ["data"]

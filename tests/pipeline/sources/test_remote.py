@@ -80,7 +80,7 @@ def test_a_list_of_urls(memory: str, raw: Path) -> None:
     there, _ = files.find("in", [f"{memory}/{n}" for n in names], Path())
     here, _ = files.find("in", [f"{raw}/{n}" for n in names], Path())
     assert [f.path for f in there] == [f.path for f in here] == ["a.jsonl", "sub/deep/d.jsonl"]
-    with pytest.raises(InputError, match="make each an input of its own"):
+    with pytest.raises(InputError, match="make an input of each"):
         files.find("in", [f"{memory}/a.jsonl", f"{raw}/a.jsonl"], Path())
 
 
@@ -170,9 +170,9 @@ def test_nobody_answers() -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        (f"https://me:{SECRET}@host/a.jsonl", "a user or password in a URL"),
+        (f"https://me:{SECRET}@host/a.jsonl", "the URL holds a user name or password"),
         (f"simplecache::https://host/a.jsonl?{SECRET}", "found nothing"),
-        (f"zip://a.jsonl::https://host/a.zip?{SECRET}", "chained URLs are not read"),
+        (f"zip://a.jsonl::https://host/a.zip?{SECRET}", "chained URLs are not supported"),
         ("nowhere://a.jsonl", r"cannot read such URLs.*wafermill\[remote\]"),
         ("memory://nothing/a.jsonl", "not found"),
         ("memory://nothing/", "not found"),

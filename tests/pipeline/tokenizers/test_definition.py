@@ -64,7 +64,9 @@ def test_special_tokens_become_tokens_only_where_asked(write: Write) -> None:
 
 def test_special_tokens_that_cannot_be_asked_for(write: Write) -> None:
     path = write(("<|endoftext|>", "<|user|>"))
-    with pytest.raises(ConfigError, match=r"tokenize.special_tokens: no special token '<\|x\|>'"):
+    with pytest.raises(
+        ConfigError, match=r"tokenize.special_tokens: the tokenizer has no special token '<\|x\|>'"
+    ):
         load_definition(path, "<|endoftext|>", ["<|x|>"])
     with pytest.raises(ConfigError, match="cannot mark the end of a document"):
         load_definition(path, "<|endoftext|>", ["<|endoftext|>"])
@@ -133,10 +135,10 @@ def test_eos_of_the_config_beside(write: Write) -> None:
 
 def test_eos_must_be_named_where_it_is_open(write: Write) -> None:
     with pytest.raises(
-        ConfigError, match=r"tokenize\.eos in a config, or --eos \(special .* '<a>', '<b>'"
+        ConfigError, match=r"tokenize\.eos in a config, or --eos \(its special .* '<a>', '<b>'"
     ):
         load_definition(write(("<a>", "<b>")))
-    with pytest.raises(ConfigError, match="special tokens there: none"):
+    with pytest.raises(ConfigError, match="its special tokens: none"):
         load_definition(write(()))
 
 
