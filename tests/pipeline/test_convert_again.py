@@ -90,9 +90,9 @@ def test_a_damaged_output_is_made_again(texts: Path, tmp_path: Path) -> None:
 def test_directories_of_others(texts: Path, tmp_path: Path) -> None:
     to("hdf5", tmp_path / "rows", texts, length=16)
     before = tree_hash(tmp_path / "rows")
-    with pytest.raises(ConfigError, match='to is "hdf5" there, "corpus" now'):
+    with pytest.raises(ConfigError, match='to was "hdf5" then, and is "corpus" now'):
         to("corpus", tmp_path / "rows", texts)
-    with pytest.raises(ConfigError, match="max_sequence_length is 16 there, 17 now"):
+    with pytest.raises(ConfigError, match="max_sequence_length was 16 then, and is 17 now"):
         to("hdf5", tmp_path / "rows", texts, length=17, samples_per_file=699050)
     texts.write_text(json.dumps({"text": "changed"}) + "\n")
     with pytest.raises(ConfigError, match="holds another conversion: input"):

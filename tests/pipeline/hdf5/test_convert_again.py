@@ -23,11 +23,11 @@ def test_the_directory_of_another_conversion(tmp_path: Path) -> None:
     convert = functools.partial(convert_dataset_to_HDF5, num_workers=0)
     convert(Samples(5, LM), tmp_path / "a", samples_per_file=2)
     before = hashes(tmp_path / "a")
-    with pytest.raises(ConfigError, match="samples_per_file is 2 there, 3 now"):
+    with pytest.raises(ConfigError, match="samples_per_file was 2 then, and is 3 now"):
         convert(Samples(5, LM), tmp_path / "a", samples_per_file=3)
     with pytest.raises(ConfigError, match="holds another conversion: name"):
         convert(Samples(5, LM), tmp_path / "a", samples_per_file=2, name="other")
-    with pytest.raises(ConfigError, match="samples is 5 there, 6 now"):
+    with pytest.raises(ConfigError, match="samples was 5 then, and is 6 now"):
         convert(Samples(6, LM), tmp_path / "a", samples_per_file=2)
     other = [{k: v + 1 for k, v in Samples(5, LM)[i].items()} for i in range(5)]
     with pytest.raises(InputError, match="gives samples that differ"):

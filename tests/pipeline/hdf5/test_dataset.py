@@ -188,7 +188,9 @@ def test_damage_is_found_when_it_is_read(documents: Any, sample: Any, tmp_path: 
     path.unlink()
     with pytest.raises(IntegrityError, match=r"examples_000001\.h5: missing"):
         dataset[20]
-    with pytest.raises(InputError, match=r"examples_000001\.h5: missing; data_params\.json names"):
+    with pytest.raises(
+        InputError, match=r"examples_000001\.h5: missing, although data_params\.json names"
+    ):
         HDF5Dataset(directory)
 
 

@@ -64,7 +64,7 @@ def test_too_small_a_vocabulary() -> None:
 
 
 def test_too_little_text() -> None:
-    with pytest.raises(InputError, match=r"pairs for \d+ tokens only"):
+    with pytest.raises(InputError, match=r"enough pairs for \d+ tokens"):
         train_tokenizer(["a little"], TrainingSettings(vocab_size=1000))
 
 
