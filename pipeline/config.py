@@ -117,7 +117,10 @@ class DedupConfig(FrozenModel):
         "signatures' estimate, or nothing more [default: exact; slimpajama_exact: none]",
     )
     threshold: float = Field(
-        0.8, gt=0, le=1, description="lowest Jaccard similarity of a pair of duplicates"
+        0.8,
+        gt=0,
+        le=1,
+        description="lowest Jaccard similarity at which two documents are duplicates",
     )
     key: str | None = Field(
         None,
@@ -131,8 +134,8 @@ class DedupConfig(FrozenModel):
     )
     source_priority: tuple[str, ...] = Field(
         (),
-        description="source labels in order of preference: of duplicates, the document whose "
-        "source comes first is kept",
+        description="source labels in order of preference: among duplicates, a document of an "
+        "earlier label is preferred",
     )
     max_source_share: Share = Field(
         0.75,

@@ -139,7 +139,7 @@ def open_tokenized(directory: Path) -> Tokenized:
     gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
-            f"{directory}: {gone[0]} is missing ({counted(len(gone), 'file')} of {TOKENS}/ in all), "
+            f"{directory}: {gone[0]} is missing ({counted(len(gone), 'file')} of {TOKENS}/ in all) "
             "and its tokens are needed: run it again with its config"
         )
     check_is_masked_nowhere(directory, "other rows")

@@ -52,8 +52,8 @@ class GopherConfig(FrozenModel):
     min_stop_words: int = Field(2, ge=0, description="fewest different stop words")
     stop_words: Annotated[tuple[str, ...], Strict(False)] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=63,
-        description="the stop words, compared without case and punctuation; add those of your "
-        "languages",
+        description="the stop words, compared by their letters and digits, without case; add those "
+        "of your languages",
     )  # fmt: skip
 
 
