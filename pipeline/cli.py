@@ -50,6 +50,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
+    epilog="Examples:\n\n`prep run quickstart` prepares the sample that comes with the package\n\n"
+    "`prep plan pile.yaml` shows what a config would do; `prep COMMAND --help` shows options and "
+    "examples",
 )
 _PLAIN_WIDTH = 240
 _LONGEST_LINE = 4000
@@ -71,7 +74,8 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="change a config value, repeatable; paths are those of the working directory",
+        help="change a value of the config, repeatable; relative paths start at the working "
+        "directory",
     ),
 ]
 
@@ -100,11 +104,16 @@ def run(
     out: OutOption = None,
     workers: WorkersOption = None,
     set_: SetOption = None,
-    verify_inputs: Annotated[bool, typer.Option(help="hash raw shards again")] = False,
+    verify_inputs: Annotated[
+        bool,
+        typer.Option(
+            help="hash the raw shards again, even if size and time of modification are unchanged"
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prepare data; finished work is reused, an interrupted run goes on where it was."""
+    """Prepare data by a config. Finished work is reused, and an interrupted run resumes."""
     if dry_run:
         return plan(config, out, set_, as_json)
     from pipeline.config import load_config
@@ -137,7 +146,7 @@ def plan(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a config and show what would run, without writing anything to the run directory."""
+    """Check a config and show what would run. Nothing is written to the run directory."""
     from pipeline.config import load_config
     from pipeline.preparation import prepare
     from pipeline.show_plan import show_plan
@@ -147,7 +156,7 @@ def plan(
 
 @app.command(epilog="Example: `prep status runs/quickstart`")
 def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
-    """Show which stages of a run are committed, who works on it, and how far they are."""
+    """Show which stages of a run are done, which process is working on it, and how far it is."""
     from pipeline.upkeep import status as read_status
     from pipeline.upkeep import work as read_work
 
@@ -173,11 +182,12 @@ def _show_work(work: "Work") -> None:
         parts += [f"{work.documents:,} documents"] if work.documents else []
         _out.print(f"{', '.join(parts)}; last progress {duration(work.idle_seconds)} ago")
     if work.is_held:
-        _out.print(f"not finished; {work.holder} works on it", markup=False)
+        _out.print(f"not finished; {work.holder} is working on it", markup=False)
     else:
-        last = f" (the last was {work.holder})" if work.holder else ""
+        last = f" (last: {work.holder})" if work.holder else ""
         _out.print(
-            f"not finished, and nobody works on it{last}; the command that began it resumes it",
+            f"not finished, and no process is working on it{last}; the command that started it "
+            "resumes it",
             markup=False,
         )
 
@@ -190,18 +200,25 @@ def _show_work(work: "Work") -> None:
 def verify(
     directory: DirectoryArgument,
     lineage: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="tokenize N spans again and compare")
+        int | None,
+        typer.Option(min=1, metavar="N", help="tokenize the text of N spans again and compare"),
     ] = None,
-    hdf5: Annotated[bool, typer.Option(help="a directory of .h5 files from anywhere")] = False,
-    vocab_size: Annotated[int | None, typer.Option(help="with --hdf5: ids are below this")] = None,
-    eos: Annotated[int | None, typer.Option(help="with --hdf5: id between documents")] = None,
+    hdf5: Annotated[
+        bool, typer.Option(help="check a directory of .h5 files, whoever wrote them")
+    ] = False,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="with --hdf5: every id must be below this")
+    ] = None,
+    eos: Annotated[
+        int | None, typer.Option(help="with --hdf5: the id that separates documents")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
+    """Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
 
-    With --lineage: also tokenize the texts behind N spans again, drawn from all shards after all
-    shuffles, and compare token for token. With --hdf5: say what is wrong with a directory of HDF5
-    files, ours or not. Exit code 4 when anything is wrong.
+    With --lineage, N spans of tokens are drawn from the shuffled shards, their texts are tokenized
+    again, and the tokens are compared one by one. With --hdf5, the directory is any directory of
+    HDF5 files, and what is wrong with it is listed. Exit code 4 means that something is wrong.
     """
     if hdf5:
         from pipeline.hdf5.foreign import check_directory
@@ -220,7 +237,7 @@ def verify(
 
 @app.command("clean-up", epilog="Example: `prep clean-up runs/quickstart`")
 def clean_up(directory: DirectoryArgument) -> None:
-    """Delete intermediates that nothing needs any more; verify and trace still work."""
+    """Delete intermediate files that are no longer needed; verify and trace still work."""
     from pipeline.upkeep import clean_up as remove
 
     removed, freed = remove(directory)
@@ -318,7 +335,7 @@ def guarded(command: Callable[..., Any], name: str) -> int:
         console.print(f"{name}:", "\n".join(lines), markup=False)
         return error.exit_code
     except _StopSignal as stop:
-        hint = "stopped; run the same command again to go on, finished work is kept"
+        hint = "stopped; finished work is kept, run the same command again to resume"
         Console(stderr=True, soft_wrap=True).print(f"{name}: {hint}")
         return 128 + int(stop.args[0])
     except typer.Exit as end:

@@ -33,29 +33,39 @@ def clean(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="a prep config: its read, clean and filters count"),
+        typer.Option(
+            metavar="FILE", help="a prep config; its sections read, clean and filters apply"
+        ),
     ] = None,
     min_length: Annotated[
         int | None,
-        typer.Option(min=0, help="characters below which a document is dropped [default: 200]"),
+        typer.Option(min=0, help="drop documents with fewer characters [default: 200]"),
     ] = None,
     fix_text: Annotated[
-        bool | None, typer.Option("--fix-text/--no-fix-text", help="ftfy and NFC [default: yes]")
+        bool | None,
+        typer.Option(
+            "--fix-text/--no-fix-text",
+            help="repair text with ftfy and normalise it to NFC [default: yes]",
+        ),
     ] = None,
     mask: Annotated[
-        str | None, typer.Option(metavar="KINDS", help="email, ip, phone, with commas between")
+        str | None,
+        typer.Option(metavar="KINDS", help="what to mask: email, ip, phone, separated by commas"),
     ] = None,
     language: Annotated[
         str | None,
-        typer.Option(metavar="CODES", help="languages that stay, such as en,ar"),
+        typer.Option(metavar="CODES", help="languages to keep, such as en,ar"),
     ] = None,
-    gopher: Annotated[bool, typer.Option("--gopher", help="Gopher's quality rules")] = False,
+    gopher: Annotated[bool, typer.Option("--gopher", help="apply Gopher's quality rules")] = False,
     repetition: Annotated[
-        bool, typer.Option("--gopher-repetition", help="Gopher's repetition rules")
+        bool, typer.Option("--gopher-repetition", help="apply Gopher's repetition rules")
     ] = False,
-    c4: Annotated[bool, typer.Option("--c4", help="C4's rules for documents")] = False,
+    c4: Annotated[bool, typer.Option("--c4", help="apply C4's rules for documents")] = False,
     bad_words: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="words of which C4's rules allow none")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="list of words; with --c4, documents with one are dropped"
+        ),
     ] = None,
     text_key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="field or column that holds the text")
@@ -65,16 +75,16 @@ def clean(
     ] = "jsonl.zst",
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="any key of a prep config; repeatable"),
+        typer.Option("--set", metavar="KEY=VALUE", help="set any key of a prep config; repeatable"),
     ] = None,
     workers: WorkersOption = None,
     dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write records with their text repaired, short ones dropped, and others by rules you choose.
+    """Repair the text of records, and drop short ones and those that rules of your choice refuse.
 
-    Every record left out stands in documents.parquet with its reason. Finished work is reused; an
-    interrupted run goes on with the same command.
+    Every record that is left out is listed in documents.parquet with its reason. Finished work is
+    reused; the same command resumes an interrupted run.
     """
     from pipeline.clean_alone import Options, settings, story_of
     from pipeline.preparation import prepare, run

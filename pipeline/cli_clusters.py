@@ -12,7 +12,7 @@ RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
 ]
 MinOption = Annotated[
-    float | None, typer.Option(min=0, max=1, metavar="J", help="least exact Jaccard similarity")
+    float | None, typer.Option(min=0, max=1, metavar="J", help="smallest exact Jaccard similarity")
 ]
 MaxOption = Annotated[
     float | None, typer.Option(min=0, max=1, metavar="J", help="largest exact Jaccard similarity")
@@ -37,14 +37,15 @@ def explain(
     document: Annotated[
         str,
         typer.Argument(
-            metavar="DOC", help="its key, 6 or more digits of it, FILE:LINE or SHARD[ROW]"
+            metavar="DOC",
+            help="its key or the first 6 or more digits of it, FILE:LINE, or SHARD[ROW]",
         ),
     ],
     lines: Annotated[int, typer.Option(min=1, help="rows of each list to show")] = 40,
-    all_: Annotated[bool, typer.Option("--all", help="show everything, equal lines too")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="show everything, with equal lines")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what became of a document; show a duplicate beside the document that was kept."""
+    """Show what became of a document; a duplicate is shown next to the document that was kept."""
     from pipeline.provenance.explain import explain as find
     from pipeline.show_explanation import show
 
@@ -54,20 +55,30 @@ def explain(
 
 def inspect(
     directory: RunArgument,
-    top: Annotated[int, typer.Option(min=0, help="clusters to list, the largest first")] = 10,
-    source: Annotated[str, typer.Option(help="only rows with this source at either end")] = "",
-    cluster: Annotated[str, typer.Option(metavar="DOC", help="list this document's cluster")] = "",
-    kind: Annotated[str, typer.Option(help="only exact, near, key or chain")] = "",
+    top: Annotated[int, typer.Option(min=0, help="how many clusters to list, largest first")] = 10,
+    source: Annotated[
+        str, typer.Option(help="only pairs in which one document is from this source")
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option(metavar="DOC", help="list the cluster of this document")
+    ] = "",
+    kind: Annotated[
+        str, typer.Option(help="only pairs of this kind: exact, near, key or chain")
+    ] = "",
     min_jaccard: MinOption = None,
     max_jaccard: MaxOption = None,
     dropped: Annotated[
         str,
-        typer.Option(metavar="REASON", help="list the records that left for this reason instead"),
+        typer.Option(
+            metavar="REASON", help="list the records that left for this reason, not clusters"
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the clusters of a run: sizes, kinds, similarities, and who duplicates whom; or what left
-    for a reason, with --dropped."""
+    """Show the duplicate clusters of a run, or with --dropped what left for a reason.
+
+    Of clusters: sizes, kinds, similarities, and which sources duplicate which.
+    """
     from pipeline.provenance.inspect import Filters, inspect_cluster
     from pipeline.provenance.inspect import inspect as inspect_run
     from pipeline.provenance.origin import texts_home

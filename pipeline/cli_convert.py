@@ -34,18 +34,17 @@ def convert(
         list[str],
         typer.Argument(
             metavar="INPUT...",
-            help="a run of `prep run`, by split; text in any format that it reads; directories or "
-            "files of HDF5 "
-            "(sample, vsl, corpus), .bin with or without .idx, parquet of token ids; a saved "
-            "Hugging Face dataset",
+            help="a run of `prep run` (one output for each split); text in any format that `prep "
+            "run` reads; HDF5 (sample, vsl, corpus), .bin with or without .idx, or parquet of "
+            "token ids, as files or directories; a saved Hugging Face dataset",
         ),
     ],
     to: Annotated[
         str,
         typer.Option(
             metavar="FORM",
-            help="hdf5 (rows for training), corpus (flat HDF5), bin (.bin with .idx), jsonl, "
-            "jsonl.zst or parquet (documents as text)",
+            help="hdf5 (rows for training), corpus (flat HDF5), bin (.bin with .idx); or documents "
+            "as text: jsonl, jsonl.zst or parquet",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="new directory for the output")],
@@ -55,12 +54,12 @@ def convert(
             "--from",
             metavar="KIND",
             help="what INPUT is: text, hdf5, bin, tokens (parquet), dataset or run "
-            "[default: what it looks like]",
+            "[default: detected]",
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="gpt2, or a tokenizer.json [default: gpt2]"),
+        typer.Option(metavar="NAME", help="gpt2, or a path of a tokenizer.json [default: gpt2]"),
     ] = None,
     eos: Annotated[
         str | None,
@@ -68,11 +67,11 @@ def convert(
     ] = None,
     eos_id: Annotated[
         int | None,
-        typer.Option(min=0, help="the same as an id, for ids whose tokenizer is not at hand"),
+        typer.Option(min=0, help="the id of that token, for token ids without a tokenizer"),
     ] = None,
     msl: Annotated[
         int | None,
-        typer.Option(min=1, help="tokens in a row [default: the input's if it has rows, 2048]"),
+        typer.Option(min=1, help="tokens in a row [default: as in the input, or 2048]"),
     ] = None,
     samples_per_file: Annotated[
         int | None, typer.Option(min=1, help="rows in an HDF5 file [default: by --shard-size]")
@@ -85,39 +84,41 @@ def convert(
         ),
     ] = None,
     compression: Annotated[
-        str, typer.Option(metavar="HOW", help="of HDF5: gzip, gzip-shuffle or none")
+        str, typer.Option(metavar="HOW", help="compression of HDF5: gzip, gzip-shuffle or none")
     ] = "gzip",
     text_key: Annotated[
         str, typer.Option(metavar="FIELD", help="field or column that holds the text")
     ] = "text",
     template: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="fields joined to the text: '{title}: {text}'"),
+        typer.Option(metavar="TEXT", help="joins fields to one text, such as '{title}: {text}'"),
     ] = None,
     input_format: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="format of text files whatever their names: jsonl, parquet, arrow, text, lines, "
-            "warc",
+            help="format of text files, whatever their names are: jsonl, parquet, arrow, text, "
+            "lines, warc",
         ),
     ] = None,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="convert although something is lost; it is counted")
+        bool,
+        typer.Option("--lossy", help="convert even if something is lost; what is lost is counted"),
     ] = False,
     add_eos: Annotated[
-        bool, typer.Option("--add-eos", help="put an EOS where the input ends a document without")
+        bool,
+        typer.Option("--add-eos", help="add an EOS where a document of the input ends without one"),
     ] = False,
     workers: WorkersOption = None,
     dry_run: Annotated[bool, typer.Option(help="show what would be done and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Convert a ready data set to another form: text, HDF5, .bin with .idx, jsonl, parquet.
+    """Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or parquet.
 
-    Documents keep their order; nothing is cleaned, dropped or shuffled. There and back gives the
-    same tokens and texts; a conversion that would lose something says what, and stops. An
-    interrupted one goes on with the same command.
+    Documents keep their order; nothing is cleaned, dropped or shuffled. Converting there and back
+    gives the same tokens and texts. A conversion that would lose something says what and stops. The
+    same command resumes an interrupted conversion.
     """
     from pipeline.convert.options import Options
     from pipeline.convert.show import run_and_show
@@ -145,6 +146,6 @@ def _bytes(size: str | None) -> int | None:
         return TypeAdapter(Bytes).validate_python(loads_value(size))
     except ValidationError:
         raise ConfigError(
-            f"--shard-size: {printable(size, 40)}; expected a number of bytes or one such as "
+            f"--shard-size: {printable(size, 40)}; expected a number of bytes, or a size such as "
             "'256 MiB'"
         ) from None

@@ -25,18 +25,20 @@ FilesArgument = Annotated[
 ]  # fmt: skip
 IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
 PresetOption = Annotated[
-    str, typer.Option(metavar="NAME", help=f"how similar documents are found: {', '.join(PRESETS)}")
+    str, typer.Option(metavar="NAME", help=f"how near-duplicates are found: {', '.join(PRESETS)}")
 ]
 VerifyOption = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
-        help="what proves a candidate: exact or estimate (Jaccard similarity), or none "
+        help="how candidate pairs are checked: by exact or estimated Jaccard similarity (exact, "
+        "estimate), or not at all (none) "
         "[default: exact; slimpajama_exact: none]",
     ),
 ]
 ThresholdOption = Annotated[
-    float, typer.Option(metavar="J", help="similarity from which a pair is a duplicate")
+    float,
+    typer.Option(metavar="J", help="pairs with this Jaccard similarity or more are duplicates"),
 ]
 TextKeyOption = Annotated[
     str, typer.Option(metavar="FIELD", help="field or column that holds the text")
@@ -44,15 +46,16 @@ TextKeyOption = Annotated[
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        metavar="FIELD", help="a field of meta such as url: the same value is a duplicate too"
+        metavar="FIELD",
+        help="a field of meta such as url: documents with the same value are duplicates too",
     ),
 ]
 NameOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="name of these files: part of every document's key, and the source of those that "
-        "name none",
+        help="name of these files: part of every document's key, and the source of documents that "
+        "state none",
     ),
 ]
 MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="working memory of one task")]
@@ -60,17 +63,18 @@ SourceShareOption = Annotated[
     str,
     typer.Option(
         metavar="SHARE",
-        help="alarm: stop when a larger share of a source of 100 documents or more goes",
+        help="stop if a larger share of a source would be removed; for sources of 100 documents or "
+        "more",
     ),
 ]
 BadShareOption = Annotated[
-    str, typer.Option(metavar="SHARE", help="stop when a larger share of records is bad")
+    str, typer.Option(metavar="SHARE", help="stop if a larger share of records cannot be decoded")
 ]
 
 index_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="A set of documents that grows batch by batch, and what new documents repeat of it.",
+    help="Keep an index of documents that grows batch by batch, and look new documents up in it.",
     epilog="Examples:\n\n`prep dedup index build IDX 2023/ --preset fineweb`\n\n"
     "`prep dedup index add IDX 2024/`\n\n`prep dedup index query IDX draft.jsonl --json`",
 )
@@ -95,7 +99,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         epilog="Examples:\n\n`prep dedup corpus/*.jsonl.zst --out kept`\n\n"
         "`prep dedup new/ --out kept --index IDX --key url`\n\n"
-        "An index that grows (`prep dedup index --help`):\n\n"
+        "With an index that grows (`prep dedup index --help`):\n\n"
         "`prep dedup index build IDX 2023/`\n\n`prep dedup index add IDX 2024/`\n\n"
         "`prep dedup index query IDX draft.jsonl`",
     )(dedup)
@@ -126,10 +130,10 @@ def dedup(
     dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy records without their duplicates, byte for byte, to files of the same names.
+    """Copy records without their duplicates, byte for byte, to files with the same names.
 
-    Text is compared as it stands. Finished work is reused; an interrupted run goes on with the same
-    command. `prep dedup index` keeps an index for documents that come later.
+    Text is compared as it is, without cleaning. Finished work is reused; the same command resumes
+    an interrupted run. `prep dedup index` keeps an index for documents that come later.
     """
     from pipeline.dedup_alone import DEDUP, NAME, config_of
     from pipeline.preparation import describe_dedup, prepare, run
@@ -167,7 +171,7 @@ def build(
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an index whose first batch holds these files; their duplicates count as one."""
+    """Make an index with these files as its first batch; duplicates among them count as one."""
     from pipeline import dedup_index
     from pipeline.indexes import settings_of
     from pipeline.preparation import describe_dedup
@@ -193,7 +197,7 @@ def add(
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add files as the next batch: compared with all before, of which nothing changes."""
+    """Add files as the next batch, compared with all earlier ones; those do not change."""
     from pipeline import dedup_index
     from pipeline.show_dedup import show_added
 
@@ -209,18 +213,20 @@ def query(
     index: IndexArgument,
     files: FilesArgument,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write the matches there, as jsonl")
+        Path | None, typer.Option(metavar="FILE", help="write all matches to this file, as jsonl")
     ] = None,
     work: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="keep the run there [default: a temporary directory]"),
+        typer.Option(
+            metavar="DIR", help="keep the run of the query here [default: a temporary directory]"
+        ),
     ] = None,
     memory: MemoryOption = "1 GiB",
     max_bad_share: BadShareOption = "1 %",
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which documents repeat one of the index, and where that stands; adds nothing."""
+    """Show which documents repeat one in the index, and where that one is. Nothing is added."""
     from pipeline import dedup_index
     from pipeline.show_dedup import show_answer
 

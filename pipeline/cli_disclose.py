@@ -26,23 +26,24 @@ def disclose(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="directory the documents are written to")
+        Path | None, typer.Option(metavar="OUT", help="directory to write the documents to")
     ] = None,
     about: Annotated[
-        Path | None, typer.Option(metavar="ABOUT.yaml", help="what only people can say of the data")
+        Path | None, typer.Option(metavar="ABOUT.yaml", help="what only people know about the data")
     ] = None,
     only: Annotated[
         str,
         typer.Option(
             metavar="NAMES",
-            help="audit, card, croissant, eu, california, spdx, with commas between [default: all]",
+            help="write only these: audit, card, croissant, eu, california, spdx, separated by "
+            "commas [default: all]",
         ),
     ] = "",
     public: Annotated[
         bool,
         typer.Option(
             "--public/--internal",
-            help="hashes in the place of passages, titles and names, or all of them",
+            help="show passages, titles and names as hashes (public), or in full (internal)",
         ),
     ] = True,
     about_template: Annotated[
@@ -50,11 +51,12 @@ def disclose(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write documents about a run from its tables: audit report, dataset card, Croissant, drafts of
-    the EU training-content summary and of the California AB 2013 disclosure, SPDX.
+    """Write documents about a run: audit report, dataset card, Croissant, SPDX, disclosure drafts.
 
-    What neither the tables nor ABOUT.yaml know stands there as TODO(what is needed). A match is a
-    text overlap, no match is not evidence of absence, and none of this is legal advice.
+    The drafts are of the EU summary of training content and of the California AB 2013 disclosure.
+    All facts are from the tables of the run and ABOUT.yaml; what is in neither is written as
+    TODO(what is needed). A match is a text overlap, no match is not evidence of absence, and none
+    of this is legal advice.
     """
     from pipeline.terminal import print_json, print_line
 
@@ -63,7 +65,7 @@ def disclose(
 
         return typer.echo(template(), nl=False)
     if directory is None or out is None:
-        raise typer.BadParameter("give a run directory and --out, or --about-template")
+        raise typer.BadParameter("expected a run directory and --out, or --about-template")
     from pipeline.provenance.disclosure.publish import disclose as write
 
     names = tuple(name.strip() for name in only.split(",") if name.strip())
@@ -76,6 +78,6 @@ def disclose(
         print_line(f"{done.directory / file}  ({counted(size, 'byte')})")
     print_line(f"edition: {done.edition}")
     if done.todos:
-        print_line(f"to be filled in ({len(done.todos)}): "
+        print_line(f"{counted(len(done.todos), 'item')} to be filled in: "
                    + ", ".join(done.todos))  # fmt: skip
     return None

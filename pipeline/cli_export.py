@@ -28,7 +28,10 @@ def export(
             metavar="RUN", help="a finished run directory", autocompletion=complete_runs
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="the records go to DIR/records/SPLIT/")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="new directory; the records go to DIR/records/SPLIT/"),
+    ],
     form: Annotated[
         str, typer.Option("--format", metavar="NAME", help="jsonl.zst, jsonl.gz, jsonl or parquet")
     ] = "jsonl.zst",
@@ -36,22 +39,22 @@ def export(
         list[str] | None, typer.Option(metavar="NAME", help="only this split; repeatable")
     ] = None,
     shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="about so much text in one file, uncompressed")
+        str, typer.Option(metavar="SIZE", help="about how much text is in one file, uncompressed")
     ] = "256 MB",
     shuffle: Annotated[
-        bool, typer.Option(help="in the order of the token stream, or in that of the input")
+        bool, typer.Option(help="write in the order of the token stream, or in that of the input")
     ] = True,
     fields: Annotated[
-        str, typer.Option(metavar="NAMES", help="fields of a record, with commas between")
+        str, typer.Option(metavar="NAMES", help="fields of a record, separated by commas")
     ] = "text,meta,key,source,licence",
     workers: WorkersOption = None,
     dry_run: Annotated[bool, typer.Option(help="show what would be written and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the text of a run in the order it is trained on: kept documents only, cut and repeated
-    as for the tokens. `prep run` reads the records again.
+    """Write the text of a run in training order.
 
-    Finished work is reused; an interrupted export goes on with the same command.
+    Only kept documents are written, cut and repeated as for the tokens. `prep run` can read the
+    records as its input. Finished work is reused; the same command resumes an interrupted export.
     """
     from pipeline.export import export as export_run
     from pipeline.export import forecast

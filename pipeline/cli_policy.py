@@ -13,9 +13,12 @@ BUILTIN = "builtin:default"
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
 ]
-PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help=f"a file, or {BUILTIN}")]
+PolicyArgument = Annotated[
+    str, typer.Argument(metavar="POLICY", help=f"a policy file, or {BUILTIN}")
+]
 DocumentArgument = Annotated[
-    str, typer.Argument(metavar="DOC", help="its key, 6 or more digits of it, or FILE:LINE")
+    str,
+    typer.Argument(metavar="DOC", help="its key or the first 6 or more digits of it, or FILE:LINE"),
 ]
 Choice = Literal["allow", "review", "redact", "quarantine", "drop"]
 
@@ -23,7 +26,8 @@ Choice = Literal["allow", "review", "redact", "quarantine", "drop"]
 def register(app: typer.Typer) -> None:
     """Add the group to the `prep` app."""
     group = typer.Typer(
-        no_args_is_help=True, help="Check, compare and explain policies; record reviews."
+        no_args_is_help=True,
+        help="Check, compare and explain policies of screening, and record reviews.",
     )
     group.command(epilog="Example: `prep policy check policy.yaml`")(check)
     group.command(
@@ -46,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(policy: PolicyArgument, as_json: JsonOption = False) -> None:
-    """Check a policy file; say which evidence it does not ask about."""
+    """Check a policy file, and list the detectors whose evidence no rule asks about."""
     from pipeline.provenance.policy.loading import find_policy, load_policy
     from pipeline.show_policy import show_check
 
@@ -56,7 +60,7 @@ def check(policy: PolicyArgument, as_json: JsonOption = False) -> None:
 def show(
     policy: PolicyArgument = BUILTIN,
     attributes: Annotated[
-        bool, typer.Option("--attributes", help="show what a rule can ask about instead")
+        bool, typer.Option("--attributes", help="show what a rule can ask about, not the rules")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,8 +79,10 @@ def diff(
     run: Annotated[Path, typer.Option(metavar="RUN", help="a finished run directory")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show what another policy would decide otherwise on the documents of a run; nothing is
-    detected again, and nothing is changed."""
+    """Show which documents of a run another policy would decide differently.
+
+    The recorded evidence is used; no detector runs again, and nothing is changed.
+    """
     from pipeline.provenance.policy.difference import compare_policies
     from pipeline.provenance.policy.loading import find_policy, load_policy
     from pipeline.show_policy import show_difference
@@ -88,16 +94,19 @@ def diff(
 def review(
     directory: RunArgument,
     document: DocumentArgument,
-    decision: Annotated[Choice, typer.Option(help="what shall happen to it")],
+    decision: Annotated[Choice, typer.Option(help="what is to happen to the document")],
     by: Annotated[str, typer.Option(metavar="NAME", help="who decided")],
     note: Annotated[str, typer.Option(metavar="TEXT", help="why")],
     span: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIRST:END", help="bytes of the text to redact, repeatable"),
+        typer.Option(
+            metavar="FIRST:END",
+            help="bytes FIRST to END - 1 of the text, to be redacted; repeatable",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Record what a person decided about a document; the next `prep run` takes it as evidence."""
+    """Record what a person decided about a document; the next `prep run` uses it as evidence."""
     from pipeline.provenance.reviews import record_review
     from pipeline.show_policy import show_review
 
@@ -110,12 +119,16 @@ def explain(
     document: DocumentArgument,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help=f"a file, or {BUILTIN}; else the run's own"),
+        typer.Option(
+            metavar="POLICY", help=f"a policy file, or {BUILTIN} [default: the policy of the run]"
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go through the rules of a policy for one document: which match, with which evidence, and what
-    is missing for the others."""
+    """Show for one document which rules of a policy match, and why the others do not.
+
+    A rule that matches is shown with its evidence, any other with what is missing.
+    """
     from pipeline.provenance.policy.loading import find_policy, load_policy, policy_of
     from pipeline.provenance.policy.outcomes import chain
     from pipeline.show_policy import show_chain

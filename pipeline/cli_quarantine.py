@@ -12,16 +12,20 @@ from pipeline.options import JsonOption, complete_runs
 if TYPE_CHECKING:
     from pipeline.quarantine.access import Quarantined
 
-_app = typer.Typer(no_args_is_help=True, help="Look at, release or delete quarantined texts.")
+_app = typer.Typer(no_args_is_help=True, help="List, read, release or delete quarantined texts.")
 
 RunArgument = Annotated[
     Path,
     typer.Argument(metavar="DIR", help="a finished run directory", autocompletion=complete_runs),
 ]
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="a document key, or its beginning")]
-ByOption = Annotated[str, typer.Option(metavar="NAME", help="who does it; it is recorded")]
-WhatArgument = Annotated[str, typer.Argument(metavar="KEY|WORK", help="document key or work id")]
-ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="why; it is recorded")]
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", help="a document key, or the beginning of one")
+]
+ByOption = Annotated[str, typer.Option(metavar="NAME", help="your name; it is recorded")]
+WhatArgument = Annotated[
+    str, typer.Argument(metavar="KEY|WORK", help="a document key, or the id of a work")
+]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="the reason; it is recorded")]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +39,7 @@ def _today() -> date:
 
 @_app.command("list", epilog="Example: `prep quarantine list runs/pile`")
 def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
-    """List the documents in quarantine, without their text; what stayed its time is due."""
+    """List the documents in quarantine, without their text; those past their date are due."""
     from rich.table import Table
 
     from pipeline.quarantine.access import list_quarantined, plain
@@ -59,7 +63,7 @@ def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
 
 @_app.command(epilog="Example: `prep quarantine show runs/pile 550f72 --by 'J. Doe'`")
 def show(directory: RunArgument, key: KeyArgument, by: ByOption) -> None:
-    """Show one document with its text."""
+    """Show one document with its text. That is recorded as an event."""
     from pipeline.quarantine.access import show_quarantined
     from pipeline.terminal import print_line
 
@@ -82,10 +86,12 @@ def _print_about(about: "Quarantined") -> None:
 @_app.command(epilog="Example: `prep quarantine export runs/pile --out held.jsonl --by 'J. Doe'`")
 def export(
     directory: RunArgument,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="a new .jsonl file")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="the .jsonl file to write; it must not exist")
+    ],
     by: ByOption,
 ) -> None:
-    """Write all of them with their texts, one record a line."""
+    """Write all quarantined documents with their texts to a file, one record per line."""
     from pipeline.quarantine.access import export_quarantined
     from pipeline.terminal import print_line
 
@@ -97,14 +103,14 @@ def export(
 )
 def release(
     directory: RunArgument, key: KeyArgument, by: ByOption,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="why; it is recorded")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="the reason; it is recorded")],
 ) -> None:  # fmt: skip
-    """Record the review `allow`; the next `prep run` takes the document in."""
+    """Record the review `allow` for a document; the next `prep run` then keeps it."""
     from pipeline.quarantine.access import release_quarantined
     from pipeline.terminal import print_line
 
     about = release_quarantined(directory, key, by, note)
-    print_line(f"{about.key}: allowed by {by}; the next `prep run` puts it where it belongs")
+    print_line(f"{about.key}: allowed by {by}; the next `prep run` takes it out of quarantine")
 
 
 @_app.command(
@@ -120,15 +126,18 @@ def purge(
         typer.Option(
             min=0,
             metavar="DAYS",
-            help="all that are in it for longer [default: screen.quarantine_days]",
+            help="delete what has been in quarantine for longer [default: screen.quarantine_days]",
         ),
     ] = None,
     document: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="a document key, repeatable")
+        list[str] | None,
+        typer.Option(metavar="KEY", help="delete the text of this document, repeatable"),
     ] = None,
 ) -> None:
-    """Delete texts that are due, or so old, or of one document; keys, hashes, rules and evidence
-    stay. What is on hold stays."""
+    """Delete quarantined texts: those that are due, those of some age, or those of some documents.
+
+    Keys, hashes, rules and evidence stay. Documents on hold are not deleted.
+    """
     from pipeline.quarantine.purge import purge as purge_texts
     from pipeline.terminal import print_line
 
@@ -140,7 +149,7 @@ def purge(
 
 @_app.command(epilog="Example: `prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'`")
 def hold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: ReasonOption) -> None:
-    """Keep a document or a work from being purged or taken down."""
+    """Set a hold: the document or work must not be purged or taken down until it is lifted."""
     from pipeline.takedown.holds import set_hold
     from pipeline.terminal import print_line
 
@@ -152,7 +161,7 @@ def hold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: Reaso
     epilog="Example: `prep quarantine unhold runs/pile w1 --by 'J. Doe' --reason 'case closed'`"
 )
 def unhold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: ReasonOption) -> None:
-    """Lift a hold."""
+    """Lift the hold on a document or work."""
     from pipeline.takedown.holds import lift_hold
     from pipeline.terminal import print_line
 

@@ -14,20 +14,26 @@ StatusOption = Annotated[
 TierOption = Annotated[
     str | None,
     typer.Option(
-        metavar="TIER", help="excerpt (passages are found) or whole_book (a sixtieth of the room)"
+        metavar="TIER",
+        help="excerpt (finds passages) or whole_book (takes a sixtieth of the space)",
     ),
 ]
 ScopeOption = Annotated[
-    str | None, typer.Option(metavar="SCOPE", help="exact, or derivatives: translations too")
+    str | None,
+    typer.Option(
+        metavar="SCOPE", help="what a claim covers: exact, or derivatives (translations too)"
+    ),
 ]
 ContactOption = Annotated[str | None, typer.Option(help="whom to ask about the work")]
 HoldOption = Annotated[
     bool | None,
-    typer.Option("--legal-hold/--no-legal-hold", help="whether deletion of copies is forbidden"),
+    typer.Option("--legal-hold/--no-legal-hold", help="whether copies must not be deleted"),
 ]
 SaltOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="the salt of sketches: 16 random bytes or more"),
+    typer.Option(
+        metavar="FILE", help="file with the salt of the sketches: 16 random bytes or more"
+    ),
 ]
 RegistryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="directory of the registry")]
 
@@ -37,8 +43,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode="markdown",
-        help="Registries of works: what is looked for in documents. An entry states what its "
-        "source says.",
+        help="Keep registries of works to look for in documents. An entry states what its source "
+        "says.",
     )
     group.command(
         "import",
@@ -81,7 +87,7 @@ def import_(
         ),
     ],
     into: Annotated[
-        Path, typer.Option(metavar="DIR", help="the registry; made when it is not there")
+        Path, typer.Option(metavar="DIR", help="the registry; created if it does not exist")
     ],
     form: Annotated[
         str | None,
@@ -100,38 +106,39 @@ def import_(
     scope: ScopeOption = None,
     contact: ContactOption = None,
     jurisdiction: Annotated[
-        str | None, typer.Option(help="of works whose line names none, such as US")
+        str | None, typer.Option(help="for works whose line names none, such as US")
     ] = None,
     basis: Annotated[
-        str | None, typer.Option(help="what the entries rest on [default: file name and sha256]")
+        str | None,
+        typer.Option(help="what the entries are based on [default: file name and sha256]"),
     ] = None,
     legal_hold: HoldOption = None,
     texts: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="reference texts (UTF-8): those the column `text` names, and .txt files named "
-            "like a work's id, registration number, ISBN or title",
+            help="directory of reference texts (UTF-8): files that the column `text` names, and "
+            ".txt files named after a work's id, registration number, ISBN or title",
         ),
     ] = None,
     sketch_only: Annotated[
-        bool, typer.Option("--sketch-only", help="keep sketches of the texts, not the texts")
+        bool, typer.Option("--sketch-only", help="store sketches of the texts, not the texts")
     ] = False,
     salt_file: SaltOption = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="where a value differs, take the file's")
+        bool, typer.Option("--replace", help="where values differ, take the one in the file")
     ] = False,
     list_refused: Annotated[
-        bool, typer.Option("--list-refused", help="print every refused line, conflict and remark")
+        bool, typer.Option("--list-refused", help="print every refused line, conflict and note")
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="show what would be done and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import lists of works; the same files again change nothing.
+    """Import lists of works; importing the same files again changes nothing.
 
-    A line that describes a work that is there (by work_id, registration number, ISBN, or title and
-    authors) adds to it; where they disagree, the old value stays and the conflict is shown. Every
-    change makes a new version; earlier ones are kept.
+    A line about a work that the registry has (same work_id, registration number, ISBN, or title and
+    authors) adds to its entry. Where they disagree, the old value stays and the conflict is shown.
+    Every change makes a new version of the registry; earlier versions are kept.
     """
     from pipeline.provenance.registry.importing import Settings, import_works
     from pipeline.show_registry import checked_form, show_import, stated
@@ -152,11 +159,11 @@ def list_(
     search: Annotated[
         str | None,
         typer.Option(
-            metavar="WORDS", help="words of title, authors, claimant, publisher, or numbers"
+            metavar="WORDS", help="words in title, authors, claimant or publisher, or numbers"
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=0, help="works printed at most; 0: all. --json prints all")
+        int, typer.Option(min=0, help="print at most this many works; 0 and --json print all")
     ] = 50,
     as_json: JsonOption = False,
 ) -> None:
@@ -176,7 +183,7 @@ def show(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Show all that a registry holds of a work, and what changed from version to version."""
+    """Show everything that a registry says about a work, and how it changed."""
     from pipeline.show_registry import show_work
 
     show_work(directory, work, as_json)
@@ -184,22 +191,24 @@ def show(
 
 def set_(
     directory: RegistryArgument,
-    work: Annotated[str, typer.Argument(metavar="WORK", help="as for `show`; it must mean one")],
+    work: Annotated[
+        str, typer.Argument(metavar="WORK", help="as for `prep registry show`; must name one work")
+    ],
     status: StatusOption = None,
     legal_hold: HoldOption = None,
     scope: ScopeOption = None,
     tier: TierOption = None,
     contact: ContactOption = None,
-    basis: Annotated[str | None, typer.Option(help="what the entry rests on")] = None,
+    basis: Annotated[str | None, typer.Option(help="what the entry is based on")] = None,
     effective_from: Annotated[
-        str | None, typer.Option(metavar="DATE", help="such as 2026-03-01")
+        str | None, typer.Option(metavar="DATE", help="first day, such as 2026-03-01")
     ] = None,
     effective_to: Annotated[
-        str | None, typer.Option(metavar="DATE", help="such as 2028-12-31")
+        str | None, typer.Option(metavar="DATE", help="last day, such as 2028-12-31")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change a work, as a new version of the registry."""
+    """Change the entry of a work; this makes a new version of the registry."""
     from pipeline.provenance.registry.editing import set_fields
     from pipeline.show_registry import show_edit
 
@@ -215,26 +224,27 @@ def set_(
 def sketch(
     texts: Annotated[
         list[Path],
-        typer.Argument(metavar="TEXT...", help="the text of one work (UTF-8), its parts in order"),
+        typer.Argument(metavar="TEXT...", help="files with the text of one work (UTF-8), in order"),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE.arrow", help="the file to send")],
-    title: Annotated[str, typer.Option(help="'Title: subtitle'")],
-    author: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
-    isbn: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+    title: Annotated[str, typer.Option(help="title, or 'Title: subtitle'")],
+    author: Annotated[list[str] | None, typer.Option(help="an author; repeatable")] = None,
+    isbn: Annotated[list[str] | None, typer.Option(help="an ISBN; repeatable")] = None,
     registration: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="of the US Copyright Office")
+        str | None,
+        typer.Option(metavar="NUMBER", help="registration number of the US Copyright Office"),
     ] = None,
     claimant: Annotated[str | None, typer.Option(help="who claims rights in the work")] = None,
-    publisher: Annotated[str | None, typer.Option(help="of the edition")] = None,
+    publisher: Annotated[str | None, typer.Option(help="publisher of the edition")] = None,
     contact: ContactOption = None,
     tier: TierOption = None,
     salt_file: SaltOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write hashes of a work's word sequences, for a registry elsewhere; the text stays here.
+    """Write a sketch of a work for someone else's registry; the text itself stays here.
 
-    The file holds the description and, of a part of all word sequences, a hash and its place. With
-    a salt, which both sides keep to themselves, no one else can try phrases against it.
+    The file holds the description of the work, and hashes of some of its word sequences with their
+    positions. With a salt that only both sides know, nobody else can test phrases against it.
     """
     from pipeline.provenance.registry.exchanging import sketch_work
     from pipeline.show_registry import show_sketch, stated

@@ -37,13 +37,13 @@ def repack(
         typer.Option("--format", metavar="NAME", help="sample, vsl or corpus [default: as in RUN]"),
     ] = None,
     packer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="of vsl: first_fit or greedy")
+        str | None, typer.Option(metavar="NAME", help="packer of vsl: first_fit or greedy")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="S", help="another order [default: as in RUN]")
+        int | None, typer.Option(metavar="S", help="seed of the shuffle [default: as in RUN]")
     ] = None,
     shard_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="bytes of rows in one shard")
+        str | None, typer.Option(metavar="SIZE", help="bytes of rows in one shard, such as 128MiB")
     ] = None,
     shard_sequences: Annotated[
         int | None, typer.Option(metavar="N", help="rows in one shard")
@@ -54,10 +54,10 @@ def repack(
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pack the tokens of a run anew, without tokenizing again; splits stay as they are.
+    """Pack the tokens of a run again with other settings; nothing is tokenized, splits stay.
 
     The result is a run directory of its own, with lineage: `prep verify`, `prep trace` and `train
-    --data` work on it. Finished work is reused; an interrupted run goes on with the same command.
+    --data` work on it. Finished work is reused; the same command resumes an interrupted run.
     """
     from pipeline.core.strict_yaml import loads_value
     from pipeline.progress import Progress

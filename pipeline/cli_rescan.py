@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         epilog="Examples:\n\n`prep rescan runs/pile --registry claims/ --estimate`\n\n"
         "`prep rescan runs/pile --registry claims/ --workers 8`\n\n"
-        "then `prep trace runs/pile --work ID --train out` and `prep takedown`",
+        "Then `prep trace runs/pile --work ID --train out` and `prep takedown` use what was found.",
     )(rescan)
 
 
@@ -32,19 +32,25 @@ def rescan(
         list[Path], typer.Option(metavar="DIR", help="a registry of works, repeatable")
     ],
     policy: Annotated[
-        str, typer.Option(metavar="FILE", help="what would follow: a policy, or builtin:default")
+        str,
+        typer.Option(
+            metavar="FILE", help="the policy that says what would follow, or builtin:default"
+        ),
     ] = "builtin:default",
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="RUN/rescans/NAME [default: the registry's]")
+        str,
+        typer.Option(
+            metavar="NAME", help="results go to RUN/rescans/NAME [default: name of the registry]"
+        ),
     ] = "",
-    estimate: Annotated[bool, typer.Option(help="say what it costs, and stop")] = False,
+    estimate: Annotated[bool, typer.Option(help="show the expected cost and stop")] = False,
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look through the documents of a finished run for works that were registered later.
+    """Search the documents of a finished run for works that were registered later.
 
-    The run is not changed: what is found counts for `prep trace` and `prep takedown`. A match is a
-    text overlap or a resemblance, no finding about permission; no match is no evidence of absence.
+    The run is not changed; `prep trace` and `prep takedown` use what is found. A match is a text
+    overlap or a resemblance, not a finding about permission. No match is not evidence of absence.
     """
     from pipeline.progress import Progress
     from pipeline.rescan import matched_works, plan_rescan

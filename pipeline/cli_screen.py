@@ -24,7 +24,8 @@ def screen(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILES", help="files, directories or globs; or a finished RUN with --policy"
+            metavar="FILES",
+            help="files, directories or globs; or with --policy alone, a finished run directory",
         ),
     ] = None,
     out: Annotated[
@@ -34,7 +35,8 @@ def screen(
         list[Path] | None, typer.Option(metavar="DIR", help="a registry of works, repeatable")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="FILE", help="what follows from evidence: a policy")
+        str | None,
+        typer.Option(metavar="FILE", help="the policy, which decides what follows from evidence"),
     ] = None,
     origins: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="a list of origins, repeatable")
@@ -50,16 +52,17 @@ def screen(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="any key of a prep config; repeatable"),
+        typer.Option("--set", metavar="KEY=VALUE", help="set any key of a prep config; repeatable"),
     ] = None,
     workers: WorkersOption = None,
     dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for listed origins, works, licences and opt-outs, and decide by a policy: no data set.
+    """Look for listed origins, works, licences and opt-outs in documents, and decide by a policy.
 
-    A match is a text overlap or a statement found, no finding about permission; no match is no
-    evidence of absence. Not legal advice.
+    The result is evidence and decisions, not a data set. A match is a text overlap or a statement
+    in the data, not a finding about permission. No match is not evidence of absence. This is not
+    legal advice.
     """
     from pipeline.preparation import prepare, run
     from pipeline.progress import Progress
@@ -84,7 +87,9 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
     from pipeline.show_policy import show_difference
 
     if len(runs) != 1 or policy is None:
-        raise ConfigError("--out: missing; or give one finished run directory and --policy")
+        raise ConfigError(
+            "--out: missing; give it, or give one finished run directory and --policy"
+        )
     directory = Path(runs[0])
     changed = load_policy(find_policy(policy))
     show_difference(compare_policies(directory, policy_of(directory), changed), as_json)

@@ -23,27 +23,31 @@ def register(app: typer.Typer) -> None:
 
 
 def takedown(
-    claim: Annotated[Path, typer.Argument(metavar="CLAIM", help="the claim, a YAML file")],
+    claim: Annotated[Path, typer.Argument(metavar="CLAIM", help="YAML file that states the claim")],
     run: Annotated[Path, typer.Option(metavar="DIR", help="a finished run directory")],
     train: Annotated[
         list[Path] | None,
-        typer.Option(metavar="MODEL_DIR", help="a training run on it, repeatable"),
+        typer.Option(
+            metavar="MODEL_DIR", help="model_dir of a training run on its data, repeatable"
+        ),
     ] = None,
     export: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="an export of the run, to be named; repeatable"),
+        typer.Option(metavar="DIR", help="an export of the run, to be listed; repeatable"),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="show what would be done (default)")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="do it")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="carry it out")] = False,
     mode: Annotated[
         str, typer.Option(metavar="NAME", help="with --apply: mask, rewrite or forget-set")
     ] = "mask",
-    by: Annotated[str, typer.Option(metavar="NAME", help="with --apply: who does it")] = "",
+    by: Annotated[
+        str, typer.Option(metavar="NAME", help="with --apply: your name; it is recorded")
+    ] = "",
     on: Annotated[
         str | None, typer.Option(metavar="DATE", help="with --apply: the day [default: today]")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="with forget-set: where it is written")
+        Path | None, typer.Option(metavar="DIR", help="with forget-set: directory to write it to")
     ] = None,
     texts_from: Annotated[
         Path | None,
@@ -53,16 +57,17 @@ def takedown(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take documents down: list them with all siblings, rows, steps and stored copies, or remove
-    their text and mask them in the data sets.
+    """Take documents down: show what a claim covers, or remove it from the run.
 
-    An interrupted --apply goes on with the same command.
+    Without --apply, lists the documents with all siblings, rows, steps and stored copies. With it,
+    their text is removed and they are masked in the data sets. The same command resumes an
+    interrupted --apply.
     """
     from pipeline.takedown.claim import load_claim
     from pipeline.takedown.command import Wanted, run_command
 
     if plan and apply:
-        raise ConfigError("--plan and --apply: give one of them")
+        raise ConfigError("--plan and --apply: expected only one of them")
     if mode not in _MODES:
         raise ConfigError(f"--mode {mode}: expected one of {', '.join(_MODES)}")
     wanted = Wanted(

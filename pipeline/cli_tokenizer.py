@@ -22,12 +22,12 @@ RunArgument = Annotated[
 ]
 SampleOption = Annotated[
     int,
-    typer.Option(parser=size, metavar="SIZE", help="text of each source to read, or all it has"),
+    typer.Option(parser=size, metavar="SIZE", help="how much text of each source to read, at most"),
 ]
 SourceOption = Annotated[
     list[str] | None, typer.Option(help="read only this source, repeatable [default: all]")
 ]
-SeedOption = Annotated[int, typer.Option(min=0, help="which documents are drawn")]
+SeedOption = Annotated[int, typer.Option(min=0, help="selects the sample of documents")]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,10 +49,10 @@ def train(
     directory: RunArgument,
     out: Annotated[Path, typer.Option(help="directory for tokenizer.json")],
     vocab_size: Annotated[
-        int, typer.Option(help="tokens, the 256 bytes and EOS included")
+        int, typer.Option(help="number of tokens, including the 256 bytes and EOS")
     ] = 32_768,
     words: Annotated[
-        Words, typer.Option(help="where words break: as in o200k, or as in GPT-2")
+        Words, typer.Option(help="where words break: as in o200k (marks), or as in GPT-2")
     ] = Words.marks,
     min_frequency: Annotated[
         int, typer.Option(min=1, help="how often a pair must occur to become a token")
@@ -63,8 +63,10 @@ def train(
     seed: SeedOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a byte-level BPE on a sample of a run's kept text, as much of one source as of another,
-    and show how well it fits each source, beside GPT-2."""
+    """Train a byte-level BPE on a sample of a run's kept text, the same amount of each source.
+
+    Shows how well it fits each source, next to GPT-2.
+    """
     from pipeline.show_tokenizer import show_fertility
     from pipeline.tokenizer_training import train_on_run
     from pipeline.tokenizers.training import TrainingSettings
@@ -82,8 +84,8 @@ def measure(
         list[str] | None,
         typer.Option(
             metavar="TOKEN",
-            help="ends documents, where the files do not say it: one for all but gpt2, or one for "
-            "each --tokenizer in the same order",
+            help="token that ends documents, for tokenizers whose files do not say it: one for all "
+            "except gpt2, or one for each --tokenizer in the same order",
         ),
     ] = None,
     sample: SampleOption = 5_000_000,

@@ -23,7 +23,7 @@ _FORWARDS = "Forwards"
 _MOST_TEXT_BYTES = 64 << 20
 
 _EXAMPLES = (
-    "Examples, backwards, to documents:\n\n"
+    "Examples, backwards to documents:\n\n"
     "`prep trace runs/pile --train out --step 57`\n\n"
     "`prep trace runs/pile --train out --checkpoint step_0000500`\n\n"
     "`prep trace runs/pile --file hdf5/train/examples_000000.h5 --row 3 --tokens 100:200`\n\n"
@@ -34,7 +34,7 @@ _EXAMPLES = (
     "`prep trace runs/pile --work c0ffee00c0de --train out --json`\n\n"
     "`prep trace runs/pile --isbn 978-0-306-40615-7 --registry registries/claims`\n\n"
     "`prep trace runs/pile --text excerpt.txt --train out`\n\n"
-    "Steps are what read a row: exposure, not influence or memorisation."
+    "A step listed here read a row: that is exposure, not influence or memorisation."
 )
 
 
@@ -69,7 +69,7 @@ def trace(
     step: Annotated[
         int | None,
         typer.Option(
-            help="1-based step, with --train", parser=read_count, metavar="N",
+            help="a step, counted from 1; with --train", parser=read_count, metavar="N",
             rich_help_panel=_BACKWARDS,
         ),
     ] = None,
@@ -80,14 +80,14 @@ def trace(
     file: Annotated[
         Path | None,
         typer.Option(
-            metavar="SHARD[ROW]", help="an HDF5 shard of the run, and its row",
+            metavar="SHARD[ROW]", help="an HDF5 shard of the run, and a row in it",
             rich_help_panel=_BACKWARDS,
         ),
     ] = None,
     row: Annotated[
         int | None,
         typer.Option(
-            help="0-based row of that shard", parser=read_count, metavar="N",
+            help="a row of that shard, counted from 0", parser=read_count, metavar="N",
             rich_help_panel=_BACKWARDS,
         ),
     ] = None,
@@ -102,7 +102,7 @@ def trace(
         str | None,
         typer.Option(
             metavar="KEY|FILE:LINE|FILE|SHARD[ROW]", rich_help_panel=_FORWARDS,
-            help="a document, or all of a raw file or a row, as it is printed",
+            help="a document, or all of a raw file or of a row, written as commands print them",
         ),
     ] = None,
     work: Annotated[
@@ -126,23 +126,26 @@ def trace(
         str | None,
         typer.Option(
             metavar="FILE|-", rich_help_panel=_FORWARDS,
-            help="a text: the same, near-duplicates, passages of it",
+            help="a text: finds the same text, near-duplicates and passages of it",
         ),
     ] = None,
     registry: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="registry of works [default: as the run was screened with]"
+            metavar="DIR", help="registry of works [default: the one the run was screened with]"
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="list N at most [default: 20, all with --json]"),
+        typer.Option(min=0, metavar="N", help="list at most N [default: 20, all with --json]"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """From a step, checkpoint, row or token back to documents; from a document, work or text
-    forward to rows, steps and checkpoints. All are taken as pages and commands print them."""
+    """Trace training data: from a step, checkpoint, row or token back to documents, or forward.
+
+    Forward is from a document, work or text to rows, steps and checkpoints. Keys, places and
+    numbers can be given as pages and commands print them.
+    """
     from pipeline.provenance.references import split_row
     from pipeline.show_trace import show_checkpoint, show_forward, show_spans
 
@@ -174,14 +177,14 @@ def _check(asked: _Asked, train: Path | None, row: int | None, tokens: str | Non
         if value is not None
     ]  # fmt: skip
     if len(given) != 1:
-        what = f"got {', '.join(given)}" if given else "got none of them"
-        raise typer.BadParameter(f"give one of {', '.join(_QUESTIONS)}; {what}")
+        what = f"got {', '.join(given)}" if given else "got none"
+        raise typer.BadParameter(f"expected one of {', '.join(_QUESTIONS)}; {what}")
     if given[0] in ("--step", "--checkpoint") and train is None:
-        raise typer.BadParameter(f"{given[0]} goes with --train MODEL_DIR")
+        raise typer.BadParameter(f"{given[0]} needs --train MODEL_DIR")
     if asked.file is None and (row is not None or tokens is not None):
-        raise typer.BadParameter("--row and --tokens go with --file")
+        raise typer.BadParameter("--row and --tokens need --file")
     if asked.file is not None and row is None and tokens is None:
-        raise typer.BadParameter("--file goes with --row, or with --tokens for a corpus")
+        raise typer.BadParameter("--file needs --row, or --tokens for a corpus")
 
 
 def _spans(directory: Path, file: Path, row: int | None, tokens: str | None) -> "list[Span]":

@@ -17,7 +17,9 @@ from pipeline.provenance.references import read_number
 
 WorkersOption = Annotated[
     int | None,
-    typer.Option(min=0, help="worker processes; 0 runs in this one [default: by input size]"),
+    typer.Option(
+        min=0, help="worker processes; 0: no workers, all in this process [default: by input size]"
+    ),
 ]
 
 

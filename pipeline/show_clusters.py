@@ -22,8 +22,8 @@ def show_clusters(found: Inspection) -> None:
     summary = found.summary
     kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
     details = f": {kinds} ({states})" if summary.documents else ""
-    print_line(f"{counted(summary.clusters, 'cluster')}; another document stands for "
-               f"{summary.documents:,}{details}")  # fmt: skip
+    replaced = counted(summary.documents, "document")
+    print_line(f"{counted(summary.clusters, 'cluster')}; {replaced} replaced by another{details}")
     if summary.documents < found.all_rows:
         print_line(f"{summary.documents:,} of {counted(found.all_rows, 'row')} pass the filters")
     if not summary.documents:
@@ -62,7 +62,7 @@ def _print_histograms(summary: Summary) -> None:
     ]
     _print_bars([(label, b.clusters) for label, b in sizes])
     print_line("")
-    print_line("documents by Jaccard similarity to the kept one (estimated where not computed)")
+    print_line("documents by Jaccard similarity to the kept one (or its estimate)")
     bars = [
         ("1" if b.low == b.high else f"{b.low:.2f}-{b.high:.2f}", b.exact + b.estimated)
         for b in summary.similarities
@@ -84,7 +84,9 @@ def _print_matrix(matrix: Matrix, compared: Mapping[str, int]) -> None:
     names = [f"index {c.index}" if c.index else c.source for c in matrix.columns]
     if matrix.rest_columns:
         names[-1] = f"{matrix.rest_columns} smaller"
-    table = Table("duplicates from", title="whose documents are kept instead", title_justify="left")
+    table = Table(
+        "duplicates from", title="sources of the documents kept instead", title_justify="left"
+    )
     for name in ("compared", "duplicates", "share", *map(shown, names)):
         table.add_column(name, justify="right")
     for place, (source, counts) in enumerate(zip(matrix.rows, matrix.counts, strict=True)):

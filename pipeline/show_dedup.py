@@ -45,7 +45,7 @@ def show_added(added: Added, as_json: bool) -> None:
                  "ledger": ledger, "duplicates": kinds}  # fmt: skip
         return print_json(value)
     if not added.fresh:
-        return print_line(f"batch {added.batch} holds just these files; nothing to do")
+        return print_line(f"batch {added.batch} already holds exactly these files; nothing to do")
     _print_sources(ledger, kinds)
     return print_line(f"batch {added.batch}: {added.directory}/")
 
@@ -64,7 +64,7 @@ def show_answer(answer: Answer, file: Path | None, as_json: bool) -> None:
         out.print(table, soft_wrap=True)
     more = len(answer.matches) - _SHOWN
     if more > 0:
-        print_line(f"and {more:,} more; --json prints all, --out FILE keeps them")
+        print_line(f"and {more:,} more; --json prints all, --out FILE writes all")
     return print_line(
         f"{len(answer.matches):,} of {counted(answer.documents, 'document')} repeat the index"
     )

@@ -16,7 +16,8 @@ def show_dropped(found: Dropped) -> None:
     )
     if found.failed:
         print_line(
-            f"the rule found something in {counted(found.failed, 'document')}, whatever their end"
+            f"the rule matched {counted(found.failed, 'document')}, including those that left for "
+            "another reason or were kept"
         )
     table = Table("source")
     table.add_column("records", justify="right")
@@ -33,4 +34,4 @@ def show_dropped(found: Dropped) -> None:
         print_line(f"    {' '.join(record.excerpt.split())[:160]}")
     more = found.total - len(found.records)
     if more > 0:
-        print_line(f"and {more:,} more; --top N shows more of them")
+        print_line(f"and {more:,} more; --top N lists more")

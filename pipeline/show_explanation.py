@@ -53,7 +53,7 @@ def _as_json(found: Explanation, rows: Sequence[Row], total: int) -> dict[str, A
 
 def _about_document(found: Explanation) -> list[tuple[str, str]]:
     r = found.record
-    state = r.state or "not decided: the run stopped before its keep-list"
+    state = r.state or "not decided yet: the run stopped before that"
     screening = " by ".join(word for word in (r.decision, r.rule) if word)
     return [
         ("document", f"{r.place.key}  {where(r.place, '')}"),
@@ -68,7 +68,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
         ("tokens", f"{r.tokens:,}" if r.tokens else ""),
         ("excerpt", found.excerpt),
         ("packed from", str(found.origin or "")),
-        ("run", "" if found.finished else "not finished: there are no tokens and no rows yet"),
+        ("run", "" if found.finished else "not finished: no tokens and no rows yet"),
     ]
 
 
@@ -78,7 +78,8 @@ def _about_text(found: Explanation) -> str:
     if not found.in_quarantine:
         return size
     key = record.place.key[:LEAST_DIGITS]
-    return f"{size}, in quarantine: `prep quarantine show DIR {key} --by NAME` (an event)"
+    command = f"prep quarantine show DIR {key} --by NAME"
+    return f"{size}, in quarantine; `{command}` shows it and records that"
 
 
 def evidence_line(found: Evidence) -> str:
@@ -124,7 +125,7 @@ def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
 
 def _why_no_texts(found: Explanation, link: Link) -> str:
     if link.place is None:
-        return "the kept one is not in this run: nothing to compare"
+        return "the kept document is not in this run, so they cannot be compared"
     compared = "equal" if link.kind == "exact" else "not compared"
     if QUARANTINED in (found.record.state, link.state):
         return f"{compared}; the text is in quarantine"
@@ -134,7 +135,7 @@ def _why_no_texts(found: Explanation, link: Link) -> str:
 def _print_members(found: Explanation) -> None:
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
     total = found.stands_for_total
-    table = Table(*columns, title=f"stands for {total:,}", title_justify="left")
+    table = Table(*columns, title=f"kept instead of {total:,}", title_justify="left")
     for link in found.stands_for:
         place = link.place
         cells = (

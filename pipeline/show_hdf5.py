@@ -20,7 +20,7 @@ def show_foreign(report: ForeignReport, as_json: bool) -> None:
         _print(report)
     if report.findings:
         count = len(report.findings)
-        raise IntegrityError(f"{report.directory}: {counted(count, 'thing')} wrong with it")
+        raise IntegrityError(f"{report.directory}: {counted(count, 'problem')} found")
 
 
 def _print(report: ForeignReport) -> None:
@@ -28,7 +28,7 @@ def _print(report: ForeignReport) -> None:
     length = report.max_sequence_length
     unit = "tokens" if report.layout == "corpus" else "rows"
     print_facts([
-        ("layout", report.layout or "not known"),
+        ("layout", report.layout or "unknown"),
         ("files", f"{report.files:,}"),
         (unit, f"{report.rows:,}" + (f" of {counted(length, 'token')}" if length else "")),
         ("labels", f"{facts['labels']:,}" if facts.get("labels") else ""),
@@ -43,7 +43,7 @@ def _print(report: ForeignReport) -> None:
             print_line(f"{mark}  {_place(finding)}{finding.what}")
             print_line(f"       {finding.why}")
     if not report.findings:
-        print_line("nothing wrong was found")
+        print_line("no problem was found")
 
 
 def _place(finding: Finding) -> str:

@@ -14,8 +14,8 @@ def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
         return
     total = sum(row["stream_tokens"] for row in mixture.values())
     by_share = any(row["asked_share"] is not None for row in mixture.values())
-    table = Table("source", title="mixture of train")
-    asked = "share asked" if by_share else "epochs asked"
+    table = Table("source", title="mixture of the training split")
+    asked = "share requested" if by_share else "epochs requested"
     for name in ("documents", "tokens", asked, "epochs", "in the stream", "tokens there", "share"):
         table.add_column(name, justify="right")
     for source, row in mixture.items():

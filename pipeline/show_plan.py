@@ -32,7 +32,7 @@ def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> 
         readable_bytes(total.memory_bytes),
     )  # fmt: skip
     out.print(table, soft_wrap=True)
-    where = f"{total.workers} workers" if total.workers else "one process"
+    where = counted(total.workers, "worker") if total.workers else "one process"
     memory = readable_bytes(total.memory_bytes * max(1, total.workers))
     print_line(
         f"in all about {duration(total.seconds)} with {where}, {memory} of memory, "

@@ -24,9 +24,9 @@ def show_check(policy: Policy, as_json: bool) -> None:
     unasked = [name for name in DETECTORS if name not in asked]
     if as_json:
         return print_json({"rules": len(rules), "unasked": unasked})
-    print_line(f"ok: {len(rules)} rules")
+    print_line(f"ok: {counted(len(rules), 'rule')}")
     if unasked:
-        print_line(f"evidence of these detectors alone decides nothing: {', '.join(unasked)}")
+        print_line(f"no rule asks about evidence of {', '.join(unasked)}")
     return None
 
 
@@ -36,15 +36,15 @@ def show_policy(policy: Policy, as_json: bool) -> None:
         return print_json(policy.model_dump(mode="json"))
     table = Table("rule", "when", "decision", "reason")
     for rule in ready(policy):
-        decision = rule.rule.decision + ("" if rule.rule.propagate else ", this copy only")
+        decision = rule.rule.decision + ("" if rule.rule.propagate else ", only this document")
         table.add_row(*map(shown, (rule.rule.id, _when(rule), decision, rule.rule.reason)))
     out.print(table)
     spread = policy.propagate
     print_line(
-        "decisions hold for the document they are about alone"
+        "a decision applies only to the document that it is about"
         if spread.mode == "none"
-        else f"the worst decision of a cluster holds for all of it from Jaccard "
-        f"{spread.min_jaccard:g} on"
+        else "the most severe decision of a duplicate cluster applies to all its documents with "
+        f"Jaccard similarity {spread.min_jaccard:g} or more"
     )
     return None
 
@@ -79,7 +79,7 @@ def show_difference(found: Difference, as_json: bool) -> None:
     if as_json:
         return print_json(asdict(found))
     print_line(
-        f"{found.decisions_changed:,} of {counted(found.documents, 'document')} decided otherwise"
+        f"{found.decisions_changed:,} of {counted(found.documents, 'document')} decided differently"
     )
     if not found.changes:
         return None
@@ -106,7 +106,7 @@ def show_review(review: Review, as_json: bool) -> None:
         return print_json(review.model_dump(mode="json"))
     print_line(
         f"event {review.event}: {review.decision} for {review.doc_key}, by {review.by}; "
-        "the next `prep run` takes it"
+        "the next `prep run` uses it"
     )
     return None
 
@@ -121,7 +121,7 @@ def show_chain(found: Chain, policy: str, as_json: bool) -> None:
         ("recorded", _decided(found.recorded)),
         ("policy", f"{policy}: {_decided(found.decision)}"),
     ])  # fmt: skip
-    table = Table("rule", "decision", "matched", "evidence, or what is missing")
+    table = Table("rule", "decision", "matched", "evidence, or why not")
     for outcome in found.outcomes:
         evidence = ", ".join(_numbered(outcome.evidence, found.evidence))
         cells = (outcome.rule, outcome.decision, "yes" if outcome.matched else "-")

@@ -77,7 +77,7 @@ def show_import(
 
 
 def _conflict(where: str, work_id: str, field: str, kept: str, other: str) -> str:
-    return f"{where}: {field} of work {work_id}: kept {kept!r}, not taken {other!r}"
+    return f"{where}: {field} of work {work_id}: kept {kept!r}, ignored {other!r}"
 
 
 def _print_some(kind: str, lines: Sequence[str], limit: int | None) -> None:
@@ -172,7 +172,11 @@ def show_edit(edited: Edited, as_json: bool) -> None:
         return print_json(asdict(edited))
     for name, (before, after) in edited.changes.items():
         print_line(f"{name}: {_value(before)} -> {_value(after)}")
-    said = f"version {edited.version}" if edited.changes else "nothing changed: it stood so"
+    said = (
+        f"version {edited.version}"
+        if edited.changes
+        else "nothing changed: the values were the same"
+    )
     print_line(f"work {edited.work_id}: {said}")
     return None
 
@@ -187,7 +191,7 @@ def show_sketch(made: Sketched, as_json: bool) -> None:
         return print_json({**asdict(made), "out": str(made.out)})
     for warning in made.warnings:
         print_line(f"warning: {warning}")
-    salted = "salted: hand the salt over apart" if made.salted else "not salted"
+    salted = "salted: send the salt separately" if made.salted else "not salted"
     print_line(
         f"work {made.work_id}: {counted(made.words, 'word')}, "
         f"{counted(made.hashes, 'hash')} of {made.k} words each (one in {made.s}), {salted}"

@@ -23,7 +23,7 @@ def show_decisions(manifest: Manifest, as_json: bool) -> None:
     _print("evidence", ["detector", "kind"], found)
     return print_line(
         f"outputs: {directory}/  ({layout.EVIDENCE}, {layout.DECISIONS}, {layout.DOCUMENTS}); "
-        "`prep explain` tells about one document"
+        "`prep explain` shows one document"
     )
 
 

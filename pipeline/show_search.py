@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from pipeline.core.errors import printable
+from pipeline.core.words import counted
 from pipeline.provenance.quarantined import IN_QUARANTINE
 from pipeline.provenance.search import FoundDocument, SearchAnswer, Snippet, looked_at
 from pipeline.show_trace import EXPOSURE
@@ -24,11 +25,15 @@ def show_search(answer: SearchAnswer, as_json: bool) -> None:
         _show_document(found, steps is not None)
     listed = len(answer.documents)
     if answer.total > listed:
-        print_line(f"and {answer.total - listed:,} more documents (--limit, or --json for all)")
+        print_line(
+            f"and {counted(answer.total - listed, 'more document')} (--limit, or --json for all)"
+        )
     if not answer.total:
-        print_line("no document holds these words, nor most of them in this order")
+        print_line("no document contains these words, or most of them in this order")
     if steps is not None and answer.total:
-        print_line(f"training run {steps.model_dir}: {steps.last_step:,} steps. {EXPOSURE}")
+        print_line(
+            f"training run {steps.model_dir}: {counted(steps.last_step, 'step')}. {EXPOSURE}"
+        )
     for line in looked_at(answer.searched):
         print_line(line)
     return None
@@ -45,7 +50,7 @@ def _show_document(found: FoundDocument, with_steps: bool) -> None:
         where = "in" if found.of_words else "document in"
         print_line(f"  {where} {_first(found.rows, _ROWS)}")
     if with_steps:
-        read = f"read at step {_first(found.steps, _STEPS)}" if found.steps else "read at no step"
+        read = f"read at step {_first(found.steps, _STEPS)}" if found.steps else "read by no step"
         print_line(f"  {read}")
     if found.text.in_quarantine:
         print_line(f"  {_places(found)}: {IN_QUARANTINE}")
@@ -54,7 +59,7 @@ def _show_document(found: FoundDocument, with_steps: bool) -> None:
         out.print(_line(place), soft_wrap=True)
     rest = found.text.exact + found.text.near - _PLACES
     if rest > 0:
-        print_line(f"  and {rest:,} more place{'s' if rest > 1 else ''}")
+        print_line(f"  and {counted(rest, 'more place')}")
 
 
 def _first(items: Sequence[object], most: int) -> str:
@@ -69,7 +74,7 @@ def _first(items: Sequence[object], most: int) -> str:
 
 def _places(found: FoundDocument) -> str:
     count = found.text.exact + found.text.near
-    return f"{count:,} place{'s' if count > 1 else ''}"
+    return counted(count, "place")
 
 
 def _line(place: Snippet) -> Text:
@@ -80,7 +85,7 @@ def _line(place: Snippet) -> Text:
     line.append(opened + printable(place.match, many) + closed, "bold yellow")
     line.append(printable(place.after, many + 400) + "…")
     if place.changed:
-        line.append(f"  ({place.changed:,} word{'s' if place.changed > 1 else ''} changed)", "dim")
+        line.append(f"  ({counted(place.changed, 'word')} changed)", "dim")
     return line
 
 

@@ -13,7 +13,7 @@ from pipeline.provenance.trace import Span
 from pipeline.provenance.training import Checkpoint, Period
 from pipeline.terminal import out, print_json, print_line, shown
 
-EXPOSURE = "Steps listed are exposure, not influence or memorisation."
+EXPOSURE = "Steps listed here mean exposure, not influence or memorisation."
 _SHOWN = 20
 _SHOWN_STEPS = 12
 
@@ -41,7 +41,7 @@ def show_spans(
     out.print(table)
     _say_rest(len(spans), len(listed))
     for name, rows in elsewhere:
-        print_line(f"{counted(rows, 'row')} of data set {name}: nothing is known of them here")
+        print_line(f"not traced here: {counted(rows, 'row')} of another data set, {name}")
 
 
 def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_json: bool) -> None:
@@ -51,7 +51,7 @@ def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_jso
     for note in notes:
         print_line(note)
     if not found.documents:
-        return print_line("no document found")
+        return print_line("no document was found")
     listed = found.documents[: _SHOWN if limit is None else limit]
     out.print(_documents_table(listed, found.exposure is not None))
     _say_rest(len(found.documents), len(listed))
@@ -202,14 +202,14 @@ def _checkpoint_json_of(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
 
 
 def _checkpoint(checkpoint: Checkpoint | None) -> str:
-    return "none there" if checkpoint is None else f"{checkpoint.path} (step {checkpoint.step:,})"
+    return "none" if checkpoint is None else f"{checkpoint.path} (step {checkpoint.step:,})"
 
 
 def _say_elsewhere(periods: Sequence[Period]) -> None:
     for p in periods:
         print_line(
-            f"steps {p.first:,} to {p.stop - 1:,} read another data set, {p.dataset_hash}: nothing "
-            "is known of them here"
+            f"not traced here: steps {p.first:,} to {p.stop - 1:,}, which read another data set, "
+            f"{p.dataset_hash}"
         )
 
 
