@@ -186,7 +186,7 @@ def _show_work(work: "Work") -> None:
     else:
         last = f" (last: {work.holder})" if work.holder else ""
         _out.print(
-            f"not finished, and no process is working on it{last}; the command that started it "
+            f"not finished, and no process is working on it{last}; the command that began it "
             "resumes it",
             markup=False,
         )

@@ -13,7 +13,7 @@ from pipeline.provenance.trace import Span
 from pipeline.provenance.training import Checkpoint, Period
 from pipeline.terminal import out, print_json, print_line, shown
 
-EXPOSURE = "Steps listed here mean exposure, not influence or memorisation."
+EXPOSURE = "Steps listed are exposure, not influence or memorisation."
 _SHOWN = 20
 _SHOWN_STEPS = 12
 

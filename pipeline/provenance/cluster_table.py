@@ -47,7 +47,7 @@ def with_sources(clusters: pa.Table, documents: pa.Table) -> pa.Table:
     kept = pc.if_else(here, pc.index_in(clusters["kept"], value_set=keys), None)
     if member.null_count or kept.null_count > len(clusters) - (pc.sum(here).as_py() or 0):
         raise IntegrityError(
-            "clusters.parquet names documents that are not in the run; `prep run` makes it again"
+            "clusters.parquet names documents that are not in this run; `prep run` writes it again"
         )
     source = documents["source"].combine_chunks()
     return (

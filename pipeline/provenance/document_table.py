@@ -145,4 +145,6 @@ class DocumentTable:
         if len(found) > 1:
             keys = self.take(found, ["doc_key"])["doc_key"].to_pylist()
             names = listed([key.hex() for key in keys])
-            raise InputError(f"{wanted}: {len(found):,} documents begin so: {names}; give more")
+            raise InputError(
+                f"{wanted}: {len(found):,} documents begin with it: {names}; give more digits"
+            )

@@ -49,7 +49,7 @@ def dropped(directory: Path, reason: str, source: str, top: int) -> Dropped:
     """
     records = RunRecords(directory)
     if not records.finished:
-        raise InputError(f"{directory}: not finished; {layout.DOCUMENTS} tells the reasons then")
+        raise InputError(f"{directory}: not finished; its {layout.DOCUMENTS} will hold the reasons")
     with readable(directory / layout.DOCUMENTS) as path:
         columns = [*PLACE, "state", "reason", "text_bytes"]
         table = pq.read_table(path, columns=columns, filters=pc.field("state") != "kept")

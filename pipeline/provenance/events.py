@@ -37,7 +37,7 @@ FIRST = "0" * 64
 
 Kind = Literal["screening", "review", "quarantine", "purge", "takedown"]
 
-_MEND = "keep both files as they are, aside; a new log begins where there is none"
+_MEND = "move both files away and keep them; without them, a new log begins"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def append_event(directory: Path, kind: Kind, by: str, what: dict[str, Any]) -> 
     when the log does not hold together; ConfigError when `by` is empty.
     """
     if not by.strip():
-        raise ConfigError("an event needs the name of whoever is behind it")
+        raise ConfigError("an event needs the name of whoever is responsible for it")
     with _locked(directory):
         chain = verify_events(directory)
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -149,9 +149,11 @@ def _event(path: Path, number: int, line: bytes) -> Event:
         value = json.loads(line)
         event = Event(**value)
     except (ValueError, TypeError, RecursionError) as error:
-        raise _broken(path, number, f"event {number} was changed: the line is no event") from error
+        raise _broken(
+            path, number, f"event {number} was changed: the line is not an event"
+        ) from error
     if not isinstance(event.n, int) or isinstance(event.n, bool):
-        raise _broken(path, number, f"event {number} was changed: its number is none")
+        raise _broken(path, number, f"event {number} was changed: it has no valid number")
     return event
 
 
@@ -177,7 +179,7 @@ def _misplaced(path: Path, numbers: Sequence[int], place: int) -> IntegrityError
         first = numbers.index(found) + 1
         problem = f"there are two events {found} (the other on line {first}): one was inserted"
     elif wanted in numbers[place:]:
-        problem = f"event {found} stands where event {wanted} was recorded: moved or inserted"
+        problem = f"event {found} is where event {wanted} was recorded: it was moved or inserted"
     else:
         problem = f"event {wanted} was removed"
     return _broken(path, place + 1, problem)
@@ -189,8 +191,8 @@ def _check_own_head(path: Path, hashes: Sequence[str], head: Head | None) -> Non
     if events - (head.n if head else 0) > 1:
         known = f"ends with event {head.n}" if head else "is missing"
         raise IntegrityError(
-            f"{path}: {events} events, but {HEAD} {known}: events may have been put in or removed "
-            f"at the end; restore it from a copy, or {_MEND}"
+            f"{path}: {events} events, but {HEAD} {known}: events may have been inserted or "
+            f"removed at the end; restore it from a copy, or {_MEND}"
         )
     if head is not None:
         _check_end(path, hashes, head, HEAD)
@@ -207,7 +209,7 @@ def _check_end(path: Path, hashes: Sequence[str], head: Head, name: str) -> None
         raise _broken(
             path, head.n,
             f"event {head.n} is not the one that {name} names: it was changed, or the log was "
-            "written anew from an earlier event on",
+            "rewritten from an earlier event on",
         )  # fmt: skip
 
 

@@ -89,8 +89,8 @@ def find_of_title(directory: Path, title: str, registry: Path | None = None) -> 
     works = _works(directory, registry)
     if works is None:
         raise InputError(
-            f"{directory}: screened without a registry, so titles mean nothing to it; name a "
-            "registry with --registry"
+            f"{directory}: screened without a registry, so titles cannot be looked up; give one "
+            "with --registry"
         )
     return _of_registered(directory, find_works(works, title))
 
@@ -102,7 +102,9 @@ def find_of_number(
     other evidence of the works that have it. Raises ConfigError for what is no such number."""
     normal = _NUMBERS[kind](number)
     if normal is None:
-        raise ConfigError(f"{printable(number)}: no {kind}: its form or its check digit is wrong")
+        raise ConfigError(
+            f"{printable(number)}: not a valid {kind}: its form or its check digit is wrong"
+        )
     printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
     found = _evidence(directory, printed, f"prints {normal}")
     mine = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
@@ -110,7 +112,9 @@ def find_of_number(
     return rows_with_siblings(directory, found, _said(mine))
 
 
-_NO_REGISTRY = ("the run was screened without a registry: looked for the id in its evidence only",)
+_NO_REGISTRY = (
+    "the run was screened without a registry: the id was looked for in its evidence only",
+)
 
 
 def _said(works: Sequence[Work]) -> tuple[str, ...]:

@@ -149,14 +149,14 @@ def _check(filters: Filters, sources: Mapping[str, int]) -> None:
         close = get_close_matches(filters.source, sources, n=1) or list(sources)[:_NAMED]
         raise InputError(
             f"--source {printable(filters.source)}: no document of it reached dedup; "
-            f"known are {', '.join(printable(source) for source in close)}"
+            f"expected a source such as {', '.join(printable(source) for source in close)}"
         )
 
 
 def _path(directory: Path) -> Path:
     path = directory / layout.CLUSTERS
     if not path.exists():
-        raise InputError(f"{path}: not there yet; `prep run` writes it after dedup")
+        raise InputError(f"{path}: does not exist yet; `prep run` writes it after dedup")
     return path
 
 
@@ -189,7 +189,7 @@ def _cluster_of(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
     named = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
     found = named.group_by(["index", "kept"], use_threads=False).aggregate([]).to_pylist()
     if not found:
-        raise InputError(f"{prefix}: is in no cluster; `prep explain` says what became of it")
+        raise InputError(f"{prefix}: is in no cluster; `prep explain` shows what became of it")
     if len(found) > 1:
         keys = ", ".join(sorted(row["kept"].hex() for row in found)[:5])
         raise InputError(f"{prefix}: {len(found)} clusters match: {keys}; give more digits")

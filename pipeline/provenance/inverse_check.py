@@ -31,7 +31,7 @@ def check_inverse(dataset: SampleDataset) -> int | None:
         entries = entries[entries[:, 1] != stream_tokens(dataset) - 1]
     order = np.lexsort(recorded.T[::-1])
     if not np.array_equal(recorded[order], entries) or (np.diff(recorded[:, 0]) < 0).any():
-        raise IntegrityError(f"{path}: differs from the lineage beside the shards")
+        raise IntegrityError(f"{path}: differs from the lineage next to the shards")
     return sum(map(len, parts))
 
 

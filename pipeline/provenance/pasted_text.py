@@ -42,7 +42,7 @@ def find_text(
     Raises InputError for an empty text and for a run without documents/.
     """
     if not text.strip():
-        raise InputError("--text: expected a text, found nothing but white space")
+        raise InputError("--text: expected a text, got only white space")
     progress = progress or Progress(quiet=True)
     home = readable_home(directory)
     shards = sorted((home / "documents").glob("*.arrow"))
@@ -59,8 +59,8 @@ def find_text(
             found.setdefault(key, f"{why}{detail}")
     if with_passages:
         notes.append(
-            f"not looked for: parts of the text of fewer than {LEAST_PART} words in a row "
-            f"({LEAST_LETTERS} letters of scripts without spaces)"
+            f"not looked for: passages of fewer than {LEAST_PART} words "
+            f"({LEAST_LETTERS} letters in scripts without spaces)"
         )
     return rows_with_siblings(directory, found, tuple(notes))
 
@@ -87,10 +87,10 @@ def _near(
     manifests = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in stages}
     recipe = recipe_of({name: found for name, found in manifests.items() if found})
     if recipe is None or not recipe.preset.bands:
-        notes.append("near-duplicates were not looked for: the run compared no near-duplicates")
+        notes.append("near-duplicates were not looked for: the run did not look for any")
         return
     if not (directory / "runs").is_dir():
-        notes.append("near-duplicates were not looked for: runs/ was removed by `prep clean-up`")
+        notes.append("near-duplicates were not looked for: `prep clean-up` removed runs/")
         return
     from dedup.similarity import jaccard
 

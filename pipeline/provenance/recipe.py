@@ -27,12 +27,12 @@ class Recipe:
         if self.key:
             parts.append(f"or the same meta.{self.key}")
         if self.preset.bands and self.verify == "none":
-            parts.append("candidates are not verified")
+            parts.append("candidate pairs are not verified")
         elif self.preset.bands and self.threshold is not None:
             kind = _VERIFIED.get(self.verify, self.verify)
             parts.append(f"a duplicate from {kind} J = {self.threshold:g}")
         if self.cut_short:
-            parts.append(f"comparisons of templated pages cut short {self.cut_short:,} times")
+            parts.append(f"comparisons of templated pages stopped early {self.cut_short:,} times")
         return "; ".join(parts)
 
 

@@ -79,7 +79,7 @@ class RunRecords:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such run directory")
         if not (directory / layout.INPUTS).exists():
-            raise InputError(f"{directory}: no {layout.INPUTS}; not a run directory")
+            raise InputError(f"{directory}: no {layout.INPUTS}; expected a run directory")
         self.directory = directory
         self.finished = (directory / layout.MANIFEST).exists()
         with readable(directory / layout.INPUTS) as path:
@@ -107,8 +107,8 @@ class RunRecords:
         if len(found) > 1:
             names = [f"{r.place.key} ({printable(r.place.file)}:{r.place.line})" for r in found]
             raise InputError(
-                f"{printable(wanted)}: {len(found):,} documents match: {listed(names)}; name "
-                "one of them"
+                f"{printable(wanted)}: {len(found):,} documents match: {listed(names)}; give "
+                "one of these"
             )
         return found[0]
 
@@ -205,7 +205,7 @@ def readable(path: Path) -> Iterator[Path]:
         yield path
     except (OSError, pa.ArrowException) as error:
         raise IntegrityError(
-            f"{path}: missing or damaged ({type(error).__name__}); `prep verify` names all that is"
+            f"{path}: missing or damaged ({type(error).__name__}); `prep verify` names all damage"
         ) from error
 
 

@@ -80,7 +80,9 @@ def file_named(files: Sequence[str], ending: str, where: str) -> int:
         )
     if len(found) > 1:
         names = listed([printable(files[n]) for n in found])
-        raise InputError(f"{printable(ending)}: {len(found)} files end so: {names}; give more")
+        raise InputError(
+            f"{printable(ending)}: {len(found)} files end with it: {names}; give more of the path"
+        )
     return found[0]
 
 

@@ -36,12 +36,12 @@ class Review(FrozenModel):
     """One line of reviews.jsonl."""
 
     doc_key: str = Field(pattern=_KEY, description="the document")
-    text_key: str = Field(pattern=_KEY, description="hash of the text that was looked at")
+    text_key: str = Field(pattern=_KEY, description="hash of the text that was reviewed")
     decision: Decision
     by: str = Field(min_length=1, max_length=200, description="who decided")
     note: str = Field(min_length=1, max_length=2000, description="why")
     spans: tuple[tuple[int, int], ...] = Field(
-        (), description="[first byte, byte behind the last] of what to redact"
+        (), description="[first byte, byte after the last] of what to redact"
     )
     event: int = Field(ge=1, description="number of the event that records it")
 
@@ -86,7 +86,9 @@ def record_review(
 def _text(texts: dict[bytes, str], record: "Record") -> bytes:
     if not texts:
         state = record.state or "not decided"
-        raise InputError(f"{record.place.key}: {state}; the run has no text of it to review")
+        raise InputError(
+            f"{record.place.key}: {state}; the run has no text of it, so it cannot be reviewed"
+        )
     return next(iter(texts.values())).encode()
 
 

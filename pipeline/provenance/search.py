@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
+from pipeline.core.words import counted
 from pipeline.progress import Progress
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.exposure import Exposure, Forward, TracedDocument, trace_documents
@@ -176,7 +177,7 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
     """The documents whose texts hold `text`, and what was looked at. Raises InputError as
     `search`."""
     if not text.strip():
-        raise InputError("expected words to look for, found nothing but white space")
+        raise InputError("expected words to look for, got only white space")
     home = readable_home(directory)
     compile_first(progress.note)
     queries = _queries(home, text)
@@ -208,21 +209,20 @@ def looked_at(searched: Searched) -> list[str]:
     what = f"{_words(searched.words)} in a row" if searched.words else "these characters"
     held = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
     lines = [
-        f"looked for {what}{near}, in the texts of {searched.documents:,} documents{held} "
+        f"looked for {what}{near}, in the texts of {counted(searched.documents, 'document')}{held} "
         f"({searched.text_bytes / 1e6:,.1f} MB)"
     ]
     if searched.without_text:
-        lines.append(f"not looked at: {searched.without_text:,} documents whose text was taken out")
+        without = counted(searched.without_text, "document")
+        lines.append(f"not searched: {without} whose text was taken down")
     if searched.never_documents:
-        lines.append(
-            f"not looked at: {searched.never_documents:,} records that were dropped while they "
-            "were read, whose text is not kept"
-        )
+        never = counted(searched.never_documents, "record")
+        lines.append(f"not searched: {never} dropped while reading, whose text is not kept")
     return lines
 
 
 def _words(count: int) -> str:
-    return f"{count:,} word{'' if count == 1 else 's'}"
+    return counted(count, "word")
 
 
 def readable_home(directory: Path) -> Path:

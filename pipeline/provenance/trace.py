@@ -83,7 +83,7 @@ def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
     path, dataset, index = _shard(directory, file)
     shard = dataset.shards[index]
     if dataset.layout is CORPUS:
-        raise ConfigError(f"{path}: a corpus has no rows; name tokens of the file with --tokens")
+        raise ConfigError(f"{path}: a corpus has no rows; give tokens of the file with --tokens")
     if not 0 <= row < shard.rows:
         raise InputError(f"{path}: row {row} is outside 0..{shard.rows - 1}")
     rows = dataset.starts[index : index + 1] + row
@@ -98,7 +98,7 @@ def trace_tokens(
     path, dataset, index = _shard(directory, file)
     shard = dataset.shards[index]
     if (row is None) != (dataset.layout is CORPUS):
-        wanted = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; name one with"
+        wanted = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; give one with"
         raise ConfigError(f"{path}: {dataset.layout.name} {wanted} --row")
     tokens = shard.rows if row is None else dataset.max_sequence_length
     if not 0 <= first < stop <= tokens:
@@ -160,7 +160,7 @@ def _shard_ending(directory: Path, file: Path) -> Path:
         raise InputError(f"{file}: no such shard in {directory}")
     if len(found) > 1:
         names = listed([path.relative_to(directory).as_posix() for path in found])
-        raise InputError(f"{file}: {len(found)} shards end so: {names}; give more")
+        raise InputError(f"{file}: {len(found)} shards end with it: {names}; give more of the path")
     return found[0]
 
 

@@ -197,7 +197,7 @@ class Training:
             if (samples >= done).any():
                 first = samples[samples >= done].min(keepdims=True)
                 return int(steps_of_samples(first, self.schedule)[0])
-        raise AssertionError("within so many epochs every row is read")
+        raise AssertionError("within that many epochs every row is read")
 
     def first_exposed(self, step: int) -> Checkpoint | None:
         """The first checkpoint there is that has learned from `step`."""

@@ -13,6 +13,6 @@ _PACKAGES = (Path(literals.__file__).parent, Path(titles.__file__).parent)
 def compile_first(say: Callable[[str], None]) -> None:
     """Run each kernel once, and say so, where nothing is compiled yet for this machine."""
     if any(compiled.first_use(package) for package in _PACKAGES):
-        say("compiling the kernels of screening for this machine, once")
+        say("compiling the kernels for screening on this machine, once")
         literals.warm_up()
         titles.warm_up()

@@ -66,7 +66,7 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
     """Write all of them as records (jsonl) to a new file, for a person to look at; returns how
     many. Raises ConfigError when the file is there."""
     if out.exists():
-        raise ConfigError(f"--out {out}: exists; give a new file")
+        raise ConfigError(f"--out {out}: exists already; expected a new file")
     rows = list(_rows(directory))
     _note(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
     lines = ({**plain(about), "text": text.as_py()} for about, text in rows)
@@ -79,7 +79,7 @@ def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> Qua
     Raises InputError when its text was purged."""
     about, _ = _one(directory, wanted)
     if about.purged:
-        raise InputError(f"{about.key}: its text was purged; there is nothing to release")
+        raise InputError(f"{about.key}: its text was purged, so it cannot be released")
     if not by.strip() or not note.strip():
         raise ConfigError("--by and --note: expected the name of a person, and a reason")
     what: dict[str, Any] = {
@@ -94,7 +94,7 @@ def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> Qua
 
 def _note(directory: Path, by: str, what: dict[str, Any]) -> None:
     if not by.strip():
-        raise ConfigError("--by: expected the name of whoever looks; it is recorded")
+        raise ConfigError("--by: expected the name of whoever looks, which is recorded")
     append_event(directory, "quarantine", by, what)
 
 

@@ -49,12 +49,12 @@ def days_of(directory: Path, keys: Sequence[str], older_than: int | None) -> int
     documents are named. Raises ConfigError when neither is known, or both are asked for."""
     if keys:
         if older_than is not None:
-            raise ConfigError("give --older-than DAYS or --document KEY, not both")
+            raise ConfigError("expected --older-than DAYS or --document KEY, not both")
         return None
     days = read_retention(directory) if older_than is None else older_than
     if days is None:
         raise ConfigError(
-            "give --older-than DAYS or --document KEY: the run has no screen.quarantine_days"
+            "expected --older-than DAYS or --document KEY, as the run has no screen.quarantine_days"
         )
     return days
 

@@ -141,7 +141,7 @@ def _without_texts(directory: Path, shard: Shard) -> bytes:
     data = scrub_documents(directory / shard.path, keys_of(held))
     if data is None:
         raise IntegrityError(
-            f"{directory / beside(shard.path)}: missing, or not of the documents beside it; run "
+            f"{directory / beside(shard.path)}: missing, or not of the documents next to it; run "
             "the command that made it again"
         )
     return data
@@ -171,4 +171,4 @@ def _check_texts(path: Path, documents: pa.Table, held: pa.Table) -> None:
     found = [ids.text_keys(chunk) for chunk in there["text"].chunks]
     same = pa.chunked_array(found, there.schema.field("text_key").type).equals(there["text_key"])
     if not len(held) or not same or not pc.all(known).as_py():
-        raise IntegrityError(f"{path}: missing, damaged, or not of the documents beside it")
+        raise IntegrityError(f"{path}: missing, damaged, or not of the documents next to it")

@@ -21,9 +21,9 @@ _SHOWN_SHARES = 40
 
 KINDS = {
     "exact": "exact: the same normalised text",
-    "near": "near: much of the text in common",
+    "near": "near: much of the text is the same",
     "key": "key: the same key",
-    "chain": "chain: joined by others, not verified",
+    "chain": "chain: linked through other documents, not verified",
 }
 
 

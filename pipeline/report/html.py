@@ -56,7 +56,7 @@ def _shown(ledger: Ledger) -> list[SourceRow]:
         return rows
     rest = rows[_SHOWN_SOURCES - 1 :]
     summed = Ledger(tuple(rest)).total()
-    summed = SourceRow(**{**vars(summed), "source": f"{len(rest):,} smaller sources"})
+    summed = SourceRow(**{**vars(summed), "source": counted(len(rest), "smaller source")})
     return [*rows[: _SHOWN_SOURCES - 1], summed]
 
 

@@ -52,4 +52,4 @@ def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stag
         manifests["keep"].find(layout.CLUSTERS), manifests["sources"].find(layout.SOURCES),
         manifests["clean"].below("documents"),
     )  # fmt: skip
-    return Stage("cluster_report", 3, _cluster_report, (Task("page of clusters", job),))
+    return Stage("cluster_report", 4, _cluster_report, (Task("page of clusters", job),))

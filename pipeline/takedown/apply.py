@@ -67,8 +67,8 @@ def check_same(takedown: Takedown, digest: str, mode: str) -> None:
     """Raises InputError when a takedown of the same id was another one."""
     if takedown.value["claim_digest"] != digest:
         raise InputError(
-            f"takedown {takedown.id}: the run knows another claim of this id; give this one "
-            "another id"
+            f"takedown {takedown.id}: the run already has another claim with this id; give this "
+            "one another id"
         )
     if takedown.mode != mode:
         raise ConfigError(f"--mode {mode}: the takedown {takedown.id} was begun as {takedown.mode}")
@@ -78,7 +78,7 @@ def begin(plan: Plan, signed: SignOff) -> dict[str, Any]:
     """Write down what is to be done; from here on the texts are withheld. The caller holds the
     run's lock. Raises InputError, and writes nothing, when a document is on hold."""
     if not signed.by.strip():
-        raise ConfigError("--by: expected the name of whoever carries the takedown out")
+        raise ConfigError("--by: expected the name of whoever carries out the takedown")
     directory, name = plan.run.directory, plan.loaded.claim.id
     refuse_held(directory, plan.taken["doc_key"].combine_chunks(), f"takedown {name}")
     manifest = plan.run.manifest
@@ -179,7 +179,9 @@ def _commit(directory: Path, value: Mapping[str, Any], removed: frozenset[str]) 
     for stage in value["run"]["stages"]:
         manifest = read_manifest(manifest_path(directory, stage))
         if manifest is None:
-            raise IntegrityError(f"{manifest_path(directory, stage)}: missing; restore it")
+            raise IntegrityError(
+                f"{manifest_path(directory, stage)}: missing; restore it from a copy"
+            )
         stages[stage] = manifest
     commit(directory, (value["run"]["config"], value["run"]["story"]), stages, removed)
 

@@ -70,7 +70,7 @@ def _check_record(directory: Path, takedown: Takedown) -> None:
     if found != expected:
         raise IntegrityError(
             f"{directory / layout.TAKEDOWNS}/{takedown.id}.parquet: its documents are not those "
-            f"of its record (content {found}, expected {expected})"
+            f"in its record (content {found}, expected {expected})"
         )
 
 

@@ -19,11 +19,13 @@ MOST_TEXT_BYTES = 64 << 20
 class What(FrozenModel):
     """What the claim is about; every list adds documents."""
 
-    works: tuple[str, ...] = Field((), description="work ids of the registry")
+    works: tuple[str, ...] = Field((), description="ids of works in the registry")
     documents: tuple[str, ...] = Field((), description="document keys, FILE:LINE, or FILE")
-    sources: tuple[str, ...] = Field((), description="source labels: all their documents")
+    sources: tuple[str, ...] = Field((), description="source labels; all their documents are meant")
     urls: tuple[str, ...] = Field((), description="beginnings of addresses in a record's meta")
-    texts: tuple[str, ...] = Field((), description="files with the text of a work, below the claim")
+    texts: tuple[str, ...] = Field(
+        (), description="files with the text of a work, in the directory of the claim or below"
+    )
 
     @field_validator("urls")
     @classmethod
@@ -53,9 +55,9 @@ class Claim(FrozenModel):
     id: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,60}$", description="a short id, such as 2026-0007"
     )
-    claimant: str = Field(min_length=1, description="who asks")
-    received: date = Field(description="the day it came in, such as 2026-03-01")
-    basis: str = Field(min_length=1, description="what the claim rests on, in a sentence")
+    claimant: str = Field(min_length=1, description="who makes the claim")
+    received: date = Field(description="the day it was received, such as 2026-03-01")
+    basis: str = Field(min_length=1, description="what the claim is based on, in a sentence")
     what: What = Field(description="what to take down")
     note: str = Field("", description="anything else")
 
@@ -88,7 +90,7 @@ def _place(directory: Path, name: str) -> Path:
     path = (directory / name).resolve()
     if not path.is_relative_to(directory.resolve()):
         raise InputError(
-            f"what.texts: {printable(name)}: not below {directory}; put the text there, or name "
+            f"what.texts: {printable(name)}: not below {directory}; put the text there, or give "
             "the directory of the texts with --texts-from"
         )
     return path
@@ -97,12 +99,12 @@ def _place(directory: Path, name: str) -> Path:
 def _text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path}: expected a file with a text; named by what.texts")
+            raise InputError(f"{path}: expected a file with a text; what.texts names it")
         size = path.stat().st_size
         if size > MOST_TEXT_BYTES:
             raise InputError(f"{path}: {size:,} bytes; expected a text of at most 64 MiB")
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: cannot read ({error.strerror}); named by what.texts") from error
+        raise InputError(f"{path}: cannot read ({error.strerror}); what.texts names it") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from error

@@ -73,7 +73,7 @@ def take_down(wanted: Wanted) -> Takedown:
 
 def _forget(plan: Plan, wanted: Wanted) -> None:
     if wanted.out is None:
-        raise ConfigError("--mode forget-set: give --out, a new or empty directory")
+        raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
     written = write_forget_set(plan, wanted.out)
     if wanted.as_json:
         return print_json(written)

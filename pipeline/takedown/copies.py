@@ -17,7 +17,7 @@ TEXT_INTERMEDIATES = (
 """Directories of intermediates that hold text, tokens or quotations; a takedown deletes them whole,
 as `prep clean-up` does."""
 
-EMPTIED, MASKED, DELETED, WRITTEN_ANEW = "emptied", "masked", "deleted", "written anew"
+EMPTIED, MASKED, DELETED, WRITTEN_ANEW = "emptied", "masked", "deleted", "written again"
 _LISTED_LINES = 1000
 
 
@@ -117,16 +117,16 @@ def outside_copies(
         found.append(
             Outside(
                 "texts", "", (),
-                "this run was packed from the tokens of another, which has the texts; apply the "
-                "claim there too",
+                "this run was packed from the tokens of another run, which has the texts; apply "
+                "the claim there too",
             )
         )  # fmt: skip
     for model_dir in model_dirs:
         found.append(
             Outside(
                 "weights", model_dir.as_posix(), (),
-                "checkpoints that learned from these documents are not changed; whether to train "
-                "again from an earlier one is a decision of whoever answers for the model",
+                "checkpoints that were trained on these documents are not changed; whether to "
+                "train again from an earlier one is for whoever is responsible for the model to decide",
             )
         )  # fmt: skip
     for export in exports:
@@ -139,8 +139,8 @@ def outside_copies(
     found.append(
         Outside(
             "backups", "", (),
-            "not known here, nor are snapshots, exports that were not named, runs packed anew from "
-            "this one and other runs of the same raw shards; look for them",
+            "not known here, and neither are snapshots, exports that were not named, runs repacked "
+            "from this one, and other runs of the same raw shards; look for them",
         )
     )  # fmt: skip
     return tuple(found)
@@ -152,8 +152,8 @@ def _raw_shards(taken: pa.Table) -> list[Outside]:
     return [
         Outside(
             "raw shard", row["file"], tuple(sorted(row["line_list"])[:_LISTED_LINES]),
-            "delete these lines (of parquet, these rows) from the raw shard, or the shard; until "
-            "then every run of this directory leaves their text out",
+            "delete these lines (in parquet, these rows) from the raw shard, or delete the shard; "
+            "until then every run in this directory leaves their text out",
         )
         for row in rows
     ]  # fmt: skip

@@ -54,13 +54,13 @@ def _lines(record: Mapping[str, Any]) -> Lines:
 def _data_sets(record: Mapping[str, Any]) -> Lines:
     yield "head", "Data sets"
     if not record["splits"]:
-        yield "item", "none of the documents stands in a data set of this run"
+        yield "item", "none of the documents is in a data set of this run"
     for split in record["splits"]:
         unit = "token" if split["format"] == "corpus" else "label"
         of_all = counted(split["of_labels"], unit)
         counts = f"{split['labels']:,} of {of_all} ({split['share']:.6%})"
         shards = f"{split['shards']:,} of {counted(split['of_shards'], 'shard')}"
-        told = f"{split['over_deletion']:.3f} per token of the documents"
+        told = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
         yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {told}"
         new = record["data_sets"].get(split["split"])
         if new:
@@ -72,12 +72,13 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
 def _exposure(run: Mapping[str, Any]) -> str:
     if not run["steps"]:
         steps = counted(run["last_step"], "step")
-        return f"{run['model_dir']}: none of {steps} read a label of them"
+        return f"{run['model_dir']}: none of {steps} read a label of these documents"
     first = run["first_exposed"] or "none that is kept"
     before = run["last_unexposed"] or "none that is kept"
     steps = f"{run['steps']:,} of {counted(run['last_step'], 'step')}"
     return (
-        f"{run['model_dir']}: {steps} read labels of them, the first is step {run['listed'][0]}; "
+        f"{run['model_dir']}: {steps} read labels of these documents, first step "
+        f"{run['listed'][0]}; "
         f"first checkpoint after it: {first}; last before it: {before}"
     )
 

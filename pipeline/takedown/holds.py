@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.provenance.events import append_event, append_line
 from pipeline.provenance.records import readable
 from pipeline.provenance.references import is_key
@@ -70,7 +71,7 @@ def read_holds(directory: Path) -> tuple[Hold, ...]:
             action, hold = value["action"], Hold(value["what"], value["by"], value["reason"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{path}:{number}: no hold as `prep quarantine hold` writes it"
+                f"{path}:{number}: not a hold as `prep quarantine hold` writes it"
             ) from error
         standing.pop(hold.what, None)
         if action == "hold":
@@ -124,6 +125,6 @@ def refuse_held(directory: Path, keys: pa.Array, what: str) -> None:
     if held:
         key, why = min(held.items())
         raise InputError(
-            f"{what}: {len(held):,} of the documents must be kept for now, such as {key.hex()} "
+            f"{what}: {counted(len(held), 'document')} must be kept for now, such as {key.hex()} "
             f"({why}); ask counsel, then `prep quarantine unhold`"
         )

@@ -84,7 +84,7 @@ def check_is_masked_nowhere(directory: Path, what: str) -> None:
     """Raises InputError when the tokens of a run lack documents that its tables still count."""
     if standing(directory).masked:
         raise InputError(
-            f"{directory}: documents were taken down of it by masking, so {what} cannot be made of "
-            "its tokens; run its config again with another setting (`prep run` then writes the "
+            f"{directory}: documents in it were taken down by masking, so {what} cannot be made "
+            "from its tokens; run its config again with another setting (`prep run` then writes the "
             "data set without them), or take them down with --mode rewrite"
         )

@@ -1,4 +1,4 @@
-"""HTML pages of a run that show text of documents: written anew without it."""
+"""HTML pages of a run that show text of documents: written again without it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from pipeline.stages.report import report_stage
 
 _NOTICE = b"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Withheld</title>
-<p>This page showed text of documents that were taken down. `prep run` writes it anew when the data
-set is written anew.</p></html>
+<p>This page showed text of documents that were taken down. `prep run` writes it again when it
+writes the data set again.</p></html>
 """
 
 

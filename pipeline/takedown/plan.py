@@ -132,7 +132,7 @@ def make_plan(
         told = "".join(f"\n  {t.key}: {t.why}" for t in resolved.told[:10])
         raise InputError(
             f"{run.directory}: nothing here matches the claim {loaded.claim.id}"
-            + (f"; worth a look, and to be named under what.documents:{told}" if told else "")
+            + (f"; similar, to be looked at and added to what.documents:{told}" if told else "")
         )
     splits = tuple(_splits(run, taken))
     return Plan(

@@ -248,11 +248,11 @@ def _close(run: RunTables, found: _Found) -> None:
             _add_sibling(run, found, sibling)
     for sibling in siblings.elsewhere:
         found.told[sibling.key] = (
-            f"stands for {sibling.via.hex()} in the earlier index {printable(sibling.index)}; take "
-            "it down there too"
+            f"was kept instead of {sibling.via.hex()}, in the earlier index "
+            f"{printable(sibling.index)}; take it down there too"
         )
     for sibling in siblings.unverified:
-        why = f"tied to {sibling.via.hex()} by {sibling.kind}, which compares no text"
+        why = f"in one cluster with {sibling.via.hex()} by {sibling.kind}, which compares no text"
         found.told.setdefault(sibling.key, why)
 
 

@@ -94,8 +94,8 @@ def open_run(directory: Path) -> RunTables:
     story = manifest.get("story", "prepare")
     if story not in _TEXT_STORIES:
         raise InputError(
-            f"{directory}: made by `prep {story}`; give the run that the documents come from, and "
-            "name this directory with --export"
+            f"{directory}: made by `prep {story}`; expected the run that the documents are "
+            "from, with this directory as --export"
         )
     return RunTables(directory, manifest)
 

@@ -26,7 +26,7 @@ def show_plan(plan: Plan) -> None:
             f"over-deletion {split.over_deletion:.3f}"
         )
     for run in plan.exposed:
-        first = f", the first is step {run.listed[0]}" if run.listed else ""
+        first = f", first step {run.listed[0]}" if run.listed else ""
         steps = f"{run.steps:,} of {counted(run.last_step, 'step')}"
         print_line(
             f"{run.model_dir}: {steps} read labels of them{first}; first checkpoint after it "
@@ -49,7 +49,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def _show_documents(plan: Plan) -> None:
-    table = Table("document", "why", "via", "source", "file:line", "end", "tokens")
+    table = Table("document", "why", "via", "source", "file:line", "state", "tokens")
     for row in plan.taken.slice(0, _MOST).to_pylist():
         via = row["via"].hex() if row["via"] else ""
         like = "" if row["similarity"] is None else f" {row['similarity']:.3f}"
@@ -77,8 +77,8 @@ def show_record(value: dict[str, Any]) -> None:
     print_line(f"record: takedowns/{name}.json; form: takedowns/takedown-{name}.md and .html")
     if value["mode"] == "rewrite":
         print_line(
-            "the data set still holds them: run `prep run` with the config of this run and --out "
-            "its directory, which writes it anew without them"
+            "the data set still holds them: run `prep run` with the config of this run and its "
+            "directory as --out, which writes the data set again without them"
         )
 
 

@@ -88,8 +88,8 @@ class Scrubbing:
         data = scrub(path, self.keys) or b""
         if storage.hash_bytes(data) != shard.hash:
             raise IntegrityError(
-                f"{path}: damaged: neither what it was nor what is left of it after {self.name}; "
-                "put it back from a copy, or delete it and run the takedown again"
+                f"{path}: damaged: its content is neither the one before {self.name} nor the one "
+                "after; put it back from a copy, or delete it and run the takedown again"
             )
         storage.publish(path, data)
 

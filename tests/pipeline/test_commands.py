@@ -184,11 +184,11 @@ def test_status_says_who_works_and_how_far(
         run.wait()
     assert f"tokenize: 2 of {tasks} tasks done, " in live and " documents; last progress" in live
     who = f"pid {run.pid} on {socket.gethostname()} since {datetime.date.today().year}"
-    assert f"not finished; {who}" in live and "works on it" in live
+    assert f"not finished; {who}" in live and "is working on it" in live
     work = json.loads(prep("status", out, "--json").out)["work"]
     assert (work["is_held"], work["stage"], work["done"]) == (False, "tokenize", 2)
     assert work["documents"] > 0 and 0 <= work["idle_seconds"] < 120
-    assert f"nobody works on it (the last was {who}" in prep("status", out).out
+    assert f"no process is working on it (last: {who}" in prep("status", out).out
     assert prep("run", small_run.corpus.config, "--out", out, "--workers", 0).code == 0
     assert prep("status", out).out.endswith("finished\n")
 

@@ -106,7 +106,7 @@ def test_a_kept_document_lists_those_it_stands_for(small_run: Any, prep: Prep) -
     assert found.stands_for_total == len(members)
     assert len(explain(small_run.directory, kept.hex(), 1).stands_for) == 1
     ended = prep("explain", small_run.directory, kept.hex(), "--lines", 1)
-    assert f"stands for {len(members)}" in ended.out
+    assert f"kept instead of {len(members)}" in ended.out
     assert f"{len(members) - 1} more; --all lists them" in ended.out
 
 
@@ -149,7 +149,7 @@ def test_a_prefix_or_an_ending_of_several_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"3 documents match: abcdef01.*\(raw/a/x.jsonl:1\)"):
         records.find("abcdef")
     assert records.find("abcdef01").place.line == 1
-    with pytest.raises(InputError, match=r"2 files end so: raw/a/x\.jsonl, raw/b/x\.jsonl"):
+    with pytest.raises(InputError, match=r"2 files end with it: raw/a/x\.jsonl, raw/b/x\.jsonl"):
         records.find("x.jsonl:1")
     assert records.find("a/x.jsonl:2").place.key == keys[1].hex()
 

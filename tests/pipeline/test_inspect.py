@@ -68,7 +68,7 @@ def test_filters(small_run: Any, prep: Prep) -> None:
     assert ended.code == 0 and "0 of 9 rows pass the filters" in ended.out
     for options, words, code in (
         (("--kind", "nearly"), "expected one of exact, near, key, chain", 2),
-        (("--source", "Wikis"), "known are Wiki", 3),
+        (("--source", "Wikis"), "expected a source such as Wiki", 3),
         (("--min-jaccard", 0.9, "--max-jaccard", 0.8), "above --max-jaccard", 2),
         (("--cluster", "ffffff00"), "is in no cluster", 3),
         (("--cluster", "a.jsonl:1"), "is in no cluster", 3),
@@ -103,8 +103,8 @@ def test_one_cluster(small_run: Any, prep: Prep) -> None:
 def test_the_command(small_run: Any, prep: Prep) -> None:
     ended = prep("inspect", small_run.directory, "--top", 2)
     assert ended.code == 0
-    assert "3 clusters; another document stands for 9: 8 exact, 1 near" in ended.out
-    assert "largest clusters" in ended.out and "whose documents are kept instead" in ended.out
+    assert "3 clusters; 9 documents replaced by another: 8 exact, 1 near" in ended.out
+    assert "largest clusters" in ended.out and "sources of the documents kept instead" in ended.out
     value = json.loads(prep("inspect", small_run.directory, "--top", 2, "--json").out)
     assert len(value["largest"]) == 2 and value["summary"]["kinds"] == {"exact": 8, "near": 1}
     assert prep("inspect", small_run.directory.parent).code == 3
@@ -205,5 +205,5 @@ def test_documents_that_are_missing_are_damage() -> None:
         }
     )  # fmt: skip
     documents = pa.table({"doc_key": pa.array([key(2)], pa.binary(16)), "source": ["a"]})
-    with pytest.raises(IntegrityError, match="not in the run"):
+    with pytest.raises(IntegrityError, match="not in this run"):
         with_sources(rows, documents)

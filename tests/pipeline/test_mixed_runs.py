@@ -121,7 +121,7 @@ def test_weights(corpus: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:
     assert found["web"]["stream_tokens"] == 0
     ended = prep("run", corpus.config, "--out", out, "--workers", 0, "--set", WEIGHED[0])
     assert ended.code == 0
-    assert "mixture of train" in ended.out
+    assert "mixture of the training split" in ended.out
     assert "<h2>Mixture</h2>" in (out / "report.html").read_text()
 
 

@@ -120,7 +120,7 @@ def test_trace_and_the_command(small_run: Any, tmp_path: Path, prep: Callable[..
     for spans in rows:
         assert [s.token_start for s in spans] == [0, *(s.token_end for s in spans[:-1])]
     assert max(len({s.document for s in spans}) for spans in rows) > 1
-    with pytest.raises(ConfigError, match="name one with --row"):
+    with pytest.raises(ConfigError, match="give one with --row"):
         trace_tokens(out, Path(shard), 2, 3)
     finished, stages = status(out)
     assert finished and {s.state for s in stages} == {"done"}

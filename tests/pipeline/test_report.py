@@ -235,8 +235,8 @@ def test_clusters_in_numbers() -> None:
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     for words in (
         "Compared 8,010", "Duplicates 4,325 54.0 % of them", "Clusters 13", "5 to 8",
-        "near: much of the text in common 4,300", "exact: the same normalised text 20",
-        "Another document stands for 4,330: 4,329 duplicate, 1 plain.", "not known 10",
+        "near: much of the text is the same 4,300", "exact: the same normalised text 20",
+        "Another document was kept instead of 4,330: 4,329 duplicate, 1 plain.", "unknown 10",
         "4 smaller sources", "index plain", "All sources 4,005 303 21 4,329",
         "second 10 5 50.0 %", "lowest similarity 0.812", "lowest estimate 0.700",
         "The texts are equal.", "Its text is not in this run.", "4,317 more.",

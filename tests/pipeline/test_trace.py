@@ -125,7 +125,7 @@ def test_trace_tokens(small_run: Any) -> None:
     for wrong in ((5, 5), (-1, 3), (0, length + 1)):
         with pytest.raises(InputError, match="are outside 0:"):
             trace_tokens(small_run.directory, shard, *wrong, 3)
-    with pytest.raises(ConfigError, match="name one with --row"):
+    with pytest.raises(ConfigError, match="give one with --row"):
         trace_tokens(small_run.directory, shard, 0, 1)
 
 
@@ -182,7 +182,7 @@ def test_training_commands(small_run: Any, model_dir: Path, prep: Callable[..., 
     assert ahead["exposure"]["first_exposed"]["step"] == 50
     assert ahead["exposure"]["last_unexposed"] is None
     text = prep("trace", *run, "--document", document["document"])
-    for words in ("first checkpoint exposed", "last checkpoint not exposed: none there",
+    for words in ("first checkpoint exposed", "last checkpoint not exposed: none",
                   "exposure, not influence or memorisation"):  # fmt: skip
         assert words in text.out
     assert "exposure, not influence or memorisation" in shown.out

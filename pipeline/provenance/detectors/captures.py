@@ -43,13 +43,13 @@ _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?\Z")
 class Capture(FrozenModel):
     """One captured signal, or one entry of the local list."""
 
-    kind: Kind = Field(description="what was captured, or what is listed")
-    captured_at: str = Field(description="ISO 8601 date or time: when it was captured or came in")
+    kind: Kind = Field(description="kind of captured signal, or of listed value")
+    captured_at: str = Field(description="ISO 8601 date or time when it was captured or received")
     host: str = Field(
-        "", description="the host it was captured from, with a port other than 80/443"
+        "", description="the host it was captured from, with the port unless that is 80 or 443"
     )
-    url: str = Field("", description="the one address that a header or meta tag belongs to")
-    body: str = Field("", description="the file or page as captured")
+    url: str = Field("", description="the address that a header or meta tag is for")
+    body: str = Field("", description="text of the file or page as captured")
     value: str = Field("", description="header lines, or the listed value")
     status: int | None = Field(None, ge=100, le=599, description="HTTP status of the capture")
     note: str = Field("", max_length=500, description="where a listed entry comes from")

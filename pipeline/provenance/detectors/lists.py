@@ -28,13 +28,15 @@ class Family(FrozenModel):
     family: str = Field(pattern=r"^[a-z][a-z0-9_]{0,40}$", description="a short unique name")
     basis: str = Field(min_length=10, description="the dated public source of this entry")
     labels: tuple[str, ...] = Field((), description="source labels")
-    names: tuple[str, ...] = Field((), description="names as a text writes them")
-    not_names: tuple[str, ...] = Field((), description="words that hold a name and mean another")
-    domains: tuple[str, ...] = Field((), description="domains, or NAME.* for any ending")
+    names: tuple[str, ...] = Field((), description="names as they are written in texts")
+    not_names: tuple[str, ...] = Field(
+        (), description="words that contain such a name and mean something else"
+    )
+    domains: tuple[str, ...] = Field((), description="domains, or NAME.* for any top-level domain")
     links: tuple[str, ...] = Field((), description="parts of a link")
     directories: tuple[str, ...] = Field((), description="folders of a path")
     files: tuple[str, ...] = Field((), description="file names")
-    repositories: tuple[str, ...] = Field((), description="NAME or OWNER/NAME of data sets")
+    repositories: tuple[str, ...] = Field((), description="data sets as NAME or OWNER/NAME")
 
     @field_validator("labels", "names", "not_names", "links", "directories", "files")
     @classmethod
@@ -50,7 +52,7 @@ class Family(FrozenModel):
         if wrong is not None:
             raise ValueError(
                 f"expected domains such as lib.example or NAME.*, in lower case; "
-                f"{printable(wrong)} is none"
+                f"got {printable(wrong)}"
             )
         return values
 
@@ -94,7 +96,7 @@ def load_origins(path: Path) -> OriginList:
     names = [family.family for family in found.families]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise ConfigError(f"{path}: families: {twice!r} stands there twice; merge the entries")
+        raise ConfigError(f"{path}: families: {twice!r} is listed twice; merge the entries")
     return found
 
 

@@ -43,8 +43,8 @@ class Licence(FrozenModel):
         None, description="SPDX expression of the licence of the data set as a whole, such as "
         "CC-BY-4.0",
     )  # fmt: skip
-    name: Text | None = Field(None, description="its name, for one that SPDX does not list")
-    link: Url | None = Field(None, description="where its text stands")
+    name: Text | None = Field(None, description="its name, if SPDX does not list it")
+    link: Url | None = Field(None, description="where its text can be read")
 
 
 class Claims(FrozenModel):
@@ -54,7 +54,7 @@ class Claims(FrozenModel):
         None, description="e-mail address or form for takedown and correction requests"
     )
     procedure: Text | None = Field(
-        None, description="what happens to a request, and in how many days it is answered"
+        None, description="how a request is handled, and within how many days it is answered"
     )
 
 
@@ -64,8 +64,8 @@ class Provider(FrozenModel):
     name: Text | None = Field(None, description="full name of the provider of the model")
     contact: Text | None = Field(None, description="its contact for questions about training data")
     representative: Text | None = Field(
-        None, description="authorised representative in the Union, for a provider outside of it; "
-        "else 'not applicable'",
+        None, description="authorised representative in the Union, for a provider outside it; "
+        "otherwise 'not applicable'",
     )  # fmt: skip
     representative_contact: Text | None = Field(
         None, description="contact of the representative, or 'not applicable'"
@@ -77,7 +77,7 @@ class Models(FrozenModel):
 
     names: tuple[Text, ...] = Field((), description="versioned names of the models")
     dependencies: Text | None = Field(
-        None, description="models these were made from, with links to their summaries, or 'none'"
+        None, description="models that these are based on, with links to their summaries, or 'none'"
     )
     market_date: Date | None = Field(
         None, description="date on which the models were placed on the Union market"
@@ -87,7 +87,9 @@ class Models(FrozenModel):
 class Summary(FrozenModel):
     """The public summary of training content as a document."""
 
-    version: Text | None = Field(None, description="version of the summary, links to earlier ones")
+    version: Text | None = Field(
+        None, description="version of the summary, with links to earlier ones"
+    )
     last_update: Date | None = Field(None, description="ISO date of its last update")
 
 
@@ -112,7 +114,7 @@ class Crawlers(FrozenModel):
     behaviour: Text | None = Field(
         None, description="how they treat robots.txt, captchas and paywalls"
     )
-    period: Text | None = Field(None, description="when they ran, month and year of begin and end")
+    period: Text | None = Field(None, description="when they ran: month and year of start and end")
     content: Text | None = Field(None, description="kinds of content and of websites")
 
 
@@ -163,7 +165,7 @@ class AboutSource(FrozenModel):
     name: Text | None = Field(None, description="name of the data set as published")
     link: Url | None = Field(None, description="where it is published")
     owner: Text | None = Field(None, description="who publishes or owns it")
-    description: Text | None = Field(None, description="what it holds, one sentence")
+    description: Text | None = Field(None, description="what it contains, in one sentence")
     period: Text | None = Field(None, description="when its data was collected")
 
 
@@ -172,10 +174,10 @@ class About(FrozenModel):
 
     name: Text | None = Field(None, description="name of the data set")
     version: Text | None = Field(None, description="its version, such as 1.0.0")
-    description: Text | None = Field(None, description="what it is, one paragraph")
+    description: Text | None = Field(None, description="what it is, in one paragraph")
     url: Url | None = Field(None, description="the page of the data set")
-    citation: Text | None = Field(None, description="how to cite it, BibTeX where possible")
-    creators: tuple[Creator, ...] = Field((), description="who made it: name, kind, url of each")
+    citation: Text | None = Field(None, description="how to cite it, as BibTeX if possible")
+    creators: tuple[Creator, ...] = Field((), description="who made it: name, kind and url of each")
     licence: Licence = Field(Licence(), description="licence of the data set as a whole")
     languages: tuple[Language, ...] = Field(
         (), description="languages of the text as BCP 47 tags, such as [en, de]"
@@ -187,13 +189,15 @@ class About(FrozenModel):
     task_categories: tuple[Text, ...] = Field(
         ("text-generation",), description="task categories of the Hugging Face Hub"
     )
-    purposes: Text | None = Field(None, description="what the data is for, and how it serves that")
-    out_of_scope: Text | None = Field(None, description="uses that the data is not made for")
+    purposes: Text | None = Field(
+        None, description="what the data is for, and how it serves that purpose"
+    )
+    out_of_scope: Text | None = Field(None, description="uses that the data is not meant for")
     collection: Text | None = Field(None, description="how the data was collected, and by whom")
     funding: Text | None = Field(None, description="who paid for the creation of the data set")
     protected_material: Text | None = Field(
-        None, description="whether data protected by copyright, trade mark or patent is in it, or "
-        "all of it is in the public domain",
+        None, description="whether it contains data protected by copyright, trade mark or patent, "
+        "or is entirely in the public domain",
     )  # fmt: skip
     personal_information: Text | None = Field(
         None, description="whether personal information is in the data, and what was done about it"
@@ -208,15 +212,17 @@ class About(FrozenModel):
         None, description="regional, demographic and other characteristics of the data, or 'none'"
     )
     biases: Text | None = Field(None, description="known biases")
-    limitations: Text | None = Field(None, description="limitations besides those of the screening")
+    limitations: Text | None = Field(
+        None, description="limitations other than those of the screening"
+    )
     social_impact: Text | None = Field(None, description="social impact of the data set")
     maintenance: Text | None = Field(
         None, description="who maintains it, how it is updated, what happens to old versions"
     )
     other_sources: Text | None = Field(
-        None, description="data from sources of no other kind, or 'none'"
+        None, description="data from sources of any other kind, or 'none'"
     )
-    claims: Claims = Field(Claims(), description="where requests are sent to")
+    claims: Claims = Field(Claims(), description="where to send requests")
     provider: Provider = Field(Provider(), description="who places the model on the market")
     models: Models = Field(Models(), description="what was trained on the data set")
     summary: Summary = Field(Summary(), description="the EU summary as a document")
@@ -295,10 +301,10 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 def about_template() -> str:
     """A commented about.yaml that says nothing yet; it loads as it stands."""
     head = [
-        "# about.yaml: what only people can say of a data set (`prep disclose DIR --about "
+        "# about.yaml: what only people know about a data set (`prep disclose DIR --about "
         "about.yaml`).",
-        "# Replace ~, [] and {} by what you know; what is left becomes a TODO in the documents.",
-        "# Nothing here is checked against the world: who writes it answers for it.",
+        "# Replace ~, [] and {} with what you know; what is left becomes a TODO in the documents.",
+        "# Nothing here can be checked by the program: whoever writes it is responsible for it.",
     ]
     return "\n".join([*head, "", *_template_lines(About, ""), ""])
 

@@ -7,6 +7,7 @@ from. Texts may be hostile; the templates escape, see `pipeline.core.page`.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.core.words import counted
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.disclosure import Disclosure, hash_words, preview
 from pipeline.provenance.disclosure.facts import (
@@ -89,7 +90,7 @@ def limits(facts: Facts) -> list[str]:
     if not facts.screened:
         found.append("Nothing was screened in this run.")
     if facts.registry is None:
-        found.append("No registry of works was used, so no text was compared with any work.")
+        found.append("No registry of works was used, so texts were not compared with works.")
     else:
         found.append(wording.TEXT_LIMITS)
     if not facts.optouts:
@@ -118,7 +119,7 @@ def _shown_sources(sources: Sequence[SourceFacts]) -> list[SourceFacts]:
         for name in ("records", "bad", "documents", "dropped", "quarantined", "duplicates", "kept",
                      "bytes_kept", "tokens")
     }  # fmt: skip
-    label = f"{len(rest):,} smaller sources"
+    label = counted(len(rest), "smaller source")
     return [*shown, replace(rest[0], label=label, inputs=(), licences=(), **sums)]
 
 
@@ -127,15 +128,15 @@ def _licence_words(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     shown = [(one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]]
     rest = licences[_MOST_LICENCES:]
     if rest:
-        shown.append((f"{len(rest):,} more statements", sum(one.documents for one in rest)))
+        shown.append((counted(len(rest), "more statement"), sum(one.documents for one in rest)))
     return shown
 
 
 def _shown_decision(disclosure: Disclosure, decision: DecisionFacts) -> DecisionFacts:
     """Reasons that name what a document says are for the internal edition."""
-    reason = decision.reason or "differs by document; see decisions.parquet"
+    reason = decision.reason or "differs from document to document; see decisions.parquet"
     if disclosure.public and decision.quotes:
-        reason = "repeats words of a document or a registry; see decisions.parquet"
+        reason = "quotes a document or a registry; see decisions.parquet"
     return replace(decision, reason=reason)
 
 

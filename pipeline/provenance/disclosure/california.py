@@ -4,6 +4,7 @@ The twelve items of subdivision (a), filled from the tables of a run and from ab
 neither knows is a TODO.
 """
 
+from pipeline.core.words import counted
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import Answer, from_tables, todo
 from pipeline.provenance.disclosure.disclosure import Disclosure
@@ -29,8 +30,8 @@ def california_disclosure(disclosure: Disclosure) -> Form:
         Field("8", "Aggregate consumer information", d.said("aggregate_consumer_information")),
         Field("9", "Cleaning, processing or other modification, and its purpose",
               from_tables(processing(d.facts))),
-        Field("10", "Time period of collection, begin", d.said("dates.collected_from")),
-        Field("10", "Time period of collection, end, or that it goes on",
+        Field("10", "Time period of collection, start", d.said("dates.collected_from")),
+        Field("10", "Time period of collection, end, or that it is ongoing",
               d.said("dates.collected_to")),
         Field("11", "Dates the datasets were first used", d.said("dates.first_used")),
         Field("12", "Synthetic data generation", d.said("synthetic.used")),
@@ -48,18 +49,23 @@ def processing(facts: Facts) -> str:
     steps = ["text was decoded, repaired and cleaned"]
     if "clusters" in {name for name, _, _ in facts.identity.stages}:
         duplicates = sum(source.duplicates for source in facts.sources)
-        steps.append(f"{duplicates:,} duplicates were removed, so that texts do not repeat")
+        removed = _were(duplicates, "duplicate")
+        steps.append(f"{removed} removed, so that texts do not repeat")
     dropped = sum(source.dropped for source in facts.sources)
-    steps.append(f"{dropped:,} documents were dropped by length, quality filters or rules")
+    steps.append(f"{_were(dropped, 'document')} dropped by length, quality filters or rules")
     if facts.screened:
         quarantined = sum(source.quarantined for source in facts.sources)
         steps.append(
-            f"{sum(n for _, n in facts.screened):,} documents were screened for origin, markers "
-            f"and listed works; {quarantined:,} were quarantined"
+            f"{_were(sum(n for _, n in facts.screened), 'document')} screened for origin, markers "
+            f"and listed works; {_were(quarantined, 'document')} quarantined"
         )
     if facts.splits:
         steps.append("what was kept was tokenized, shuffled and packed into rows")
     return "; ".join(steps)
+
+
+def _were(number: int, noun: str) -> str:
+    return f"{counted(number, noun)} {'was' if number == 1 else 'were'}"
 
 
 def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
@@ -72,14 +78,15 @@ def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
         ).text
         rows.append((source.label, owner, f"{source.kept:,}"))
     missing = any(row[1].startswith("TODO(") for row in rows)
-    answer = from_tables(f"{len(d.facts.sources):,} source labels")
+    answer = from_tables(counted(len(d.facts.sources), "source label"))
     if missing:
         answer = todo("sources", "the owner of every source label")
     return answer, "", Table(("source label", "source or owner", "documents"), tuple(rows))
 
 
 def _points(facts: Facts) -> str:
-    return f"{facts.kept:,} documents, {facts.tokens:,} tokens, {facts.bytes_kept:,} bytes of text"
+    documents, tokens = counted(facts.kept, "document"), counted(facts.tokens, "token")
+    return f"{documents}, {tokens}, {counted(facts.bytes_kept, 'byte')} of text"
 
 
 def _types(facts: Facts) -> str:

@@ -155,7 +155,7 @@ def _licences(facts: Facts) -> Table:
 
 def _quarantine(rules: list[DecisionFacts]) -> Table:
     rows = tuple((r.rule, f"{r.documents:,}", f"{r.propagated:,}", f"{r.bytes:,}") for r in rules)
-    return Table(("rule", "documents", "taken over in their cluster", "bytes of text"), rows)
+    return Table(("rule", "documents", "of these by their cluster", "bytes of text"), rows)
 
 
 def _rules(rules: list[DecisionFacts]) -> Table:
@@ -165,7 +165,7 @@ def _rules(rules: list[DecisionFacts]) -> Table:
 
 def _removed(facts: Facts) -> Table:
     rows = tuple((r.reason, r.state, f"{r.documents:,}") for r in facts.removed[:_MOST_LISTED])
-    return Table(("reason", "end", "documents"), rows)
+    return Table(("reason", "state", "documents"), rows)
 
 
 def _splits(facts: Facts) -> Table:

@@ -10,6 +10,7 @@ the vocabulary take no words; the description then says what is missing.
 
 from typing import Any
 
+from pipeline.core.words import counted
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import SourceKind
@@ -35,8 +36,8 @@ _DOCUMENT_FIELDS = (
     ("licence", "string", "licence statement of the record"),
     ("text_bytes", "uint64", "bytes of the text"),
     ("state", "string", "kept, duplicate, quarantined, dropped or bad_record"),
-    ("reason", "string", "why it left"),
-    ("decision", "string", "what the policy decided"),
+    ("reason", "string", "why the record left"),
+    ("decision", "string", "decision of the policy"),
     ("rule", "string", "the rule behind the decision"),
     ("split", "string", "split of the data set"),
     ("tokens", "uint32", "tokens with the end-of-text token"),
@@ -44,7 +45,7 @@ _DOCUMENT_FIELDS = (
 _LINEAGE_WORDS = {
     "row": "row of the HDF5 shard",
     "token_start": "first token of the span",
-    "token_end": "behind the last token of the span",
+    "token_end": "end of the span: one after its last token",
     "doc": "row of documents.parquet",
     "doc_token_start": "where the span starts in the document's tokens",
     "stream_row": "row of the split's stream before the shuffle of rows",
@@ -160,7 +161,8 @@ def _responsible(d: Disclosure) -> dict[str, Any]:
     facts = d.facts
     kinds = sorted({_COLLECTION[source.kind] for source in d.about.sources.values()})
     inputs = "; ".join(
-        f"{i.name}: {i.files:,} files, {i.bytes:,} bytes, hash {i.hash}" for i in facts.inputs
+        f"{i.name}: {counted(i.files, 'file')}, {counted(i.bytes, 'byte')}, hash {i.hash}"
+        for i in facts.inputs
     )
     rules = "; ".join(f"{r.rule}: {r.decision} {r.documents:,}" for r in facts.decisions)
     return {
@@ -208,7 +210,7 @@ def _distribution(d: Disclosure) -> list[dict[str, Any]]:
 
 def _record_sets(d: Disclosure) -> list[dict[str, Any]]:
     documents = _record_set(
-        "documents", "One record per document or record that was read.",
+        "documents", "One row per record that was read.",
         {"fileObject": {"@id": "documents.parquet"}}, _DOCUMENT_FIELDS,
     )  # fmt: skip
     return [documents, *(_lineage(split) for split in d.facts.splits)]
@@ -218,7 +220,7 @@ def _lineage(split: SplitFacts) -> dict[str, Any]:
     schema = CORPUS_SCHEMA if split.format == CORPUS.name else SCHEMA
     fields = tuple((f.name, str(f.type), _LINEAGE_WORDS[f.name]) for f in schema)
     return _record_set(
-        f"lineage-{split.name}", f"Which document every span of tokens of {split.name} is from.",
+        f"lineage-{split.name}", f"The document that each span of tokens of {split.name} is from.",
         {"fileSet": {"@id": f"lineage-files-{split.name}"}}, fields,
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The questions of a datasheet (Gebru et al., "Datasheets for Datasets", 2021), answered from the
 tables of a run and from about.yaml; the others are TODOs."""
 
+from pipeline.core.words import counted
 from pipeline.provenance.disclosure.about import Answer, from_tables
 from pipeline.provenance.disclosure.california import processing
 from pipeline.provenance.disclosure.disclosure import Disclosure
@@ -50,7 +51,7 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
             "What is it for?": "purposes",
             "What should it not be used for?": "out_of_scope",
             "Which biases are known?": "biases",
-            "Which impact may it have?": "social_impact",
+            "What impact may it have?": "social_impact",
         })),
         Section("6", "Distribution", _asked(d, "6", {
             "Where is it published?": "url",
@@ -60,7 +61,7 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
         })),
         Section("7", "Maintenance", _asked(d, "7", {
             "Who maintains it, and how is it updated?": "maintenance",
-            "Where do people write to?": "claims.contact",
+            "Where are requests sent?": "claims.contact",
             "How are requests handled?": "claims.procedure",
         })),
     )  # fmt: skip
@@ -80,31 +81,36 @@ def _known(number: str, answers: dict[str, Answer], after: int = 0) -> tuple[Fie
 def _instances(facts: Facts) -> Answer:
     return from_tables(
         f"documents of text: {facts.kept:,} kept of {facts.documents:,} read from "
-        f"{sum(i.files for i in facts.inputs):,} files; {facts.tokens:,} tokens"
+        f"{counted(sum(i.files for i in facts.inputs), 'file')}; {counted(facts.tokens, 'token')}"
     )
 
 
 def _sample(facts: Facts) -> Answer:
     skipped = sum(i.skipped for i in facts.inputs)
-    mixture = "; sources were repeated or thinned out by a mixture" if facts.ledger.mixture else ""
+    mixture = (
+        "; a mixture repeats sources or leaves out part of them" if facts.ledger.mixture else ""
+    )
     return from_tables(
-        f"all files of the inputs were read, {skipped:,} of them skipped as damaged{mixture}"
+        f"all files of the inputs were read, except {skipped:,} skipped as damaged{mixture}"
     )
 
 
 def _splits(facts: Facts) -> Answer:
-    words = [f"{s.name}: {s.documents:,} documents, {s.tokens:,} tokens" for s in facts.splits]
+    words = [
+        f"{s.name}: {counted(s.documents, 'document')}, {counted(s.tokens, 'token')}"
+        for s in facts.splits
+    ]
     return from_tables("; ".join(words) if words else "none: nothing was packed")
 
 
 def _noise(facts: Facts) -> Answer:
     counts = [f"{one.reason or one.state}: {one.documents:,}" for one in facts.removed[:40]]
     return from_tables(
-        f"{sum(s.bad for s in facts.sources):,} records could not be decoded; what left, by "
-        f"reason: {', '.join(counts) if counts else 'nothing'}"
+        f"{counted(sum(s.bad for s in facts.sources), 'record')} could not be decoded; removed "
+        f"documents by reason: {', '.join(counts) if counts else 'none'}"
     )
 
 
 def _raw(facts: Facts) -> str:
     hashes = ", ".join(f"{i.name} {i.hash}" for i in facts.inputs)
-    return f"raw files are known by their hashes; over each input: {hashes}"
+    return f"the raw files are identified by hashes; of each input: {hashes}"

@@ -5,6 +5,7 @@ of a run know is filled in; everything else comes from about.yaml or is a TODO. 
 template that were not compared with its official text are marked `check`.
 """
 
+from pipeline.core.words import counted
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import Answer, SourceKind, from_tables, todo
 from pipeline.provenance.disclosure.disclosure import Disclosure
@@ -13,12 +14,12 @@ from pipeline.provenance.disclosure.forms import Field, Form, Section, Table
 from pipeline.report.page import short
 
 LARGE_SHARE, TOP_HOSTS = 0.03, 0.10
-_CHECK_LARGE = "that 'large' still means more than 3 % of the public data of a modality"
+_CHECK_LARGE = "does 'large' still mean more than 3 % of the public data of a modality?"
 _CHECK_HOSTS = (
-    "that the list still asks for the top 10 % of domains by size (SMEs: 5 % or 1,000), and that "
-    "hosts and registered domains agree"
+    "does the list still ask for the top 10 % of domains by size (SMEs: 5 % or 1,000), and are "
+    "hosts and registered domains the same here?"
 )
-_CHECK_BANDS = "the size bands of the template"
+_CHECK_BANDS = "are these still the size bands of the template?"
 _MOST_LISTED = 100
 _BANDS = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trillion tokens"))
 
@@ -83,8 +84,9 @@ def _characteristics(d: Disclosure) -> Section:
     facts = d.facts
     tokens = sum(split.tokens for split in facts.splits) or facts.tokens
     size = (
-        f"{size_band(tokens)} ({short(tokens)} tokens in this run, copies of a mixture counted, "
-        f"from {facts.kept:,} documents with {facts.bytes_kept:,} bytes of text)"
+        f"{size_band(tokens)} ({short(tokens)} tokens in this run, including copies made by a "
+        f"mixture, from {counted(facts.kept, 'document')} with {counted(facts.bytes_kept, 'byte')} "
+        "of text)"
     )
     rows = tuple((s.label, f"{s.kept:,}", f"{s.tokens:,}", _share(s.tokens, facts.tokens))
                  for s in facts.sources[:_MOST_LISTED])  # fmt: skip
@@ -93,7 +95,7 @@ def _characteristics(d: Disclosure) -> Section:
         Field("1.3.b", "Size of the text data", from_tables(size), _CHECK_BANDS),
         Field("1.3.c", "Types of content", d.said("content_types")),
         Field("1.3.d", "Source labels by tokens",
-              from_tables(f"{len(facts.sources):,} source labels"),
+              from_tables(counted(len(facts.sources), "source label")),
               table=Table(("source label", "documents", "tokens", "share"), rows)),
         Field("1.3.e", "Latest date of data acquisition", d.said("dates.collected_to")),
         Field("1.3.f", "Linguistic characteristics (languages)", d.said("languages")),
@@ -160,12 +162,12 @@ def _hosts(facts: Facts) -> Field:
     if not facts.hosts:
         needed = todo(
             "inputs.meta_fields", "keep the URL of records (inputs[].meta_fields: url), so that "
-            "the tables know the domains and their size",
+            "the tables hold the domains and their sizes",
         )  # fmt: skip
         return Field("2.3.g", question, needed, _CHECK_HOSTS)
     top = facts.hosts[: max(1, round(TOP_HOSTS * len(facts.hosts)))]
     rows = tuple((h.host, f"{h.documents:,}", f"{h.bytes:,}") for h in top)
-    text = f"{len(top):,} of {len(facts.hosts):,} hosts, those with most text"
+    text = f"{len(top):,} of {counted(len(facts.hosts), 'host')}, those with the most text"
     return Field(
         "2.3.g", question, from_tables(text), _CHECK_HOSTS,
         Table(("host", "documents", "bytes of text"), rows),
@@ -204,9 +206,9 @@ def _reservations(d: Disclosure) -> Section:
     facts = d.facts
     reserved = [signal for signal in facts.optouts if signal.status != "allowed"]
     signals = sum(signal.documents for signal in reserved)
-    counted = (
-        f"{len(reserved):,} captured signals or listed entries reserve rights in documents of this "
-        f"run ({signals:,} pairs of signal and document)"
+    evaluated = (
+        f"captured signals or listed entries that reserve rights in documents of this run: "
+        f"{len(reserved):,} ({counted(signals, 'pair')} of signal and document)"
         if reserved
         else "No captured signal reserves rights in a document of this run. Signals that nobody "
         "captured were not evaluated."
@@ -219,7 +221,7 @@ def _reservations(d: Disclosure) -> Section:
               d.said("measures.code_of_practice")),
         Field("3.1.b", "Measures before and during data collection",
               d.said("measures.reservations")),
-        Field("3.1.c", "Opt-out signals evaluated in the run", from_tables(counted), table=table),
+        Field("3.1.c", "Opt-out signals evaluated in the run", from_tables(evaluated), table=table),
         Field("3.1.d", "Contact for requests of rightsholders", d.said("claims.contact")),
     ))  # fmt: skip
 
@@ -231,8 +233,8 @@ def _illegal(d: Disclosure) -> Section:
                      if r.state in ("dropped", "quarantined"))  # fmt: skip
     rows = (*rows, *(row for row in filtered if row[0] not in {r[0] for r in rows}))
     text = (
-        f"{facts.matched:,} of {sum(n for _, n in facts.screened):,} screened documents matched a "
-        "rule; rules and filters with their counts"
+        f"{facts.matched:,} of {counted(sum(n for _, n in facts.screened), 'screened document')} "
+        "matched a rule; rules and filters with their counts"
         if facts.screened
         else "nothing was screened in this run; filters with their counts"
     )
@@ -270,7 +272,9 @@ def _used(d: Disclosure, kind: SourceKind) -> Answer:
     if _of_kind(d, kind):
         return Answer("yes", "about")
     if _unknown(d):
-        return todo("sources", f"the kind of {len(_unknown(d)):,} source labels, see 2.1.e")
+        return todo(
+            "sources", f"the kind of {counted(len(_unknown(d)), 'source label')}, see 2.1.e"
+        )
     return Answer("no", "about")
 
 
@@ -281,8 +285,10 @@ def _modality(d: Disclosure, kind: SourceKind) -> Answer:
 
 def _count(d: Disclosure, found: list[SourceFacts], noun: str) -> Answer:
     if not found and _unknown(d):
-        return todo("sources", f"the kind of {len(_unknown(d)):,} source labels, see 2.1.e")
-    return Answer(f"{len(found):,} {noun}{'' if len(found) == 1 else 's'}", "about")
+        return todo(
+            "sources", f"the kind of {counted(len(_unknown(d)), 'source label')}, see 2.1.e"
+        )
+    return Answer(counted(len(found), noun), "about")
 
 
 def _unclassified(d: Disclosure) -> tuple[Field, ...]:

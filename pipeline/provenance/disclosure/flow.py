@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.core.words import counted
 from pipeline.provenance.disclosure.facts import Flow
 from pipeline.provenance.evidence import DECISIONS
 
@@ -135,7 +136,7 @@ def _node(x: int, name: str, box: _Box, kind: str) -> Node:
         y=f"{box.top:.2f}",
         height=f"{box.size:.2f}",
         label=f"{label}  {box.count:,}",
-        title=f"{name}: {box.count:,} documents",
+        title=f"{name}: {counted(box.count, 'document')}",
         kind=kind,
         text_x=str(x - 8 if outside else x + _BAR + 8),
         text_y=f"{box.top + max(box.size, _LABEL) / 2 + 4:.2f}",
@@ -161,7 +162,7 @@ def _ribbons(
         z0, z1 = place(right, b, ends[b], flow.documents)
         yield Ribbon(
             _path(x0 + _BAR, x1, (y0, y1), (z0, z1)),
-            f"{a} to {b}: {flow.documents:,} documents, {flow.decision}",
+            f"{a} to {b}: {counted(flow.documents, 'document')}, {flow.decision}",
             flow.decision,
         )
 

@@ -57,6 +57,8 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     shared = report_environment().filters
-    environment.filters |= {name: shared[name] for name in ("n", "short", "size", "share")}
+    environment.filters |= {
+        name: shared[name] for name in ("n", "short", "size", "share", "counted")
+    }
     environment.filters["md"] = plain
     return environment

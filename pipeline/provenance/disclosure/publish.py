@@ -78,8 +78,8 @@ def disclose(
     said = load_about(about)
     if out.resolve().is_relative_to(directory.resolve()):
         raise ConfigError(
-            f"--out {out}: inside the run directory, where every file is named by its manifest; "
-            "name another directory"
+            f"--out {out}: is inside the run directory, whose manifest lists every file; choose a "
+            "directory outside it"
         )
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")

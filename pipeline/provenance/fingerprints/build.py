@@ -116,8 +116,8 @@ def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
         if isinstance(content, Sketch):
             if k not in (None, content.k):
                 raise InputError(
-                    f"work {printable(work_id)}: its sketch is of k = {content.k}, expected {k}; "
-                    "all sketches of a registry are of one k"
+                    f"work {printable(work_id)}: its sketch has k = {content.k}, expected {k}; "
+                    "all sketches of a registry must have the same k"
                 )
             k = content.k
     return k if k is not None else k_for(len(given))
@@ -142,8 +142,8 @@ def _entry(
 def _check_sketch(work_id: str, sketch: Sketch) -> None:
     if not sketch.salt and (sketch.hashes > np.uint64(last_kept(sketch.s))).any():
         raise InputError(
-            f"work {printable(work_id)}: its sketch holds hashes that s = {sketch.s} does not "
-            "keep; it was salted, and the salt is missing"
+            f"work {printable(work_id)}: its sketch has hashes that are not in one with "
+            f"s = {sketch.s}; it was salted, and the salt is missing"
         )
 
 

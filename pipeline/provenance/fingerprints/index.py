@@ -177,7 +177,7 @@ class Index:
             raise InputError(f"{directory}: no index of fingerprints here; build one first")
         value = read_sealed(path)
         if value.get("format") != FORMAT or not isinstance(value.get("files"), dict):
-            raise IntegrityError(f"{path}: of format {value.get('format')}, expected {FORMAT}")
+            raise IntegrityError(f"{path}: has format {value.get('format')}, expected {FORMAT}")
         tables = {}
         for name in TABLES:
             file = Path(directory) / f"{name}.arrow"
@@ -196,7 +196,7 @@ class Index:
             raise IntegrityError(f"index: no parameters in `works` ({error!r})") from error
         if parameters.normalisation != NORMALISATION:
             raise IntegrityError(
-                f"index: of normalisation {parameters.normalisation}, expected {NORMALISATION}; "
+                f"index: has normalisation {parameters.normalisation}, expected {NORMALISATION}; "
                 "build it again"
             )
         return cls(parameters, {name: tables[name] for name in TABLES})

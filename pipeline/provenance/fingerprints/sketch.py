@@ -108,7 +108,7 @@ def sketches_of(table: pa.Table) -> dict[str, Sketch]:
         work_id, *row = (table[name][number] for name in SKETCHES.names)
         name = printable(str(work_id.as_py()))
         if work_id.as_py() in found:
-            raise InputError(f"sketch of {name}: there are two; each work has one")
+            raise InputError(f"sketch of {name}: given twice; expected one for each work")
         found[work_id.as_py()] = _checked(row, f"sketch of {name}")
     return found
 
@@ -117,7 +117,7 @@ def _checked(row: list[pa.Scalar], name: str) -> Sketch:
     normalisation, k, s, salt, words = (scalar.as_py() for scalar in row[:5])
     if normalisation != NORMALISATION:
         raise InputError(
-            f"{name}: of normalisation {normalisation}, expected {NORMALISATION}; "
+            f"{name}: has normalisation {normalisation}, expected {NORMALISATION}; "
             "make it again from the text with this version"
         )
     if not row[5].is_valid or not row[6].is_valid or not all((k, s, words is not None)):
@@ -126,7 +126,7 @@ def _checked(row: list[pa.Scalar], name: str) -> Sketch:
     sketch = Sketch(k, s, words, hashes, positions, salt or b"")
     problem = _problem(sketch)
     if problem:
-        raise InputError(f"{name}: {problem}; ask for it again")
+        raise InputError(f"{name}: {problem}; ask its sender for it again")
     return sketch
 
 
@@ -140,15 +140,15 @@ def _problem(sketch: Sketch) -> str:
     """What shows that it is no sketch, or nothing."""
     places = sketch.positions.astype(np.int64)
     if sketch.k > LARGEST_K:
-        return f"k is {sketch.k}, expected {LARGEST_K} at most"
+        return f"k is {sketch.k}, expected at most {LARGEST_K}"
     if sketch.words > MOST_WORDS:
-        return f"its text has {sketch.words} words, expected {MOST_WORDS} at most"
+        return f"its text has {sketch.words} words, expected at most {MOST_WORDS}"
     if len(sketch.hashes) != len(places):
         return f"{len(sketch.hashes)} hashes but {len(places)} positions"
     if len(places) and (np.diff(places) <= 0).any():
-        return "positions are not ascending"
+        return "its positions are not in ascending order"
     if len(places) and places[-1] >= sketch.words:
-        return f"a position lies after its {sketch.words} words"
+        return f"a position is after its {sketch.words} words"
     return ""
 
 

@@ -18,7 +18,7 @@ from pipeline.provenance.fingerprints.words import words_of
 def compile_first(say: Callable[[str], None]) -> None:
     """`warm_up`, and word of it, where nothing is compiled yet for this machine."""
     if first_use(Path(__file__).parent):
-        say("compiling the kernels of the fingerprints for this machine, once")
+        say("compiling the kernels for fingerprints on this machine, once")
         warm_up()
 
 

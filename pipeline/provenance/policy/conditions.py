@@ -43,12 +43,14 @@ def holds(attribute: Attribute, wanted: object) -> Holds:
         return _is_there
     if isinstance(wanted, dict):
         if list(wanted) != ["not"]:
-            raise ConditionError("expected the one key `not`")
+            raise ConditionError("expected `not` as the only key")
         inner = holds(attribute, wanted["not"])
         return lambda value: not inner(value)
     if isinstance(wanted, list):
         if not wanted:
-            raise ConditionError("the list is empty; nothing could match")
+            raise ConditionError(
+                "the list is empty, so nothing could match; expected one or more values"
+            )
         tests = [_one(attribute, item) for item in wanted]
         return lambda value: any(test(value) for test in tests)
     return _one(attribute, wanted)

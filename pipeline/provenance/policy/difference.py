@@ -193,15 +193,15 @@ def _columns(schema: pa.Schema) -> list[str]:
 def _read(path: Path, columns: Sequence[str]) -> pa.Table:
     """Columns of a table of a run. Raises InputError when it has none such, or is not there."""
     if not path.exists():
-        raise InputError(f"{path}: not there; `prep run` writes it")
+        raise InputError(f"{path}: does not exist; `prep run` writes it")
     try:
         missing = [name for name in columns if name not in pq.read_schema(path).names]
         if missing:
             raise InputError(
-                f"{path}: no column {missing[0]}; an older version wrote it: run `prep run` again"
+                f"{path}: no column {missing[0]}; an older version wrote it, run `prep run` again"
             )
         return pq.read_table(path, columns=list(columns))
     except (OSError, pa.ArrowException) as error:
         raise InputError(
-            f"{path}: damaged ({type(error).__name__}); `prep verify` says more"
+            f"{path}: damaged ({type(error).__name__}); `prep verify` names all damage"
         ) from error

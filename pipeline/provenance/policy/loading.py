@@ -24,11 +24,11 @@ def policy_of(directory: Path) -> Policy:
     """The policy that a run decided by. Raises InputError when it has none."""
     path = directory / layout.POLICY
     if not path.is_file():
-        raise InputError(f"{directory}: no {layout.POLICY}: not a run that was screened")
+        raise InputError(f"{directory}: no {layout.POLICY}; expected a run that was screened")
     try:
         return Policy.model_validate_json(path.read_bytes())
     except ValueError as error:
-        raise IntegrityError(f"{path}: damaged; `prep verify` names all that is") from error
+        raise IntegrityError(f"{path}: damaged; `prep verify` names all damage") from error
 
 
 def load_policy(path: Path) -> Policy:

@@ -78,13 +78,13 @@ def _missing(match: Match, found: Evidence) -> str:
     for group, rows in zip(match.rule.present, match.rows, strict=True):
         if not len(rows):
             if len(found.rows(group.detectors)):
-                return f"no evidence has {group.written}"
+                return f"no evidence with {group.written}"
             return f"no evidence of {group.detectors[0]}"
     for group in match.rule.absent:
         if len(found.matching(group)):
-            return f"there is evidence that `not` excludes: {group.written}"
+            return f"there is evidence that the rule excludes: {group.written}"
     return next(
-        f"the document has not {test.written}"
+        f"the document does not match {test.written}"
         for test in match.rule.document
         if not found.of_documents(test.attribute).where(test.holds).all()
     )

@@ -91,7 +91,9 @@ def ready(policy: Policy) -> tuple[ReadyRule, ...]:
 def ready_rule(rule: Rule) -> ReadyRule:
     """One rule, checked. Raises RuleError."""
     if rule.id in _RESERVED:
-        raise RuleError("id", f"{rule.id!r} is the rule of {_RESERVED[rule.id]}; choose another")
+        raise RuleError(
+            "id", f"{rule.id!r} is reserved for {_RESERVED[rule.id]}; choose another id"
+        )
     when = dict(rule.when)
     absent = tuple(_absent(when.pop(NOT))) if NOT in when else ()
     tests = [_test(f"when.{key}", key, value) for key, value in when.items()]
@@ -99,8 +101,8 @@ def ready_rule(rule: Rule) -> ReadyRule:
     present = _groups([test for test in tests if test.namespace != "document"], "when")
     if not present:
         raise RuleError(
-            "when", "expected a condition on evidence that is there, such as origin.family: any; "
-            "a decision names its evidence",
+            "when", "expected a condition on evidence, such as origin.family: any; a decision must "
+            "name its evidence",
         )  # fmt: skip
     _check_listed(rule, present, absent, document)
     readable = [name for group in present for name in group.detectors]
@@ -126,7 +128,7 @@ def _test(where: str, key: str, value: object) -> Test:
     attributes = NAMESPACES.get(namespace)
     if namespace in DECIDE_FOR_THEMSELVES:
         option = DECIDE_FOR_THEMSELVES[namespace]
-        raise RuleError(where, f"{namespace} decides for itself; set {option} in the config")
+        raise RuleError(where, f"{namespace} is not part of a policy; set {option} in the config")
     if attributes is None:
         hint = suggestion(namespace, [*NAMESPACES, NOT]) if not dot or len(namespace) > 1 else ""
         raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(NAMESPACES)}")
@@ -161,7 +163,11 @@ def _groups(tests: list[Test], where: str) -> tuple[Group, ...]:
     on_work = tuple(test for test in tests if test.namespace == "work")
     naming = [name for name in names if name in WORK_DETECTORS]
     if on_work and len(naming) != 1:
-        problem = f"is not clear beside {' and '.join(naming)}" if naming else "names no evidence"
+        problem = (
+            f"is ambiguous next to {' and '.join(naming)}"
+            if naming
+            else "names no evidence of a work"
+        )
         raise RuleError(
             f"{where}.{on_work[0].written.partition(':')[0]}",
             f"{problem}; expected conditions on one of {', '.join(WORK_DETECTORS)} in the rule",
@@ -195,7 +201,7 @@ def _absent_group(where: str, conditions: dict[str, object]) -> Group:
     if names == {"work"}:
         return Group(WORK_DETECTORS, tuple(tests))
     if "document" in names or len(names - {"work"}) > 1:
-        raise RuleError(where, "expected conditions on one detector; write a list for several")
+        raise RuleError(where, "expected conditions on one detector; for several, write a list")
     return _groups(tests, where)[0]
 
 
@@ -208,8 +214,8 @@ def _check_listed(
     if rule.decision in KEEPS and "review" not in reads and not never.issuperset(LISTED):
         raise RuleError(
             "decision", f"a rule that keeps documents ({rule.decision}) needs "
-            "`not: [artefact, origin]`, or a condition on review: only a person clears a listed "
-            "origin",
+            "`not: [artefact, origin]`, or a condition on review: only a person can clear a "
+            "listed origin",
         )  # fmt: skip
     licence = {"licence"} & (reads | {name for group in absent for name in group.detectors})
     licence |= {test.attribute.name for test in document if test.attribute.name == "licence"}
@@ -217,5 +223,5 @@ def _check_listed(
     if reads & set(LISTED) and (licence or cleared):
         raise RuleError(
             "when", f"a rule about {' and '.join(sorted(reads & set(LISTED)))} must not depend on "
-            "a licence or on what the registry allows: neither clears a listed origin",
+            "a licence or on what the registry allows: neither can clear a listed origin",
         )  # fmt: skip

@@ -44,7 +44,7 @@ def template(reason: str, readable: tuple[str, ...]) -> Template:
     for an unknown name or a brace that belongs to none."""
     texts, names = _FIELD.split(reason)[::2], _FIELD.split(reason)[1::2]
     if any("{" in text or "}" in text for text in texts):
-        raise ConditionError("a brace stands alone; write {DETECTOR.ATTRIBUTE}")
+        raise ConditionError("a brace without its partner; expected {DETECTOR.ATTRIBUTE}")
     return Template(tuple(texts), tuple(_field(name, readable) for name in names))
 
 

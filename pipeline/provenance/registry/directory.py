@@ -75,7 +75,7 @@ def read(directory: Path) -> Committed:
     if value.get("format") != FORMAT:
         raise IntegrityError(
             f"{path}: of format {value.get('format')!r}, expected {FORMAT}: it was written by "
-            "another version of this program, or is no registry of works"
+            "another version of this program, or is not a registry of works"
         )
     try:
         history = tuple(Version(**version) for version in value["history"])
@@ -95,12 +95,12 @@ def read_version(directory: Path, version: Version, newest: Version) -> pa.Table
 def prepare(directory: Path) -> None:
     """Raises ConfigError when something else than a registry stands there."""
     if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"{directory}: a file; --into takes a directory")
+        raise ConfigError(f"{directory}: is a file; --into expects a directory")
     if is_registry(directory) or not directory.exists():
         return
     if any(path.name not in _OURS for path in directory.iterdir()):
         raise ConfigError(
-            f"{directory}: not empty, and no registry of works; choose another directory"
+            f"{directory}: not empty and not a registry of works; choose another directory"
         )
 
 
@@ -142,5 +142,5 @@ def _table(path: Path, version: Version) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise IntegrityError(f"{path}: not a table of works ({type(error).__name__})") from error
     if table_hash(table) != version.content_hash:
-        raise IntegrityError(f"{path}: not the works that {REGISTRY} names")
+        raise IntegrityError(f"{path}: not the works that {REGISTRY} lists")
     return table

@@ -104,7 +104,7 @@ def _cells(entry: Entry) -> list[tuple[str, str]]:
     for name, value in entry.values.items():
         text = value.strip() if name == "text" else " ".join(value.split())
         if len(text) > MAX_CELL:
-            raise Refused(f"{name}: {len(text):,} characters; at most {MAX_CELL:,} are read")
+            raise Refused(f"{name}: {len(text):,} characters; expected at most {MAX_CELL:,}")
         control = next((c for c in text if unicodedata.category(c) == "Cc"), None)
         if control is not None:
             raise Refused(f"{name}: holds the control character {printable(control)}")
@@ -120,7 +120,7 @@ def _title(values: Mapping[str, str]) -> Known:
     parts = split_title(raw)
     title_norm = normalise_title(parts.title)
     if not title_norm:
-        raise Refused(f"the title {printable(raw, 40)!r} has no letter and no digit")
+        raise Refused(f"the title {printable(raw, 40)!r} has no letter or digit")
     authors = split_authors(values.get("authors", "") or _first_statement(parts.responsibility))
     subtitle = values.get("subtitle", "") or parts.subtitle
     return {"title_raw": raw, "title_norm": title_norm, "subtitle": subtitle, "authors": authors}
@@ -187,7 +187,7 @@ def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
             shown = printable(values[name], 40)
             remarks.append(f"{name} {shown!r}: expected {expected}; left out")
         elif known[1:]:
-            remarks.append(f"{name}: {known[0]} is taken, {', '.join(known[1:])} left out")
+            remarks.append(f"{name}: {known[0]} is used, {', '.join(known[1:])} left out")
     isbns, asins = _books(f"{values.get('isbn13', '')};{values.get('asin', '')}", remarks)
     return found | {"isbn13": isbns, "asin": asins}
 
@@ -204,6 +204,6 @@ def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, .
             elif any(map(str.isdigit, piece)):
                 shown = printable(piece.strip(), 40)
                 remarks.append(
-                    f"{shown!r}: neither an ISBN with a right check digit nor an ASIN; left out"
+                    f"{shown!r}: neither an ISBN with a valid check digit nor an ASIN; left out"
                 )
     return tuple(sorted(isbns)), tuple(sorted(asins))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.provenance.registry import sketches, texts
 from pipeline.provenance.registry.entries import Entry, Refused, work_of
 
@@ -50,7 +51,8 @@ def sketch_work(
     sketch = sketches.make_sketch(text, work.tier, salt)
     if not len(sketch):
         raise InputError(
-            f"{files[0]}: too short for a sketch ({sketch.words} words, tier {work.tier})"
+            f"{files[0]}: too short for a sketch ({counted(sketch.words, 'word')}, "
+            f"tier {work.tier})"
         )
     sketches.write_exchange(out, [work], {work.work_id: sketch})
     warnings = _warnings(sketch.words, bool(salt))

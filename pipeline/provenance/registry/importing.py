@@ -70,7 +70,7 @@ def import_works(files: Sequence[Path], directory: Path, settings: Settings) -> 
     lines = _Lines()
     sources = [read_source(path, settings.form, settings.salt) for path in files]
     if settings.salt and not any(source.sketches for source in sources):
-        raise ConfigError("--salt-file: no FILE holds sketches; leave it out")
+        raise ConfigError("--salt-file: none of the files holds sketches; leave the option out")
     for source in sources:
         _parse(source, settings.defaults, lines)
     with ExitStack() as held:
@@ -92,7 +92,7 @@ def _parse(source: Source, defaults: Mapping[str, str], lines: _Lines) -> None:
             _take(entry, values, source, lines)
     if len(lines.taken) == before:
         first = next((f"; {r.where}: {r.why}" for r in lines.refusals[refused:]), "")
-        raise InputError(f"{source.path}: none of its lines is a work{first}")
+        raise InputError(f"{source.path}: no line of it describes a work{first}")
 
 
 def _take(entry: Entry, values: Mapping[str, str], source: Source, lines: _Lines) -> None:

@@ -82,7 +82,7 @@ class Merger:
             if _are_others(self.works[registered], work):
                 raise Refused(
                     f"{work.reg_no} is the registration number of work {registered}, whose title "
-                    "and authors are others; mend one of the two"
+                    "and authors differ; correct one of the two"
                 )
             return registered
         for key in _keys(work):

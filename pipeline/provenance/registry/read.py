@@ -50,7 +50,9 @@ def read_source(path: Path, form: str | None, salt: bytes) -> Source:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise InputError(f"{path}: {size:,} bytes; a list may have {MAX_BYTES:,}; cut it up")
+            raise InputError(
+                f"{path}: {size:,} bytes; a list may have at most {MAX_BYTES:,}; split it"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error

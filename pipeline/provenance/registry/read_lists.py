@@ -51,7 +51,7 @@ def read_works_list(path: Path, text: str) -> Iterator[Entry | Refusal | Remark]
     header = _header(path, text, preamble=_PREAMBLE)
     if header.unknown:
         names = ", ".join(printable(column, 40) for column in header.unknown)
-        yield Remark(f"{path.name}:{header.line}", f"columns passed over: {names}")
+        yield Remark(f"{path.name}:{header.line}", f"columns ignored: {names}")
     yield from _entries(path, text, header, month_first=True)
 
 
@@ -112,4 +112,6 @@ def _entries(
             cells = zip(header.fields, row, strict=True)
             yield Entry(where, {f: cell for f, cell in cells if f is not None}, month_first)
     except csv.Error as error:
-        raise InputError(f"{path}:{start}: not a row of a list: {error}; mend the quotes") from None
+        raise InputError(
+            f"{path}:{start}: not a row of a list: {error}; correct the quotes"
+        ) from None

@@ -133,7 +133,7 @@ def _label(line: str, block: _Block) -> tuple[str, str, int] | None:
     found = _LABEL.match(line)
     if found is None:
         return None
-    name = _TAKEN.get(found[2].lower(), "passed over")
+    name = _TAKEN.get(found[2].lower(), "ignored")
     values = [part for part in found.groups()[2:] if part is not None]
     indent = len(found[1])
     goes_on = bool(block.values) and indent > block.indent and name not in _FIRST

@@ -48,7 +48,7 @@ class References:
         found, left = texts.texts_by_name(self._base, every.values(), self._named)
         for path in left:
             name = printable(path.name, 80)
-            self.remarks.append(Remark(name, "named like no work, or like several; left out"))
+            self.remarks.append(Remark(name, "its name fits no work, or several; left out"))
         for work_id, path in found.items():
             line = Incoming(every[work_id], frozenset(), printable(path.name, 80))
             try:

@@ -147,7 +147,9 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[Entry, "Sk
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     if not salt and any(_is_foreign(sketch) for sketch in sketches.values()):
-        raise InputError(f"{path}: hashes that its parameters do not allow; ask for it again")
+        raise InputError(
+            f"{path}: its hashes do not fit its parameters; ask its sender for it again"
+        )
     rows = table.select([*DESCRIPTION, "work_id"]).to_pylist()
     found = []
     for number, row in enumerate(rows, 1):
@@ -191,6 +193,6 @@ def _check_salt(path: Path, wanted: str, salt: bytes) -> None:
         raise ConfigError(f"{path}: its sketches are not salted; leave out --salt-file")
     if not salt:
         raise ConfigError(
-            f"{path}: its sketches are salted; --salt-file names the file of the salt"
+            f"{path}: its sketches are salted; give the file of the salt with --salt-file"
         )
-    raise ConfigError(f"{path}: made with another salt than that of --salt-file")
+    raise ConfigError(f"{path}: made with another salt than the one in --salt-file")

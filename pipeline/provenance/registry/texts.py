@@ -25,7 +25,7 @@ def read_text(path: Path) -> str:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise UnusableText(f"{path.name}: {size:,} bytes; a text may have {MAX_BYTES:,}")
+            raise UnusableText(f"{path.name}: {size:,} bytes; expected at most {MAX_BYTES:,}")
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UnusableText(f"{printable(path.name)}: cannot read: {error.strerror}") from error
@@ -46,7 +46,7 @@ def text_path(base: Path, given: str) -> Path:
     if not path.is_file():
         raise UnusableText(f"text {shown}: no such file below {base}")
     if not path.resolve().is_relative_to(base.resolve()):
-        raise UnusableText(f"text {shown}: a link out of the directory of texts")
+        raise UnusableText(f"text {shown}: a link that leads out of the directory of texts")
     return path
 
 
@@ -114,7 +114,7 @@ def load_text(directory: Path, digest: str) -> str:
     except (OSError, zstd.ZstdError) as error:
         raise IntegrityError(f"{path}: missing or damaged ({type(error).__name__})") from error
     if hashlib.sha256(data).hexdigest() != digest:
-        raise IntegrityError(f"{path}: damaged: its bytes are not those its name says")
+        raise IntegrityError(f"{path}: damaged: its hash is not the one in its name")
     return data.decode()
 
 

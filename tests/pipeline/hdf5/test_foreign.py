@@ -298,11 +298,11 @@ def test_command(
     params(model_zoo(tmp_path, rows), len(rows), **{"post-process": {}})
     ended = prep("verify", tmp_path, "--hdf5", "--eos", EOS)
     assert (ended.code, ended.err) == (0, "")
-    assert "nothing wrong was found" in ended.out
+    assert "no problem was found" in ended.out
     rows[4, 0, 3] = 1234
     model_zoo(tmp_path, rows)
     ended = prep("verify", tmp_path, "--hdf5")
-    assert ended.code == 4 and "2 things wrong with it" in ended.err
+    assert ended.code == 4 and "2 problems found" in ended.err
     assert "examples_0_0.h5, row 4: input_ids outside the vocabulary of 1,000" in ended.out
     ended = prep("verify", tmp_path, "--hdf5", "--json", "--vocab-size", 2000)
     value = json.loads(ended.out)

@@ -47,7 +47,7 @@ def test_rows_that_repeat_by_nature_are_a_note(
     ended = prep("verify", "--hdf5", tmp_path)
     assert ended.code == 0, ended.err
     assert f"note   {note.file}, row {note.row:,}" in ended.out
-    assert "nothing wrong was found" in ended.out
+    assert "no problem was found" in ended.out
 
 
 @pytest.mark.parametrize("format_name", ["sample", "vsl", "corpus"])

@@ -126,7 +126,7 @@ def test_moved_events_are_named(log: Path, n: int) -> None:
     lines = lines_of(log)
     lines[n - 1], lines[n] = lines[n], lines[n - 1]
     write(log, lines)
-    assert f":{n}: event {n + 1} stands where event {n} was recorded" in problem(log)
+    assert f":{n}: event {n + 1} is where event {n} was recorded" in problem(log)
 
 
 @pytest.mark.parametrize("n", range(1, COUNT + 1))

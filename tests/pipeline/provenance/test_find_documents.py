@@ -220,10 +220,10 @@ def test_a_passage(small_run: Any, write_prose: Callable[..., str], documents: A
 def test_what_cannot_be_looked_for_is_told(small_run: Any, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(small_run.directory, tmp_path / "run"))
     shutil.rmtree(copy / "runs")
-    assert "removed by `prep clean-up`" in find_text(copy, "some text", False).notes[0]
+    assert "`prep clean-up` removed runs/" in find_text(copy, "some text", False).notes[0]
     (copy / "manifests/signatures.json").unlink()
     assert "compared no near-duplicates" in find_text(copy, "some text", False).notes[0]
-    with pytest.raises(InputError, match="nothing but white space"):
+    with pytest.raises(InputError, match="only white space"):
         find_text(copy, " \n")
     shutil.rmtree(copy / "documents")
     with pytest.raises(InputError, match="no documents/"):
@@ -260,7 +260,7 @@ def test_registry_option(screened: Path, prep: Callable[..., Any], tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "give one of --step"), (("--work", "a", "--isbn", "b"), "got --work, --isbn"),
+        ((), "expected one of --step"), (("--work", "a", "--isbn", "b"), "got --work, --isbn"),
         (("--step", "3"), "goes with --train"), (("--checkpoint", "x"), "goes with --train"),
         (("--row", "3", "--work", "a"), "go with --file"), (("--file", "x"), "goes with --row"),
         (("--file", "x", "--tokens", "a:b"), "expected A or A:B"),

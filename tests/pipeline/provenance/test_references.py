@@ -141,7 +141,7 @@ def test_what_is_printed_can_be_pasted(run: Path, prep: Prep) -> None:
 
 def test_numbers_of_steps_and_rows_have_separators(run: Path, prep: Prep) -> None:
     ended = prep("trace", run, "--file", "examples_000000.h5", "--row", "1,234,567")
-    assert ended.code == 3 and "2 shards end so" in ended.err
+    assert ended.code == 3 and "2 shards end with it" in ended.err
     ended = prep("trace", run, "--file", "train/examples_000000.h5", "--row", "1,234,567")
     assert (ended.code, "row 1234567 is outside" in ended.err) == (3, True)
     ended = prep("trace", run, "--file", "train/examples_000000.h5", "--row", "12,34")
@@ -152,7 +152,7 @@ def test_ambiguous_ones_list_the_candidates(run: Path, prep: Prep) -> None:
     for command in (("explain", run, "same.jsonl:3"), ("trace", run, "--document", "same.jsonl:3")):
         ended = prep(*command)
         assert ended.code == 3
-        assert "2 files end so: papers/same.jsonl, web/deep/same.jsonl" in ended.err
+        assert "2 files end with it: papers/same.jsonl, web/deep/same.jsonl" in ended.err
     for wanted in ("deep/same.jsonl:3", "papers/same.jsonl:3"):
         assert explain(run, wanted).record.place.file.endswith(wanted.partition(":")[0])
     with pytest.raises(InputError, match=r"21 documents match: .*papers/same.jsonl:1\)"):

@@ -166,7 +166,7 @@ def test_the_command(small_run: Any, texts: dict[bytes, str], prep: Callable[...
 def test_nothing_found(small_run: Any, prep: Callable[..., Any], tmp_path: Path) -> None:
     shown = prep("search", small_run.directory, "no such words were ever written here")
     assert shown.code == 0
-    assert "no document holds these words" in shown.out
+    assert "no document contains these words" in shown.out
     assert re.search(r"looked for 7 words in a row, .* in the texts of \d+ documents", shown.out)
     assert prep("search", small_run.directory, " ").code == 3
     assert prep("search", tmp_path, "word").code == 3

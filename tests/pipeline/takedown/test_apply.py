@@ -163,7 +163,7 @@ def test_applying_twice_changes_nothing(copied: Path, tmp_path: Path) -> None:
     take_down(wanted)
     assert stamps(copied) == before
     other = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 2)))
-    with pytest.raises(InputError, match="another claim of this id"):
+    with pytest.raises(InputError, match="another claim with this id"):
         take_down(Wanted(other, copied, (), (), True, "mask", "J", date.today(), None, False))
 
 

@@ -121,7 +121,7 @@ def test_what_is_out_of_reach_is_named_and_left_as_it_is(
     plan = make_plan(open_run(copied), claim, (model,), (export,))
     assert {left.what for left in plan.outside} == {"raw shard", "weights", "export", "backups"}
     unknown = next(left.instruction for left in plan.outside if left.what == "backups")
-    for words in ("not known here", "snapshots", "exports", "runs packed anew", "other runs"):
+    for words in ("not known here", "snapshots", "exports", "runs repacked", "other runs"):
         assert words in unknown
     others = [
         p for top in (model, export, small_run.corpus.root) for p in top.rglob("*") if p.is_file()

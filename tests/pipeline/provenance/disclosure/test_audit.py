@@ -53,7 +53,7 @@ def test_the_internal_edition_shows_fifteen_words(rich_run: RichRun) -> None:
     assert OPTED_OUT in text
     assert preview(PASSAGE) in text
     assert " ".join(PASSAGE.split()[:16]) not in text
-    assert "can hold personal data" in text
+    assert "can contain personal data" in text
 
 
 @pytest.mark.parametrize("public", [True, False])

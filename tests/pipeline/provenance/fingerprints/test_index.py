@@ -141,7 +141,7 @@ def test_of_another_normalisation(book: Book) -> None:
     stated = tables["works"].schema.metadata[b"fingerprints"]
     other = stated.replace(b'"normalisation": 1', b'"normalisation": 9')
     tables["works"] = tables["works"].replace_schema_metadata({b"fingerprints": other})
-    with pytest.raises(IntegrityError, match="of normalisation 9, expected 1"):
+    with pytest.raises(IntegrityError, match="has normalisation 9, expected 1"):
         Index.of_tables(tables)
     tables["works"] = tables["works"].replace_schema_metadata(None)
     with pytest.raises(IntegrityError, match="no parameters"):
@@ -155,7 +155,7 @@ def test_works_that_cannot_be_indexed(book: Book) -> None:
     with pytest.raises(InputError, match="its tier is 'novel', expected excerpt or whole_book"):
         build_index([("a", "novel", text)])
     sketches = sketch_text(text, 8, 5), sketch_text(text)
-    with pytest.raises(InputError, match="its sketch is of k = 6, expected 5"):
+    with pytest.raises(InputError, match="its sketch has k = 6, expected 5"):
         build_index([("a", "excerpt", sketches[0]), ("b", "excerpt", sketches[1])])
     salted = replace(sketch_text(text, salt=b"salt"), salt=b"")
     with pytest.raises(InputError, match="the salt is missing"):

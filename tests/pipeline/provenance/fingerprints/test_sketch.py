@@ -136,13 +136,13 @@ def test_exchange(book: Book) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"normalisation": 99}, "of normalisation 99, expected"),
+        ({"normalisation": 99}, "has normalisation 99, expected"),
         ({"k": 99}, "k is 99, expected 15 at most"),
         ({"s": 0}, "must be given"),
         ({"words": None}, "must be given"),
-        ({"positions": [5, 4]}, "positions are not ascending"),
+        ({"positions": [5, 4]}, "positions are not in ascending order"),
         ({"positions": [5]}, "2 hashes but 1 positions"),
-        ({"positions": [5, 1000]}, "a position lies after its 10 words"),
+        ({"positions": [5, 1000]}, "a position is after its 10 words"),
         ({"words": 1 << 31}, "words, expected 268435456 at most"),
         ({"hashes": [1, None]}, "may not be null"),
         ({"hashes": None}, "must be given"),

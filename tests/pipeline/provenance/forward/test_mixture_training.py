@@ -180,6 +180,6 @@ def test_the_command_names_the_other_data_sets(run: Run, mixed: Mixed, prep: Any
     asked = ("trace", run.directory, "--train", mixed.model_dir, "--step", step)
     shown = prep(*asked).out
     for name, count in training.read_elsewhere(dataset, step):
-        assert f"{counted(count, 'row')} of data set {name}: nothing is known of them here" in shown
+        assert f"not traced here: {counted(count, 'row')} of another data set, {name}" in shown
     spans = json.loads(prep(*asked, "--json").out)
     assert len(spans) == len(trace_step(run.directory, mixed.model_dir, step))

@@ -144,7 +144,7 @@ def test_documents_that_cannot_be_reviewed(run: Path, tmp_path: Path, make_key: 
     with pytest.raises(InputError, match="no such run directory"):
         record_review(tmp_path / "none", "f" * 32, "drop", "A. Reader", "seen")
     (run / "documents/000000.arrow").unlink()
-    with pytest.raises(InputError, match="no text of it to review"):
+    with pytest.raises(InputError, match="no text of it, so it cannot be reviewed"):
         record_review(run, make_key(1).hex(), "drop", "A. Reader", "seen")
 
 

@@ -151,7 +151,7 @@ def test_an_import_does_not_undo_what_was_set(registry: Run, claims: Path, works
     assert "still version 2" in ended.out
     asserted = registry("import", works_csv, "--into", claims, "--status", "asserted")
     assert (
-        "status of work" in asserted.out and "kept 'licensed', not taken 'asserted'" in asserted.out
+        "status of work" in asserted.out and "kept 'licensed', ignored 'asserted'" in asserted.out
     )
     assert "still version 2" in asserted.out
 
@@ -162,7 +162,7 @@ def test_an_import_does_not_undo_what_was_set(registry: Run, claims: Path, works
         (["import", "DIR/works.csv", "--into", "DIR/x", "--format", "cvs"], 2, "did you mean csv?"),
         (["import", "DIR/works.csv", "--into", "DIR/x", "--status", "assert"], 3, "'asserted'"),
         (["import", "DIR/gone.csv", "--into", "DIR/x"], 3, "gone.csv: cannot read"),
-        (["import", "DIR/works.csv", "--into", "DIR"], 2, "not empty, and no registry"),
+        (["import", "DIR/works.csv", "--into", "DIR"], 2, "not empty and not a registry"),
         (
             ["import", "DIR/works.csv", "--into", "DIR/x", "--texts", "DIR/no"],
             3,
@@ -205,7 +205,7 @@ def test_sketch_to_registry(registry: Run, tmp_path: Path) -> None:
                 "--registration", "TX 3-111-333", "--salt-file", tmp_path / "salt")  # fmt: skip
     ended = registry("sketch", tmp_path / "book.txt", "--out", out, *describe)
     assert ended.code == 0, ended.err
-    assert "salted: hand the salt over apart" in ended.out and f"outputs: {out}" in ended.out
+    assert "salted: send the salt separately" in ended.out and f"outputs: {out}" in ended.out
     bare = registry("sketch", tmp_path / "book.txt", "--out", out, *describe[:-2], "--json")
     value = json.loads(bare.out)
     assert value["salted"] is False and "without a salt" in value["warnings"][0]

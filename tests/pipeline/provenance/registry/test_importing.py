@@ -101,8 +101,8 @@ def test_refused_lines_are_all_told(write: Write, bring: Bring, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"title,author\n,Bell\n", "none of its lines is a work; list.csv:2: no title"),
-        (b"title,author\n", "none of its lines is a work"),
+        (b"title,author\n,Bell\n", "no line of it describes a work; list.csv:2: no title"),
+        (b"title,author\n", "no line of it describes a work"),
         (b"title,author\nSalt,B\xe4r\n", "list.csv:2: not UTF-8 text (byte 19)"),
         (b"title,author\nSa\0lt,Bell\n", "list.csv:2: holds a zero byte"),
         (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "list.csv:2: not UTF-8 text"),
@@ -125,7 +125,7 @@ def test_only_registries_and_new_directories_are_written(
     works_csv: Path, bring: Bring, write: Write, tmp_path: Path
 ) -> None:
     write("other/notes.txt", "mine")
-    with pytest.raises(ConfigError, match="not empty, and no registry"):
+    with pytest.raises(ConfigError, match="not empty and not a registry"):
         bring(tmp_path / "other", works_csv)
     with pytest.raises(ConfigError, match="a file"):
         bring(works_csv, works_csv)
@@ -181,7 +181,7 @@ def test_texts_by_column_and_by_name(write: Write, bring: Bring, tmp_path: Path)
     done = bring(tmp_path / "claims", listed, texts=tmp_path / "texts")
     assert (done.texts, done.sketches) == (4, 0)
     assert [(r.where, r.text) for r in done.remarks] == [
-        ("stray.txt", "named like no work, or like several; left out")
+        ("stray.txt", "its name fits no work, or several; left out")
     ]
     registry = load_registry(tmp_path / "claims")
     titles = {
@@ -210,7 +210,7 @@ def test_texts_that_cannot_be_used(write: Write, bring: Bring, tmp_path: Path) -
     done = bring(tmp_path / "claims", listed, texts=tmp_path / "texts")
     told = {r.where.split(":")[1]: r.text for r in done.remarks if r.where.startswith("list")}
     for number, part in enumerate(
-        ["expected a path below", "expected a path below", "no such file", "a link out of",
+        ["expected a path below", "expected a path below", "no such file", "a link that leads out of",
          "not UTF-8 text (byte 1)", "holds no text"], 2,
     ):  # fmt: skip
         assert part in told[str(number)]

@@ -146,7 +146,7 @@ def test_defaults_do_not_change_what_is_known() -> None:
 def test_a_number_of_another_work_is_refused() -> None:
     merger = Merger()
     merger.add(line("Salt", reg_no=TX))
-    with pytest.raises(Refused, match="whose title and authors are others; mend one"):
+    with pytest.raises(Refused, match="whose title and authors differ; correct one"):
         merger.add(line("The Tin Orchard", authors="Otto Bell", reg_no=TX))
 
 

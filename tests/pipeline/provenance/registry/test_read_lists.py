@@ -119,7 +119,7 @@ def test_works_list() -> None:
     ("cells", "why"),
     [
         ({"title_raw": ""}, "no title"),
-        ({"title_raw": "?!"}, "no letter and no digit"),
+        ({"title_raw": "?!"}, "no letter or digit"),
         ({"title_raw": "Salt", "status": "asert"}, "did you mean 'asserted'"),
         ({"title_raw": "Salt", "tier": "all"}, "expected one of excerpt, whole_book"),
         ({"title_raw": "Salt", "legal_hold": "maybe"}, "expected true or false"),

@@ -122,7 +122,7 @@ def test_a_salt_that_nothing_needs(
 ) -> None:
     with pytest.raises(ConfigError, match="its sketches are not salted"):
         bring(tmp_path / "claims", sketched(book).out, salt=SALT)
-    with pytest.raises(ConfigError, match="no FILE holds sketches"):
+    with pytest.raises(ConfigError, match="none of the files holds sketches"):
         bring(tmp_path / "claims", works_csv, salt=SALT)
 
 
