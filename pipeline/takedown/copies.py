@@ -126,7 +126,8 @@ def outside_copies(
             Outside(
                 "weights", model_dir.as_posix(), (),
                 "checkpoints that were trained on these documents are not changed; whether to "
-                "train again from an earlier one is for whoever is responsible for the model to decide",
+                "train again from an earlier one is for whoever is responsible for the model to "
+                "decide",
             )
         )  # fmt: skip
     for export in exports:

@@ -85,6 +85,6 @@ def check_is_masked_nowhere(directory: Path, what: str) -> None:
     if standing(directory).masked:
         raise InputError(
             f"{directory}: documents in it were taken down by masking, so {what} cannot be made "
-            "from its tokens; run its config again with another setting (`prep run` then writes the "
-            "data set without them), or take them down with --mode rewrite"
+            "from its tokens; run its config again with another setting (`prep run` then writes "
+            "the data set without them), or take them down with --mode rewrite"
         )

@@ -261,7 +261,7 @@ def test_no_similarities() -> None:
     summary = dataclasses.replace(sample_summary("x"), similarities=(), not_computed=4_330)
     page = dataclasses.replace(sample_page("x"), summary=summary)
     text = Page(clusters.render(page)).text
-    assert "No similarity was computed: candidates were not verified." in text
+    assert "No similarity was computed, as candidate pairs were not verified." in text
 
 
 def cells(page: str) -> list[list[str]]:

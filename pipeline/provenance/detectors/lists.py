@@ -52,7 +52,7 @@ class Family(FrozenModel):
         if wrong is not None:
             raise ValueError(
                 f"expected domains such as lib.example or NAME.*, in lower case; "
-                f"got {printable(wrong)}"
+                f"{printable(wrong)} is not one"
             )
         return values
 

@@ -48,9 +48,7 @@ def holds(attribute: Attribute, wanted: object) -> Holds:
         return lambda value: not inner(value)
     if isinstance(wanted, list):
         if not wanted:
-            raise ConditionError(
-                "the list is empty, so nothing could match; expected one or more values"
-            )
+            raise ConditionError("the list is empty, so nothing could match")
         tests = [_one(attribute, item) for item in wanted]
         return lambda value: any(test(value) for test in tests)
     return _one(attribute, wanted)

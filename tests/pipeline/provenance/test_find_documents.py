@@ -119,7 +119,7 @@ def test_work_without_a_registry(screened: Path, tmp_path: Path, kept: list[int]
     found = find_of_work(plain, "another00000")
     assert kept[8] in found.rows and "without a registry" in found.notes[0]
     assert find_of_work(plain, "unknown").rows == ()
-    with pytest.raises(InputError, match="titles mean nothing"):
+    with pytest.raises(InputError, match="titles cannot be looked up"):
         find_of_title(plain, "The Lantern in the Quarry")
     (plain / "evidence.parquet").unlink()
     with pytest.raises(InputError, match="nothing was screened"):
@@ -222,7 +222,7 @@ def test_what_cannot_be_looked_for_is_told(small_run: Any, tmp_path: Path) -> No
     shutil.rmtree(copy / "runs")
     assert "`prep clean-up` removed runs/" in find_text(copy, "some text", False).notes[0]
     (copy / "manifests/signatures.json").unlink()
-    assert "compared no near-duplicates" in find_text(copy, "some text", False).notes[0]
+    assert "the run did not look for any" in find_text(copy, "some text", False).notes[0]
     with pytest.raises(InputError, match="only white space"):
         find_text(copy, " \n")
     shutil.rmtree(copy / "documents")
@@ -261,10 +261,10 @@ def test_registry_option(screened: Path, prep: Callable[..., Any], tmp_path: Pat
     ("options", "message"),
     [
         ((), "expected one of --step"), (("--work", "a", "--isbn", "b"), "got --work, --isbn"),
-        (("--step", "3"), "goes with --train"), (("--checkpoint", "x"), "goes with --train"),
-        (("--row", "3", "--work", "a"), "go with --file"), (("--file", "x"), "goes with --row"),
+        (("--step", "3"), "needs --train"), (("--checkpoint", "x"), "needs --train"),
+        (("--row", "3", "--work", "a"), "need --file"), (("--file", "x"), "needs --row"),
         (("--file", "x", "--tokens", "a:b"), "expected A or A:B"),
-        (("--text", "nowhere.txt"), "cannot read"), (("--isbn", "12"), "no isbn"),
+        (("--text", "nowhere.txt"), "cannot read"), (("--isbn", "12"), "not a valid isbn"),
     ],
 )  # fmt: skip
 def test_wrong_options(

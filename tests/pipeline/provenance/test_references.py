@@ -133,7 +133,7 @@ def test_what_is_printed_can_be_pasted(run: Path, prep: Prep) -> None:
             if len(found) == 1:
                 assert explain(run, form).record.place.key in found
             else:
-                with pytest.raises(InputError, match=r"documents match: .*; name one of them"):
+                with pytest.raises(InputError, match=r"documents match: .*; give one of these"):
                     explain(run, form)
         ended = prep("trace", run, "--file", form, "--tokens", "1-3", "--json")
         assert [s["token_end"] for s in json.loads(ended.out)][-1] == 3

@@ -48,12 +48,12 @@ def test_the_shipped_list_of_artefacts_names_none() -> None:
         (START, "list.yaml:1: families: missing"),
         (FAMILY + "    domain: [acme.example]\n", "did you mean 'domains'"),
         (FAMILY + "    domains: [acme]\n", "expected domains such as lib.example or NAME"),
-        (FAMILY + "    domains: ['https://acme.example']\n", "https://acme.example is none"),
+        (FAMILY + "    domains: ['https://acme.example']\n", "https://acme.example is not one"),
         (FAMILY + "    domains: ['a.*.b']\n", "expected domains"),
         (FAMILY + "    names: [ab]\n", "expected three characters or more"),
         (FAMILY + "    repositories: [a/b/c]\n", "expected NAME or OWNER/NAME"),
         (FAMILY.replace("acme", "Acme Inc"), "families.0.family"),
-        (FAMILY + FAMILY[len(START) + len("families:\n") :], "'acme' stands there twice"),
+        (FAMILY + FAMILY[len(START) + len("families:\n") :], "'acme' is listed twice"),
     ],
 )
 def test_errors_of_origin_lists(tmp_path: Path, text: str, message: str) -> None:

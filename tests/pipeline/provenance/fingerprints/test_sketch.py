@@ -137,13 +137,13 @@ def test_exchange(book: Book) -> None:
     ("change", "message"),
     [
         ({"normalisation": 99}, "has normalisation 99, expected"),
-        ({"k": 99}, "k is 99, expected 15 at most"),
+        ({"k": 99}, "k is 99, expected at most 15"),
         ({"s": 0}, "must be given"),
         ({"words": None}, "must be given"),
         ({"positions": [5, 4]}, "positions are not in ascending order"),
         ({"positions": [5]}, "2 hashes but 1 positions"),
         ({"positions": [5, 1000]}, "a position is after its 10 words"),
-        ({"words": 1 << 31}, "words, expected 268435456 at most"),
+        ({"words": 1 << 31}, "words, expected at most 268435456"),
         ({"hashes": [1, None]}, "may not be null"),
         ({"hashes": None}, "must be given"),
     ],
@@ -163,5 +163,5 @@ def test_columns_are_asked_for() -> None:
 
 def test_a_work_has_one_sketch() -> None:
     table = sketch_table({"a": sketch_text("some words")})
-    with pytest.raises(InputError, match="sketch of a: there are two"):
+    with pytest.raises(InputError, match="sketch of a: given twice"):
         sketches_of(pa.concat_tables([table, table]))

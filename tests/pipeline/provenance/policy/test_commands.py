@@ -52,12 +52,12 @@ def test_check(policy: Any, write_policy: Write) -> None:
     assert COMMAND_DEFAULT == BUILTIN
     path = write_policy(LENIENT)
     code, out, _ = policy("check", path)
-    assert code == 0 and out.startswith("ok: 1 rules\n")
+    assert code == 0 and out.startswith("ok: 1 rule\n")
     assert "artefact, marker, identifier" in out
     assert json.loads(policy("check", BUILTIN, "--json")[1]) == {"rules": 22, "unasked": ["notice"]}
     code, _, err = policy("check", write_policy(LENIENT.replace("books3", "[]")))
     assert code == 2
-    assert err == f"prep: {path}:3: rules.0.when.origin.family: the list is empty; nothing " \
+    assert err == f"prep: {path}:3: rules.0.when.origin.family: the list is empty, so nothing " \
                   "could match; got []\n"  # fmt: skip
     assert policy("check", path.parent / "none.yaml")[0] == 2
 
@@ -66,7 +66,7 @@ def test_show(policy: Any, write_policy: Write, default_policy: Policy) -> None:
     _, out, _ = policy("show")
     for rule in default_policy.rules:
         assert rule.id in out
-    assert "from Jaccard 0.8 on" in out
+    assert "Jaccard similarity 0.8 or more" in out
     assert Policy.model_validate_json(policy("show", "--json")[1]) == default_policy
     path = write_policy(LENIENT + "propagate: {mode: none}\n")
     assert "about alone" in policy("show", path)[1]
@@ -163,7 +163,9 @@ def test_diff_reads_the_works_of_the_run(
 
 
 def test_diff_needs_a_run(run: Path, tmp_path: Path, default_policy: Policy) -> None:
-    with pytest.raises(InputError, match=r"evidence\.parquet: not there; `prep run` writes it"):
+    with pytest.raises(
+        InputError, match=r"evidence\.parquet: does not exist; `prep run` writes it"
+    ):
         compare_policies(tmp_path / "none", default_policy, default_policy)
     path = run / "evidence.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["work_id"]), path)
@@ -181,7 +183,7 @@ def test_review(run: Path, policy: Any, make_key: Make) -> None:
         "A. Reader", "--note", "two [b]names[/b]",
     )  # fmt: skip
     assert code == 0
-    assert out == f"event 1: redact for {key}, by A. Reader; the next `prep run` takes it\n"
+    assert out == f"event 1: redact for {key}, by A. Reader; the next `prep run` uses it\n"
     assert load_reviews(run / REVIEWS)[0].spans == ((0, 7), (9, 14))
     code, out, _ = policy(
         "review", run, key, "--decision", "allow", "--by", "B", "--note", "n", "--json"

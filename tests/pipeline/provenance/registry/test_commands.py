@@ -24,7 +24,7 @@ def claims(registry: Run, works_csv: Path, records_txt: Path, tmp_path: Path) ->
 
 
 def test_help_shows_examples(registry: Run) -> None:
-    assert "Registries of works" in registry("--help").out
+    assert "registries of works" in registry("--help").out
     for command in ("import", "list", "show", "set", "sketch"):
         shown = registry(command, "--help")
         assert shown.code == 0 and f"prep registry {command}" in shown.out

@@ -210,7 +210,8 @@ def test_texts_that_cannot_be_used(write: Write, bring: Bring, tmp_path: Path) -
     done = bring(tmp_path / "claims", listed, texts=tmp_path / "texts")
     told = {r.where.split(":")[1]: r.text for r in done.remarks if r.where.startswith("list")}
     for number, part in enumerate(
-        ["expected a path below", "expected a path below", "no such file", "a link that leads out of",
+        ["expected a path below", "expected a path below", "no such file",
+         "a link that leads out of",
          "not UTF-8 text (byte 1)", "holds no text"], 2,
     ):  # fmt: skip
         assert part in told[str(number)]

@@ -105,13 +105,13 @@ Salt,Otto Bell,N/A,TX3111333; TX3111444,1994,,Bell Estate,2
 
 def test_works_list() -> None:
     entries = list(read_works_list(PATH, WORKS_LIST))
-    assert entries[0] == Remark("list.csv:4", "columns passed over: Import ID")
+    assert entries[0] == Remark("list.csv:4", "columns ignored: Import ID")
     first, second = works(WORKS_LIST, read_works_list)
     assert first.work.isbn13 == ("9780306406157",) and first.work.asin == ("B00ICN066A",)
     assert (first.work.reg_date, first.work.publisher) == ("1992-08-05", "Quarry")
     assert second.work.reg_no == "TX0003111333" and second.work.claimant == "Bell Estate"
     assert [r.text for r in second.remarks] == [
-        "reg_no: TX0003111333 is taken, TX0003111444 left out"
+        "reg_no: TX0003111333 is used, TX0003111444 left out"
     ]
 
 
@@ -140,7 +140,7 @@ def test_of_two_registration_numbers_one_is_left_out() -> None:
     found = work_of(Entry("list.csv:2", cells), {})
     assert found.work.reg_no == "TX0003111222"
     assert [r.text for r in found.remarks] == [
-        "reg_no: TX0003111222 is taken, TX0003111333 left out"
+        "reg_no: TX0003111222 is used, TX0003111333 left out"
     ]
 
 
