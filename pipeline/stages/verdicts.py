@@ -127,4 +127,4 @@ def verdicts_stage(
     job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
     task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
     settings = {"policy": fingerprint_of(policy.model_dump())}
-    return Stage("verdicts", 2, _verdicts, (task,), settings, reads_texts=False)
+    return Stage("verdicts", 3, _verdicts, (task,), settings, reads_texts=False)

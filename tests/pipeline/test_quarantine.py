@@ -249,7 +249,7 @@ def test_other_commands_show_no_text(run: Path, prep: Callable[..., Any]) -> Non
     held = texts(run, "quarantine")
     for key, text in held.items():
         explained = prep("explain", run, key)
-        assert f"in quarantine: `prep quarantine show DIR {key[:6]} --by NAME`" in explained.out
+        assert f"in quarantine; `prep quarantine show DIR {key[:6]} --by NAME`" in explained.out
         assert json.loads(prep("explain", run, key, "--json").out)["in_quarantine"] is True
         assert text[:40] not in explained.out
     key = next(key for key in held if list(held.values()).count(held[key]) == 2)

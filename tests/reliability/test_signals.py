@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.crash
-HINT = "stopped; run the same command again to go on"
+HINT = "stopped; finished work is kept, run the same command again to resume"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_show(policy: Any, write_policy: Write, default_policy: Policy) -> None:
     assert "Jaccard similarity 0.8 or more" in out
     assert Policy.model_validate_json(policy("show", "--json")[1]) == default_policy
     path = write_policy(LENIENT + "propagate: {mode: none}\n")
-    assert "about alone" in policy("show", path)[1]
+    assert "applies only to the document" in policy("show", path)[1]
 
 
 def test_attributes(policy: Any) -> None:
