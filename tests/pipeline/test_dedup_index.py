@@ -254,7 +254,7 @@ def test_an_add_killed_anywhere_goes_on(
     assert storage.tree_hash(batch(own, 2)) == storage.tree_hash(batch(grown, 2))
     assert (own / "index.json").read_bytes() == (grown / "index.json").read_bytes()
     again = prep(*add)
-    assert again.code == 0 and "batch 000002 holds just these files" in again.out
+    assert again.code == 0 and "batch 000002 already holds exactly these files" in again.out
 
 
 def test_a_build_killed_goes_on(shards: list[Path], tmp_path: Path, prep: Prep) -> None:
@@ -266,7 +266,7 @@ def test_a_build_killed_goes_on(shards: list[Path], tmp_path: Path, prep: Prep) 
     assert asked.code == 3 and "no finished batch" in asked.err
     assert prep("dedup", "index", "add", directory, shards[3]).code == 3
     assert prep(*build).code == 0
-    assert "batch 000000 holds just these files" in prep(*build).out
+    assert "batch 000000 already holds exactly these files" in prep(*build).out
 
 
 def test_an_abandoned_batch_can_be_deleted(own: Path, shards: list[Path], prep: Prep) -> None:
