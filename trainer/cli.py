@@ -45,19 +45,31 @@ Examples:
   train --params tiny --model_dir tuned --data runs/other --num_epochs 1 \\
       --checkpoint_path out/checkpoints/step_0000200 --load_checkpoint_states model
   train CSX --params configs/train/cerebras_gpt/13b.yaml --compile_only --num_csx 16
-  train convert out --src-fmt wafermill --tgt-fmt hf --out exported
-  train jobs
+  train generate --model_dir out --prompt "Once upon a time"
 
 \b
-`train jobs` lists your runs, `train jobs --help` says how to cancel and label them,
-`train convert --help` how to convert and compare checkpoints.
+Other commands, each with its own --help:
+  train plan            what a run would cost, and the loss to expect
+  train sweep           search hyperparameters
+  train jobs            list, cancel and label your runs
+  train report          write a page with the curves of a run
+  train card            write a model card
+  train generate        continue a prompt
+  train evaluate        loss of a checkpoint, overall and by source
+  train lm-eval         zero-shot and few-shot tasks
+  train crows-pairs     bias by CrowS-Pairs
+  train scaling         fit a scaling law, and predict from it
+  train convert         convert weights from and to Hugging Face and Model Zoo
+  train convert diff    compare two checkpoints
+
+\b
 `train --install-completion` completes commands and options in your shell.
-The same command resumes from the newest checkpoint, also with another --num_csx.
-MODEL_DIR/latest_run.log has all lines of the last start; MODEL_DIR/train and
+The same command resumes from the newest checkpoint, also with a different --num_csx.
+MODEL_DIR/latest_run.log is the full log of the last start; MODEL_DIR/train and
 MODEL_DIR/eval are for TensorBoard.
-Exit codes: 0 done, 1 a step failed, 2 config, 3 input, 4 integrity, 5 resource,
-75 a rank of the cluster was lost, 130 and 143 stopped by a signal after writing a
-checkpoint.
+Exit codes: 0 success; 1 a step failed; error in 2 config, 3 input, 4 integrity,
+5 resources; 75 a rank of the cluster was lost; 130 and 143 stopped by a signal,
+after a checkpoint was written.
 """
 
 
@@ -109,7 +121,7 @@ def train(
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Train or evaluate a decoder on the shards that `prep` made."""
+    """Train or evaluate a GPT-style model on data prepared by `prep`."""
     unused = {
         "num_workers_per_csx": num_workers_per_csx,
         "num_act_servers": num_act_servers,
@@ -162,7 +174,7 @@ check_first(app, one_line_errors)
 
 
 def _say_nothing(line: str) -> None:
-    """Whoever asked for errors only finds all lines in the log of the run."""
+    """Print nothing: with errors only on the console, all lines are in the log of the run."""
 
 
 def main() -> None:

@@ -46,8 +46,18 @@ Examples:
   train convert --list
 
 \b
-`train convert diff --help` tells how to compare. Exit codes: 0 done, 2 config, 3 input,
-4 integrity, 5 resource.
+`train convert diff --help` explains how to compare. Exit codes: 0 success; error in
+2 config, 3 input, 4 integrity, 5 resources.
+"""
+
+
+DIFF_EXAMPLES = """\b
+Examples:
+  train convert diff exported again
+  train convert diff out/checkpoints/step_0000200 tuned --tolerance 1e-6
+
+\b
+Exit codes: 0 equal, 1 different, 2 to 5 as for the other commands.
 """
 
 
@@ -64,42 +74,61 @@ def _print_listing(wanted: bool) -> None:
 )
 def convert(
     checkpoint: Annotated[
-        Path, typer.Argument(help="Checkpoint or model directory, Hugging Face directory, file.")
+        Path,
+        typer.Argument(help="A checkpoint, a model directory, a Hugging Face directory or a file."),
     ],
     src_fmt: Annotated[
-        str, typer.Option("--src-fmt", help="wafermill, hf, mdl or a release, cs-1.7 to cs-2.9.")
+        str,
+        typer.Option(
+            "--src-fmt",
+            help="Format of the checkpoint: wafermill, hf, mdl or cs-1.7 to cs-2.9.",
+        ),
     ],
-    tgt_fmt: Annotated[TargetFormat, typer.Option("--tgt-fmt", help="What to write.")],
+    tgt_fmt: Annotated[TargetFormat, typer.Option("--tgt-fmt", help="Format to write.")],
     out: Annotated[Path, typer.Option("--out", help="New directory for the result.")],
     params: Annotated[
-        Path | None, typer.Option("--params", help="params.yaml of the model, for mdl and cs-X.Y.")
+        Path | None,
+        typer.Option("--params", help="params.yaml of the model; needed for mdl and cs-X.Y."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="config.json, if not beside the weights.")
+        Path | None,
+        typer.Option(
+            "--config", help="config.json of the model, if it is not next to the weights."
+        ),
     ] = None,
     model: Annotated[
-        ModelName | None, typer.Option("--model", help="Family to export as; default: what fits.")
+        ModelName | None,
+        typer.Option("--model", help="Model family to export as; default: the one that fits."),
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             "--tokenizer",
-            help="tokenizer.json to put beside an export; default: GPT-2's for 50,257 ids.",
+            help="tokenizer.json to copy into an export; default: that of GPT-2 for 50,257 ids.",
         ),
     ] = None,
     hf_shard_size: Annotated[
-        str, typer.Option("--hf-shard-size", help="Most bytes of one weights file.")
+        str, typer.Option("--hf-shard-size", help="Largest size of one weights file.")
     ] = "5 GB",
     drop_unmatched_keys: Annotated[
-        bool, typer.Option("--drop-unmatched-keys", help="Leave out tensors that nothing asks for.")
+        bool,
+        typer.Option(
+            "--drop-unmatched-keys", help="Leave out tensors that the model does not need."
+        ),
     ] = False,
     unsafe_pickle: Annotated[
-        bool, typer.Option("--unsafe-pickle", help="Read .bin and .pt, in a bounded child process.")
+        bool,
+        typer.Option(
+            "--unsafe-pickle", help="Also read .bin and .pt, in a child process with limits."
+        ),
     ] = False,
     _: Annotated[
         bool,
         typer.Option(
-            "--list", callback=_print_listing, is_eager=True, help="Families and formats; then end."
+            "--list",
+            callback=_print_listing,
+            is_eager=True,
+            help="List model families and formats, and exit.",
         ),
     ] = False,
 ) -> None:
@@ -124,18 +153,21 @@ def convert(
         run(request, lambda line: print(line, flush=True))
 
 
-@app.command(epilog="Exit codes: 0 equal, 1 different, 2 to 5 as for other commands.")
+@app.command(epilog=DIFF_EXAMPLES)
 def diff(
-    left: Annotated[Path, typer.Argument(help="Checkpoint.")],
-    right: Annotated[Path, typer.Argument(help="Checkpoint of the same format.")],
+    left: Annotated[Path, typer.Argument(help="Checkpoint, in any format of `train convert`.")],
+    right: Annotated[Path, typer.Argument(help="Checkpoint in the same format.")],
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Largest absolute difference that is equal.")
+        float, typer.Option("--tolerance", help="Largest absolute difference that counts as equal.")
     ] = 0.0,
     unsafe_pickle: Annotated[
-        bool, typer.Option("--unsafe-pickle", help="Read .bin and .pt, in a bounded child process.")
+        bool,
+        typer.Option(
+            "--unsafe-pickle", help="Also read .bin and .pt, in a child process with limits."
+        ),
     ] = False,
 ) -> None:
-    """Compare names, shapes, dtypes and values of all tensors, one at a time."""
+    """Compare two checkpoints: names, shapes, dtypes and values of all tensors."""
     from trainer.convert.diff import compare
 
     with one_line_errors():
@@ -157,7 +189,7 @@ def _shard_bytes(text: str) -> int:
     try:
         size = TypeAdapter(Bytes).validate_python(int(text) if text.isdigit() else text)
     except ValidationError as error:
-        raise ConfigError(f"--hf-shard-size {text}: expected bytes such as 5 GB") from error
+        raise ConfigError(f"--hf-shard-size {text}: expected a size such as 5 GB") from error
     if size < 1:
         raise ConfigError(f"--hf-shard-size {text}: expected at least 1 byte")
     return size

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
-BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows at once.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows per batch.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 EVALUATE_EXAMPLES = """\b
 Examples:
@@ -39,8 +39,8 @@ Examples:
   train lm-eval --model_dir out --data-dir tasks --tasks piqa,arc_easy --num_fewshot 5 --limit 100
 
 \b
-Needs the extra: pip install 'wafermill[eval]'. Nothing is fetched: DATA_DIR/TASK/SPLIT.jsonl
-has the documents of a task, one JSON object a line, in the fields of its data set:
+Needs the extra: pip install 'wafermill[eval]'. Nothing is downloaded: DATA_DIR/TASK/SPLIT.jsonl
+holds the documents of a task, one JSON object per line, with the fields of its data set:
   hellaswag       validation  activity_label, ctx_a, ctx_b, endings, label
   piqa            validation  goal, sol1, sol2, label
   winogrande      validation  sentence, option1, option2, answer
@@ -48,7 +48,7 @@ has the documents of a task, one JSON object a line, in the fields of its data s
   arc_easy        test        question, choices {text, label}, answerKey
   arc_challenge   test        question, choices {text, label}, answerKey
   openbookqa      test        question_stem, choices {text, label}, answerKey
-Examples of --num_fewshot come from train.jsonl. How to get the files: docs/evaluation.md.
+The examples of --num_fewshot are taken from train.jsonl. How to get the files: docs/evaluation.md.
 """
 CROWS_PAIRS_EXAMPLES = """\b
 Examples:
@@ -57,20 +57,28 @@ Examples:
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(help="Model directory (its last checkpoint) or one.")],
-    data: Annotated[Path, typer.Option("--data", help="A prep run directory, or one of shards.")],
-    split: Annotated[str, typer.Option("--split", help="validation, test, …")] = "validation",
-    target: Annotated[TargetName, typer.Option("--target", help="As of `train`.")] = TargetName.CPU,
+    path: Annotated[
+        Path, typer.Argument(help="A checkpoint, or a model directory for its last one.")
+    ],
+    data: Annotated[
+        Path, typer.Option("--data", help="A prep run directory, or a directory of shards.")
+    ],
+    split: Annotated[
+        str, typer.Option("--split", help="Split to measure, such as validation or test.")
+    ] = "validation",
+    target: Annotated[
+        TargetName, typer.Option("--target", help="Where to run, as for `train`.")
+    ] = TargetName.CPU,
     batch_size: BatchSize = 8,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads.")] = 1,
     eval_steps: Annotated[
-        int | None, typer.Option("--eval_steps", min=1, help="Batches; default: all.")
+        int | None, typer.Option("--eval_steps", min=1, help="Number of batches; default: all.")
     ] = None,
     reference_tokenizer: Annotated[
         Path | None,
         typer.Option(
             "--reference-tokenizer",
-            help="gpt2 or a tokenizer.json: tell losses per token of this vocabulary too.",
+            help="gpt2 or a tokenizer.json: also report the loss per token of this tokenizer.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -98,24 +106,26 @@ def evaluate(
 
 
 def lm_eval(
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="Files: TASK/SPLIT.jsonl.")],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="Directory of the files TASK/SPLIT.jsonl.")
+    ],
     model_dir: ModelDir = None,
     checkpoint: CheckpointDir = None,
     tasks: Annotated[
-        str | None, typer.Option("--tasks", help="Names with commas between; default: all seven.")
+        str | None, typer.Option("--tasks", help="Tasks, separated by commas; default: all seven.")
     ] = None,
     num_fewshot: Annotated[
-        int, typer.Option("--num_fewshot", min=0, help="Examples in every prompt.")
+        int, typer.Option("--num_fewshot", min=0, help="Examples in each prompt.")
     ] = 0,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Documents of each task; default: all.")
+        int | None, typer.Option("--limit", min=1, help="Documents per task; default: all.")
     ] = None,
     batch_size: BatchSize = 8,
     tokenizer: ModelTokenizer = None,
     device: DeviceOption = DeviceName.cpu,
     as_json: AsJson = False,
 ) -> None:
-    """Run lm-eval's tasks from local files."""
+    """Run tasks of lm-eval on local files."""
     from trainer.evaluation import lm_eval_tasks
     from trainer.evaluation.show import print_scores
 
@@ -138,19 +148,19 @@ def lm_eval(
 
 def crows_pairs(
     data_file: Annotated[
-        Path, typer.Option("--data-file", help="crows_pairs_anonymized.csv, or .jsonl.")
+        Path, typer.Option("--data-file", help="crows_pairs_anonymized.csv, or a .jsonl file.")
     ],
     model_dir: ModelDir = None,
     checkpoint: CheckpointDir = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="First so many pairs.")
+        int | None, typer.Option("--limit", min=1, help="Use only the first N pairs.")
     ] = None,
     batch_size: BatchSize = 8,
     tokenizer: ModelTokenizer = None,
     device: DeviceOption = DeviceName.cpu,
     as_json: AsJson = False,
 ) -> None:
-    """Measure bias by CrowS-Pairs, overall and in nine categories."""
+    """Measure bias with CrowS-Pairs, overall and in nine categories."""
     from trainer.evaluation.crows_pairs import measure, read_pairs
     from trainer.evaluation.sentences import likelihoods
     from trainer.evaluation.show import print_scores

@@ -25,7 +25,7 @@ Examples:
       --prompt-file prompt.txt --temperature 0 --max-new-tokens 50
 
 \b
-The same command writes the same text. Temperature 0 takes the likeliest token every time.
+The same command writes the same text. With temperature 0 the likeliest token is always taken.
 """
 
 
@@ -33,30 +33,35 @@ def generate(
     model_dir: ModelDir = None,
     checkpoint: CheckpointDir = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Text to go on from; empty: a new document.")
+        str | None, typer.Option("--prompt", help="Text to continue; empty: start a new document.")
     ] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option("--prompt-file", help="File with it; its last newline is cut.")
+        Path | None,
+        typer.Option(
+            "--prompt-file", help="File with the prompt; a newline at its end is removed."
+        ),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="Tokens at most.")
+        int, typer.Option("--max-new-tokens", min=1, help="Most tokens to write.")
     ] = 128,
     temperature: Annotated[
-        float, typer.Option("--temperature", help="0: the likeliest token every time.")
+        float, typer.Option("--temperature", help="Randomness; 0 always takes the likeliest token.")
     ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Choose among so many likeliest tokens.")
+        int | None, typer.Option("--top-k", help="Choose among the K likeliest tokens only.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option("--top-p", help="Choose among the likeliest of this probability."),
+        typer.Option(
+            "--top-p", help="Choose among the likeliest tokens that together have probability P."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the choices.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random choices.")] = 0,
     tokenizer: ModelTokenizer = None,
     device: DeviceOption = DeviceName.cpu,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write text that goes on from a prompt."""
+    """Continue a prompt with a trained model."""
     from trainer.generation.sampling import Sampling
     from trainer.generation.text import Wish, for_terminal
     from trainer.generation.text import generate as run

@@ -21,20 +21,21 @@ class DeviceName(StrEnum):
 
 
 ModelDir = Annotated[
-    Path | None, typer.Option("--model_dir", "-o", help="Model directory: its last checkpoint.")
+    Path | None,
+    typer.Option("--model_dir", "-o", help="Model directory; its last checkpoint is used."),
 ]
 CheckpointDir = Annotated[
-    Path | None, typer.Option("--checkpoint", help="A checkpoint, in place of --model_dir.")
+    Path | None, typer.Option("--checkpoint", help="A checkpoint, instead of --model_dir.")
 ]
 ModelTokenizer = Annotated[
     Path | None,
     typer.Option(
         "--tokenizer",
         help="tokenizer.json of the model, or the prep run directory of its data; default: the "
-        "one in --model_dir, or GPT-2's for 50,257 ids.",
+        "one in --model_dir, or that of GPT-2 if the vocabulary has 50,257 ids.",
     ),
 ]
-DeviceOption = Annotated[DeviceName, typer.Option("--device", help="What it computes on.")]
+DeviceOption = Annotated[DeviceName, typer.Option("--device", help="Device to compute on.")]
 
 
 def read_model(

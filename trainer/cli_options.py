@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-_LENGTH, _START, _CLUSTER = "Length", "Where it starts", "Cluster"
-_UNUSED = "Accepted for Model Zoo's sake, without effect here"
+_LENGTH, _START, _CLUSTER = "Length", "Starting point", "Cluster"
+_UNUSED = "Accepted for compatibility with Model Zoo, without effect here"
 
 
 class TargetName(StrEnum):
@@ -31,7 +31,7 @@ class ModeName(StrEnum):
 
 
 class TransportOption(StrEnum):
-    """How roles talk."""
+    """How the roles communicate."""
 
     inline = "inline"
     simulated = "simulated"
@@ -72,22 +72,29 @@ ParamsFile = Annotated[
     typer.Option(
         "--params",
         "-p",
-        help="params.yaml of the run, or a shipped one's name; default: laptop, with the row "
+        help="params.yaml of the run, or the name of a shipped one; default: laptop, with the row "
         "length and vocabulary of --data.",
     ),
 ]
-Target = Annotated[TargetName, typer.Argument(help="CSX streams weights; CPU, GPU keep them.")]
+Target = Annotated[
+    TargetName,
+    typer.Argument(
+        help="CSX streams weights through an emulated cluster; CPU and GPU hold them in memory."
+    ),
+]
 Mode = Annotated[
     ModeName | None,
     typer.Option(
         "--mode",
         "-m",
-        help="What to do; default: train, with evaluation where there is validation data; "
-        "eval_all: every checkpoint of --model_dir; infer: go on from the prompts of "
-        "inference_input.",
+        help="What to do. Default: train, and evaluate if there is validation data. "
+        "eval_all evaluates every checkpoint in --model_dir; infer continues the prompts of "
+        "section inference_input.",
     ),
 ]
-ModelDir = Annotated[Path, typer.Option("--model_dir", "-o", help="Directory of the run.")]
+ModelDir = Annotated[
+    Path, typer.Option("--model_dir", "-o", help="Directory of the run: checkpoints, logs, report.")
+]
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -96,21 +103,27 @@ Data = Annotated[
     ),
 ]
 Seed = Annotated[
-    int | None, typer.Option("--seed", help="Seed of weights, dropout and data order.")
+    int | None, typer.Option("--seed", help="Seed for weights, dropout and data order.")
 ]
 CompileOnly = Annotated[
-    bool, typer.Option("--compile_only", help="Show the plan of the run and stop; no data.")
+    bool, typer.Option("--compile_only", help="Print the plan of the run and exit; needs no data.")
 ]
 ValidateOnly = Annotated[
-    bool, typer.Option("--validate_only", help="Check config, cluster, model; no data.")
+    bool,
+    typer.Option(
+        "--validate_only", help="Check config, cluster and model, and exit; needs no data."
+    ),
 ]
 JobLabels = Annotated[
     list[str] | None,
-    typer.Option("--job_labels", metavar="K=V...", help="Labels of the job in `train jobs`."),
+    typer.Option("--job_labels", metavar="K=V...", help="Labels for this run in `train jobs`."),
 ]
 Logging = Annotated[
     LogLevel,
-    typer.Option("--logging", help="WARNING, ERROR: errors only; latest_run.log has all lines."),
+    typer.Option(
+        "--logging",
+        help="WARNING and ERROR print errors only; latest_run.log always has every line.",
+    ),
 ]
 
 NumSteps = Annotated[
@@ -118,12 +131,12 @@ NumSteps = Annotated[
     typer.Option(
         "--num_steps",
         rich_help_panel=_LENGTH,
-        help="Last step, counted from the start of the run, so that the same command resumes. "
-        "(Model Zoo counts from the checkpoint it loads.)",
+        help="Number of the last step, counted from the start of the run, so that the same command "
+        "resumes. (Model Zoo counts from the checkpoint it loads.)",
     ),
 ]
 MaxSteps = Annotated[
-    int | None, typer.Option("--max_steps", rich_help_panel=_LENGTH, help="The same.")
+    int | None, typer.Option("--max_steps", rich_help_panel=_LENGTH, help="Same as --num_steps.")
 ]
 NumEpochs = Annotated[
     int | None,
@@ -132,7 +145,7 @@ NumEpochs = Annotated[
 EvalSteps = Annotated[
     int | None,
     typer.Option(
-        "--eval_steps", rich_help_panel=_LENGTH, help="Batches of an evaluation; default: all."
+        "--eval_steps", rich_help_panel=_LENGTH, help="Batches per evaluation; default: all."
     ),
 ]
 
@@ -141,7 +154,7 @@ CheckpointPath = Annotated[
     typer.Option(
         "--checkpoint_path",
         rich_help_panel=_START,
-        help="Start from this checkpoint directory, if --model_dir has none yet.",
+        help="Checkpoint directory to start from, if --model_dir has no checkpoint yet.",
     ),
 ]
 LoadStates = Annotated[
@@ -150,8 +163,8 @@ LoadStates = Annotated[
         "--load_checkpoint_states",
         rich_help_panel=_START,
         metavar="model[,optimizer]",
-        help="With --checkpoint_path: a new run from step 0 that begins with these parts. Default: "
-        "all, to go on with that run.",
+        help="With --checkpoint_path: start a new run at step 0 and load only these parts. "
+        "Default: all parts, which continues that run.",
     ),
 ]
 NotStrict = Annotated[
@@ -159,14 +172,16 @@ NotStrict = Annotated[
     typer.Option(
         "--disable_strict_checkpoint_loading",
         rich_help_panel=_START,
-        help="A new run: parameters may be missing from the checkpoint, or in excess.",
+        help="For a new run: the checkpoint may lack parameters or have extra ones.",
     ),
 ]
 
 NumCsx = Annotated[
     int | None,
     typer.Option(
-        "--num_csx", rich_help_panel=_CLUSTER, help="Emulated CS-2 systems; never changes bits."
+        "--num_csx",
+        rich_help_panel=_CLUSTER,
+        help="Emulated CS-2 systems; results are bit-equal with any number.",
     ),
 ]
 Transport = Annotated[
@@ -174,7 +189,7 @@ Transport = Annotated[
     typer.Option(
         "--transport",
         rich_help_panel=_CLUSTER,
-        help="How the emulated roles talk; never changes bits.",
+        help="How the emulated roles communicate; results are bit-equal with each.",
     ),
 ]
 WeightServers = Annotated[
@@ -182,7 +197,8 @@ WeightServers = Annotated[
     typer.Option(
         "--num_wgt_servers",
         rich_help_panel=_CLUSTER,
-        help="Weight servers at most, runconfig.max_wgt_servers; never changes bits.",
+        help="Most weight servers (runconfig.max_wgt_servers); results are bit-equal with any "
+        "number.",
     ),
 ]
 

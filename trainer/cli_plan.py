@@ -19,8 +19,9 @@ Examples:
   train plan --params cerebras_gpt/13b --num_csx 16 --json
 
 \b
-Two of --params-count, --flops and --tokens together leave the compute-optimal ratio of 20 tokens
-per parameter; what that costs is told. Rules, sources and keys of --json: docs/plan.md.
+Two of --params-count, --flops and --tokens together depart from the compute-optimal ratio of 20
+tokens per parameter; the plan says what that costs. Rules, sources and keys of --json:
+docs/plan.md.
 """
 
 
@@ -34,23 +35,32 @@ def _amount(text: str) -> float:
 def plan(
     params_count: Annotated[
         str | None,
-        typer.Option("--params-count", metavar="NUMBER", help="Parameters, such as 111M or 400M."),
+        typer.Option(
+            "--params-count", metavar="NUMBER", help="Number of parameters, such as 111M or 1.3B."
+        ),
     ] = None,
     flops: Annotated[
         float | None,
-        typer.Option("--flops", parser=_amount, metavar="NUMBER", help="Training FLOPs: 1e19."),
+        typer.Option(
+            "--flops", parser=_amount, metavar="NUMBER", help="Training FLOPs, such as 1e19."
+        ),
     ] = None,
     tokens: Annotated[
         float | None,
-        typer.Option("--tokens", parser=_amount, metavar="NUMBER", help="Training tokens: 2.2B."),
+        typer.Option(
+            "--tokens", parser=_amount, metavar="NUMBER", help="Training tokens, such as 2.2B."
+        ),
     ] = None,
     params: Annotated[
-        Path | None, typer.Option("--params", "-p", help="A params.yaml, or a shipped name.")
+        Path | None,
+        typer.Option("--params", "-p", help="A params.yaml, or the name of a shipped one."),
     ] = None,
-    mup: Annotated[bool, typer.Option("--mup", help="muP in place of the standard one.")] = False,
+    mup: Annotated[
+        bool, typer.Option("--mup", help="Use the muP parametrization instead of the standard one.")
+    ] = False,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="A prep run: its vocabulary, MSL and size are used."),
+        typer.Option("--data", help="A prep run, whose vocabulary, MSL and size are used."),
     ] = None,
     num_csx: Annotated[
         int | None,
@@ -62,15 +72,15 @@ def plan(
             "--inference-tokens",
             parser=_amount,
             metavar="NUMBER",
-            help="Tokens the model will read and write in use.",
+            help="Tokens that the finished model will read and write in use.",
         ),
     ] = None,
     write: Annotated[
         Path | None, typer.Option("--write", help="Write a params file for this model.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Say what a run would cost and which loss to expect; nothing is run."""
+    """Estimate the cost and the loss of a training run, without running it."""
     from trainer.plan_run import data_at_hand, plan_run
     from trainer.plan_show import lines
     from trainer.plan_wish import Wish, choose
@@ -92,7 +102,7 @@ def plan(
     for line in lines(planned):
         print(line)
     if write is not None:
-        print(f"written: {write}; train with: train CSX --params {write} --data RUN")
+        print(f"Wrote {write}. To train: train CSX --params {write} --data RUN")
 
 
 def register(app: typer.Typer) -> None:

@@ -13,8 +13,8 @@ Examples:
   train report out --data runs/pile
 
 \b
-One page that needs no network: losses, rates, stability, data exposure by source, config, hashes.
-Without --data, the runs of the last report are looked at again.
+The page works offline: losses, learning rate, stability, data read by source, config, hashes.
+Without --data, the prep runs of the last report are read again.
 """
 
 _CARD_EXAMPLES = """\b
@@ -23,21 +23,26 @@ Examples:
   train card out --out exported/README.md
 
 \b
-Nothing is claimed that no file tells: what is not known says so. Complete it by hand.
+The card states only what the files of the run record; the rest is marked as unknown, for you to
+complete.
 """
 
-_ModelDir = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Directory of a run.")]
+_ModelDir = Annotated[
+    Path, typer.Argument(metavar="MODEL_DIR", help="Directory of a training run.")
+]
 _Data = Annotated[
     list[Path] | None,
     typer.Option(
-        "--data", metavar="RUN", help="A prep run it was trained on, or shards; may be repeated."
+        "--data",
+        metavar="RUN",
+        help="A prep run the model was trained on, or a directory of shards; may be repeated.",
     ),
 ]
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def report(model_dir: _ModelDir, data: _Data = None) -> None:
-    """Write MODEL_DIR/report.html."""
+    """Write the training report, MODEL_DIR/report.html."""
     from trainer.report import write_report
 
     with one_line_errors():
@@ -47,7 +52,7 @@ def report(model_dir: _ModelDir, data: _Data = None) -> None:
 def card(
     model_dir: _ModelDir,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The file. [default: MODEL_DIR/README.md]")
+        Path | None, typer.Option("--out", help="File to write. [default: MODEL_DIR/README.md]")
     ] = None,
     data: _Data = None,
 ) -> None:

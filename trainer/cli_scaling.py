@@ -8,11 +8,18 @@ import typer
 
 from trainer.cli_errors import one_line_errors
 
+EXAMPLES = """\b
+Examples:
+  train scaling fit runs/size_* --out law.json
+  train scaling predict --flops 1e20 --law law.json
+"""
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Fit a power law of loss against training FLOPs to runs, and predict from it.",
+    epilog=EXAMPLES,
+    help="Fit a power law of loss against training FLOPs to runs, and predict losses with it.",
 )
 
 FIT_EXAMPLES = """\b
@@ -35,17 +42,25 @@ Examples:
 @app.command(epilog=FIT_EXAMPLES)
 def fit(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Model directories or CSV files.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Model directories, or CSV files of losses and FLOPs."
+        ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="Write the law as JSON here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON file to write the law to.")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw it here, beside the paper's: .svg or .png.")
+        Path | None,
+        typer.Option(
+            "--plot", help="File to plot the law to, next to that of the paper: .svg or .png."
+        ),
     ] = None,
     irreducible: Annotated[
         float | None,
-        typer.Option("--irreducible", help="Fix c, such as with three points only."),
+        typer.Option("--irreducible", help="Fix c to this value, which makes three points enough."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Fit loss = (flops / a) ** -b + c to runs."""
     from trainer.scaling import law_file, show
@@ -67,12 +82,16 @@ def fit(
 
 @app.command(epilog=PREDICT_EXAMPLES)
 def predict(
-    flops: Annotated[str, typer.Option("--flops", metavar="NUMBER", help="Training FLOPs: 1e20.")],
+    flops: Annotated[
+        str, typer.Option("--flops", metavar="NUMBER", help="Training FLOPs, such as 1e20.")
+    ],
     law: Annotated[
         Path | None,
-        typer.Option("--law", help="A law of `fit`. [default: the paper's equation 1]"),
+        typer.Option(
+            "--law", help="A law written by `train scaling fit`. [default: equation 1 of the paper]"
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Predict the loss of a compute-optimal model."""
     from trainer.scaling import law_file, show

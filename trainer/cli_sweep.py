@@ -17,30 +17,43 @@ Examples:
       --transfer my_1.3b_mup.yaml --write tuned.yaml
 
 \b
-Each trial is an ordinary run in OUT/trials. The same command resumes; with all trials ended it
-shows the table again. OUT/report.html draws the loss against each parameter. Keys of the file and
-what muTransfer needs: docs/sweep.md.
+Each trial is an ordinary run in OUT/trials. The same command resumes; once all trials have ended,
+it prints the table again. OUT/report.html plots the loss against each parameter. Keys of the file
+and what muTransfer needs: docs/sweep.md.
 """
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep.yaml, or a shipped name.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="SWEEP", help="A sweep.yaml, or the name of a shipped one.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Directory of the sweep.")],
     data: Annotated[
-        Path | None, typer.Option("--data", help="In place of data of the file, as for a run.")
+        Path | None,
+        typer.Option(
+            "--data", help="Data for the trials, as for `train`; overrides key data of the file."
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials at a time.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials; run none.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials to run at the same time.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the trials without running them.")
+    ] = False,
     transfer: Annotated[
         Path | None,
-        typer.Option("--transfer", metavar="PARAMS", help="A muP target for the best trial."),
+        typer.Option(
+            "--transfer",
+            metavar="PARAMS",
+            help="muP params.yaml of the target model, to get the values of the best trial.",
+        ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="FILE", help="With --transfer: its tuned params file."),
+        typer.Option(
+            "--write", metavar="FILE", help="With --transfer: file to write the tuned params to."
+        ),
     ] = None,
 ) -> None:
-    """Search hyperparameters on a proxy: random or grid, resumable, with muTransfer."""
+    """Search hyperparameters on a small proxy model, and transfer the best to a large one (muP)."""
     with one_line_errors():
         code = _sweep(file, out, data, jobs, dry_run, _carried_over(transfer, write))
     raise typer.Exit(code)
@@ -75,7 +88,7 @@ def _sweep(
     if code == 0 and carried is not None:
         for line in transfer(planned, found, *carried).lines():
             print_line(line)
-        print_line(f"written: {carried[1]}")
+        print_line(f"Wrote {carried[1]}")
     return code
 
 
@@ -84,7 +97,10 @@ def _carried_over(target: Path | None, write: Path | None) -> tuple[Path, Path] 
     if target is None and write is None:
         return None
     if target is None or write is None:
-        raise ConfigError("--transfer and --write belong together: a target, and the file to write")
+        raise ConfigError(
+            "give --transfer and --write together: the params file of the target, and the file to "
+            "write"
+        )
     return target, write
 
 

@@ -66,7 +66,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if len(set(self.widths)) < 2 or not self.seeds or not self.steps or min(self.steps) < 0:
-            raise ConfigError("--widths needs two widths or more, --seeds and --steps one or more")
+            raise ConfigError(
+                "--widths needs at least two widths, --seeds and --steps at least one value"
+            )
         for width in (self.base_width, *self.widths):
             if width < 1 or width % self.head_width:
                 raise ConfigError(
@@ -253,22 +255,30 @@ def check(plan: Plan, out: Path) -> tuple[list[Slope], list[str]]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="directory for coordinate_check.json and .png")],
-    widths: Annotated[str, typer.Option(help="hidden sizes")] = "64,128,256,512,1024",
-    seeds: Annotated[int, typer.Option(min=1, help="seeds of weights and data: 0, 1, ...")] = 3,
-    steps: Annotated[str, typer.Option(help="measure after so many updates")] = "0,10",
+    out: Annotated[
+        Path, typer.Option(help="Directory for coordinate_check.json and coordinate_check.png.")
+    ],
+    widths: Annotated[
+        str, typer.Option(help="Hidden sizes, separated by commas.")
+    ] = "64,128,256,512,1024",
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of seeds for weights and data: 0, 1, ...")
+    ] = 3,
+    steps: Annotated[
+        str, typer.Option(help="Updates after which to measure, separated by commas.")
+    ] = "0,10",
 ) -> None:
     """Measure how activations grow with width, in muP and in standard parametrization.
 
-    Example, about a minute of one core:
+    Example, which takes about a minute on one core:
 
         python -m trainer.coordinate_check --out coordinates
 
-    In seconds:
+    A smaller one, which takes seconds:
 
         python -m trainer.coordinate_check --out coordinates --widths 64,128,256 --seeds 1
 
-    Exits 1 when a slope is not as the theory says.
+    Exit codes: 0 when all slopes agree with the theory, 1 when one does not.
     """
     with one_line_errors():
         plan = Plan(_integers("--widths", widths), tuple(range(seeds)), _integers("--steps", steps))
@@ -284,7 +294,7 @@ def _integers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
-        raise ConfigError(f"{option} {text}: expected integers with commas between") from None
+        raise ConfigError(f"{option} {text}: expected integers separated by commas") from None
 
 
 if __name__ == "__main__":
