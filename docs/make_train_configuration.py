@@ -68,16 +68,16 @@ of date).
 
 `train --params FILE` takes a file or the name of a shipped one, such as `tiny` or
 `cerebras_gpt/111m`. Key names are those of the Cerebras Model Zoo, R2.2; keys marked "ours" are
-not. An unknown key is an error with file, line and a suggestion; so is a value that asks for what
-is not there. What is taken over but spelled in the old way, left out although its default is
-another one here, or without effect, is told once at the start of a run, and is in `Params.notes`.
+not. An unknown key is an error that names file and line and suggests a key; so is a value that is
+not supported. Keys in an old spelling, keys without effect, and missing keys whose default here is
+not that of Model Zoo are reported once at the start of a run, and are in `Params.notes`.
 
-The file is strict YAML, as [configuration.md](configuration.md) says, but for three things that
-Model Zoo's files have: `True` and `False` are booleans, anchors and aliases are expanded, up to
-100,000 values, and a key may stand there twice with one value. Directories are relative to the
-file. Options of the command stand over the file; a length (`--num_steps`, `--max_steps`,
-`--num_epochs`) takes the place of all lengths in it. Of several lengths in the file the least
-holds.
+The file is strict YAML, as described in [configuration.md](configuration.md), except for three
+things that the files of Model Zoo have: `True` and `False` are booleans, anchors and aliases are
+expanded, up to 100,000 values, and a key may be given twice with the same value. Directories are
+relative to the file. Options of the command override the file; a length (`--num_steps`,
+`--max_steps`, `--num_epochs`) replaces all lengths in it. If several lengths are set in the file,
+the smallest applies.
 """
 
 SPELLINGS = """\
@@ -110,12 +110,13 @@ Falcon), which was a model of its own, and so do the keys of GPT-J: `residual_dr
 ### Values of Model Zoo
 
 - `fp16_type: cbfloat16` is computed in bfloat16, and a note says so: its definition is not public,
-  and results on a CS-2 differ. `loss_scaling_factor: dynamic` has an effect in float16 alone.
-- An initializer may be a name alone, and has Model Zoo's defaults; without `a` and `b` a
+  so results differ from those of a CS-2. `loss_scaling_factor: dynamic` has an effect in float16
+  only.
+- An initializer may be just a name, and then has the defaults of Model Zoo; without `a` and `b` a
   truncated normal distribution is cut at two deviations. Keys of other initializers have no effect.
-  Which matrices have which initializer is the paper's (Cerebras-GPT, 2.3).
+  Which matrix has which initializer follows the paper (Cerebras-GPT, 2.3).
 - Names of optimizers and schedulers may have any case. A scheduler without `total_iters` has no
-  end, so none can follow it. The last one goes on as its formula does.
+  end, so none can follow it. The last one continues by its formula.
 
 ### The `trainer:` form
 
@@ -138,14 +139,14 @@ before it is scaled by width and depth; it and `initializer` are normal or trunc
 
 ### Without effect
 
-Known, accepted and named in one note, as are the callbacks and loggers that the table above does
-not have:
+These keys are accepted, and one note lists them, as are the callbacks and loggers that are not in
+the table above:
 
 {idle}
 
 ### With one value
 
-Another value is refused.
+Any other value is an error.
 
 {only}
 
@@ -162,9 +163,9 @@ MUP = """\
 With `model.mup_base_hidden_size`, m_width is hidden_size over it, and what Table 14 of
 arXiv 2304.03208 has follows: `scale_qk_dot_by_d: true`, `output_logits_scale` of
 output_logits_alpha / m_width, initial deviations of matrices in blocks over the root of m_width,
-learning rates of those over m_width. `initializer` is the proxy's. What is given stands over what
-follows. In R2.0 to R2.2 files have no base width but the results: `output_logits_scale`,
-`adjust_learning_rate: {decoder_kernel: ...}` and scaled initializers; they are used as they stand.
+learning rates of those over m_width. `initializer` is the proxy's. Keys that are given override
+these. In R2.0 to R2.2 files have no base width but the results: `output_logits_scale`,
+`adjust_learning_rate: {decoder_kernel: ...}` and scaled initializers; they are used as given.
 """
 
 

@@ -131,8 +131,8 @@ def _tell_masked(made: Training) -> None:
     if hashes:
         names = ", ".join(made.data.source.takedowns)
         made.say(
-            f"From step {made.step + 1} on documents are masked (takedowns {names}): data set "
-            f"{', '.join(hashes)}"
+            f"From step {made.step + 1} on, documents of data set {', '.join(hashes)} are masked "
+            f"(takedowns {names})"
         )
 
 

@@ -146,7 +146,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     manifest_path = path / "manifest.json"
     if not manifest_path.is_file():
-        others = "; `train convert` reads files of others" if path.is_file() else ""
+        others = "; to read a file of another tool, use `train convert`" if path.is_file() else ""
         raise ConfigError(f"{path}: not a checkpoint: it has no manifest.json{others}")
     manifest = _parse(manifest_path, manifest_path.read_bytes())
     recorded = manifest.pop("hash", None)

@@ -44,7 +44,10 @@ class CheckpointWriter:
         failpoint.hit("trainer.checkpoint.copied")
         self._pending = self._thread.submit(self._write, step, tensors, dict(state))
         if waits and free is not None:
-            self._say(f"Training waits: {size(tensors.nbytes)} for a copy, {size(free)} of memory")
+            self._say(
+                "Training waits for this checkpoint: a copy of the weights needs "
+                f"{size(tensors.nbytes)}, but {size(free)} of memory is free"
+            )
             self.finish()
 
     def collect(self) -> None:
@@ -78,6 +81,6 @@ class CheckpointWriter:
         except PrepError as failed:
             if error is None:
                 raise
-            self._say(f"The checkpoint on its way was lost: {failed}")
+            self._say(f"The checkpoint that was being written is lost: {failed}")
         finally:
             self._thread.shutdown()

@@ -67,9 +67,9 @@ Other commands, each with its own --help:
 The same command resumes from the newest checkpoint, also with a different --num_csx.
 MODEL_DIR/latest_run.log is the full log of the last start; MODEL_DIR/train and
 MODEL_DIR/eval are for TensorBoard.
-Exit codes: 0 success; 1 a step failed; error in 2 config, 3 input, 4 integrity,
-5 resources; 75 a rank of the cluster was lost; 130 and 143 stopped by a signal,
-after a checkpoint was written.
+Exit codes: 0 success; 1 a step failed; 2 config, 3 input, 4 integrity or 5 resource
+error; 75 a rank of the cluster was lost; 130 and 143 stopped by a signal, after a
+checkpoint was written.
 """
 
 

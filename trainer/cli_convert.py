@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.words import counted
 from trainer.cli_errors import one_line_errors
 from trainer.cli_targets import Targets
 
@@ -46,8 +47,8 @@ Examples:
   train convert --list
 
 \b
-`train convert diff --help` explains how to compare. Exit codes: 0 success; error in
-2 config, 3 input, 4 integrity, 5 resources.
+`train convert diff --help` explains how to compare. Exit codes: 0 success; 2 config,
+3 input, 4 integrity or 5 resource error.
 """
 
 
@@ -175,7 +176,7 @@ def diff(
         for difference in found.differences:
             print(f"{difference.name}: {difference.what}")
         print(
-            f"{found.tensors:,} tensors, {len(found.differences):,} differ, "
+            f"{counted(found.tensors, 'tensor')}, {len(found.differences):,} different, "
             f"largest difference {found.largest:g}"
         )
         raise typer.Exit(1 if found.differences else 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.core.words import counted
 from trainer.cli_errors import one_line_errors
 from trainer.cli_loaded import (
     CheckpointDir,
@@ -101,7 +102,7 @@ def evaluate(
     if as_json:
         print(json.dumps(about | measured.evaluation.described()))
         return
-    print(f"step {measured.step}, {split}: {measured.evaluation.samples:,} samples")
+    print(f"step {measured.step}, {split}: {counted(measured.evaluation.samples, 'sample')}")
     print_losses(measured.evaluation)
 
 
@@ -143,7 +144,10 @@ def lm_eval(
         print(json.dumps(about | {"results": described, "mean_acc": mean}))
         return
     print_scores({name: scores.numbers() for name, scores in results.items()})
-    print(f"mean acc of {len(results)} tasks, {num_fewshot} examples in a prompt: {mean:.4f}")
+    print(
+        f"mean acc of {counted(len(results), 'task')}, {counted(num_fewshot, 'example')} per "
+        f"prompt: {mean:.4f}"
+    )
 
 
 def crows_pairs(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ResourceError
+from pipeline.core.words import counted
 from trainer import checkpoint, optimizer, sparsity
 from trainer.config import Params, RunConfig
 from trainer.convert.parameters import Shapes
@@ -81,12 +82,13 @@ def check(model_dir: Path, wanted: Need, say: Say) -> None:
     one = size(wanted.checkpoint_bytes)
     if wanted.total > free:
         raise ResourceError(
-            f"{model_dir}: too little room: {wanted.checkpoints} more checkpoints of {one} and "
-            f"{size(wanted.logs)} of logs need {size(wanted.total)}, but {size(free)} are free; "
-            "free some space, lower runconfig.max_checkpoints or use another --model_dir"
+            f"{model_dir}: not enough disk space: "
+            f"{counted(wanted.checkpoints, 'more checkpoint')} of {one} and {size(wanted.logs)} of "
+            f"logs need {size(wanted.total)}, but {size(free)} is free; free some space, lower "
+            "runconfig.max_checkpoints or use another --model_dir"
         )
     say(
-        f"Checkpoints: {one} each, and as much memory while one is written; disk: "
+        f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
         f"{size(wanted.total)} needed, {size(free)} free"
     )
 

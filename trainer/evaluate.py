@@ -118,7 +118,7 @@ class Evaluator:
                 samples += len(rows_B)
         if counted == 0:
             places = ", ".join(str(dataset.directory) for dataset in self.source.datasets)
-            raise InputError(f"{places}: no label counts: every loss mask is zero")
+            raise InputError(f"{places}: no token counts towards the loss: every loss mask is zero")
         total = known.amount(loss_sum, counted, text_2G.sum(axis=1))
         return Evaluation(total, samples, _per_source(known, sums, text_2G))
 

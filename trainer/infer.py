@@ -12,6 +12,7 @@ import torch
 from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer import pulse
 from trainer.checkpoint import Checkpoint
@@ -61,7 +62,7 @@ class Inference:
         started, tally = time.monotonic(), Tally()
         storage.publish(path, self._lines(loaded, tally, say, between_batches))
         ended = ", ".join(f"{reason} {count:,}" for reason, count in sorted(tally.ended.items()))
-        say(f"Predictions: {path}: {tally.tokens:,} tokens; ended by {ended}")
+        say(f"Predictions: {path}: {counted(tally.tokens, 'token')}; ended by {ended}")
         seconds = time.monotonic() - started
         say(f"Processed {len(self.prompts)} inference sample(s) in {seconds:.2f} seconds.")
         return path
@@ -145,7 +146,7 @@ def _place(section: InferenceInput, directories: DataDirectories) -> Path:
         )
     if directories.validation is None:
         raise InputError(
-            f"--data {directories.run}: there is no hdf5/validation to go on from; set "
+            f"--data {directories.run}: there is no hdf5/validation to take prompts from; set "
             "inference_input.data_dir"
         )
     return directories.validation
@@ -155,7 +156,9 @@ def _tokenizer(directories: DataDirectories, found: Checkpoint) -> TokenizerDefi
     """That of `--data`, which must be the model's, else the one beside the model, else GPT-2's."""
     run = directories.run
     if run is None or not (run / layout.TOKENIZER).is_file():
-        return tokenizer_for(None, found, hint="give --data RUN, the prep run of its data")
+        return tokenizer_for(
+            None, found, hint="give --data RUN, the prep run that its data comes from"
+        )
     tokenizer, vocabulary = tokenizer_for(run, found), model_config(found).vocab_size
     if tokenizer.vocab_size != vocabulary:
         raise ConfigError(

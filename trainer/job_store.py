@@ -213,7 +213,7 @@ class JobStore:
                 }
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}: not the file of a job ({error}); remove it") from error
+            raise ConfigError(f"{path}: not a job file ({error}); delete it") from error
 
     def _write(self, job: Job) -> None:
         write_json(self.directory / f"{job.name}.json", as_json(job))
@@ -266,10 +266,10 @@ def parse_labels(words: Iterable[str], *, removals: bool = False) -> dict[str, s
 
 def _check_cancellable(job: Job) -> None:
     if not job.active:
-        raise ConfigError(f"{job.name} is over: {job.phase}; nothing to cancel")
+        raise ConfigError(f"{job.name} has already ended ({job.phase}); nothing to cancel")
     if job.cancelling:
         raise ConfigError(
-            f"{job.name} is being cancelled and writes a checkpoint; "
+            f"{job.name} is being cancelled and is writing a checkpoint; "
             f"`kill -9 {job.process.pid}` ends it without one"
         )
     if not job.process.here:

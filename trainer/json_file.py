@@ -13,6 +13,6 @@ def read_json(path: Path, directory: str) -> Any:
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise InputError(f"{path.parent}: not a {directory}: no {path.name}") from None
+        raise InputError(f"{path.parent}: not a {directory}: it has no {path.name}") from None
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from error

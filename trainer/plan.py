@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from pipeline.core.words import counted
 from trainer import flops, leaves, optimizer, sparsity
 from trainer.config import Params
 from trainer.errors import as_prep_errors
@@ -37,7 +38,7 @@ def compile_only(request: Request, say: Say) -> int:
         for line in (*_work(params, module), *sparsity.plan(params), *_emulated(params, module)):
             say(line)
         say("")
-        say("CS-2 systems (bf16; the micro-batch is not the leaf above)")
+        say("CS-2 systems (bf16; a micro-batch here is not a leaf of the emulated cluster)")
         say(str(predict(module, _largest_batch(params), params.runconfig.num_csx)))
     return 0
 
@@ -67,15 +68,18 @@ def on_meta(params: Params) -> GPT:
 def _work(params: Params, module: GPT) -> Iterator[str]:
     model, batch, schedule = params.model, _largest_batch(params), params.train_input.schedule
     length, each = model.max_position_embeddings, flops.training_flops_per_sequence(model)
-    yield "Plan; nothing is run"
+    yield "Plan of the run; nothing is run"
     yield f"parameters: {_parameters(module):,}"
     yield f"FLOPs per sequence: {each:.4g}, per step: {each * batch:.4g}"
     for step, sequences in schedule:
         since = f" from step {step:,}" if len(schedule) > 1 else ""
-        yield f"batch{since}: {sequences:,} sequences, {sequences * length:,} tokens"
+        yield (
+            f"batch{since}: {counted(sequences, 'sequence')}, "
+            f"{counted(sequences * length, 'token')}"
+        )
     if (steps := known_steps(params.runconfig)) is not None:
         samples = samples_in(steps, schedule)
-        yield f"steps: {steps:,}, {samples * length:,} tokens"
+        yield f"steps: {steps:,}, {counted(samples * length, 'token')}"
         yield f"training FLOPs: {samples * each:.4g}"
 
 
@@ -105,8 +109,9 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
         f"weights and a gradient {size(resident)}; estimated)"
     )
     yield (
-        f"MemoryX: {size(weights + state)} (weights {size(weights)}, optimizer {size(state)}); in "
-        f"a step up to {partials} sums of gradients of {size(weights)} each"
+        f"MemoryX: {size(weights + state)} (weights {size(weights)}, optimizer {size(state)}); "
+        "during "
+        f"a step also up to {counted(partials, 'sum')} of gradients, {size(weights)} each"
     )
 
 
@@ -139,9 +144,9 @@ def _largest_batch(params: Params) -> int:
 
 def _leaves(params: Params) -> str:
     leaf = train_micro_batch(params)
-    plural = "" if leaf == 1 else "s"
     count = leaf_count(_largest_batch(params), leaf)
-    return f"{count:,} leaves of {leaf} sequence{plural}"
+    leaves = "1 leaf" if count == 1 else f"{count:,} leaves"
+    return f"{leaves} of {counted(leaf, 'sequence')}"
 
 
 def _range(counts: list[int]) -> str:

@@ -223,29 +223,29 @@ def _notes(chosen: Chosen, loss: LossPlan, data: DataPlan | None) -> list[str]:
     shape, notes = chosen.shape, []
     if chosen.sparse:
         notes.append(
-            "weights are sparse: FLOPs and time are those of dense weights, and the law of the "
-            "loss is one of dense models"
+            "weights are sparse: FLOPs and time are those of dense weights, and the predicted "
+            "loss is that of dense models"
         )
     paper = nearest(shape.parameters).shape
     if shape.variant != paper.variant or shape.vocabulary != paper.vocabulary:
         notes.append(
-            "the loss is that of the paper's models on the Pile in nats per GPT-2 token; this "
-            "model has another architecture or vocabulary"
+            "the predicted loss is that of the paper's models on the Pile, in nats per GPT-2 "
+            "token; this model has a different architecture or vocabulary"
         )
     if loss.extrapolated:
         low, high = FITTED_FLOPS
-        notes.append(f"the law of the loss was fitted on {low:.2g} to {high:.2g} FLOPs only")
+        notes.append(f"the loss law was fitted to runs of {low:.2g} to {high:.2g} FLOPs only")
     if data is None:
         return notes
     found = (data.vocab_size, data.max_sequence_length)
     if found != (shape.vocabulary, shape.sequence_length):
         notes.append(
-            f"the data set has vocabulary {found[0]:,} and MSL {found[1]:,}, the model "
-            f"{shape.vocabulary:,} and {shape.sequence_length:,}: `train` would refuse it"
+            f"the data set has vocabulary {found[0]:,} and MSL {found[1]:,}, but the "
+            f"model {shape.vocabulary:,} and {shape.sequence_length:,}: `train` would refuse it"
         )
     if data.epochs > MOST_EPOCHS:
         notes.append(
-            f"{data.epochs:.1f} epochs: beyond {MOST_EPOCHS}, repeated data is worth less and less "
-            "(Muennighoff et al., arXiv 2305.16264), which the predicted loss does not know"
+            f"{data.epochs:.1f} epochs: after {MOST_EPOCHS}, repeated data is worth less and less "
+            "(Muennighoff et al., arXiv 2305.16264); the predicted loss does not account for that"
         )
     return notes

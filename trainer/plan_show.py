@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pipeline.core.words import counted
 from trainer.plan_inference import Use
 from trainer.plan_sections import DataPlan, InferencePlan, RunPlan
 from trainer.progress import size
@@ -14,8 +15,8 @@ def lines(plan: RunPlan) -> Iterator[str]:
     model, training, compute = plan.model, plan.training, plan.compute
     yield _line(
         "model",
-        f"{model.parameters:,} parameters: {model.num_hidden_layers} layers of "
-        f"{model.hidden_size:,}, {model.num_heads} heads, filter {model.filter_size:,}",
+        f"{model.parameters:,} parameters: {counted(model.num_hidden_layers, 'layer')} of width "
+        f"{model.hidden_size:,}, {counted(model.num_heads, 'head')}, filter {model.filter_size:,}",
     )
     yield _line("recipe", f"{training.source}; {_PARAMETRIZATION[training.parametrization]}")
     yield _line(
@@ -24,7 +25,7 @@ def lines(plan: RunPlan) -> Iterator[str]:
     yield _line("steps", f"{training.steps:,}, {_schedule(plan)}")
     yield _line(
         "learning rate",
-        f"{training.learning_rate:.3g}, {training.warmup_steps:,} steps of warm-up, then "
+        f"{training.learning_rate:.3g}, {counted(training.warmup_steps, 'step')} of warm-up, then "
         f"{training.decay}{' to 10 %' if training.decay != 'constant' else ''}"
         f"{f'; Adam eps {training.adam_eps:g}' if training.adam_eps else ''}",
     )
@@ -51,7 +52,7 @@ _PARAMETRIZATION = {"sp": "standard parametrization", "mup": "muP, learning rate
 def _schedule(plan: RunPlan) -> str:
     length = plan.model.max_position_embeddings
     parts = [
-        f"{size:,} sequences of {length:,} ({size * length:,} tokens)"
+        f"{counted(size, 'sequence')} of {length:,} ({size * length:,} tokens)"
         + (f" from step {first:,}" if first > 1 else "")
         for first, size in plan.training.batch_size_schedule
     ]
@@ -66,7 +67,7 @@ def _loss(plan: RunPlan) -> Iterator[str]:
         yield _line(
             "",
             f"{loss.degradation:.1%} above {loss.compute_optimal:.3f}, the best for these FLOPs "
-            f"(eq 4); 20 tokens per parameter reach it with {share:.0%} of them",
+            f"(eq 4); with 20 tokens per parameter, {share:.0%} of these FLOPs give the same loss",
         )
 
 
@@ -97,7 +98,7 @@ def _machines(plan: RunPlan) -> Iterator[str]:
     yield _line(
         "disk",
         f"{size(disk.data)} of HDF5 ({size(disk.data_uncompressed)} uncompressed), "
-        f"{disk.checkpoints} checkpoints of {size(disk.checkpoint)}",
+        f"{counted(disk.checkpoints, 'checkpoint')} of {size(disk.checkpoint)}",
     )
 
 

@@ -74,7 +74,7 @@ def shape_for(
         raise ConfigError(
             f"{parameters:,.0f} parameters: no shape of the paper's proportions comes within "
             f"{TOLERANCE:.0%}; with a vocabulary of {vocabulary:,} and {sequence_length:,} "
-            f"positions the smallest shape has {least:,}: ask for another number"
+            f"positions the smallest shape has {least:,}: choose another number"
         )
     return min(near, key=lambda shape: _distance(shape, parameters))
 

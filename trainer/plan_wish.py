@@ -62,7 +62,9 @@ def choose(wish: Wish, vocabulary: int | None, sequence_length: int | None) -> C
     given = sum(value is not None for value in numbers)
     if wish.params is not None:
         if given or wish.mup:
-            raise ConfigError("--params says it all: leave out the other wishes")
+            raise ConfigError(
+                "--params sets everything: leave out --params-count, --flops, --tokens and --mup"
+            )
         return _from_file(wish.params, load_params(wish.params))
     if given not in (1, 2):
         raise ConfigError("give one or two of --params-count, --flops, --tokens, or --params FILE")

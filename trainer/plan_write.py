@@ -28,9 +28,11 @@ _PARTS_OF_A_RUN = 10
 def write_params(path: Path, chosen: Chosen) -> None:
     """Publish `path`. Raises ConfigError when it is there already, and for what a file said."""
     if chosen.file is not None:
-        raise ConfigError(f"--write needs a size to write a file for; {chosen.file} is a file")
+        raise ConfigError(
+            f"--write needs a size to write a file for, but {chosen.file} is already a params file"
+        )
     if path.exists():
-        raise ConfigError(f"--write {path}: there is such a file already; name another")
+        raise ConfigError(f"--write {path}: this file already exists; choose another name")
     sections = params_sections(chosen)
     Params.model_validate_json(json.dumps(sections))  # what is written must load
     text = yaml.safe_dump(sections, sort_keys=False, width=100)

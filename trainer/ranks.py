@@ -62,7 +62,7 @@ def launch(params: Params, data: DataDirectories, say: Say) -> int:
             return code
         if restarts == run.autorestart.max_num_restarts:
             raise ResourceError(
-                "a rank of the cluster was lost; the same command goes on from the last checkpoint"
+                "a rank of the cluster was lost; the same command resumes from the last checkpoint"
             )
         restarts += 1
         num_csx = max(run.autorestart.min_num_csx, num_csx - 1)
@@ -80,8 +80,8 @@ def check(params: Params, target: str) -> None:
     run = params.runconfig
     if run.autorestart.min_num_csx > run.num_csx:
         raise ConfigError(
-            f"runconfig.autorestart.min_num_csx is {run.autorestart.min_num_csx}, but num_csx is "
-            f"{run.num_csx}"
+            f"runconfig.autorestart.min_num_csx is {run.autorestart.min_num_csx}; expected at "
+            f"most num_csx, {run.num_csx}"
         )
     if run.transport == "distributed" and target != "CSX":
         raise ConfigError(

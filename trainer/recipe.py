@@ -299,7 +299,10 @@ def _source(parameters: int, row: Member | None) -> str:
         return f"Table 1, {row.name}"
     names, i = list(FAMILY), bisect.bisect_left(_SIZES, parameters)
     if i == 0:
-        return "below Table 1: learning rate of 111M, batch through the 40M proxy (rule of ours)"
+        return (
+            "below Table 1: learning rate of 111M, batch size by way of the 40M proxy (our own "
+            "rule)"
+        )
     if i == len(names):
-        return "above Table 1: settings of 13B (rule of ours)"
-    return f"between {names[i - 1]} and {names[i]} of Table 1, in logarithms (rule of ours)"
+        return "above Table 1: settings of 13B (our own rule)"
+    return f"between {names[i - 1]} and {names[i]} of Table 1, in logarithms (our own rule)"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.words import counted
 from trainer import checkpoint, record, sparsity
 from trainer.checkpoint import Checkpoint
 from trainer.config import ModelConfig, Params, RunConfig
@@ -93,7 +94,7 @@ def choose(model_dir: Path, run: RunConfig, say: Say) -> Start:
                 f"{model_dir} holds {own.name}, newer than {asked}; "
                 "use another --model_dir to start again from there"
             )
-        say(f"{model_dir} has gone on from {asked} to {own.name}")
+        say(f"{model_dir} has continued from {asked} to {own.name}")
         return Start(checkpoint.open_checkpoint(own))
     return Start(found, states)
 
@@ -104,7 +105,7 @@ def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> Start:
     if not run.autoload_last_checkpoint:
         raise ConfigError(
             f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: give "
-            "--checkpoint_path to go on from a checkpoint, or another --model_dir to start again"
+            "--checkpoint_path to continue from a checkpoint, or another --model_dir to start again"
         )
     return Start(checkpoint.open_checkpoint(own))
 
@@ -120,7 +121,9 @@ def _states(run: RunConfig) -> tuple[str, ...] | None:
             )
         return None
     if asked is None:
-        raise ConfigError("--load_checkpoint_states needs --checkpoint_path, which names them")
+        raise ConfigError(
+            "--load_checkpoint_states needs --checkpoint_path, the checkpoint to load them from"
+        )
     words = (run.load_checkpoint_states or "").split(",")
     given = tuple(word.strip() for word in words if word.strip())
     if "model" not in given or set(given) - set(STATES):
@@ -137,7 +140,7 @@ def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ..
     now = {"path": str(asked.resolve()), "states": list(states)}
     before = None if known is None else {key: known[key] for key in now}
     if before != now:
-        began = "from nothing" if before is None else f"with {before['states']} of {before['path']}"
+        began = "from scratch" if before is None else f"with {before['states']} of {before['path']}"
         raise ConfigError(
             f"{model_dir} holds a run that began {began}, not with {now['states']} of "
             f"{now['path']}; use another --model_dir"
@@ -180,7 +183,8 @@ def check_architecture(start: Start, now: dict[str, Any], *, strict: bool) -> No
         mend = (
             "give the section model of that run"
             if tensors
-            else "give the earlier value, or for training --disable_strict_checkpoint_loading"
+            else "give the earlier value; to train with these weights all the same, give "
+            "--disable_strict_checkpoint_loading"
         )
         raise ConfigError(
             f"{start.found.path} holds weights of another model: {found}{tensors}; {mend}"
@@ -198,8 +202,10 @@ def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
         f"{name} ({_shape(held.get(name))} there, {_shape(wanted.get(name))} here)"
         for name in differing[:_TENSORS_NAMED]
     )
-    count = "1 tensor differs" if len(differing) == 1 else f"{len(differing)} tensors differ"
-    return f"; {count}: {named}{', …' * (len(differing) > _TENSORS_NAMED)}"
+    return (
+        f"; {counted(len(differing), 'different tensor')}: "
+        f"{named}{', …' * (len(differing) > _TENSORS_NAMED)}"
+    )
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
@@ -254,10 +260,14 @@ def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> N
     was_sparse = found is not None and record.SPARSITY in found.state
     if masks is None:
         if was_sparse:
-            say("Its pruned weights are zeros and are trained from there: this run is dense")
+            say("Its pruned weights start as zeros and are trained: this run is dense")
         return
     pruned, elements = sparsity.pruned_share(masks)
-    loaded = "; the loaded weights are under first masks of this run" if found is not None else ""
+    loaded = (
+        "; the first masks of this run are applied to the loaded weights"
+        if found is not None
+        else ""
+    )
     say(f"Sparsity: {pruned:,} of {elements:,} weights of sparse matrices are pruned{loaded}")
 
 

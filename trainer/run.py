@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.core.errors import InputError, PrepError
 from pipeline.core.lock import hold
 from pipeline.core.order import samples_before_step
+from pipeline.core.words import counted
 from trainer import (
     build,
     checkpoint,
@@ -80,7 +81,7 @@ def _checked(params: Params, request: Request, directories: DataDirectories, log
             params = prepare.fitted(params, directories)
             if ranks.is_writer(params) and not ranks.is_launcher(params):
                 log(
-                    f"No --params: `{DEFAULT_PARAMS}` with rows of "
+                    f"No --params given: using `{DEFAULT_PARAMS}` with rows of "
                     f"{params.model.max_position_embeddings:,} tokens"
                 )
         if not request.trains:
@@ -240,7 +241,7 @@ def train_to_the_end(training: Training) -> None:
     log = training.log
     if log.rate.seconds:
         share = log.stalled / log.rate.seconds
-        say(f"Waited for data: {log.stalled:.2f} seconds, {share:.1%} of the time of steps")
+        say(f"Waited for data: {log.stalled:.2f} seconds, {share:.1%} of the step time")
     say("Training completed successfully!")
     say(f"Processed {samples} training sample(s) in {time.monotonic() - started:.2f} seconds.")
 
@@ -259,7 +260,7 @@ def _tell_work(training: Training) -> None:
         f"{where}"
     )
     training.say(
-        f"Data: {source.rows:,} rows of {source.max_sequence_length:,} tokens{plural}; up to step "
-        f"{training.last_step:,} {samples:,} are read, {epochs:.3g} epochs"
+        f"Data: {counted(source.rows, 'row')} of {source.max_sequence_length:,} tokens{plural}; "
+        f"{counted(samples, 'row')} read by step {training.last_step:,} (epochs: {epochs:.3g})"
     )
     training.say(f"Beginning run: steps {training.step + 1} to {training.last_step}")

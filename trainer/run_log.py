@@ -44,7 +44,7 @@ class RunLog:
         try:
             _link(model_dir / LATEST, path.relative_to(model_dir))
         except OSError as error:
-            self(f"{model_dir / LATEST}: no link to {path}: {error.strerror}")
+            self(f"{model_dir / LATEST}: cannot be linked to {path}: {error.strerror}")
 
     def failed(self, message: str) -> None:
         """Note the error that ends the run, which the command prints; the disk may be full."""

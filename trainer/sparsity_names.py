@@ -88,7 +88,7 @@ def _taken(group: SparsityConfig, index: int, all_shapes: Shapes) -> list[str]:
         if not any(any(_hits(matches, name)) for name in names):
             raise FilterError(
                 _key(group, index),
-                f"{pattern!r} takes no parameter; names are such as {names[0]}, or Model Zoo's "
+                f"{pattern!r} matches no parameter; names look like {names[0]}, or in Model Zoo "
                 f"{model_zoo_names(names[0])[0]}",
             )
     taken = []
@@ -97,7 +97,8 @@ def _taken(group: SparsityConfig, index: int, all_shapes: Shapes) -> list[str]:
         if any(hits) and not all(hits):
             raise FilterError(
                 _key(group, index),
-                f"takes a part of Q, K and V, which are one matrix here ({name}); take all three",
+                f"matches only a part of Q, K and V, which are one matrix here ({name}); match "
+                "all three",
             )
         if all(hits):
             taken.append(name)
@@ -117,7 +118,7 @@ def _match(pattern: str, group: SparsityConfig, index: int) -> Matches:
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        reason = f"{pattern!r} is no regular expression: {error}"
+        reason = f"{pattern!r} is not a valid regular expression: {error}"
         raise FilterError(_key(group, index), reason) from None
     return lambda name: expression.search(name) is not None
 

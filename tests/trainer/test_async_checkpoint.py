@@ -121,7 +121,7 @@ def test_an_error_is_raised_where_the_loop_asks_next(trainer, memoryx, monkeypat
             writer.finish()
     with pytest.raises(ValueError, match="of the loop"):
         fail_while_writing(trainer, memoryx)
-    assert trainer.said[-1].startswith("The checkpoint on its way was lost: ")
+    assert trainer.said[-1].startswith("The checkpoint that was being written is lost: ")
 
 
 @pytest.mark.crash

@@ -33,7 +33,7 @@ def test_help_has_examples():
         "Examples:",
         "train CSX --params",
         "Length:",
-        "Where it starts:",
+        "Starting point:",
         "Cluster:",
         "without effect here:",
     ):
@@ -66,7 +66,7 @@ def test_one_length_is_given_at_most(trainer, length, steps):
     assert len(trainer.metrics("out")) == steps
     result = RUNNER.invoke(app, [*others, *length, "--max_steps", "9", "--num_epochs", "2"])
     assert result.exit_code == 2
-    assert "give one of" in result.stderr
+    assert "give only one of" in result.stderr
 
 
 def test_eval_steps_and_negative_counts(trainer):

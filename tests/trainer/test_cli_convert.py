@@ -32,7 +32,7 @@ def test_export_and_compare(trained: Path, tmp_path: Path):
     assert "28 tensors" in done.output
     same = run("diff", hf, again)
     assert same.exit_code == 0
-    assert same.output == "28 tensors, 0 differ, largest difference 0\n"
+    assert same.output == "28 tensors, 0 different, largest difference 0\n"
 
 
 def test_a_difference_exits_1(trained: Path, tmp_path: Path):

@@ -184,8 +184,8 @@ def test_one_process_whatever_the_cluster(infer: Infer) -> None:
 @pytest.mark.parametrize(
     ("section", "of_model", "message"),
     [
-        (None, {}, r"its rows are full; set inference_input.max_tokens, less than MSL 32"),
-        ({"max_tokens": MSL}, {}, "its rows are full"),
+        (None, {}, r"no room for a continuation; set inference_input.max_tokens to less than"),
+        ({"max_tokens": MSL}, {}, "its rows have no room for a continuation"),
         ({"data_dir": "gone.txt"}, {}, "gone.txt: cannot be read as UTF-8 text"),
         ({"data_dir": "gone"}, {}, r"gone: no prompts: expected a .jsonl or .txt file, or a"),
         ({"data_dir": "empty.txt"}, {}, "empty.txt: no prompts"),
@@ -228,7 +228,7 @@ def test_prompts_and_the_tokenizer_have_to_be_named(infer: Infer, tmp_path: Path
     with pytest.raises(ConfigError, match=r"no prompts: set inference_input.data_dir .*--data RUN"):
         infer(infer.params(None), data=None)
     params = infer.params({"data_dir": str(infer.prompts()), "max_tokens": 1})
-    with pytest.raises(ConfigError, match="not GPT-2's; give --data RUN, the prep run of its data"):
+    with pytest.raises(ConfigError, match="not that of GPT-2; give --data RUN, the prep run"):
         infer(params, data=None)
     other = tmp_path / "other"
     (other / "hdf5" / "train").mkdir(parents=True)
@@ -238,7 +238,9 @@ def test_prompts_and_the_tokenizer_have_to_be_named(infer: Infer, tmp_path: Path
     (other / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(ConfigError, match=r"has 258 ids, but model.vocab_size of .* is 259; give"):
         infer(params, data=other)
-    with pytest.raises(InputError, match="there is no hdf5/validation to go on from; set infer"):
+    with pytest.raises(
+        InputError, match="there is no hdf5/validation to take prompts from; set infer"
+    ):
         infer(infer.params({"max_tokens": 1}), data=other)
 
 

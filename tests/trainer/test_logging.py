@@ -34,7 +34,8 @@ def test_the_lines_of_a_run(trainer):
     last = next(line for line in trainer.said if "Step=6," in line)
     assert "LoopTimeRemaining=0:00:00, TimeRemaining>0:00:00" in last
     for start in (
-        "Checkpoints: ", "Model: ", "Data: 50 rows of 16 tokens; up to step 6 42 are read, 0.84 ",
+        "Checkpoints: ", "Model: ",
+        "Data: 50 rows of 16 tokens; 42 rows read by step 6 (epochs: 0.84)",
         "Beginning run: steps 1 to 6", "Waited for data: ", "Training completed successfully!",
         "Processed 42 training sample(s) in ",
     ):  # fmt: skip

@@ -20,7 +20,7 @@ SHAPE = {"vocab_size": 13, "max_position_embeddings": 8, "hidden_size": 16,
 
 
 def groups(rule=None, **model):
-    """name -> (weight decay, factor on the learning rate); and how many groups there are."""
+    """name -> (weight decay, factor for the learning rate); and how many groups there are."""
     config = ModelConfig(**SHAPE, **model)
     parameters = dict(GPT(config, 1).named_parameters())
     adam = optimizer.build(parameters, AdamW(learning_rate=1.0, **(rule or {})), config)
@@ -244,7 +244,7 @@ def test_the_plan_counts_the_state(trainer):
     ("keys", "expected"),
     [
         ({"optimizer_type": "Sophia"}, "optimizer_type: 'Sophia' is unknown; expected one of Ada"),
-        ({"optimizer_type": "Muon"}, "optimizer_type: Muon is for matrices only"),
+        ({"optimizer_type": "Muon"}, "optimizer_type: Muon is not supported"),
         ({"optimizer_type": "sgd", "nesterov": True}, "nesterov: expected false, or a momentum"),
         ({"optimizer_type": "sgd", "momentm": 0.9}, "momentm: unknown key; did you mean 'moment"),
         ({"optimizer_type": "sgd", "betas": [0.9, 0.9]}, "optimizer.betas: unknown key"),

@@ -111,7 +111,7 @@ def test_validate_only(trainer):
     result = RUNNER.invoke(app, [*words, "--validate_only"])
     assert result.exit_code == 0, result.output
     note, *_, last = result.output.splitlines()
-    assert note.startswith("optimizer.eps: not given, 1e-08")
+    assert note.startswith("optimizer.eps: not given, so 1e-08")
     assert last.startswith(f"Valid: {trainer.params}, ")
     assert "4 leaves of 2 sequences, 2 CS-2" in result.output
 

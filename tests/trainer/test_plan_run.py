@@ -101,7 +101,7 @@ def test_a_loss_outside_of_its_law_has_a_note(trainer):
     def notes(*words):
         return "\n".join(as_json(*words)["notes"])
 
-    fitted, other = "was fitted on 2.6e+18 to 2.3e+22 FLOPs only", "another architecture or vocab"
+    fitted, other = "was fitted to runs of 2.6e+18 to 2.3e+22 FLOPs only", "another architecture or vocab"
     assert fitted in notes("--flops", "1e18") and fitted in notes("--flops", "1e23")
     assert notes("--flops", "1e19") == ""
     assert other in notes("--params", str(trainer.params))
@@ -189,13 +189,13 @@ def test_a_written_file_is_the_plan(tmp_path, words):
         assert params.model.output_logits_scale == pytest.approx(1 / width)
         assert params.model.embeddings_scale == 10
     refused = plan("--params-count", "40M", "--write", str(path), code=2)
-    assert "there is such a file already" in refused
+    assert "this file already exists" in refused
 
 
 def test_a_written_file_trains(trainer):
     path = trainer.root / "written.yaml"
     output = plan("--params-count", "55K", "--data", str(trainer.data), "--write", str(path))
-    assert f"written: {path}" in output
+    assert f"Wrote {path}" in output
     assert "epochs" in output
     params = load_params(path)
     assert (params.model.vocab_size, params.model.max_position_embeddings) == (61, 16)
@@ -221,7 +221,7 @@ def test_the_data_set_at_hand(trainer):
         ((), "give one or two of"),
         (("--params-count", "1M", "--flops", "1e18", "--tokens", "1B"), "give one or two of"),
         (("--params", "tiny", "--tokens", "1B"), "leave out"),
-        (("--params", "tiny", "--write", "x.yaml"), "tiny is a file"),
+        (("--params", "tiny", "--write", "x.yaml"), "tiny is already a params file"),
         (("--params-count", "many"), "expected a positive number"),
         (("--params-count", "1M"), "no shape of the paper's proportions"),
         (("--flops", "1e3"), "outside what models"),

@@ -203,7 +203,7 @@ def test_a_predicted_loss_is_that_of_dense_weights(trainer):
         found.append(json.loads(ended.output))
     pruned, dense = found
     assert pruned["loss"] == dense["loss"] and pruned["compute"] == dense["compute"]
-    assert any("law of the loss is one of dense models" in note for note in pruned["notes"])
+    assert any("the predicted loss is that of dense models" in note for note in pruned["notes"])
 
 
 def test_the_simulated_bound_is_that_of_the_backend():

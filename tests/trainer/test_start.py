@@ -102,7 +102,7 @@ def test_another_beginning_in_the_same_directory_is_refused(trainer, tuned):
     later = trainer.root / "base" / "checkpoints" / "step_0000005"
     with pytest.raises(ConfigError, match=r"began with \['model'\] of .*step_0000004, not with"):
         trainer.train("out", **{**tuned, "checkpoint_path": later})
-    with pytest.raises(ConfigError, match="began from nothing, not with"):
+    with pytest.raises(ConfigError, match="began from scratch, not with"):
         trainer.train("base", **tuned)
 
 
@@ -192,7 +192,7 @@ def test_a_branch_resumes_by_the_same_command(trainer):
     start = {"checkpoint_path": trainer.root / "whole" / "checkpoints" / "step_0000004"}
     trainer.train("branch", num_steps=5, **start)
     trainer.train("branch", num_steps=6, **start)
-    assert any("has gone on from" in line for line in trainer.said)
+    assert any("has continued from" in line for line in trainer.said)
     assert trainer.bits("branch")[3] == trainer.bits("whole")[3]
 
 

@@ -71,13 +71,15 @@ class Draft:
         if old not in values:
             return
         if new in values:
-            raise self.error(f"{section}.{old}", f"the same as {new}, which is given too")
+            raise self.error(
+                f"{section}.{old}", f"the same setting as {new}; give only one of them"
+            )
         values[new] = values.pop(old)
-        self.remark(f"{section}.{old}", f"old spelling, taken as {section}.{new}")
+        self.remark(f"{section}.{old}", f"old spelling of {section}.{new}")
         self.spelled[f"{section}.{new}"] = self.written(f"{section}.{old}")
 
     def notes(self) -> tuple[str, ...]:
-        """All that is to be told, one line each."""
+        """All notes, one line each."""
         idle = (NO_EFFECT + ", ".join(self.idle),) if self.idle else ()
         return (*self.remarks, *idle)
 

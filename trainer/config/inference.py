@@ -26,23 +26,27 @@ class InferenceInput(FrozenModel):
     """Section `inference_input`."""
 
     data_processor: Literal["GptHDF5MapDataProcessor", "GptHDF5DataProcessor"] = Field(
-        "GptHDF5MapDataProcessor", description="both names mean what data_dir holds"
+        "GptHDF5MapDataProcessor", description="either name reads the prompts in data_dir"
     )
     data_dir: Place | None = Field(
         None,
-        description="prompts, relative to this file: .jsonl with a `prompt` a line, .txt with a "
-        "line each, or a directory of .h5; null: hdf5/validation of --data",
+        description="prompts, relative to this file: a .jsonl file with a `prompt` per line, a "
+        ".txt "
+        "file with one prompt per line, or a directory of .h5 files; null: hdf5/validation of "
+        "--data",
     )
-    batch_size: Count = Field(8, description="prompts that go on together")
+    batch_size: Count = Field(8, description="prompts that are continued together")
     start_token: TokenId | None = Field(
-        None, description="id behind the prompt in rows of .h5 that have no data_params.json"
+        None,
+        description="token id that follows the prompt in rows of .h5 files without "
+        "data_params.json",
     )
     stop_sequences: tuple[StopSequence, ...] = Field(
-        (), strict=False, description="lists of ids, each of which ends a continuation, as EOS does"
+        (),
+        strict=False,
+        description="lists of token ids; each list ends a continuation, as EOS does",
     )
-    max_tokens: Count | None = Field(
-        None, description="length of a continuation at most; null: up to the MSL"
-    )
+    max_tokens: Count | None = Field(None, description="longest continuation; null: up to the MSL")
 
     def beside(self, base: Path) -> "InferenceInput":
         """With a `data_dir` that is relative to the directory `base`."""
@@ -62,6 +66,8 @@ def move_from_model(draft: Draft) -> None:
     section = draft.section("inference_input")
     for key in given:
         if key in section:
-            raise draft.error(f"model.{key}", f"inference_input.{key} is given too")
+            raise draft.error(
+                f"model.{key}", f"the same setting as inference_input.{key}; give only one of them"
+            )
         draft.spelled[f"inference_input.{key}"] = draft.written(f"model.{key}")
         section[key] = model.pop(key)

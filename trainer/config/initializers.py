@@ -18,9 +18,9 @@ class TruncatedNormal(FrozenModel):
 
     name: Literal["truncated_normal"] = "truncated_normal"
     mean: float = Field(0.0, description="mean")
-    std: float = Field(0.05, gt=0, description="standard deviation before cutting")
-    a: float | None = Field(None, description="lower cut; default mean - 2 std")
-    b: float | None = Field(None, description="upper cut; default mean + 2 std")
+    std: float = Field(0.05, gt=0, description="standard deviation before truncation")
+    a: float | None = Field(None, description="lower limit; default mean - 2 std")
+    b: float | None = Field(None, description="upper limit; default mean + 2 std")
 
 
 class Normal(FrozenModel):
@@ -45,8 +45,8 @@ class VarianceScaling(FrozenModel):
     sqrt(v) far below 1 that cuts nothing."""
 
     name: Literal["variance_scaling"]
-    scale: float = Field(1.0, gt=0, description="variance times fan")
-    mode: Fan = Field("fan_in", description="which fan")
+    scale: float = Field(1.0, gt=0, description="variance, multiplied by the fan")
+    mode: Fan = Field("fan_in", description="which fan is used")
     distribution: Literal["normal", "truncated_normal", "uniform"] = Field(
         "truncated_normal", description="shape"
     )
@@ -62,7 +62,7 @@ class Xavier(FrozenModel):
     """Variance scaling with scale gain ** 2 and fan_avg: normal, or uniform."""
 
     name: Literal["xavier_normal", "xavier_uniform", "glorot_normal", "glorot_uniform"]
-    gain: float = Field(1.0, gt=0, description="factor on the deviation")
+    gain: float = Field(1.0, gt=0, description="factor for the standard deviation")
 
 
 class Kaiming(FrozenModel):
@@ -70,8 +70,10 @@ class Kaiming(FrozenModel):
 
     name: Literal["kaiming_normal", "kaiming_uniform"]
     a: float = Field(0.0, description="slope of leaky_relu below 0")
-    mode: Literal["fan_in", "fan_out"] = Field("fan_in", description="which fan")
-    nonlinearity: Literal["leaky_relu", "relu"] = Field("leaky_relu", description="what follows")
+    mode: Literal["fan_in", "fan_out"] = Field("fan_in", description="which fan is used")
+    nonlinearity: Literal["leaky_relu", "relu"] = Field(
+        "leaky_relu", description="nonlinearity that follows"
+    )
 
 
 class Fill(FrozenModel):

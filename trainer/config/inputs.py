@@ -20,13 +20,15 @@ class MixturePart(FrozenModel):
     """One data set of a mixture."""
 
     data_dir: Directory = Field(description="directory of .h5 shards with data_params.json")
-    weight: float = Field(gt=0, description="how often a pass over the mixture reads its rows")
+    weight: float = Field(
+        gt=0, description="how many times each pass over the mixture reads its rows"
+    )
 
 
 class BatchSizeStep(FrozenModel):
     """One batch size of a schedule."""
 
-    from_step: Count = Field(description="first step, from 1, with this batch size")
+    from_step: Count = Field(description="first step with this batch size, counted from 1")
     batch_size: Count = Field(description="global batch in sequences")
 
 
@@ -34,7 +36,7 @@ class InputConfig(FrozenModel):
     """What `train_input` and `eval_input` share: where samples come from."""
 
     data_processor: Literal["GptHDF5DataProcessor", "GptHDF5MapDataProcessor"] = Field(
-        "GptHDF5DataProcessor", description="both names mean shards of .h5 read by row"
+        "GptHDF5DataProcessor", description="either name reads .h5 shards row by row"
     )
     data_dir: Directory | Directories | None = Field(
         None,
@@ -42,16 +44,16 @@ class InputConfig(FrozenModel):
         "list of them",
     )
     mixture: tuple[MixturePart, ...] = Field(
-        (), strict=False, description="weighted data sets, in place of data_dir"
+        (), strict=False, description="weighted data sets, instead of data_dir"
     )
     use_vsl: bool = Field(
-        False, description="documents packed into a row do not see one another (VSL)"
+        False, description="documents packed into one row do not attend to each other (VSL)"
     )
     batch_size: Count = Field(description="global batch in sequences, over all CS-2 systems")
     micro_batch_size: Count | Literal["auto"] = Field(
         "auto",
-        description="sequences of one leaf; auto: the largest that fits runconfig.wafer_memory and "
-        "leaves runconfig.min_leaves leaves; never depends on num_csx",
+        description="sequences per leaf; auto: the largest number that fits runconfig.wafer_memory "
+        "and gives at least runconfig.min_leaves leaves; never depends on num_csx",
     )
 
     @model_validator(mode="after")
@@ -67,10 +69,12 @@ class TrainInput(InputConfig):
     batch_size_schedule: tuple[BatchSizeStep, ...] = Field(
         (),
         strict=False,
-        description="batch sizes by first step, ascending from 1, in place of batch_size (ours)",
+        description="batch sizes by first step, ascending from 1, instead of batch_size (ours)",
     )
-    shuffle: Literal[True] = Field(True, description="the keyed order; there is no other")
-    shuffle_seed: int | None = Field(None, ge=0, description="of the order; default runconfig.seed")
+    shuffle: Literal[True] = Field(True, description="rows are always shuffled")
+    shuffle_seed: int | None = Field(
+        None, ge=0, description="seed of the order; default runconfig.seed"
+    )
     order: Literal["keyed", "modelzoo"] = Field(
         "keyed", description="keyed: O(1) memory; modelzoo: torch.randperm of every epoch (ours)"
     )
@@ -97,8 +101,8 @@ class TrainInput(InputConfig):
             )
         if self.batch_size != self.batch_size_schedule[0].batch_size:
             raise ValueError(
-                f"batch_size {self.batch_size} is not the first of batch_size_schedule; leave one "
-                "of them out"
+                f"batch_size {self.batch_size} is not the first of batch_size_schedule; give only "
+                "one of them"
             )
         return self
 
@@ -113,4 +117,4 @@ class TrainInput(InputConfig):
 class EvalInput(InputConfig):
     """Section `eval_input`. Rows are read once, in file order; the last batch may be short."""
 
-    shuffle: Literal[False] = Field(False, description="evaluation reads file order")
+    shuffle: Literal[False] = Field(False, description="evaluation reads rows in file order")

@@ -58,7 +58,7 @@ def _warn_of_micro_batches(draft: Draft) -> None:
     if old and draft.section("runconfig").get("use_cs_grad_accum") is not True:
         draft.remark(
             "train_input.batch_size",
-            "taken as the global batch; R1.8 without use_cs_grad_accum meant that of one system",
+            "read as the global batch; in R1.8 without use_cs_grad_accum it was that of one system",
         )
 
 
@@ -70,7 +70,10 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
     if kind is None:
         reason = f"{name!r} is unknown; expected one of {', '.join(OPTIMIZERS)}"
         if str(name).lower() == "muon":
-            reason = "Muon is for matrices only, and all parameters have one optimizer here"
+            reason = (
+                "Muon is not supported: it is for matrices only, and one optimizer serves all "
+                "parameters here"
+            )
         raise draft.error("optimizer.optimizer_type", reason)
     optimizer["optimizer_type"] = kind.__name__
     return kind
@@ -82,12 +85,14 @@ def _optimizer(draft: Draft, kind: type[OptimizerConfig]) -> None:
         return
     given = [key for key in ("beta1", "beta2") if key in optimizer]
     if "betas" in optimizer:
-        raise draft.error(f"optimizer.{given[0]}", "the same as betas, which is given too")
+        raise draft.error(
+            f"optimizer.{given[0]}", "the same setting as betas; give only one of them"
+        )
     defaults = kind.model_fields["betas"].default
     optimizer["betas"] = [
         optimizer.pop(key, value) for key, value in zip(("beta1", "beta2"), defaults, strict=True)
     ]
-    draft.remark(f"optimizer.{given[0]}", "old spelling, taken as optimizer.betas")
+    draft.remark(f"optimizer.{given[0]}", "old spelling of optimizer.betas")
     draft.spelled["optimizer.betas"] = draft.written(f"optimizer.{given[0]}")
 
 
@@ -124,13 +129,15 @@ def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:
         return
     if model.get("use_untied_layer_norm") is not None:
         model["parallel_block"] = True
-        draft.remark("model.use_untied_layer_norm", "a GPT-J-like model, so parallel_block: true")
+        draft.remark(
+            "model.use_untied_layer_norm", "read as a model like GPT-J: parallel_block: true"
+        )
     elif _is_gptj(model):
         model |= {"parallel_block": True, "use_untied_layer_norm": False}
         draft.remark(
             "model.residual_dropout_rate",
-            "without dropout_rate, rotary and with a bias in the read-out alone: a GPT-J-like "
-            "model, so parallel_block: true and use_untied_layer_norm: false",
+            "read as a model like GPT-J (no dropout_rate, rotary positions, a bias in the read-out "
+            "only): parallel_block: true and use_untied_layer_norm: false",
         )
 
 
@@ -152,13 +159,13 @@ def _precision(draft: Draft) -> None:
         model["fp16_type"] = "bfloat16"
         draft.remark(
             "model.fp16_type",
-            "cbfloat16: computed in bfloat16, because its definition is not public; results on a "
-            "CS-2 differ",
+            "cbfloat16 is computed in bfloat16, because its definition is not public; results "
+            "differ from those of a CS-2",
         )
     scaled = model.get("mixed_precision") is True and model.get("fp16_type") == "float16"
     if optimizer.get("loss_scaling_factor") == "dynamic" and not scaled:
         del optimizer["loss_scaling_factor"]
-        draft.remark("optimizer.loss_scaling_factor", "dynamic: no effect but in float16")
+        draft.remark("optimizer.loss_scaling_factor", "dynamic has an effect in float16 only")
 
 
 def _input(draft: Draft, section: str) -> None:
@@ -173,15 +180,15 @@ def _input(draft: Draft, section: str) -> None:
     leaf = values.get("micro_batch_size", "auto")
     if leaf is None or leaf == "explore" or isinstance(leaf, dict):
         values["micro_batch_size"] = "auto"
-        draft.remark(f"{section}.micro_batch_size", "taken as auto")
+        draft.remark(f"{section}.micro_batch_size", "read as auto")
     if values.get("mixture") is None:
         values.pop("mixture", None)
     if section == "train_input" and values.get("shuffle") is False:
         values["shuffle"] = True
         draft.remark(
             "train_input.shuffle",
-            "false: rows are shuffled all the same; only the first pass over a data set that is "
-            "shuffled already reads file order",
+            "false has no effect: rows are shuffled, except that the first pass over a data set "
+            "that is already shuffled reads it in file order",
         )
 
 
@@ -191,14 +198,16 @@ def _runconfig(draft: Draft) -> None:
         del run[key]
     if run.get("max_checkpoints") == 0:
         del run["max_checkpoints"]
-        draft.remark("runconfig.max_checkpoints", "0: all are not kept here; the default is taken")
+        draft.remark(
+            "runconfig.max_checkpoints", "0 (keep all) is not supported; the default is used"
+        )
     if run.pop("is_pretrained_checkpoint", False) is True:
         run.setdefault("load_checkpoint_states", "model")
-        draft.remark("runconfig.is_pretrained_checkpoint", "taken as load_checkpoint_states: model")
+        draft.remark("runconfig.is_pretrained_checkpoint", "read as load_checkpoint_states: model")
     for key, option in COMMAND_LINE.items():
         if key in run and key not in ONLY["runconfig"]:
             del run[key]
-            draft.remark(f"runconfig.{key}", f"no effect in the file; give {option}")
+            draft.remark(f"runconfig.{key}", f"has no effect in the file; use {option}")
 
 
 def _drop_idle(draft: Draft, section: str) -> None:
@@ -215,7 +224,7 @@ def _drop_only(draft: Draft, section: str) -> None:
         value, allowed = values.pop(key), ONLY[section][key]
         if not any(value == one and type(value) in _alike(one) for one in allowed):
             option = COMMAND_LINE.get(key) if section == "runconfig" else None
-            hint = f"; give {option}" if option else f"; expected {_shown(allowed[0])}"
+            hint = f"; use {option}" if option else f"; expected {_shown(allowed[0])}"
             raise draft.error(f"{section}.{key}", f"{_shown(value)} is not supported{hint}")
 
 

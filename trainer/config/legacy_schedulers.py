@@ -58,7 +58,7 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
     if not last and entry.get("scheduler") in endless:
         raise draft.error(
             dotted,
-            f"{entry['scheduler']} has no end (total_iters), and another scheduler follows; put it "
+            f"{entry['scheduler']} has no end (total_iters), so no scheduler can follow it; put it "
             "last",
         )
 
@@ -66,7 +66,7 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
 def _rename(draft: Draft, dotted: str, entry: dict[str, Any], old: str) -> None:
     new = _OLD[old]
     if new in entry:
-        raise draft.error(f"{dotted}.{old}", f"the same as {new}, which is given too")
+        raise draft.error(f"{dotted}.{old}", f"the same setting as {new}; give only one of them")
     entry[new] = entry.pop(old)
-    draft.remark(f"{dotted}.{old}", f"old spelling, taken as {new}")
+    draft.remark(f"{dotted}.{old}", f"old spelling of {new}")
     draft.spelled[f"{dotted}.{new}"] = draft.written(f"{dotted}.{old}")

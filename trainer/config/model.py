@@ -13,42 +13,50 @@ from wafer_backend.precision import Precision
 class ExtraAttention(FrozenModel):
     """Section `model.extra_attention_params`."""
 
-    num_kv_groups: Count = Field(1, description="heads of K and V, shared by groups of Q heads")
+    num_kv_groups: Count = Field(
+        1, description="number of K and V heads, each shared by a group of Q heads"
+    )
 
 
 class ModelConfig(FrozenModel):
     """Section `model`: a decoder of the GPT-2, GPT-J, GPT-NeoX or Llama kind."""
 
-    vocab_size: Count = Field(description="entries of the vocabulary; must equal the data set's")
-    max_position_embeddings: Count = Field(description="MSL in tokens; must equal the data set's")
+    vocab_size: Count = Field(description="size of the vocabulary; must equal that of the data set")
+    max_position_embeddings: Count = Field(
+        description="MSL in tokens; must equal that of the data set"
+    )
     hidden_size: Count = Field(description="width of the residual stream")
-    num_hidden_layers: Count = Field(description="decoder blocks")
-    num_heads: Count = Field(description="attention heads; divides hidden_size")
+    num_hidden_layers: Count = Field(description="number of decoder blocks")
+    num_heads: Count = Field(description="number of attention heads; must divide hidden_size")
     filter_size: Count = Field(
-        description="width of the feed-forward layer; with swiglu, of each of its two branches"
+        description="width of the feed-forward layer; with swiglu, the width of each of its "
+        "branches"
     )
     position_embedding_type: Literal["learned", "fixed", "rotary", "alibi"] = Field(
         "learned", description="fixed: sine and cosine"
     )
     rotary_dim: int | None = Field(
-        None, ge=2, description="leading units of a head that are rotated; null: all of them"
+        None, ge=2, description="number of leading units of a head that are rotated; null: all"
     )
     rope_theta: float = Field(10000.0, gt=0, description="base of the rotary wavelengths")
     rotary_interleaved: bool = Field(
-        False, description="rotate neighbours (GPT-J) in place of halves (NeoX, Llama) (ours)"
+        False,
+        description="rotate neighbouring units (GPT-J), not the two halves (NeoX, Llama) (ours)",
     )
     norm_type: Literal["layernorm", "rmsnorm"] = Field(
-        "layernorm", description="norm of every block and before the read-out"
+        "layernorm", description="norm in every block and before the read-out"
     )
-    share_embedding_weights: bool = Field(True, description="tie token embedding and read-out")
+    share_embedding_weights: bool = Field(
+        True, description="use the token embedding as the read-out matrix"
+    )
     attention_type: Literal["scaled_dot_product", "dot_product"] = Field(
         "scaled_dot_product", description="dot_product: logits are not scaled"
     )
     scale_qk_dot_by_d: bool = Field(
-        False, description="divide logits by the width of a head in place of its root (muP)"
+        False, description="divide logits by the width of a head, not by its square root (muP)"
     )
     attention_module: Literal["aiayn_attention", "multiquery_attention"] = Field(
-        "aiayn_attention", description="multiquery_attention: fewer heads of K and V"
+        "aiayn_attention", description="multiquery_attention: fewer K and V heads than Q heads"
     )
     extra_attention_params: ExtraAttention = ExtraAttention()
     parallel_block: bool = Field(
@@ -58,58 +66,67 @@ class ModelConfig(FrozenModel):
         True, description="false: one norm for both branches of a parallel block (GPT-J)"
     )
     nonlinearity: Literal["gelu", "gelu_new", "relu", "swiglu"] = Field(
-        "gelu", description="gelu_new: its tanh form"
+        "gelu", description="gelu_new: the tanh form of gelu"
     )
-    use_projection_bias_in_attention: bool = Field(True, description="bias of Q, K, V")
-    use_ffn_bias_in_attention: bool = Field(True, description="bias of the attention output")
-    use_ffn_bias: bool = Field(True, description="bias of the feed-forward layers")
-    use_bias_in_output: bool = Field(False, description="bias of the read-out")
+    use_projection_bias_in_attention: bool = Field(
+        True, description="bias in the Q, K and V projections"
+    )
+    use_ffn_bias_in_attention: bool = Field(True, description="bias in the attention output")
+    use_ffn_bias: bool = Field(True, description="bias in the feed-forward layers")
+    use_bias_in_output: bool = Field(False, description="bias in the read-out")
     dropout_rate: Probability = Field(
-        0.0, description="dropout of embeddings, attention, residuals"
+        0.0, description="dropout of embeddings, attention and residuals"
     )
     embedding_dropout_rate: Probability | None = Field(
-        None, description="after the embeddings; null: dropout_rate"
+        None, description="dropout after the embeddings; null: dropout_rate"
     )
     attention_dropout_rate: Probability | None = Field(
-        None, description="of attention weights; null: dropout_rate"
+        None, description="dropout of attention weights; null: dropout_rate"
     )
     residual_dropout_rate: Probability | None = Field(
-        None, description="of both branches of a block; null: dropout_rate"
+        None, description="dropout of both branches of a block; null: dropout_rate"
     )
-    layer_norm_epsilon: float = Field(1e-5, gt=0, description="added to the variance")
+    layer_norm_epsilon: float = Field(1e-5, gt=0, description="added to the variance in a norm")
     embedding_initializer: Initializer = Field(
-        TruncatedNormal(std=0.02), description="of token and learned position embeddings"
+        TruncatedNormal(std=0.02),
+        description="initializer of token embeddings and learned position embeddings",
     )
     initializer: Initializer = Field(
-        TruncatedNormal(std=0.02), description="of all other matrices; with muP, that of the proxy"
+        TruncatedNormal(std=0.02),
+        description="initializer of all other matrices; with muP, that of the proxy",
     )
     output_layer_initializer: Initializer | None = Field(
         None,
-        description="last layer of each residual branch; default: as initializer, 1 / sqrt(2 "
-        "layers) times as wide",
+        description="initializer of the last layer of each residual branch; default: as "
+        "initializer, with the standard deviation divided by sqrt(2 num_hidden_layers)",
     )
     mup_base_hidden_size: Count | None = Field(
-        None, description="hidden_size of the tuned proxy, muP; null: standard parametrization"
+        None, description="hidden_size of the tuned proxy (muP); null: standard parametrization"
     )
     mup_base_filter_size: float | None = Field(
-        None, gt=0, description="filter_size of the proxy; null: in proportion to hidden_size"
+        None, gt=0, description="filter_size of the tuned proxy; null: in proportion to hidden_size"
     )
-    embeddings_scale: float = Field(1.0, gt=0, description="m_emb: factor on the embeddings (muP)")
+    embeddings_scale: float = Field(1.0, gt=0, description="m_emb: factor for the embeddings (muP)")
     output_logits_alpha: float | None = Field(
-        None, gt=0, description="factor on the logits beside 1 / m_width (muP)"
+        None, gt=0, description="factor for the logits, in addition to 1 / m_width (muP)"
     )
     output_logits_scale: float = Field(
-        1.0, gt=0, description="factor on the logits; muP: default output_logits_alpha / m_width"
+        1.0,
+        gt=0,
+        description="factor for the logits; with muP, default output_logits_alpha / m_width",
     )
     loss_scaling: Literal["num_tokens", "batch_size"] = Field(
-        "num_tokens", description="divide the gradient by counted tokens, or by batch_size / weight"
+        "num_tokens",
+        description="divide the gradient by the number of tokens that count, or by batch_size / "
+        "loss_weight",
     )
-    loss_weight: float = Field(1.0, gt=0, description="used by loss_scaling: batch_size")
+    loss_weight: float = Field(1.0, gt=0, description="used with loss_scaling: batch_size only")
     mixed_precision: bool = Field(
-        False, description="compute in fp16_type; false: in fp32. Masters and sums are fp32 always"
+        False,
+        description="compute in fp16_type; false: in fp32. Master weights and sums are always fp32",
     )
     fp16_type: Literal["bfloat16", "float16"] = Field(
-        "bfloat16", description="half precision of matrices and computing, with mixed_precision"
+        "bfloat16", description="half precision to compute in, with mixed_precision: true"
     )
 
     @model_validator(mode="before")
@@ -139,26 +156,29 @@ class ModelConfig(FrozenModel):
             return f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
         groups = self.extra_attention_params.num_kv_groups
         if self.attention_module == "aiayn_attention" and groups != 1:
-            return f"num_kv_groups {groups} is for attention_module: multiquery_attention"
+            return f"num_kv_groups {groups} needs attention_module: multiquery_attention"
         if self.num_heads % groups:
             return f"num_heads {self.num_heads} is not a multiple of num_kv_groups {groups}"
         if self.scale_qk_dot_by_d and self.attention_type != "scaled_dot_product":
-            return "scale_qk_dot_by_d: true is for attention_type: scaled_dot_product"
+            return "scale_qk_dot_by_d: true needs attention_type: scaled_dot_product"
         if not (self.parallel_block or self.use_untied_layer_norm):
-            return "use_untied_layer_norm: false is for parallel_block: true"
+            return "use_untied_layer_norm: false needs parallel_block: true"
         return None
 
     def _position_problem(self) -> str | None:
         head, kind = self.head_size, self.position_embedding_type
         if kind == "rotary" and (self.rotary_dim or head) % 2:
-            return f"rotary_dim {self.rotary_dim or head} is odd; units are rotated in pairs"
+            return (
+                f"rotary_dim {self.rotary_dim or head} is odd; expected an even number, because "
+                "units are rotated in pairs"
+            )
         if kind == "rotary" and (self.rotary_dim or head) > head:
             return (
-                f"rotary_dim {self.rotary_dim} is more than a head has, hidden_size / num_heads = "
+                f"rotary_dim {self.rotary_dim} is larger than a head: hidden_size / num_heads = "
                 f"{head}"
             )
         if kind == "fixed" and self.hidden_size % 2:
-            return f"hidden_size {self.hidden_size} is odd; fixed positions have pairs of units"
+            return f"hidden_size {self.hidden_size} is odd; fixed positions need an even number"
         return None
 
     def _mup_problem(self) -> str | None:
@@ -171,7 +191,7 @@ class ModelConfig(FrozenModel):
             )
         for key in ("mup_base_filter_size", "output_logits_alpha"):
             if getattr(self, key) is not None:
-                return f"{key} is for muP: give mup_base_hidden_size too"
+                return f"{key} is for muP only: give mup_base_hidden_size too"
         return None
 
     @property

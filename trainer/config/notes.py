@@ -22,33 +22,34 @@ def taken_over(draft: Draft, model: ModelConfig) -> Iterator[str]:
         if key not in optimizer and (kind is AdamW or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
-            yield f"{draft.written('optimizer')}.{key}: not given, {shown} (Model Zoo: {theirs})"
+            yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
     if model.position_embedding_type == "rotary" and model.rotary_dim is None:
         width = model.head_size
         yield (
-            f"{draft.written('model')}.rotary_dim: not given, {width}, a whole head (Model Zoo: "
+            f"{draft.written('model')}.rotary_dim: not given, so {width}, a whole head (Model Zoo: "
             f"{width // 4})"
         )
     given = draft.section("model")
     yield from _initial_weights(draft, model)
     if model.parallel_block and not {"dropout_rate", "residual_dropout_rate"} & given.keys():
-        yield f"{draft.written('model')}.dropout_rate: not given, 0.0 (Model Zoo: 0.1)"
+        yield f"{draft.written('model')}.dropout_rate: not given, so 0.0 (Model Zoo: 0.1)"
     if model.mixed_precision and "fp16_type" not in given:
-        yield f"{draft.written('model')}.fp16_type: not given, {model.fp16_type}"
+        yield f"{draft.written('model')}.fp16_type: not given, so {model.fp16_type}"
     rotary = model.position_embedding_type == "rotary" and model.norm_type == "layernorm"
     if rotary and "parallel_block" not in given:
         yield (
-            f"{draft.written('model')}.parallel_block: not given, false; GPT-J and GPT-NeoX need "
+            f"{draft.written('model')}.parallel_block: not given, so false; GPT-J and GPT-NeoX "
+            "need "
             "true"
         )
     if model.mup_base_hidden_size and "scale_qk_dot_by_d" not in given:
-        yield f"{draft.written('model')}.scale_qk_dot_by_d: not given, true with muP"
+        yield f"{draft.written('model')}.scale_qk_dot_by_d: not given, so true, because of muP"
     if model.loss_scaling == "num_tokens" and model.loss_weight != 1.0:
-        yield (f"{draft.written('model.loss_weight')}: no effect with loss_scaling: num_tokens")
+        yield (f"{draft.written('model.loss_weight')}: has no effect with loss_scaling: num_tokens")
     if draft.section("train_input").get("mixture"):
         yield (
-            f"{draft.written('train_input.mixture')}: a weight is how often a pass reads the rows "
-            "of its data set (Model Zoo: its share of the samples)"
+            f"{draft.written('train_input.mixture')}: a weight is how many times a pass reads "
+            "the rows of its data set (Model Zoo: its share of the samples)"
         )
 
 
@@ -57,7 +58,8 @@ def _initial_weights(draft: Draft, model: ModelConfig) -> Iterator[str]:
     follows = "initializer" in given and model.output_layer_initializer is None
     if follows and model.mup_base_hidden_size is None:
         yield (
-            f"{draft.written('model')}.output_layer_initializer: not given, initializer / sqrt(2 "
+            f"{draft.written('model')}.output_layer_initializer: not given, so initializer / "
+            "sqrt(2 "
             "num_hidden_layers) (Model Zoo: initializer)"
         )
 
@@ -78,8 +80,8 @@ def other_than_the_paper(
     ):
         return
     yield (
-        f"the shape of Cerebras-GPT {member.name}, which the paper trained "
-        f"{_run(member.schedule, member.steps)}; this file, taken as written: "
+        f"the model has the shape of Cerebras-GPT {member.name}, which the paper trained "
+        f"{_run(member.schedule, member.steps)}; this file says, and is followed: "
         f"{_run(schedule, max_steps)}"
     )
 

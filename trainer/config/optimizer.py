@@ -16,10 +16,10 @@ from trainer.config.schedules import Scheduler
 ADJUSTABLE = ("decoder_kernel",)
 """Groups of `adjust_learning_rate`: the matrices inside blocks."""
 
-_COUPLED = "times the weight, added to the gradient"
-_DECOUPLED = "decoupled decay per unit of learning rate"
+_COUPLED = "this times the weight is added to the gradient"
+_DECOUPLED = "decoupled: a step shrinks each weight by this times the learning rate"
 _EPS = "added to the square root of the second moment"
-_BETAS = "decay of the two moments"
+_BETAS = "decay of the first and the second moment"
 
 Betas = tuple[Probability, Probability]
 
@@ -33,24 +33,28 @@ class OptimizerConfig(FrozenModel):
 
     optimizer_type: str
     max_gradient_norm: float | None = Field(
-        1.0, gt=0, description="global 2-norm limit; null: none"
+        1.0, gt=0, description="limit of the global 2-norm of the gradient; null: none"
     )
     learning_rate: Annotated[
         Annotated[Rate, Tag("number")] | Annotated[tuple[Scheduler, ...], Tag("schedulers")],
         Discriminator(_kind_of_rate),
     ] = Field(
-        description="a number, or schedulers that follow one another; the last goes on as its "
-        "formula does, and stays at its end where it has one"
+        description="a number, or a list of schedulers, one after the other; the last one "
+        "continues "
+        "by its formula, and keeps its last value if it has an end"
     )
     adjust_learning_rate: dict[str, float] = Field(
         {},
-        description="factor on the learning rate of a group of parameters: decoder_kernel, the "
-        "matrices inside blocks; with model.mup_base_hidden_size, default 1 / m_width",
+        description="factor for the learning rate of a group of parameters; the one group is "
+        "decoder_kernel, the matrices inside blocks; with model.mup_base_hidden_size, its default "
+        "is "
+        "1 / m_width",
     )
     loss_scaling_factor: float | Literal["dynamic"] = Field(
         1.0,
-        description="loss scale of float16, a power of two; dynamic: starts at 32768, halves on "
-        "overflow (that step is skipped), doubles after 2000 finite steps",
+        description="loss scale for float16, a power of two; dynamic: starts at 32768, is halved "
+        "on "
+        "overflow (that step is skipped) and doubled after 2000 finite steps",
     )
 
     @field_validator("loss_scaling_factor", mode="before")
@@ -58,7 +62,9 @@ class OptimizerConfig(FrozenModel):
     def _power_of_two(cls, value: Any) -> Any:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value != "dynamic" and not (number and value > 0 and math.frexp(value)[0] == 0.5):
-            raise ValueError("expected dynamic, or a power of two, which divides out exactly")
+            raise ValueError(
+                "expected dynamic or a power of two (any other number would round gradients)"
+            )
         return value
 
     @field_validator("adjust_learning_rate")
@@ -94,8 +100,10 @@ class Adamax(OptimizerConfig):
     """Section `optimizer` of Adamax."""
 
     optimizer_type: Literal["Adamax"] = "Adamax"
-    betas: Betas = Field((0.9, 0.999), description="decay of the moment and of the largest size")
-    eps: float = Field(1e-6, gt=0, description="added to the gradient's size")
+    betas: Betas = Field(
+        (0.9, 0.999), description="decay of the first moment and of the largest gradient"
+    )
+    eps: float = Field(1e-6, gt=0, description="added to the absolute value of the gradient")
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
@@ -106,7 +114,9 @@ class NAdam(OptimizerConfig):
     betas: Betas = Field((0.9, 0.999), description=_BETAS)
     eps: float = Field(1e-8, gt=0, description=_EPS)
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
-    momentum_decay: float = Field(4e-3, ge=0, description="of the Nesterov momentum, per step")
+    momentum_decay: float = Field(
+        4e-3, ge=0, description="decay of the Nesterov momentum, per step"
+    )
 
 
 class RAdam(OptimizerConfig):
@@ -124,15 +134,19 @@ class Lamb(OptimizerConfig):
     optimizer_type: Literal["Lamb"] = "Lamb"
     betas: Betas = Field((0.9, 0.999), description=_BETAS)
     eps: float = Field(1e-6, gt=0, description=_EPS)
-    weight_decay: float = Field(0.0, ge=0, description="times the weight, added to the update")
-    adam: bool = Field(False, description="leave out the ratio of norms")
+    weight_decay: float = Field(
+        0.0, ge=0, description="this times the weight is added to the update"
+    )
+    adam: bool = Field(False, description="do not scale updates by the ratio of norms")
 
 
 class Lion(OptimizerConfig):
     """Section `optimizer` of Lion."""
 
     optimizer_type: Literal["Lion"] = "Lion"
-    betas: Betas = Field((0.9, 0.99), description="of the direction, and of the momentum")
+    betas: Betas = Field(
+        (0.9, 0.99), description="decay in the direction of an update, and decay of the momentum"
+    )
     weight_decay: float = Field(0.0, ge=0, description=_DECOUPLED)
 
 
@@ -140,9 +154,13 @@ class SGD(OptimizerConfig):
     """Section `optimizer` of SGD."""
 
     optimizer_type: Literal["SGD"] = "SGD"
-    momentum: float = Field(0.0, ge=0, description="of the gradient; 0: none")
-    dampening: float = Field(0.0, description="of what the gradient adds to the momentum")
-    nesterov: bool = Field(False, description="look ahead; needs momentum and no dampening")
+    momentum: float = Field(0.0, ge=0, description="momentum of the gradient; 0: none")
+    dampening: float = Field(
+        0.0, description="lowers what a gradient adds to the momentum; 0: not at all"
+    )
+    nesterov: bool = Field(
+        False, description="Nesterov momentum; needs momentum, and a dampening of 0"
+    )
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
     @field_validator("nesterov")
@@ -157,10 +175,14 @@ class RMSprop(OptimizerConfig):
     """Section `optimizer` of RMSprop."""
 
     optimizer_type: Literal["RMSprop"] = "RMSprop"
-    alpha: Probability = Field(0.99, description="decay of the mean of squares")
-    eps: float = Field(1e-8, gt=0, description="added to the root of the mean of squares")
-    momentum: float = Field(0.0, ge=0, description="of the update; 0: none")
-    centered: bool = Field(False, description="divide by the deviation instead")
+    alpha: Probability = Field(0.99, description="decay of the mean of squared gradients")
+    eps: float = Field(
+        1e-8, gt=0, description="added to the square root of the mean of squared gradients"
+    )
+    momentum: float = Field(0.0, ge=0, description="momentum of the update; 0: none")
+    centered: bool = Field(
+        False, description="divide by the standard deviation of the gradient instead"
+    )
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
@@ -169,9 +191,13 @@ class Rprop(OptimizerConfig):
 
     optimizer_type: Literal["Rprop"] = "Rprop"
     etas: tuple[float, float] = Field(
-        (0.5, 1.2), description="factors of a step size when the sign turns, and when it stays"
+        (0.5, 1.2),
+        description="factor for a step size when the sign of the gradient changes, and when it "
+        "does not",
     )
-    step_sizes: tuple[float, float] = Field((1e-6, 50.0), description="least and largest")
+    step_sizes: tuple[float, float] = Field(
+        (1e-6, 50.0), description="smallest and largest step size"
+    )
 
     @field_validator("etas")
     @classmethod
@@ -185,9 +211,13 @@ class Adagrad(OptimizerConfig):
     """Section `optimizer` of Adagrad."""
 
     optimizer_type: Literal["Adagrad"] = "Adagrad"
-    lr_decay: float = Field(0.0, ge=0, description="of the learning rate, per step")
-    initial_accumulator_value: float = Field(0.0, ge=0, description="first sum of squares")
-    eps: float = Field(1e-6, gt=0, description="added to the root of the sum of squares")
+    lr_decay: float = Field(0.0, ge=0, description="decay of the learning rate, per step")
+    initial_accumulator_value: float = Field(
+        0.0, ge=0, description="initial sum of squared gradients"
+    )
+    eps: float = Field(
+        1e-6, gt=0, description="added to the square root of the sum of squared gradients"
+    )
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
@@ -195,8 +225,12 @@ class Adadelta(OptimizerConfig):
     """Section `optimizer` of Adadelta."""
 
     optimizer_type: Literal["Adadelta"] = "Adadelta"
-    rho: Probability = Field(0.9, description="decay of the means of squares")
-    eps: float = Field(1e-6, gt=0, description="added to the means of squares")
+    rho: Probability = Field(
+        0.9, description="decay of the means of squared gradients and squared updates"
+    )
+    eps: float = Field(
+        1e-6, gt=0, description="added to the means of squared gradients and squared updates"
+    )
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
@@ -205,12 +239,13 @@ class Adafactor(OptimizerConfig):
 
     optimizer_type: Literal["Adafactor"] = "Adafactor"
     eps: tuple[Rate | None, Rate] = Field(
-        (1e-30, 1e-3), description="of squared gradients, and of the size of a parameter"
+        (1e-30, 1e-3),
+        description="lower limits of squared gradients, and of the size of a parameter",
     )
-    clip_threshold: float = Field(1.0, ge=1, description="root mean square of an update at most")
-    decay_rate: float = Field(-0.8, le=0, description="exponent of the second moment's decay")
+    clip_threshold: float = Field(1.0, ge=1, description="largest root mean square of an update")
+    decay_rate: float = Field(-0.8, le=0, description="exponent in the decay of the second moment")
     weight_decay: float = Field(0.0, ge=0, description=_DECOUPLED)
-    beta1: Literal[None] = Field(None, description="no first moment here")
+    beta1: Literal[None] = Field(None, description="a first moment is not supported")
     scale_parameter: Literal[True] = True
     relative_step: Literal[False] = False
     warmup_init: Literal[False] = False
@@ -220,9 +255,9 @@ class ASGD(OptimizerConfig):
     """Section `optimizer` of averaged SGD; weights are those of SGD, the average is state."""
 
     optimizer_type: Literal["ASGD"] = "ASGD"
-    lambd: float = Field(1e-4, ge=0, description="decay term")
-    alpha: float = Field(0.75, ge=0, description="power of the learning rate's decay")
-    t0: float = Field(1e6, ge=0, description="the average begins there")
+    lambd: float = Field(1e-4, ge=0, description="decay of the weights")
+    alpha: float = Field(0.75, ge=0, description="exponent in the decay of the learning rate")
+    t0: float = Field(1e6, ge=0, description="step at which averaging starts")
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 

@@ -24,15 +24,15 @@ Section = TypeVar("Section", bound=InputConfig)
 class Params(FrozenModel):
     """A whole `params.yaml`."""
 
-    train_input: TrainInput = Field(description="section with the training data")
-    eval_input: EvalInput | None = Field(None, description="section with the validation data")
+    train_input: TrainInput = Field(description="the training data")
+    eval_input: EvalInput | None = Field(None, description="the validation data")
     inference_input: InferenceInput | None = Field(
-        None, description="section with the prompts of `--mode infer`"
+        None, description="the prompts of `--mode infer`"
     )
-    model: ModelConfig = Field(description="section with the model's shape")
-    optimizer: Optimizer = Field(description="section with the optimizer")
+    model: ModelConfig = Field(description="the shape of the model")
+    optimizer: Optimizer = Field(description="the optimizer")
     sparsity: tuple[SparsityGroup, ...] = Field(
-        (), description="section with the weights that are pruned; none by default"
+        (), description="the weights that are pruned; none by default"
     )
     runconfig: RunConfig = RunConfig()
     _notes: tuple[str, ...] = PrivateAttr(())
@@ -143,7 +143,7 @@ def override(params: Params, **options: Unpack[Options]) -> Params:
         lines = (*lines, f"{NO_EFFECT}--num_workers_per_csx")
     lengths = [key for key in LENGTHS if key in given]
     if len(lengths) > 1:
-        raise ConfigError(f"give one of {', '.join(f'--{key}' for key in lengths)}")
+        raise ConfigError(f"give only one of {', '.join(f'--{key}' for key in lengths)}")
     if lengths:
         given = {**dict.fromkeys(LENGTHS), **given}
     run = params.runconfig.model_copy(update=given)
@@ -156,7 +156,7 @@ def _check_loss_scale(params: Params, draft: Draft) -> None:
     if factor != 1.0 and precision != "float16":
         raise draft.error(
             "optimizer.loss_scaling_factor",
-            f"{factor} is for float16 only, and this model computes in {precision}; leave it out, "
+            f"{factor} is for float16 only, but this model computes in {precision}; leave it out, "
             "or set model.mixed_precision: true and model.fp16_type: float16",
         )
 
@@ -172,8 +172,8 @@ def _check_mup(params: Params, draft: Draft) -> None:
     if params.model.mup_base_hidden_size is not None and kind not in MUP_OPTIMIZERS:
         raise draft.error(
             "optimizer.optimizer_type",
-            f"{kind} does not go with model.mup_base_hidden_size, whose learning rates are for "
-            f"{', '.join(MUP_OPTIMIZERS)}; take one of these, or leave muP out",
+            f"{kind} cannot be used with model.mup_base_hidden_size: the learning rates of muP "
+            f"are for {', '.join(MUP_OPTIMIZERS)}; use one of these, or leave muP out",
         )
 
 

@@ -13,38 +13,45 @@ from wafer_backend.activations import ActivationRule
 class OpProfilerConfig(FrozenModel):
     """Section `runconfig.op_profiler_config`: a trace of each of these steps, a table of all."""
 
-    start_step: Count = Field(description="first step that is profiled")
-    end_step: Count = Field(description="last step that is profiled")
+    start_step: Count = Field(description="first step to profile")
+    end_step: Count = Field(description="last step to profile")
 
 
 class Autorestart(FrozenModel):
     """Section `runconfig.autorestart`: what follows when a rank is lost (distributed only)."""
 
-    max_num_restarts: int = Field(0, ge=0, description="restarts from the last checkpoint")
-    min_num_csx: Count = Field(1, description="each restart takes a system less, down to this")
+    max_num_restarts: int = Field(0, ge=0, description="most restarts from the last checkpoint")
+    min_num_csx: Count = Field(
+        1, description="each restart uses one system less, but at least this many"
+    )
 
 
 class StabilityConfig(FrozenModel):
     """Section `runconfig.stability`: what is watched while training (ours; docs/stability.md)."""
 
     every: Count | None = Field(
-        100, description="steps between measures of weights, gradients and AdamW's v; null: none"
+        100,
+        description="steps between measurements of weights, gradients and AdamW's v; null: none",
     )
     growth_limit: float = Field(
-        20.0, gt=1, description="growth of weights since the first measure that is warned of"
+        20.0,
+        gt=1,
+        description="warn when weights have grown this many times since the first measurement",
     )
     key_bias_limit: float = Field(
-        3.0, gt=0, description="size of K biases in that of Q and V biases that is warned of"
+        3.0, gt=0, description="warn when K biases are this many times as large as Q and V biases"
     )
     underflow_limit: Share = Field(
-        0.05, description="share of values lost in half precision that is warned of"
+        0.05, description="warn when this share of values is lost in half precision"
     )
-    spike_window: int = Field(100, ge=2, description="losses before a step that it is held against")
+    spike_window: int = Field(
+        100, ge=2, description="number of losses before a step that its loss is compared with"
+    )
     spike_sigma: float | None = Field(
-        6.0, gt=0, description="distance of a loss above their mean that makes a spike; null: none"
+        6.0, gt=0, description="a loss this far above their mean is a spike; null: no check"
     )
     on_spike: Literal["warn", "stop"] = Field(
-        "warn", description="what follows; a loss that is not finite stops in any case"
+        "warn", description="what a spike does; a loss that is not finite always stops the run"
     )
 
 
@@ -53,13 +60,17 @@ class RunConfig(FrozenModel):
 
     max_steps: Count | None = Field(None, description="last step; `--num_steps` overrides")
     num_steps: Count | None = Field(
-        None, description="steps from where the run starts; `--num_steps` overrides"
+        None, description="steps, counted from where the run starts; `--num_steps` overrides"
     )
-    num_epochs: Count | None = Field(None, description="passes over the data from where it starts")
+    num_epochs: Count | None = Field(
+        None, description="passes over the data, counted from where the run starts"
+    )
     max_epochs: Count | None = Field(None, description="last pass over the data")
-    seed: int = Field(1, ge=0, description="of weights, dropout and order; `--seed` overrides")
+    seed: int = Field(
+        1, ge=0, description="seed of weights, dropout and data order; `--seed` overrides"
+    )
     num_csx: Count = Field(
-        1, description="emulated systems; `--num_csx` overrides; never changes bits"
+        1, description="emulated systems; never changes results; `--num_csx` overrides"
     )
     checkpoint_steps: int = Field(
         0, ge=0, description="steps between checkpoints; 0: at the end only"
@@ -73,62 +84,68 @@ class RunConfig(FrozenModel):
         "`--checkpoint_path` overrides",
     )
     load_checkpoint_states: str | None = Field(
-        None, description="parts that are loaded, such as `model,optimizer`; null: all"
+        None, description="parts to load, such as `model,optimizer`; null: all"
     )
     disable_strict_checkpoint_loading: bool = Field(
-        False, description="let parameters be missing from the checkpoint, or in excess"
+        False, description="the checkpoint may lack parameters or have extra ones"
     )
-    max_checkpoints: Count = Field(2, description="newest checkpoints kept")
-    save_initial_checkpoint: bool = Field(False, description="checkpoint before step 1")
+    max_checkpoints: Count = Field(2, description="number of newest checkpoints to keep")
+    save_initial_checkpoint: bool = Field(False, description="write a checkpoint before step 1")
     eval_frequency: Count | None = Field(
         None, description="steps between evaluations; null: at the end"
     )
     eval_steps: Count | None = Field(
-        None, description="batches of one evaluation; null: the whole set"
+        None, description="batches per evaluation; null: the whole data set"
     )
     export: Literal["hf"] | None = Field(
         None,
-        description="write the last checkpoint for Hugging Face when the run is over (ours)",
+        description="write the last checkpoint for Hugging Face at the end of the run (ours)",
     )
     log_steps: Count = Field(
         1,
-        description="steps between console lines; step 1, and a line every ten seconds, too",
+        description="steps between console lines; step 1 always has one, and so has every ten "
+        "seconds",
     )
     op_profiler_config: OpProfilerConfig | None = Field(
-        None, description="steps to profile, into MODEL_DIR/profile; null: none"
+        None, description="steps to profile; results are written to MODEL_DIR/profile; null: none"
     )
     threads: Count = Field(
-        1, description="CPU threads (ours); part of the run: bits hold for one count"
+        1, description="CPU threads (ours); part of the run: another number gives other bits"
     )
     wafer_memory: Bytes = Field(40 * 10**9, description="memory of one emulated wafer (ours)")
-    min_leaves: Count = Field(8, description="leaves that micro_batch_size: auto must leave (ours)")
+    min_leaves: Count = Field(
+        8, description="fewest leaves that micro_batch_size: auto may choose (ours)"
+    )
     activations: ActivationRule = Field(
         "keep",
-        description="where they wait for backward: on the wafer, on the activation worker (evict), "
-        "or nowhere (recompute block by block); changes no bits, but what micro_batch_size: auto "
-        "chooses (ours)",
+        description="keep: activations stay on the wafer until backward; evict: they are moved to "
+        "the "
+        "activation worker; recompute: they are computed again, block by block; results are equal, "
+        "but micro_batch_size: auto may choose another size (ours)",
     )
     device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="what wafers of target CSX compute on (ours); part of the run"
+        "cpu", description="device on which wafers of target CSX compute (ours); part of the run"
     )
     max_wgt_servers: int = Field(
         0,
         ge=0,
-        description="weight servers that whole weights are spread over; 0: one, or one for every "
-        "rank; never changes bits",
+        description="number of weight servers to spread the weights over; 0: one, or one for every "
+        "rank; never changes results",
     )
     transport: Literal["inline", "simulated", "distributed"] = Field(
         "inline",
-        description="how the roles of the cluster talk (ours): by calls; over a simulated network; "
-        "between processes of this machine or of torchrun; never changes bits",
+        description="how the roles of the cluster communicate (ours): inline: by calls; simulated: "
+        "over a simulated network; distributed: between processes of this machine or of torchrun; "
+        "never changes results",
     )
     processes: Count | None = Field(
         None,
-        description="ranks that transport: distributed starts (ours); null: one for every core, "
-        "and no more than num_csx",
+        description="ranks that transport: distributed starts (ours); null: one per core, but at "
+        "most "
+        "num_csx",
     )
     liveness: float = Field(
-        15.0, gt=0, description="silence after which a rank counts as dead (ours)"
+        15.0, gt=0, description="a rank that is silent for this long counts as lost (ours)"
     )
     autorestart: Autorestart = Autorestart()
     stability: StabilityConfig = StabilityConfig()

@@ -23,7 +23,7 @@ class Linear(FrozenModel):
     initial_learning_rate: Rate
     end_learning_rate: Rate
     total_iters: Count = Field(description="length in steps")
-    cycle: bool = Field(False, description="start anew from a longer line when it is over")
+    cycle: bool = Field(False, description="start again with a longer line at the end")
 
 
 class CosineDecay(FrozenModel):
@@ -50,8 +50,8 @@ class Polynomial(FrozenModel):
     initial_learning_rate: Rate
     end_learning_rate: Rate
     total_iters: Count = Field(description="length in steps")
-    power: float = Field(1.0, gt=0, description="of the share of steps that is left")
-    cycle: bool = Field(False, description="start anew from a longer decay when it is over")
+    power: float = Field(1.0, gt=0, description="exponent of the share of steps that is left")
+    cycle: bool = Field(False, description="start again with a longer decay at the end")
 
 
 class Exponential(FrozenModel):
@@ -59,9 +59,9 @@ class Exponential(FrozenModel):
 
     scheduler: Literal["Exponential"]
     initial_learning_rate: Rate
-    total_iters: Count = Field(description="steps of one decay, and length in steps")
-    decay_rate: float = Field(gt=0, description="factor of one decay")
-    staircase: bool = Field(False, description="only at multiples of total_iters")
+    total_iters: Count = Field(description="steps per decay, and length in steps")
+    decay_rate: float = Field(gt=0, description="factor per decay")
+    staircase: bool = Field(False, description="change only at multiples of total_iters")
 
 
 class InverseExponentialTimeDecay(FrozenModel):
@@ -69,10 +69,12 @@ class InverseExponentialTimeDecay(FrozenModel):
 
     scheduler: Literal["InverseExponentialTimeDecay"]
     initial_learning_rate: Rate
-    step_exponent: Count = Field(description="power of the step")
-    total_iters: Count = Field(description="steps of one decay, and length in steps")
-    decay_rate: float = Field(ge=0, description="of the decay")
-    staircase: bool = Field(False, description="round down what decay_rate is multiplied with")
+    step_exponent: Count = Field(description="exponent of the step")
+    total_iters: Count = Field(description="steps per decay, and length in steps")
+    decay_rate: float = Field(ge=0, description="rate of the decay")
+    staircase: bool = Field(
+        False, description="round down the number that decay_rate is multiplied with"
+    )
 
 
 class InverseSquareRootDecay(FrozenModel):
@@ -80,16 +82,18 @@ class InverseSquareRootDecay(FrozenModel):
 
     scheduler: Literal["InverseSquareRootDecay"]
     initial_learning_rate: Rate = 1.0
-    scale: float = Field(1.0, gt=0, description="factor on the learning rate")
-    warmup_steps: float = Field(1.0, gt=0, description="steps with one learning rate")
+    scale: float = Field(1.0, gt=0, description="factor for the learning rate")
+    warmup_steps: float = Field(1.0, gt=0, description="steps with a constant learning rate")
 
 
 class PiecewiseConstant(FrozenModel):
     """A learning rate for each stretch between milestones."""
 
     scheduler: Literal["PiecewiseConstant"]
-    learning_rates: tuple[Rate, ...] = Field(description="one more than milestones")
-    milestones: Milestones = Field(description="steps with which the next one begins, ascending")
+    learning_rates: tuple[Rate, ...] = Field(description="learning rates, one more than milestones")
+    milestones: Milestones = Field(
+        description="first step of the second and of each later learning rate, ascending"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -107,7 +111,7 @@ class MultiStep(FrozenModel):
 
     scheduler: Literal["MultiStep"]
     initial_learning_rate: Rate
-    gamma: float = Field(gt=0, description="factor of one milestone")
+    gamma: float = Field(gt=0, description="factor per milestone")
     milestones: Milestones = Field(description="steps, ascending")
 
     @model_validator(mode="after")
@@ -121,8 +125,8 @@ class Step(FrozenModel):
 
     scheduler: Literal["Step"]
     initial_learning_rate: Rate
-    step_size: Count = Field(description="steps between two changes")
-    gamma: float = Field(gt=0, description="factor of one change")
+    step_size: Count = Field(description="steps between changes")
+    gamma: float = Field(gt=0, description="factor per change")
 
 
 class CosineAnnealing(FrozenModel):
@@ -130,8 +134,8 @@ class CosineAnnealing(FrozenModel):
 
     scheduler: Literal["CosineAnnealing"]
     initial_learning_rate: Rate
-    T_max: Count = Field(description="steps from the largest to the least")
-    eta_min: Rate = Field(0.0, description="least learning rate")
+    T_max: Count = Field(description="steps from the largest to the smallest learning rate")
+    eta_min: Rate = Field(0.0, description="smallest learning rate")
 
 
 class CosineAnnealingWarmRestarts(FrozenModel):
@@ -139,25 +143,27 @@ class CosineAnnealingWarmRestarts(FrozenModel):
 
     scheduler: Literal["CosineAnnealingWarmRestarts"]
     initial_learning_rate: Rate
-    T_0: Count = Field(description="steps of the first one")
-    T_mult: Count = Field(1, description="how many times as long each one is as that before it")
-    eta_min: Rate = Field(0.0, description="least learning rate")
+    T_0: Count = Field(description="steps of the first half cosine")
+    T_mult: Count = Field(
+        1, description="how many times as long each half cosine is as the one before"
+    )
+    eta_min: Rate = Field(0.0, description="smallest learning rate")
 
 
 class Cyclic(FrozenModel):
     """Learning rate on a triangle wave (arXiv 1506.01186)."""
 
     scheduler: Literal["Cyclic"]
-    base_lr: Rate = Field(description="least learning rate")
+    base_lr: Rate = Field(description="smallest learning rate")
     max_lr: Rate = Field(description="largest learning rate of the first cycle")
-    step_size_up: Count = Field(2000, description="steps on the way up")
-    step_size_down: Count | None = Field(None, description="on the way down; null: step_size_up")
+    step_size_up: Count = Field(2000, description="steps of the rise")
+    step_size_down: Count | None = Field(None, description="steps of the fall; null: step_size_up")
     mode: Literal["triangular", "triangular2", "exp_range"] = Field(
         "triangular", description="triangular2: half as high every cycle; exp_range: gamma ** x"
     )
-    gamma: float = Field(1.0, gt=0, description="of exp_range")
+    gamma: float = Field(1.0, gt=0, description="base of the power in exp_range")
     scale_mode: Literal["cycle", "iterations"] = Field(
-        "cycle", description="x: the number of the cycle, or the step"
+        "cycle", description="x of exp_range: the number of the cycle, or of the step"
     )
 
 
@@ -167,11 +173,19 @@ class OneCycle(FrozenModel):
     scheduler: Literal["OneCycle"]
     initial_learning_rate: Rate
     max_lr: Rate = Field(description="largest learning rate")
-    total_steps: Count = Field(1000, description="steps until the least")
-    pct_start: float = Field(0.3, ge=0, le=1, description="of the steps, on the way up")
-    final_div_factor: float = Field(1e4, gt=0, description="initial over least learning rate")
-    three_phase: bool = Field(False, description="down to the initial one as fast as up")
-    anneal_strategy: Literal["cos", "linear"] = Field("cos", description="half a cosine, or a line")
+    total_steps: Count = Field(1000, description="steps until the smallest learning rate")
+    pct_start: float = Field(0.3, ge=0, le=1, description="share of the steps in the rise")
+    final_div_factor: float = Field(
+        1e4, gt=0, description="initial learning rate divided by the smallest"
+    )
+    three_phase: bool = Field(
+        False,
+        description="fall to the initial learning rate in as many steps as the rise, then to the "
+        "smallest",
+    )
+    anneal_strategy: Literal["cos", "linear"] = Field(
+        "cos", description="shape: half a cosine, or a line"
+    )
 
 
 Ending = Linear | CosineDecay | Constant | Polynomial | Exponential | InverseExponentialTimeDecay
@@ -199,4 +213,4 @@ RATES = (
 
 def _check_ascending(milestones: Milestones) -> None:
     if any(b <= a for a, b in itertools.pairwise(milestones)):
-        raise ValueError(f"milestones: expected steps that ascend, not {list(milestones)}")
+        raise ValueError(f"milestones: expected ascending steps, not {list(milestones)}")

@@ -26,7 +26,7 @@ class ConstantLevel(FrozenModel):
     """The same at every step; a number stands for it."""
 
     type: Literal["constant"]
-    value: Level = Field(description="share")
+    value: Level = Field(description="share of weights")
 
 
 class LinearLevel(FrozenModel):
@@ -34,7 +34,7 @@ class LinearLevel(FrozenModel):
 
     type: Literal["linear"]
     init: float = Field(description="share at step 0")
-    slope: float = Field(description="per step")
+    slope: float = Field(description="change per step")
 
 
 class ExpLevel(FrozenModel):
@@ -42,7 +42,7 @@ class ExpLevel(FrozenModel):
 
     type: Literal["exp"]
     init: float = Field(description="share at step 0")
-    gamma: float = Field(description="per step; below 0 it approaches final")
+    gamma: float = Field(description="rate per step; below 0 the share approaches final")
     final: float = Field(1.0, description="limit")
 
 
@@ -59,15 +59,17 @@ class CosineLevel(FrozenModel):
 
     type: Literal["cosine"]
     init: float = Field(description="share at step 0")
-    half_period: float = Field(gt=0, description="from init to minimum")
-    minimum: float = Field(0.0, description="least share")
+    half_period: float = Field(gt=0, description="steps from init to minimum")
+    minimum: float = Field(0.0, description="smallest share")
 
 
 class CyclingLevel(FrozenModel):
     """The next of its values at every update of the masks; a list stands for it."""
 
     type: Literal["cycling"]
-    values: tuple[Level, ...] = Field(min_length=1, description="shares, the first of step 0")
+    values: tuple[Level, ...] = Field(
+        min_length=1, description="shares, starting with that of step 0"
+    )
 
 
 def _schedule(value: Any) -> Any:
@@ -95,15 +97,17 @@ LevelSchedule = Annotated[
 class UpdateSchedule(FrozenModel):
     """Steps after which masks change: start, start + freq, ... before stop; or those listed."""
 
-    freq: Count = Field(1, description="between two updates")
-    start: int = Field(0, ge=0, description="first update, but not before step 1")
-    stop: Count | None = Field(None, description="no update from here on; null: none such")
-    steps: tuple[Count, ...] | None = Field(None, description="the updates, in place of the others")
+    freq: Count = Field(1, description="steps between updates")
+    start: int = Field(0, ge=0, description="step of the first update, but not before step 1")
+    stop: Count | None = Field(None, description="no updates from this step on; null: no limit")
+    steps: tuple[Count, ...] | None = Field(
+        None, description="steps of the updates, instead of freq, start and stop"
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> "UpdateSchedule":
         if self.steps is not None and (self.freq, self.start, self.stop) != (1, 0, None):
-            raise ValueError("steps excludes freq, start and stop")
+            raise ValueError("give steps, or freq, start and stop, not both")
         return self
 
 
@@ -113,29 +117,29 @@ class SparsityConfig(FrozenModel):
     algorithm: str
     init_method: Literal["random", "topk", "from_zeros", "checkerboard"] = Field(
         "random",
-        description="the first masks: at random, the largest weights stay, those that are not 0 "
-        "stay, in a regular pattern",
+        description="how the first masks are chosen: random; topk: the largest weights stay; "
+        "from_zeros: weights that are not 0 stay; checkerboard: a regular pattern",
     )
     seed: int | None = Field(
-        None, ge=0, description="of what is random in it (ours); null: runconfig.seed"
+        None, ge=0, description="seed of its random choices (ours); null: runconfig.seed"
     )
     param_filter: tuple[str, ...] | None = Field(
         None,
         min_length=1,
-        description="globs over names of parameters, ours or Model Zoo's; null: all matrices but "
-        "embeddings and read-out",
+        description="globs for names of parameters, ours or those of Model Zoo; null: all matrices "
+        "except embeddings and read-out",
     )
     param_name_patterns: tuple[str, ...] | None = Field(
         None,
         min_length=1,
-        description="regular expressions that are found in such names (R2.0, R2.1)",
+        description="regular expressions that match a part of such names (R2.0, R2.1)",
     )
 
     @field_validator("param_name_patterns")
     @classmethod
     def _one_filter(cls, value: Any, info: ValidationInfo) -> Any:
         if value is not None and info.data.get("param_filter") is not None:
-            raise ValueError("the same as param_filter, which is given too")
+            raise ValueError("the same setting as param_filter; give only one of them")
         return value
 
 
@@ -143,26 +147,26 @@ class Static(SparsityConfig):
     """A group of section `sparsity` whose first masks stay."""
 
     algorithm: Literal["static"] = "static"
-    sparsity: Level = Field(description="share of weights that is pruned")
+    sparsity: Level = Field(description="share of weights to prune")
 
 
 class GMP(SparsityConfig):
     """A group of section `sparsity` with gradual magnitude pruning: the largest weights stay."""
 
     algorithm: Literal["gmp"] = "gmp"
-    sparsity: LevelSchedule = Field(description="share of weights that is pruned")
+    sparsity: LevelSchedule = Field(description="share of weights to prune")
     update: UpdateSchedule = UpdateSchedule()
 
 
 _DROPPED = ConstantLevel(type="constant", value=0.3)
-_DROP = "share of active weights that an update drops, the smallest"
+_DROP = "share of the active weights that an update drops, smallest first"
 
 
 class SET(SparsityConfig):
     """A group of section `sparsity` with SET: other weights grow at random."""
 
     algorithm: Literal["set"] = "set"
-    sparsity: LevelSchedule = Field(description="share of weights that is pruned")
+    sparsity: LevelSchedule = Field(description="share of weights to prune")
     update: UpdateSchedule = UpdateSchedule()
     drop_fraction: LevelSchedule = Field(_DROPPED, description=_DROP)
 
@@ -171,13 +175,14 @@ class RigL(SparsityConfig):
     """A group of section `sparsity` with RigL: others grow where the dense gradient is largest."""
 
     algorithm: Literal["rigl"] = "rigl"
-    sparsity: LevelSchedule = Field(description="share of weights that is pruned")
+    sparsity: LevelSchedule = Field(description="share of weights to prune")
     update: UpdateSchedule = UpdateSchedule()
     drop_fraction: LevelSchedule = Field(_DROPPED, description=_DROP)
     balance_in_groups: Count | None = Field(
-        None, description="equal parts of the inputs that keep as many weights each"
+        None,
+        description="number of equal groups of inputs that each keep the same number of weights",
     )
-    balance_out_groups: Count | None = Field(None, description="the same, of the outputs")
+    balance_out_groups: Count | None = Field(None, description="the same for groups of outputs")
 
     @field_validator("balance_out_groups")
     @classmethod

@@ -91,15 +91,15 @@ def _sparsity_schedule(draft: Draft, group: dict[str, Any], dotted: str) -> None
         raise draft.error(here, "expected pairs of step and share, such as [[0, 0.1], [500, 0.3]]")
     steps, levels = [step for step, _ in pairs], [level for _, level in pairs]
     if steps[:1] != [0] or steps != sorted(set(steps)):
-        raise draft.error(here, "expected steps that rise from 0")
+        raise draft.error(here, "expected ascending steps that start at 0")
     _take(draft, group, dotted, _SCHEDULE, "sparsity", levels)
     _take(draft, group, dotted, _SCHEDULE, "update", {"steps": steps[1:]})
 
 
 def _take(draft: Draft, group: dict[str, Any], dotted: str, old: str, new: str, value: Any) -> None:
     if new in group:
-        raise draft.error(f"{dotted}.{old}", f"the same as {new}, which is given too")
+        raise draft.error(f"{dotted}.{old}", f"the same setting as {new}; give only one of them")
     written = draft.written(f"{dotted}.{old}")
-    draft.remark(f"{dotted}.{old}", f"old spelling, taken as {new}")
+    draft.remark(f"{dotted}.{old}", f"old spelling of {new}")
     group[new] = value
     draft.spelled[f"{dotted}.{new}"] = written

@@ -236,7 +236,9 @@ def _check_milestones(
         return
     ends = list(itertools.accumulate(length for length in lengths if length is not None))
     if given != ends:
-        raise form.draft.error(f"{path}.milestones", f"expected {ends}, the ends of total_iters")
+        raise form.draft.error(
+            f"{path}.milestones", f"expected {ends}, where the total_iters of the schedulers end"
+        )
 
 
 def _validation(form: _Form) -> None:
@@ -260,7 +262,11 @@ def _validation(form: _Form) -> None:
     form.draft.spelled["eval_input"] = path
     for other, another in found[1:]:
         if another not in (value, [value]):
-            form.draft.remark(other, f"another data set than {path}, which is the one that is used")
+            form.draft.remark(
+                other,
+                f"another data set than {path}, which is used; only one validation data set is "
+                "supported",
+            )
 
 
 def _checkpoint(form: _Form) -> None:
@@ -270,7 +276,7 @@ def _checkpoint(form: _Form) -> None:
         form.put("runconfig.checkpoint_path", start, "trainer.fit.ckpt_path")
     for path in ("trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths"):
         if form.value(path):
-            raise form.draft.error(path, "not supported; give --mode eval and --checkpoint_path")
+            raise form.draft.error(path, "not supported; use --mode eval and --checkpoint_path")
 
 
 def _callbacks(form: _Form) -> None:

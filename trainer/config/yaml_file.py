@@ -42,13 +42,13 @@ class _Expanding(Builder):
     def take(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchored:
-                raise self.fail(event, f"*{event.anchor} refers to no anchor that stands before it")
+                raise self.fail(event, f"*{event.anchor} refers to no anchor above it")
             for recorded in self.anchored[event.anchor]:
                 self.take(recorded)
             return
         self.events += 1
         if self.events > MAX_EVENTS:
-            raise self.fail(event, f"more than {MAX_EVENTS:,} values, aliases expanded")
+            raise self.fail(event, f"more than {MAX_EVENTS:,} values after aliases are expanded")
         self.record(event)
         super().take(event)
 

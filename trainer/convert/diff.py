@@ -42,7 +42,7 @@ def compare(left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = Fals
     with open_raw(left, unsafe) as (left_form, ours), open_raw(right, unsafe) as (form, theirs):
         if left_form != form:
             raise ConfigError(
-                f"{left} is of format {left_form}, {right} of {form}: convert one of them first"
+                f"{left} has format {left_form}, {right} has {form}; convert one of them first"
             )
         found, largest = [], 0.0
         for name in dict.fromkeys([*ours, *theirs]):

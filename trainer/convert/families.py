@@ -40,9 +40,12 @@ class Family:
             value = getattr(config, key)
             if value not in values:
                 expected = " or ".join(map(str, values))
-                return f"model.{key} is {value}; {self.name} has {expected}"
+                return f"model.{key} is {value}; {self.name} needs {expected}"
         if not self.grouped and config.num_kv_heads != config.num_heads:
-            return f"{config.num_kv_heads} heads of K and V; {self.name} has as many as of Q"
+            return (
+                f"the model has fewer K and V heads ({config.num_kv_heads}) than Q heads; "
+                f"{self.name} needs as many"
+            )
         return None
 
 

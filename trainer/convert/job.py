@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from trainer.config import ModelConfig, load_params
 from trainer.convert import output, targets
 from trainer.convert.families import family_of
@@ -70,9 +71,12 @@ def convert(request: Request, say: Say) -> None:
         files = _write(request, read, say)
         output.finish(request.out, identity, files)
     for name, count in read.masked.items():
-        say(f"{name}: {count:,} NaN, which mark masked weights of sparse training, written as 0")
+        say(
+            f"{name}: {counted(count, 'NaN value')} (masked weights of sparse training) written "
+            "as 0"
+        )
     count = sum(_elements(tensor) for tensor in read.state.values())
-    say(f"{len(read.state)} tensors, {count:,} numbers -> {request.out}")
+    say(f"{counted(len(read.state), 'tensor')}, {counted(count, 'number')} -> {request.out}")
 
 
 def _check(request: Request) -> None:
@@ -106,12 +110,16 @@ def _opened(request: Request) -> Iterator[_Read]:
     elif request.source == "hf":
         with open_hf(path, request.config, unsafe) as opened:
             if not opened.model:
-                raise ConfigError(f"{opened.place}: missing; give the model's --config config.json")
+                raise ConfigError(
+                    f"{opened.place}: missing; give --config config.json of the model"
+                )
             state, config, dropped = from_hf(opened.tensors, opened.model, opened.place, drop)
             yield _Read(state, config, opened.hash, opened.step, dropped)
     else:
         if request.params is None:
-            raise ConfigError(f"{path}: it holds no config; give its --params params.yaml")
+            raise ConfigError(
+                f"{path}: it does not contain a config; give --params params.yaml of its model"
+            )
         config = load_params(request.params).model
         with open_mdl(path, unsafe) as opened:
             masked: dict[str, int] = {}
@@ -127,15 +135,15 @@ def _of_wafermill(opened: Opened, request: Request) -> _Read:
             config = ModelConfig.model_validate_json(json.dumps(opened.model))
         except ValidationError as error:
             raise InputError(
-                f"{opened.place}/state.json: its section model is not one of this release "
-                f"({error.error_count()} keys); give --params params.yaml"
+                f"{opened.place}/state.json: section model does not fit this release "
+                f"({counted(error.error_count(), 'wrong key')}); give --params params.yaml"
             ) from error
     expected = shapes(config)
     for name in sorted(expected.keys() | opened.tensors.keys()):
         found = opened.tensors[name].shape if name in opened.tensors else None
         if found != expected.get(name):
             raise InputError(
-                f"{opened.place}: {name} has shape {found}, the config asks for "
+                f"{opened.place}: {name} has shape {found}, but the config expects "
                 f"{expected.get(name)}"
             )
     state = {name: opened.tensors[name] for name in expected}
@@ -169,7 +177,7 @@ def _write(request: Request, read: _Read, say: Say) -> targets.Files:
         return targets.write_mdl(request.out, read.state, read.config, read.step)
     tensors, hf_config = to_hf(read.state, read.config, request.model)
     tokenizer = tokenizer_of(request.tokenizer, read.config)
-    known = "none known, give --tokenizer" if tokenizer is None else tokenizer.name
+    known = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
     say(f"{hf_config['architectures'][0]}; tokenizer: {known}")
     return targets.write_hf(request.out, tensors, hf_config, request.shard_bytes, tokenizer)
 

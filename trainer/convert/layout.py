@@ -112,7 +112,7 @@ def _taken(
     theirs = _theirs(name, layout)
     for key in theirs:
         if key not in tensors:
-            raise InputError(f"{key}: missing; the config asks for it ({_near(key, tensors)})")
+            raise InputError(f"{key}: missing; the config expects it ({_near(key, tensors)})")
     parts = [tensors[key] for key in theirs]
     tensor = _qkv_from(parts, config, layout) if QKV in name else _turned(parts[0], name, layout)
     if tensor.shape != expected:

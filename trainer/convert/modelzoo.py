@@ -62,7 +62,7 @@ def _unmasked(name: str, tensor: Lazy, counts: dict[str, int]) -> Lazy:
         if not bool(missing.any()):
             return data
         if data.ndim != 2 or bool(missing.all()):
-            raise InputError(f"{name}: NaN where no mask of sparse training can be")
+            raise InputError(f"{name}: has NaN values that no mask of sparse training explains")
         counts[name] = int(missing.sum())
         return data.masked_fill(missing, 0.0)
 

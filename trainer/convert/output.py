@@ -22,7 +22,7 @@ def begin(out: Path, identity: dict[str, Any]) -> bool:
     Raises ConfigError when it holds something else, IntegrityError when a file of it is damaged.
     """
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: a file is there; give a directory")
+        raise ConfigError(f"--out {out}: this is a file; give a directory")
     if (out / NAME).is_file():
         known = read_json(out / NAME)
         _refuse_other(out, known.get("conversion"), identity)

@@ -36,7 +36,7 @@ class Limits:
 def refuse(path: Path) -> None:
     """Raise ConfigError: this file is read only when asked for."""
     raise ConfigError(
-        f"{path}: a pickle of torch.save, which can hold code; give --unsafe-pickle to read it in "
+        f"{path}: a pickle of torch.save, which can run code; give --unsafe-pickle to read it in "
         "a bounded child process, or convert it to safetensors where you trust it"
     )
 
@@ -77,7 +77,7 @@ def _unpickle(path: Path, copy: Path, limits: Limits) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"{path}: not read within {limits.seconds:g} s") from error
+        raise InputError(f"{path}: reading it took longer than {limits.seconds:g} s") from error
     if child.returncode != 0 or not copy.is_file():
-        reason = (child.stderr.strip().splitlines() or [f"it ended with {child.returncode}"])[-1]
+        reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise InputError(f"{path}: the process that reads it failed: {printable(reason, 300)}")

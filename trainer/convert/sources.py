@@ -159,7 +159,7 @@ def _indexed(directory: Path, index: Path) -> list[Path]:
     names = sorted(set(named.values()))
     for name in names:
         if Path(name).name != name or not (directory / name).is_file():
-            raise InputError(f"{index}: {name} is not a file beside it")
+            raise InputError(f"{index}: {name} is not a file next to it")
     return [directory / name for name in names]
 
 

@@ -51,13 +51,13 @@ def _check_layout(dataset: SampleDataset, use_vsl: bool) -> None:
     if use_vsl and not is_vsl:
         raise ConfigError(
             f"{dataset.directory}: format {dataset.layout.name}, but use_vsl is true, which needs "
-            "vsl; leave use_vsl out, or make it from the same tokens with "
+            "vsl; leave use_vsl out, or write the same tokens in that format with "
             "`prep repack RUN --out DIR --format vsl`"
         )
     if is_vsl and not use_vsl:
         raise ConfigError(
             f"{dataset.directory}: format vsl, but training needs sample or corpus while use_vsl "
-            "is false; set use_vsl: true, or make one from the same tokens with "
+            "is false; set use_vsl: true, or write the same tokens in another format with "
             "`prep repack RUN --out DIR --format sample`"
         )
 

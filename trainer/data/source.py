@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError
 from pipeline.core.mixture_order import Part, TrainingOrder, samples_of_weight
+from pipeline.core.words import counted
 from pipeline.hdf5.foreign_dataset import UNKNOWN_ID
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName, training_order
@@ -110,8 +111,9 @@ def open_training(section: InputConfig, model: ModelConfig, override: Path | Non
         part = Part(dataset.rows, samples_of_weight(dataset.rows, weight))
         if part.per_epoch < 1:
             raise ConfigError(
-                f"mixture: weight {weight} of {place} is no row of its {dataset.rows:,}; a weight "
-                f"is how often an epoch reads its rows, so give {1 / dataset.rows:.2g} or more"
+                f"mixture: weight {weight} of {place} reads none of its "
+                f"{counted(dataset.rows, 'row')}; a weight is how many times an epoch reads the "
+                f"rows, so give {1 / dataset.rows:.2g} or more"
             )
         parts.append(part)
     return Source(datasets, tuple(parts))
@@ -124,7 +126,8 @@ def open_evaluation(
     and ConfigError for weights."""
     if section.mixture and override is None:
         raise ConfigError(
-            "eval_input.mixture: evaluation reads every row once; list the directories as data_dir"
+            "eval_input.mixture: evaluation reads every row once, without weights; list the "
+            "directories in data_dir"
         )
     return open_training(section, model, override)
 
@@ -158,6 +161,6 @@ def _check_together(datasets: Sequence[SampleDataset]) -> None:
         if dataset.eos_id != ending[0].eos_id:
             raise ConfigError(
                 f"{dataset.directory} ends documents with token {dataset.eos_id}, "
-                f"{ending[0].directory} with {ending[0].eos_id}: two tokenizers; prepare both "
-                "with one"
+                f"{ending[0].directory} with {ending[0].eos_id}: they were made with "
+                "different tokenizers; prepare both with the same one"
             )

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.core.errors import IntegrityError
+from pipeline.core.words import counted
 from trainer.data import Batch
 from trainer.model.loss import LabelLosses
 from wafer_backend.compiled import CompiledModule
@@ -71,15 +72,15 @@ class GroupSums:
 
         Raises IntegrityError when a label counts that belongs to no group.
         """
-        for loss, counted in self._in_order():
+        for loss, labels in self._in_order():
             self._loss += loss
-            self._counted += counted
+            self._counted += labels
         self._leaves.clear()
         strays = int(self._counted[0])
         if strays:
             raise IntegrityError(
-                f"{strays:,} labels count, but lineage knows no document that they belong to; "
-                "`prep verify` tells what is damaged"
+                f"the lineage has no document for {counted(strays, 'label')} of the data set; "
+                "`prep verify` reports what is damaged"
             )
 
     def _hear(

@@ -98,5 +98,5 @@ def split_directory(data: Path, split: str) -> Path:
     directory = data / "hdf5" / split
     if not directory.is_dir():
         known = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
-        raise ConfigError(f"--split {split}: {data} has {known or 'no splits'}")
+        raise ConfigError(f"--split {split}: not in {data}, which has {known or 'no splits'}")
     return directory

@@ -59,14 +59,14 @@ def known_labels(
     try:
         definition = tokenizer_of_data(source)
     except ConfigError as error:
-        say(f"No bits per byte: {error}")
+        say(f"Bits per byte are not reported: {error}")
         definition = None
     if definition is not None:
         text = TextSize(definition, reference)
     elif reference is not None:
         raise ConfigError(
-            "--reference-tokenizer: the text of the data is not known: no tokenizer.json, or not "
-            f"the same one, in the run directories of {source.datasets[0].directory}"
+            "--reference-tokenizer: the text of the data is not known: the run directories of "
+            f"{source.datasets[0].directory} have no tokenizer.json, or different ones"
         )
     names, group_of = _by_source(source, say)
     return KnownLabels(names, group_of, text)
@@ -81,6 +81,6 @@ def _by_source(
     try:
         labels = SourcesOfLabels(source)
     except InputError as error:
-        say(f"No losses by source: {error}")
+        say(f"Losses by source are not reported: {error}")
         return (), lambda rows_B: np.zeros((len(rows_B), length), np.int64)
     return labels.names, lambda rows_B: labels.of(rows_B).astype(np.int64)

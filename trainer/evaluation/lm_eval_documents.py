@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from pipeline.core.errors import InputError
+from pipeline.core.words import counted
 
 
 class HellaSwag(msgspec.Struct):
@@ -84,7 +85,7 @@ def _check_answer(choices: Choices, key: str) -> None:
     if len(choices.text) != len(choices.label):
         raise ValueError("`choices.text` and `choices.label` differ in length")
     if key not in choices.label:
-        raise ValueError(f"`answerKey` {key!r} is none of `choices.label`")
+        raise ValueError(f"`answerKey` {key!r} is not one of `choices.label`")
 
 
 Split = Literal["train", "validation", "test"]
@@ -134,7 +135,7 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
     evaluated = directory / f"{task.evaluated}.jsonl"
     if not evaluated.is_file():
         raise InputError(
-            f"{evaluated}: not there; {name} is evaluated on this file, one JSON object a line "
+            f"{evaluated}: no such file; {name} is evaluated on it, one JSON object per line "
             f"with {_fields(task.document)} (docs/evaluation.md)"
         )
     lines = {task.evaluated: read_documents(evaluated, task.document)}
@@ -147,7 +148,8 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
     distinct = len(set(lines[examples]))
     if distinct <= num_fewshot:
         raise InputError(
-            f"{directory / f'{examples}.jsonl'}: {distinct:,} different documents; prompts with "
+            f"{directory / f'{examples}.jsonl'}: {counted(distinct, 'different document')}; "
+            "prompts with "
             f"--num_fewshot {num_fewshot} need at least {num_fewshot + 1:,}"
         )
     return LocalTask(name, task.evaluated, examples, lines)

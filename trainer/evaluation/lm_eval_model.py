@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.words import counted
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import score_all, score_text
@@ -68,7 +69,7 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
             if len(continuation) > length:
                 raise InputError(
                     f"{request.task_name}, document {request.doc_id} (from 0): an answer has "
-                    f"{len(continuation):,} tokens, the model sees {length:,}"
+                    f"{counted(len(continuation), 'token')}, but the model reads at most {length:,}"
                 )
             if len(context) + len(continuation) > length + 1:
                 self._truncated.add((request.task_name, request.doc_id))

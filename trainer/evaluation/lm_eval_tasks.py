@@ -139,7 +139,7 @@ def task_config(task: LocalTask, num_fewshot: int, directory: Path) -> dict[str,
         version = importlib.metadata.version("lm_eval")
         raise ConfigError(
             f"lm-eval {version} has no tasks/{TASKS[task.name].config}; install the version that "
-            "wafermill[eval] asks for"
+            "wafermill[eval] requires"
         )
     paths = {split: str(directory / f"{task.name}-{split}.jsonl") for split in task.lines}
     # lm-eval leaves the evaluated document out of the examples where it has no test split, and
@@ -174,7 +174,9 @@ def names(text: str | None) -> tuple[str, ...]:
     strange = [name for name in found if name not in TASKS]
     if strange or not found:
         shown = ", ".join(strange) or repr(text)
-        raise ConfigError(f"--tasks {shown}: expected some of {', '.join(TASKS)}")
+        raise ConfigError(
+            f"--tasks {shown}: expected names separated by commas, from {', '.join(TASKS)}"
+        )
     return tuple(dict.fromkeys(found))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer import checkpoint
 from trainer.checkpoint import Checkpoint
@@ -48,7 +49,9 @@ def find_checkpoint(path: Path) -> Checkpoint:
     if not (path / "manifest.json").is_file():
         newest = checkpoint.newest(path)
         if newest is None:
-            raise ConfigError(f"{path}: neither a checkpoint nor a model directory that has one")
+            raise ConfigError(
+                f"{path}: neither a checkpoint nor a model directory with a checkpoint"
+            )
         path = newest
     return checkpoint.open_checkpoint(path)
 
@@ -71,8 +74,8 @@ def model_config(found: Checkpoint) -> ModelConfig:
         return ModelConfig.model_validate_json(json.dumps(found.state.get("model")))
     except ValidationError as error:
         raise InputError(
-            f"{found.path}/state.json: its section model is not one of this release "
-            f"({error.error_count()} keys)"
+            f"{found.path}/state.json: section model does not fit this release "
+            f"({counted(error.error_count(), 'wrong key')})"
         ) from error
 
 
@@ -94,7 +97,8 @@ def tokenizer_for(
         definition = load_definition(GPT2)
     else:
         raise ConfigError(
-            f"{found.path}: which tokenizer? Its vocabulary of {vocabulary:,} is not GPT-2's; "
+            f"{found.path}: the tokenizer is not known: the vocabulary of {vocabulary:,} is not "
+            "that of GPT-2; "
             f"{hint}"
         )
     if definition.vocab_size > vocabulary:
@@ -112,7 +116,7 @@ def _put(model: GPT, weights: Mapping[str, Tensor], place: Path) -> None:
     for name in sorted(expected.keys() | given.keys()):
         if expected.get(name) != given.get(name):
             raise InputError(
-                f"{place}: {name} has shape {given.get(name)}, its config asks for "
+                f"{place}: {name} has shape {given.get(name)}, but its config expects "
                 f"{expected.get(name)}"
             )
     for name, tensor in weights.items():

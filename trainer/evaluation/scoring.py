@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.core.errors import InputError
+from pipeline.core.words import counted
 from trainer.evaluation.loaded import LoadedModel
 
 Ids = Sequence[int]
@@ -74,10 +75,11 @@ def score_text(loaded: LoadedModel, ids: Ids, first: int, batch_size: int = 8) -
 
 def _check(context: Ids, continuation: Ids, length: int) -> None:
     if not context or not continuation:
-        raise InputError("a text to score needs a token of context and one to score")
+        raise InputError("a text to score needs at least one token of context and one to score")
     if len(continuation) > length:
         raise InputError(
-            f"a continuation has {len(continuation):,} tokens, the model sees {length:,}: it "
+            f"a continuation has {counted(len(continuation), 'token')}, but the model reads at "
+            f"most {length:,}: it "
             "cannot be scored as one text"
         )
 

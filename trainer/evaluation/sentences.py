@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.core.errors import InputError, printable
+from pipeline.core.words import counted
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import score_all
@@ -24,7 +25,8 @@ def likelihoods(
     for sentence, (_, ids) in zip(sentences, texts, strict=True):
         if len(ids) > length:
             raise InputError(
-                f"the sentence {printable(sentence, 60)!r} has {len(ids):,} tokens, the model sees "
+                f"the sentence {printable(sentence, 60)!r} has {counted(len(ids), 'token')}, but "
+                "the model reads at most "
                 f"{length:,}"
             )
     return [score.logprob for score in score_all(loaded, texts, batch_size)]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import counted
 from pipeline.hdf5.foreign_dataset import open_any
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, SHARD_SUFFIX, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
@@ -96,8 +97,9 @@ class PromptReader:
         new = self.section.max_tokens
         if new is None or new >= self._length:
             raise ConfigError(
-                f"{dataset.directory}: its rows are full; set inference_input.max_tokens, less "
-                f"than MSL {self._length}, and their first MSL - max_tokens tokens are the prompts"
+                f"{dataset.directory}: its rows have no room for a continuation; set "
+                f"inference_input.max_tokens to less than MSL {self._length}, and the first MSL "
+                "- max_tokens tokens of each become the prompt"
             )
         for first in range(0, dataset.rows, _BLOCK):
             rows_B = np.arange(first, min(first + _BLOCK, dataset.rows))
@@ -113,18 +115,19 @@ class PromptReader:
         if len(shard.shape) != 2 or shard.dtype.kind not in "iu":
             raise InputError(
                 f"{file}: expected (rows, tokens) of integers, found {shard.dtype} {shard.shape}; "
-                f"a data set of `prep` has a {DATA_PARAMS} beside its files"
+                f"a data set of `prep` has a {DATA_PARAMS} next to its files"
             )
         if start is None:
             raise ConfigError(
-                f"{file}: where do prompts end? Set inference_input.start_token, the id behind them"
+                f"{file}: it is not known where prompts end; set inference_input.start_token, the "
+                "id after them"
             )
         for first in range(0, shard.rows, _BLOCK):
             block_BS = shard.read(first, min(first + _BLOCK, shard.rows))
             for row, ids_S in enumerate(block_BS, first):
                 ends = np.flatnonzero(ids_S == start)
                 if not len(ends):
-                    raise InputError(f"{file}, row {row}: no start_token {start} behind the prompt")
+                    raise InputError(f"{file}, row {row}: no start_token {start} after the prompt")
                 yield self._prompt(ids_S[: ends[0]].tolist(), file, "row", row)
 
     def _prompt(self, ids: list[int], file: Path, unit: str, number: int) -> Prompt:
@@ -140,7 +143,8 @@ class PromptReader:
     def _check(self, prompt: Prompt) -> None:
         if len(prompt.ids) >= self._length:
             raise InputError(
-                f"{prompt}: the prompt has {len(prompt.ids):,} tokens and the model sees "
+                f"{prompt}: the prompt has {counted(len(prompt.ids), 'token')}, but the model "
+                "reads at most "
                 f"{self._length:,}, with those that follow; shorten it to {self._length - 1:,}"
             )
 

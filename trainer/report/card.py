@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.core.words import counted
 from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
 from trainer.report.data import Exposed
 from trainer.report.facts import Facts, peak
@@ -29,7 +30,7 @@ def render(facts: Facts, data: Sequence[Exposed]) -> bytes:
     parts = [
         f"---\n{front}---\n\n# {plain(facts.name)}",
         "Written by `train card` from the files of the run. Nothing here was added by hand; "
-        f"`{UNKNOWN}` means that no file tells.",
+        f"`{UNKNOWN}` means that no file records it.",
         _section("Model", _model(facts)),
         _section("Data", _data(facts, data)),
         _section("Training", _training(facts)),
@@ -78,7 +79,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
 
 def _model(facts: Facts) -> Iterator[str]:
     m = facts.model
-    kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} of keys and values"
+    kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} for keys and values"
     rows = [
         ("parameters", f"{facts.parameters:,}"),
         ("width", f"{m.hidden_size:,}"),
@@ -87,7 +88,7 @@ def _model(facts: Facts) -> Iterator[str]:
         ("feed-forward", f"{m.filter_size:,}, {m.nonlinearity}"),
         ("norm", m.norm_type),
         ("positions", m.position_embedding_type),
-        ("context", f"{m.max_position_embeddings:,} tokens"),
+        ("context", counted(m.max_position_embeddings, "token")),
         ("vocabulary", f"{m.vocab_size:,}"),
         ("read-out", "tied to the embedding" if m.share_embedding_weights else "own matrix"),
         ("parametrization", _parametrization(facts)),
@@ -109,16 +110,16 @@ def _parametrization(facts: Facts) -> str:
 
 def _data(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
     yield (
-        f"{facts.samples:,} sequences, {facts.tokens:,} tokens were read "
+        f"Training read {counted(facts.samples, 'sequence')}, {counted(facts.tokens, 'token')} "
         f"({significant(facts.tokens / facts.parameters, 3)} per parameter)."
     )
     for each in data:
         yield ""
         begin = f", from step {each.from_step:,} on" if each.from_step > 1 else ""
-        rows = f", {each.rows:,} rows" if each.rows else ""
+        rows = f", {counted(each.rows, 'row')}" if each.rows else ""
         yield f"Data set `{each.dataset_hash}`{rows}{begin}."
         if each.found is not None and each.found.takedowns:
-            yield f"Documents in it were masked by takedowns: {_list(each.found.takedowns)}."
+            yield f"Documents in it were masked after takedowns: {_list(each.found.takedowns)}."
         if each.prepared is None:
             yield f"Sources: {UNKNOWN}. Licences: {UNKNOWN}."
         else:
@@ -146,12 +147,12 @@ def _prepared(each: Exposed, run: Prepared) -> Iterator[str]:
     )
     if len(known) > _MOST_SOURCES:
         yield ""
-        yield f"{len(known) - _MOST_SOURCES:,} smaller sources are left out."
+        yield f"Not shown: {counted(len(known) - _MOST_SOURCES, 'smaller source')}."
     yield ""
     yield (
-        "Licences are as the documents declare them; what they permit was not checked. Before "
+        "Licences are those that the documents declare; what they permit was not checked. Before "
         "packing, the run removed "
-        f"{sum(s.dropped for s in run.sources):,} documents by filters, "
+        f"{counted(sum(s.dropped for s in run.sources), 'document')} by filters, "
         f"{sum(s.duplicates for s in run.sources):,} as duplicates and "
         f"{sum(s.quarantined for s in run.sources):,} into quarantine."
     )
@@ -182,7 +183,7 @@ def _training(facts: Facts) -> Iterator[str]:
         ("", ""),
         [
             ("steps", f"{facts.step:,}"),
-            ("batch", f"{sizes} sequences"),
+            ("batch, in sequences", sizes),
             ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13"
                                f"{', of dense weights' if facts.sparse else ''})"),
             ("precision", facts.model.precision),
@@ -240,7 +241,7 @@ def _schedule(facts: Facts) -> str:
         if first is None:
             first = each.get("learning_rate")
         span = "" if first is None else f" {first:g}" if last is None else f" {first:g} to {last:g}"
-        length = f" in {each['total_iters']:,} steps" if "total_iters" in each else ""
+        length = f" in {counted(each['total_iters'], 'step')}" if "total_iters" in each else ""
         parts.append(f"{each['scheduler']}{span}{length}")
     return ", then ".join(parts)
 
@@ -248,13 +249,13 @@ def _schedule(facts: Facts) -> str:
 def _evaluation(facts: Facts) -> Iterator[str]:
     losses = facts.curves.validation.get("loss")
     if not losses:
-        yield "Not evaluated: eval.jsonl has no line."
+        yield "Not evaluated: eval.jsonl has no entry."
         return
     step, loss = losses[-1]
     yield (
         f"Validation loss after step {step:,.0f}: **{loss:.4f}** nats per token of its own "
-        "vocabulary, on the validation split of its own data. Losses of other data or other "
-        "vocabularies cannot be compared with it."
+        "vocabulary, on the validation split of its own data. Losses on other data or with "
+        "another vocabulary cannot be compared with it."
     )
     bits = facts.curves.validation.get("bits_per_byte")
     if bits:
@@ -272,18 +273,19 @@ def _limits(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
     m = facts.model
     yield "- It continues text. It was not tuned to follow instructions or to refuse."
     yield (
-        f"- It was trained on sequences of {m.max_position_embeddings:,} tokens; what it does on "
-        "longer ones is not measured here."
+        f"- It was trained on sequences of {m.max_position_embeddings:,} tokens; its quality "
+        "on longer ones was not measured."
     )
     ratio = facts.tokens / facts.parameters
     if ratio < 20:
         yield (
-            f"- It has read {significant(ratio, 3)} tokens per parameter; compute-optimal are "
-            "about 20 (Cerebras-GPT)."
+            f"- It has read {significant(ratio, 3)} tokens per parameter; about 20 are "
+            "compute-optimal "
+            "(Cerebras-GPT)."
         )
     yield (
         "- This card reports losses only. Tasks, bias, toxicity, memorisation and safety: "
-        f"{UNKNOWN}, unless somebody adds them."
+        f"{UNKNOWN}, until somebody adds them."
     )
     if any(each.prepared is None for each in data):
         yield f"- Sources and licences of some of the data: {UNKNOWN}."
@@ -292,7 +294,7 @@ def _limits(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
 def _reproduce(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
     yield (
         "The same data set, settings, seeds and number of threads give the same bits on the same "
-        "kind of machine, whatever the number of systems. All settings: run.json of the run."
+        "kind of machine, with any number of systems. All settings are in run.json of the run."
     )
     yield ""
     yield "```"
@@ -303,11 +305,11 @@ def _reproduce(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
     yield "```"
     yield ""
     versions = ", ".join(f"{name} {version}" for name, version in facts.software)
-    yield f"Software that wrote this card: {versions}."
+    yield f"This card was written with {versions}."
     if facts.checkpoints:
         newest = facts.checkpoints[-1]
-        yield f"Checkpoint of step {newest.step:,}: hash of its manifest `{newest.hash}`."
-    yield ("Which documents a step read: `prep trace RUN --train MODEL_DIR --step N`.")
+        yield f"Checkpoint of step {newest.step:,}: the hash of its manifest is `{newest.hash}`."
+    yield "To see which documents a step read: `prep trace RUN --train MODEL_DIR --step N`."
 
 
 def _command(facts: Facts) -> str:

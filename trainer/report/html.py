@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.core.words import counted
 from trainer.report.charts import WIDE, WIDTH, Chart, Curve, curves
 from trainer.report.data import Exposed
 from trainer.report.facts import Facts
@@ -88,7 +89,7 @@ def _by_source(found: Curves) -> Panel | None:
     names = sorted(found.per_source, key=lambda name: -found.per_source[name][-1][1])
     if not names:
         return None
-    note = f"The {_MOST_SOURCES} sources with the largest last loss of {len(names)}."
+    note = f"The {_MOST_SOURCES} sources with the largest last loss, out of {len(names)}."
     lines = [Curve(name, found.per_source[name], dots=True) for name in names[:_MOST_SOURCES]]
     return _panel(
         "Validation loss by source",
@@ -117,7 +118,7 @@ def _speed(found: Curves) -> list[Panel]:
 
 
 def _scale(found: Curves) -> list[Panel]:
-    note = f"{found.skipped:,} steps skipped after an overflow." if found.skipped else ""
+    note = f"{counted(found.skipped, 'step')} skipped after an overflow." if found.skipped else ""
     return [_panel("Loss scale", "float16", _one(found, "loss_scale"), log=True, note=note)]
 
 
@@ -155,7 +156,7 @@ def _traces(facts: Facts, data: Sequence[Exposed]) -> list[tuple[str, str]]:
     asked += [(why, f"--step {step}") for why, step in _asked(facts.curves)]
     if facts.checkpoints:
         newest = facts.checkpoints[-1].name
-        asked.append(("all that the newest checkpoint has learned from", f"--checkpoint {newest}"))
+        asked.append(("everything the newest checkpoint was trained on", f"--checkpoint {newest}"))
     return [(why, f"{about} {words}") for why, words in asked]
 
 

@@ -34,7 +34,7 @@ def write_card(model_dir: Path, out: Path | None = None, places: Sequence[Path] 
     """
     path = model_dir / CARD if out is None else out
     if path.exists():
-        raise ConfigError(f"{path}: there is such a file already; name another with --out")
+        raise ConfigError(f"{path}: this file already exists; choose another with --out")
     facts, data = _read(model_dir, places)
     storage.publish(path, render_card(facts, data))
     return path

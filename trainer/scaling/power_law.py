@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from pipeline.core.errors import InputError
+from pipeline.core.words import counted
 from trainer.scaling.paper_points import Point
 
 Array = NDArray[np.float64]
@@ -216,13 +217,14 @@ def _check(points: Sequence[Point], free: int, irreducible: float | None) -> Non
     if len(points) <= free or different < free:
         hint = "" if irreducible is not None else ", or 3 with --irreducible, which fixes c"
         raise InputError(
-            f"{len(points)} points at {different} different FLOPs: a fit of {free} parameters with "
-            f"an uncertainty needs at least {free + 1} points at {free} different FLOPs{hint}"
+            f"{counted(len(points), 'point')} at {different} different FLOPs: to fit {free} "
+            f"parameters with uncertainties, give at least {free + 1} points at {free} different "
+            f"FLOPs{hint}"
         )
     for point in points:
         if not (point.flops > 0 and point.loss > 0 and math.isfinite(point.flops * point.loss)):
             raise InputError(
-                f"{point.name}: FLOPs {point.flops} and loss {point.loss}: not above 0"
+                f"{point.name}: FLOPs {point.flops} and loss {point.loss}: expected both above 0"
             )
     least = min(point.loss for point in points)
     if irreducible is not None and not 0 <= irreducible < least:
@@ -230,4 +232,4 @@ def _check(points: Sequence[Point], free: int, irreducible: float | None) -> Non
             f"--irreducible {irreducible}: expected at least 0 and less than every loss ({least})"
         )
     if np.corrcoef(np.log([p.flops for p in points]), [p.loss for p in points])[0, 1] >= 0:
-        raise InputError("losses do not fall with FLOPs: there is no such law to fit")
+        raise InputError("losses do not fall as FLOPs grow: there is no power law to fit")

@@ -52,7 +52,7 @@ def point_of_run(model_dir: Path) -> Point:
         raise InputError(f"{model_dir}: not the records of a run: {error!r}") from error
     spent = flops.training_flops_per_sequence(model) * samples
     if spent == 0:
-        raise InputError(f"{evaluations}: step 0: a model that was not trained is no point")
+        raise InputError(f"{evaluations}: step 0: a model that was not trained cannot be a point")
     return Point(model_dir.name, float(spent), loss)
 
 

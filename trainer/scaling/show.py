@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.words import counted
 from trainer.amount import amount
 from trainer.scaling.laws import FITTED_FLOPS, loss_at
 from trainer.scaling.paper_points import RUN_TO_RUN
@@ -12,18 +13,18 @@ from trainer.scaling.power_law import Interval, PowerLaw, loss_intervals
 
 def fitted(law: PowerLaw) -> Iterator[str]:
     """The law, its intervals and each point's residual."""
-    yield f"loss = (flops / a) ** -b + c, fitted to {len(law.points)} points"
+    yield f"loss = (flops / a) ** -b + c, fitted to {counted(len(law.points), 'point')}"
     yield f"a  {law.scale:<10.4g}  95 %: {_range(law.scale_interval)}"
     yield f"b  {law.exponent:<10.4g}  95 %: {_range(law.exponent_interval)}"
     given = "given" if law.fixed_irreducible else f"95 %: {_range(law.irreducible_interval)}"
     yield f"c  {law.irreducible:<10.4g}  {given}"
     freedom = law.degrees_of_freedom
     yield (
-        f"deviation of points {law.relative_deviation:.2%}, {freedom} degree"
-        f"{'' if freedom == 1 else 's'} of freedom"
+        f"deviation of points {law.relative_deviation:.2%}, "
+        f"{freedom} {'degree' if freedom == 1 else 'degrees'} of freedom"
     )
     if freedom == 1:
-        yield "one degree of freedom: the intervals say little more than that"
+        yield "with one degree of freedom the intervals say little"
     for point in sorted(law.points, key=lambda point: point.flops):
         residual = point.loss / law.loss(point.flops) - 1
         yield f"  {point.flops:.3e} FLOPs  loss {point.loss:.4f}  {residual:+.2%}  {point.name}"
@@ -71,10 +72,10 @@ def predicted(values: dict[str, Any]) -> Iterator[str]:
     yield f"law   {values['law']}"
     yield f"loss  {values['loss']:.4f} at {values['flops']:.4g} FLOPs"
     if values["interval"] is None:
-        yield f"runs that differ in the seed alone scatter by {values['run_to_run']:.2%} (paper)"
+        yield f"runs that differ only in the seed scatter by {values['run_to_run']:.2%} (paper)"
     else:
-        yield f"95 %  {_range(values['interval'])} of the law"
-        yield f"      {_range(values['run_interval'])} of a run"
+        yield f"95 %  {_range(values['interval'])} for the law"
+        yield f"      {_range(values['run_interval'])} for a single run"
     if values["extrapolation"] > 1.05:
         yield f"{values['extrapolation']:.3g} times beyond the fitted FLOPs: an extrapolation"
 

@@ -23,7 +23,8 @@ class Spike:
 
     def __str__(self) -> str:
         return (
-            f"loss {self.loss:.5f} is a spike: above {self.limit:.5f}, and the {self.count} losses "
+            f"loss {self.loss:.5f} is a spike: it is above {self.limit:.5f}, and the {self.count} "
+            "losses "
             f"before it have mean {self.mean:.5f}"
         )
 
@@ -85,7 +86,8 @@ def _of_weights(kind: str, values: Figures, rule: StabilityConfig, eps: float) -
     growth, share = values.get("std_growth", 0.0), values.get("eps_share", 0.0)
     if kind in MATRICES and growth > rule.growth_limit:
         found["growth"] = (
-            f"weights of {kind} have grown {growth:.3g} times since the first measure (standard "
+            f"weights of {kind} have grown {growth:.3g} times since the first measurement "
+            "(standard "
             f"deviation {values['std']:.3g}; limit {rule.growth_limit:g})"
         )
     if share > 0:

@@ -31,10 +31,12 @@ NAMED = {
 class Parameter(FrozenModel):
     """What one parameter is drawn from; exactly one key."""
 
-    values: tuple[Scalar, ...] | None = Field(None, description="these, such as [0.1, 0.2]")
-    uniform: Range | None = Field(None, description="[low, high], each as likely")
+    values: tuple[Scalar, ...] | None = Field(
+        None, description="the values to try, such as [0.1, 0.2]"
+    )
+    uniform: Range | None = Field(None, description="[low, high]: every value is equally likely")
     log_uniform: Range | None = Field(
-        None, description="[low, high] above 0, each factor as likely"
+        None, description="[low, high] above 0: every factor is equally likely"
     )
 
     @model_validator(mode="after")
@@ -71,24 +73,32 @@ class SweepConfig(FrozenModel):
     """A whole sweep file."""
 
     params: File = Field(description="params.yaml of the run that is varied, or a shipped name")
-    set: dict[str, Any] = Field({}, description="other values for keys of it, by dotted key")
-    target: Literal["CSX", "CPU", "GPU"] = Field("CSX", description="where trials run")
+    set: dict[str, Any] = Field(
+        {}, description="values that replace those of params, by dotted key"
+    )
+    target: Literal["CSX", "CPU", "GPU"] = Field("CSX", description="target that trials run on")
     data: File | None = Field(
         None,
-        description="as --data of train: a prep run, or a prep config that is run first; null: "
+        description="as for --data of train: a prep run, or a prep config that is run first; null: "
         "data_dir of params",
     )
-    steps: Count | None = Field(None, description="of a trial; null: runconfig.max_steps of params")
+    steps: Count | None = Field(
+        None, description="steps of a trial; null: runconfig.max_steps of params"
+    )
     method: Literal["random", "grid"] = Field(
         "random", description="grid: every combination of values"
     )
     samples: Count | None = Field(None, description="trials of a random search")
-    seed: int = Field(1, ge=0, description="of the draws; more samples keep the earlier ones")
+    seed: int = Field(
+        1,
+        ge=0,
+        description="seed of the random values; with more samples, the earlier ones stay the same",
+    )
     keep_checkpoints: Literal["best", "all"] = Field(
-        "best", description="best: those of other finished trials are deleted"
+        "best", description="best: checkpoints of other finished trials are deleted"
     )
     parameters: dict[str, Parameter] = Field(
-        description="what is varied: learning_rate, initializer_std, embeddings_scale, or a dotted "
+        description="what to vary: learning_rate, initializer_std, embeddings_scale, or a dotted "
         "key of params.yaml"
     )
 
@@ -98,12 +108,15 @@ class SweepConfig(FrozenModel):
             raise ValueError("parameters: expected one or more")
         both = sorted(self.set.keys() & self.parameters.keys())
         if both:
-            raise ValueError(f"{both[0]} stands in set and in parameters")
+            raise ValueError(f"{both[0]} is in both set and parameters; remove it from one")
         if self.method == "random" and self.samples is None:
             raise ValueError("method: random needs samples")
         if self.method == "grid":
             if self.samples is not None:
-                raise ValueError("samples is for method: random; a grid has as many as it has")
+                raise ValueError(
+                    "samples is for method: random; leave it out, because a grid runs every "
+                    "combination"
+                )
             for name, parameter in self.parameters.items():
                 if parameter.values is None:
                     raise ValueError(f"method: grid needs values for {name}, not a range")

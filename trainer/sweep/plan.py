@@ -78,7 +78,7 @@ def _check(base: Base, config: SweepConfig) -> None:
     params = base.params
     if params.eval_input is None:
         raise ConfigError(
-            f"{base.path}: no section eval_input: trials are compared by their validation loss"
+            f"{base.path}: add section eval_input: trials are compared by their validation loss"
         )
     if config.data is None and not (params.train_input.data_dir or params.train_input.mixture):
         raise ConfigError("no data: give data in the sweep file, or --data PREP_CONFIG_OR_DIR")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 
+from pipeline.core.words import counted
 from pipeline.terminal import shown
 from trainer import flops
 from trainer.config.schedules import Ending
@@ -22,17 +23,22 @@ def planned(plan: Plan) -> Iterator[str]:
     schedule = params.train_input.schedule
     tokens = samples_in(plan.steps, schedule) * params.model.max_position_embeddings
     yield (
-        f"{len(plan.variants)} trials ({config.method}) of {plan.steps:,} steps, "
+        f"{counted(len(plan.variants), 'trial')} ({config.method}) of "
+        f"{counted(plan.steps, 'step')}, "
         f"{short(tokens)} tokens each, {plan.flops:.3g} FLOPs in all"
     )
     yield (
         f"proxy: {short(flops.parameter_count(params.model))} parameters, width "
-        f"{params.model.hidden_size}, {params.model.num_hidden_layers} layers, heads of "
+        f"{params.model.hidden_size}, {counted(params.model.num_hidden_layers, 'layer')}, heads "
+        "of width "
         f"{params.model.head_size}"
     )
     length = _length_of_rates(plan)
     if length is not None and length != plan.steps:
-        yield (f"the schedule of the learning rate has {length:,} steps, a trial {plan.steps:,}")
+        yield (
+            f"note: the learning rate schedule has {counted(length, 'step')}, but a trial has "
+            f"{plan.steps:,}"
+        )
     for variant in plan.variants:
         values = "  ".join(f"{name} {value}" for name, value in variant.trial.values.items())
         yield f"trial {variant.trial.index:>4}  {values}"
@@ -65,7 +71,7 @@ def summary(plan: Plan, found: Mapping[int, Result]) -> Iterator[str]:
         yield f"{left} more in {results.NAME}"
     lost = sum(result.loss is None for result in found.values())
     if lost:
-        yield f"{lost} of {len(found)} trials diverged"
+        yield f"{lost} of {counted(len(found), 'trial')} diverged"
     best = results.best(found)
     if best is None:
         yield "no trial has a loss"

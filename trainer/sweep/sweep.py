@@ -14,6 +14,7 @@ from pipeline.core.errors import (
     printable,
 )
 from pipeline.core.lock import hold
+from pipeline.core.words import counted
 from trainer import checkpoint, metrics, prepare
 from trainer.errors import LostRankError, TrainingError
 from trainer.progress import Say
@@ -132,7 +133,7 @@ def run(plan: Plan, out: Path, jobs: int, say: Say) -> int:
         sweep = Sweep(plan, out, data, say, found)
         sweep.drop_checkpoints()
         if found:
-            say(f"{len(found)} of {len(plan.variants)} trials have ended before")
+            say(f"Already finished: {len(found)} of {counted(len(plan.variants), 'trial')}")
         try:
             processes.run_all(waiting, jobs, sweep.command, sweep.ended, stop)
         except Stopped as stopped:
@@ -153,12 +154,13 @@ def shown(values: Mapping[str, object]) -> str:
 
 def _trouble(trial: Trial, code: int, last_words: str) -> PrepError | Stopped:
     """What the end of a trial is for the sweep."""
-    said = printable(last_words.removeprefix("error: "), 1000) or "nothing was said"
+    said = printable(last_words.removeprefix("error: "), 1000) or "no message was printed"
     if code in (130, 143):
         return Stopped(code - 128)
     if code < 0:
         return ResourceError(
-            f"trial {trial.index} was killed by signal {-code}, such as for want of memory; with "
-            "fewer --jobs the same command goes on"
+            f"trial {trial.index} was killed by signal {-code}, possibly because memory ran out; "
+            "run "
+            "the same command with fewer --jobs to resume"
         )
     return _ERRORS.get(code, PrepError)(f"trial {trial.index}: {said}")

@@ -39,12 +39,14 @@ class Transfer:
         """What was done, and what to mind."""
         told = [
             f"eta_base {self.learning_rate:g}, sigma_base {self.std:g}, m_emb "
-            f"{self.embeddings_scale:g}; m_width {self.m_width:g}: matrices of blocks learn "
-            f"at eta / {self.m_width:g} and begin with sigma / sqrt({self.m_width:g})",
+            f"{self.embeddings_scale:g}; m_width {self.m_width:g}: matrices inside "
+            f"blocks use learning rate eta / {self.m_width:g} and initial deviation sigma / "
+            f"sqrt({self.m_width:g})",
             "The learning rate transfers while the batch is at least the critical batch; below it, "
-            "scale the learning rate linearly with the batch (Cerebras-GPT). Which batch is "
-            f"critical is not known here: the proxy's has {self.proxy_batch:,} tokens, the "
-            f"target's {self.target_batch:,}.",
+            "scale the learning rate linearly with the batch (Cerebras-GPT). The "
+            f"critical batch is not known here; the batch of the proxy has {self.proxy_batch:,} "
+            "tokens, that of the "
+            f"target {self.target_batch:,}.",
         ]
         if self.left:
             told.append(f"Not part of muTransfer, so not carried over: {', '.join(self.left)}")
@@ -58,7 +60,7 @@ def transfer(plan: Plan, found: dict[int, Result], target: Path, out: Path) -> T
     carry over from this proxy to this target, naming the key.
     """
     if out.exists():
-        raise ConfigError(f"--write {out}: there is such a file already; name another")
+        raise ConfigError(f"--write {out}: this file already exists; choose another name")
     best = results.best(found)
     if best is None:
         raise ConfigError("--transfer: no trial has a loss yet")

@@ -99,7 +99,7 @@ def _put_dotted(sections: Sections, dotted: str, value: Any) -> None:
         if not isinstance(target, dict | list):
             raise ConfigError(f"{dotted}: {parent} is not a section")
     if isinstance(target, list):
-        raise ConfigError(f"{dotted}: expected the place of an item of a list, and a key of it")
+        raise ConfigError(f"{dotted}: expected the index of an item of a list, and one of its keys")
     target[last] = value
 
 

@@ -20,7 +20,7 @@ SHAPE = {
         ({"num_heads": 5}, "hidden_size 48 is not a multiple of num_heads 5"),
         (
             {"position_embedding_type": "rotary", "rotary_dim": 10},
-            "rotary_dim 10 is more than a head has, hidden_size / num_heads = 8",
+            "rotary_dim 10 is larger than a head: hidden_size / num_heads = 8",
         ),
         ({"position_embedding_type": "rotary", "rotary_dim": 3}, "rotary_dim 3 is odd"),
         ({"position_embedding_type": "rotary", "num_heads": 16}, "rotary_dim 3 is odd"),
@@ -37,14 +37,14 @@ SHAPE = {
         ),
         (
             {"extra_attention_params": {"num_kv_groups": 2}},
-            "num_kv_groups 2 is for attention_module: multiquery_attention",
+            "num_kv_groups 2 needs attention_module: multiquery_attention",
         ),
         (
             {"attention_type": "dot_product", "scale_qk_dot_by_d": True},
-            "scale_qk_dot_by_d: true is for attention_type: scaled_dot_product",
+            "scale_qk_dot_by_d: true needs attention_type: scaled_dot_product",
         ),
-        ({"use_untied_layer_norm": False}, "use_untied_layer_norm: false is for parallel_block"),
-        ({"output_logits_alpha": 2.0}, "output_logits_alpha is for muP: give mup_base_hidden_size"),
+        ({"use_untied_layer_norm": False}, "use_untied_layer_norm: false needs parallel_block"),
+        ({"output_logits_alpha": 2.0}, "output_logits_alpha is for muP only: give mup_base_h"),
         ({"mup_base_filter_size": 2.0}, "mup_base_filter_size is for muP"),
         ({"position_embedding_type": "relative"}, "'learned', 'fixed', 'rotary' or 'alibi'"),
         ({"nonlinearity": "silu"}, "'gelu', 'gelu_new', 'relu' or 'swiglu'"),
@@ -101,4 +101,7 @@ def test_keys_that_contradict_one_another_are_one_short_line(trainer):
         load_params(path)
     place, _, message = str(caught.value).partition(": ")
     assert place.startswith(f"{path}:")
-    assert message == "model: rotary_dim 3 is odd; units are rotated in pairs"
+    assert (
+        message
+        == "model: rotary_dim 3 is odd; expected an even number, because units are rotated in pairs"
+    )

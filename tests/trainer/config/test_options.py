@@ -26,7 +26,7 @@ def test_a_length_takes_the_place_of_all_in_the_file():
     assert lengths(override(params, num_steps=500)) == {"num_steps": 500}
     assert lengths(override(params, num_epochs=2)) == {"num_epochs": 2}
     assert lengths(override(params, max_steps=7)) == {"max_steps": 7}
-    with pytest.raises(ConfigError, match="give one of --max_steps, --num_epochs"):
+    with pytest.raises(ConfigError, match="give only one of --max_steps, --num_epochs"):
         override(params, max_steps=7, num_epochs=2)
 
 
@@ -95,4 +95,4 @@ def test_a_mixture_is_relative_to_the_file(tmp_path):
     params = load_params(file)
     places = [str(part.data_dir) for part in params.train_input.mixture]
     assert places == [str(tmp_path / "a"), "/b"]
-    assert any("a weight is how often a pass reads the rows" in note for note in params.notes)
+    assert any("a weight is how many times a pass reads the rows" in note for note in params.notes)

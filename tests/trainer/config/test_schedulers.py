@@ -82,13 +82,13 @@ def test_older_names_of_keys(tmp_path):
     decay, pieces = params.optimizer.learning_rate
     assert decay.total_iters == 7
     assert (pieces.learning_rates, pieces.milestones) == ((1e-3, 1e-4), (5,))
-    assert "optimizer.learning_rate.1.values: old spelling, taken as learning_rates" in params.notes
+    assert "optimizer.learning_rate.1.values: old spelling of learning_rates" in params.notes
 
 
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        (["Step", "Linear"], "learning_rate.0: Step has no end (total_iters), and another sched"),
+        (["Step", "Linear"], "learning_rate.0: Step has no end (total_iters), so no scheduler"),
         (["Cyclic", "Constant"], "learning_rate.0: Cyclic has no end"),
         (["Multiplicative"], "0.scheduler: 'Multiplicative' is not supported; expected one of"),
         (["Lambda"], "learning_rate.0.scheduler: 'Lambda' is not supported"),
@@ -103,9 +103,9 @@ def test_what_cannot_be_or_cannot_be_followed(tmp_path, rates, expected):
     [
         ("Step", {"main_scheduler": "chained"}, "main_scheduler: chained is not supported; expec"),
         ("Step", {"step_sise": 3}, "step_sise: unknown key"),
-        ("Linear", {"steps": 3}, "steps: the same as total_iters, which is given too"),
+        ("Linear", {"steps": 3}, "steps: the same setting as total_iters; give only one"),
         ("PiecewiseConstant", {"milestones": [1, 2]}, "2 learning_rates for 2 milestones"),
-        ("MultiStep", {"milestones": [5, 2]}, "expected steps that ascend, not [5, 2]"),
+        ("MultiStep", {"milestones": [5, 2]}, "expected ascending steps, not [5, 2]"),
         ("OneCycle", {"pct_start": 2}, "pct_start: expected less than or equal to 1"),
         ("Cyclic", {"mode": "square"}, "mode: expected 'triangular'"),
     ],

@@ -103,7 +103,9 @@ def test_13b_has_the_ramp_and_the_released_file_is_told_of(tmp_path):
     assert params.train_input.schedule == ((1, 1080),)
     (note,) = params.notes
     assert "the shape of Cerebras-GPT 13B, which the paper trained to step 135,237 with" in note
-    assert "this file, taken as written: to step 116,223 with batches of 1,080 sequences" in note
+    assert (
+        "this file says, and is followed: to step 116,223 with batches of 1,080 sequences" in note
+    )
 
 
 @pytest.mark.parametrize(

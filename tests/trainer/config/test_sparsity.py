@@ -58,7 +58,7 @@ def test_spellings_of_all_releases_are_one_config(tmp_path):
     assert group.param_filter == MATRICES
     assert (group.update.freq, group.update.start, group.update.stop) == (100, 0, 3584)
     assert (group.sparsity.value, group.drop_fraction.half_period) == (0.75, 3584)
-    assert "sparsity.schedule: old spelling, taken as update" in old.notes
+    assert "sparsity.schedule: old spelling of update" in old.notes
     form = read("111m_trainer")
     form["trainer"]["init"]["sparsity"] = R2_2
     form["trainer"]["init"]["model"]["num_hidden_layers"] = 2
@@ -120,8 +120,8 @@ def test_embeddings_and_read_out_are_dense_unless_named(tmp_path):
         ({**R2_0, "freq": 3}, "sparsity.freq: unknown key"),
         ({**R2_2, "update": {"frq": 3}}, "sparsity.update.frq: unknown key; did you mean 'freq'?"),
         ({**R2_0, "schedule": {"freq": 0}}, "sparsity.schedule.freq: expected greater than or eq"),
-        ({**R2_2, "update": {"freq": 2, "steps": [3]}}, "sparsity.update: steps excludes freq"),
-        ({**R2_2, "schedule": UPDATE}, "sparsity.schedule: the same as update, which is given"),
+        ({**R2_2, "update": {"freq": 2, "steps": [3]}}, "sparsity.update: give steps, or freq"),
+        ({**R2_2, "schedule": UPDATE}, "sparsity.schedule: the same setting as update"),
         ({**R2_0, "type": "top"}, "sparsity.type: 'top' is unknown; expected one of static, gmp"),
         ({"sparsity": 0.5, "update": UPDATE}, "sparsity.update: unknown key; expected one of"),
         (1.5, "sparsity: expected less than or equal to 1; got 1.5"),
@@ -129,12 +129,12 @@ def test_embeddings_and_read_out_are_dense_unless_named(tmp_path):
         ([R2_2, {"sparsity": 2}], "sparsity.1.sparsity: expected less than or equal to 1"),
         ({**R2_2, "init_method": "zeros"}, "sparsity.init_method: expected 'random'"),
         ({**R2_2, "drop_fraction": {"type": "cosine", "init": 1}}, "half_period: missing"),
-        ({"type": "gmp"}, "sparsity.sparsity: missing; expected share of weights that is pruned"),
-        ({"type": "gmp", "sparsity_schedule": [[3, 0.1]]}, "expected steps that rise from 0"),
-        ({**R2_2, "param_filter": ["*linear_layer.weight", "*fc_*"]}, "'*fc_*' takes no parameter"),
-        ({**R2_2, "param_filter": "*proj_q_*.weight"}, "param_filter: takes a part of Q, K and V"),
-        ({**R2_0, "param_name_patterns": "(x"}, "param_name_patterns: '(x' is no regular express"),
-        ({**R2_2, "param_name_patterns": "x"}, "param_name_patterns: the same as param_filter"),
+        ({"type": "gmp"}, "sparsity.sparsity: missing; expected share of weights to prune"),
+        ({"type": "gmp", "sparsity_schedule": [[3, 0.1]]}, "expected ascending steps that start"),
+        ({**R2_2, "param_filter": ["*linear_layer.weight", "*fc_*"]}, "'*fc_*' matches no param"),
+        ({**R2_2, "param_filter": "*proj_q_*.weight"}, "param_filter: matches only a part of Q"),
+        ({**R2_0, "param_name_patterns": "(x"}, "param_name_patterns: '(x' is not a valid regul"),
+        ({**R2_2, "param_name_patterns": "x"}, "param_name_patterns: the same setting as param_fi"),
         ([R2_2, R2_2], "sparsity.1.param_filter: groups before it have all parameters it takes"),
         ({**R2_2, "balance_in_groups": 7}, "sparsity.balance_in_groups: balance_in_groups=7 does"),
         ({**R2_2, "balance_in_groups": 2, "balance_out_groups": 2}, "out_groups: expected one of"),

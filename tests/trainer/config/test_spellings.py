@@ -46,8 +46,8 @@ def test_three_spellings_of_one_run():
 
 def test_notes_name_old_spellings_and_idle_keys_as_in_the_file():
     old, _, form = (load_params(DATA / f"{name}.yaml").notes for name in NAMES)
-    assert "optimizer.weight_decay_rate: old spelling, taken as optimizer.weight_decay" in old
-    assert "optimizer.learning_rate.1.decay_steps: old spelling, taken as total_iters" in old
+    assert "optimizer.weight_decay_rate: old spelling of optimizer.weight_decay" in old
+    assert "optimizer.learning_rate.1.decay_steps: old spelling of total_iters" in old
     idle = [note for note in old if note.startswith("no effect here: ")]
     assert len(idle) == 1
     assert "runconfig.save_losses" in idle[0]
@@ -60,7 +60,7 @@ def test_notes_name_old_spellings_and_idle_keys_as_in_the_file():
 def test_a_batch_of_one_system_is_told_of(tmp_path):
     value = read("111m_r1_8")
     del value["runconfig"]["use_cs_grad_accum"]
-    assert any("meant that of one system" in note for note in load(tmp_path, value).notes)
+    assert any("it was that of one system" in note for note in load(tmp_path, value).notes)
 
 
 def test_defaults_that_differ_are_named(tmp_path):
@@ -69,8 +69,8 @@ def test_defaults_that_differ_are_named(tmp_path):
         del value["optimizer"][key]
     params = load(tmp_path, value)
     assert params.optimizer.eps == 1e-8
-    assert "optimizer.eps: not given, 1e-08 (Model Zoo: 1e-6)" in params.notes
-    assert "optimizer.betas: not given, [0.9, 0.95] (Model Zoo: [0.9, 0.999])" in params.notes
+    assert "optimizer.eps: not given, so 1e-08 (Model Zoo: 1e-6)" in params.notes
+    assert "optimizer.betas: not given, so [0.9, 0.95] (Model Zoo: [0.9, 0.999])" in params.notes
 
 
 def test_the_trainer_form_in_its_other_guises(tmp_path):
@@ -113,7 +113,9 @@ def test_mup_initializers_of_the_trainer_form_are_those_of_the_proxy(tmp_path):
     assert params.model.m_width == 3.0
     assert params.model.scale_qk_dot_by_d
     assert params.model.output_logits_scale == pytest.approx(1 / 3)
-    assert any("scale_qk_dot_by_d: not given, true with muP" in note for note in params.notes)
+    assert any(
+        "scale_qk_dot_by_d: not given, so true, because of muP" in note for note in params.notes
+    )
     model["output_layer_initializer"] = {**rule, "std": 0.04}
     given = load(tmp_path, value).model.output_layer_initializer
     assert given.std == pytest.approx(0.04 / (2 * 10 * 3) ** 0.5)
@@ -131,7 +133,7 @@ def test_gptj_is_a_parallel_model(tmp_path):
     flat["model"] |= {"use_untied_layer_norm": True, "position_embedding_type": "rotary"}
     params = load(tmp_path, flat)
     assert params.model.parallel_block
-    assert "model.rotary_dim: not given, 64, a whole head (Model Zoo: 16)" in params.notes
+    assert "model.rotary_dim: not given, so 64, a whole head (Model Zoo: 16)" in params.notes
 
 
 @pytest.mark.parametrize(
@@ -142,8 +144,8 @@ def test_gptj_is_a_parallel_model(tmp_path):
         ("runconfig", "save_loses", True, "unknown key; did you mean 'save_losses'?"),
         ("optimizer", "correct_bias", False, "optimizer.correct_bias: false is not supported"),
         ("optimizer", "beta1", "high", "optimizer.beta1.0: expected a valid number"),
-        ("optimizer", "betas", [0.9, 0.95], "optimizer.beta1: the same as betas, which is given"),
-        ("optimizer", "weight_decay", 0.1, "weight_decay_rate: the same as weight_decay, which"),
+        ("optimizer", "betas", [0.9, 0.95], "optimizer.beta1: the same setting as betas; give"),
+        ("optimizer", "weight_decay", 0.1, "weight_decay_rate: the same setting as weight_d"),
         ("optimizer", "weight_decay_rate", -1, "optimizer.weight_decay_rate: expected"),
         ("model", "use_position_embedding", False, "use_position_embedding: false is not supp"),
         ("model", "embedding_layer_norm", True, "model.embedding_layer_norm: true is not supp"),
@@ -151,7 +153,7 @@ def test_gptj_is_a_parallel_model(tmp_path):
         ("model", "initializer_range", "wide", "model.initializer_range: expected a standard"),
         ("train_input", "max_sequence_length", 512, "512 differs from model.max_position_emb"),
         ("train_input", "data_subset", "0.0-0.5", "data_subset: 0.0-0.5 is not supported"),
-        ("runconfig", "compile_only", True, "not supported; give --compile_only"),
+        ("runconfig", "compile_only", True, "not supported; use --compile_only"),
     ],
 )  # fmt: skip
 def test_mistakes_in_the_old_spelling(tmp_path, section, key, value, expected):
@@ -192,8 +194,8 @@ def test_the_checkpoint_to_start_from(tmp_path):
         ("init.sparsity", {"sparsty": 0.5}, "trainer.init.sparsity.sparsty: unknown key; did you"),
         ("fit.train_dataloader.batch_sise", 3, "trainer.fit.train_dataloader.batch_sise: unknown"),
         ("fit.train_dataloader.batch_size", 0, "trainer.fit.train_dataloader.batch_size: expected"),
-        ("validate.ckpt_path", "a", "trainer.validate.ckpt_path: not supported; give --mode eval"),
-        ("validate_all.ckpt_paths", ["a"], "validate_all.ckpt_paths: not supported; give --mode"),
+        ("validate.ckpt_path", "a", "trainer.validate.ckpt_path: not supported; use --mode eval"),
+        ("validate_all.ckpt_paths", ["a"], "validate_all.ckpt_paths: not supported; use --mode"),
         ("fit.ckpt_path", 3, "trainer.fit.ckpt_path: expected"),
     ],
 )  # fmt: skip
@@ -218,7 +220,7 @@ def test_what_the_trainer_form_cannot_lack(tmp_path):
 def test_milestones_must_be_the_ends(tmp_path):
     file = read("111m_trainer")
     file["trainer"]["init"]["schedulers"][0]["SequentialLR"]["milestones"] = [1500]
-    assert "milestones: expected [1525], the ends of total_iters" in refused(tmp_path, file)
+    assert "milestones: expected [1525], where the total_iters" in refused(tmp_path, file)
 
 
 def test_lines_of_errors_are_those_of_the_file(tmp_path):
@@ -247,5 +249,5 @@ def test_values_that_stand_for_a_default(tmp_path):
     assert params.model.output_layer_initializer.std == pytest.approx(0.01 / 20**0.5)
     assert params.model.embedding_initializer.std == 0.02
     told = "\n".join(params.notes)
-    assert "train_input.shuffle: false: rows are shuffled all the same" in told
-    assert "train_input.micro_batch_size: taken as auto" in told
+    assert "train_input.shuffle: false has no effect: rows are shuffled" in told
+    assert "train_input.micro_batch_size: read as auto" in told

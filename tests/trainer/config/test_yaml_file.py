@@ -43,7 +43,7 @@ def test_a_value_given_twice_is_taken_if_it_is_the_same(tmp_path):
     [
         ("a: {b: 1}\nc:\n  d: 1\n  d: true\n", "file.yaml:4: duplicate key c.d (first on line 3)"),
         ("a: []\na: []\n", "file.yaml:2: duplicate key a"),
-        ("a: *x\n", "file.yaml:1: *x refers to no anchor that stands before it"),
+        ("a: *x\n", "file.yaml:1: *x refers to no anchor above it"),
         ("a: &x {b: *x}\n", "file.yaml:1: *x refers to no anchor"),
         ("a: 1\na: 2\n", "file.yaml:2: duplicate key a"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n", "file.yaml:3: merge keys"),
@@ -62,7 +62,7 @@ def test_refused(tmp_path, text, expected):
 def test_a_bomb_is_refused(tmp_path):
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
-    with pytest.raises(ConfigError, match="more than 100,000 values, aliases expanded"):
+    with pytest.raises(ConfigError, match="more than 100,000 values after aliases are expanded"):
         load(tmp_path, "\n".join(lines))
 
 

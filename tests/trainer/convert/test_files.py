@@ -105,7 +105,11 @@ def test_through_hugging_face_and_back(family: str, trained, tmp_path: Path):
             {"rotary_pct": 0.25, "rope_parameters": None},
             "rotary_pct 0.25 of a head of 12 units is 3; expected an even number of units",
         ),
-        ("gptj", {"rotary_dim": 5}, "rotary_dim 5 is odd; units are rotated in pairs"),
+        (
+            "gptj",
+            {"rotary_dim": 5},
+            "rotary_dim 5 is odd; expected an even number, because units are rotated in pairs",
+        ),
         ("gpt2", {"n_head": 5}, "hidden_size 48 is not a multiple of num_heads 5"),
         ("gpt2", {"layer_norm_epsilon": -1}, "layer_norm_epsilon: Input should be greater than"),
     ],

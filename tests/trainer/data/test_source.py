@@ -153,7 +153,7 @@ def test_refused(make: Make, model: ModelConfig) -> None:
         ({"data_dir": ()}, "no data: give --data"),
         ({"data_dir": (one, other, one)}, "are the same data set"),
         ({"data_dir": (one, child)}, "are the same data set"),
-        ({"mixture": mixture((one, 0.05))}, "weight 0.05 of .*/a is no row of"),
+        ({"mixture": mixture((one, 0.05))}, "weight 0.05 of .*/a reads none of its"),
         ({"data_dir": (one, make("d", 4, first=90, eos_id=7))}, "token 7, .* with 0"),
         ({"data_dir": (one, make("e", 4, first=95, vocab_size=9))}, "vocab_size 9"),
         ({"data_dir": (one, make("f", 4, "vsl"))}, "format vsl, but training needs"),

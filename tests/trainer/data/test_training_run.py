@@ -99,7 +99,7 @@ def test_one_part_is_masked_between_two_steps(
     now = record(trainer, "out")["datasets"]
     assert now[:2] == before
     assert [(e["from_step"], e["part"], e["dataset_hash"]) for e in now[2:]] == [(4, 1, new)]
-    assert any("From step 4 on documents are masked (takedowns c1)" in s for s in trainer.said)
+    assert f"From step 4 on, documents of data set {new} are masked (takedowns c1)" in trainer.said
     training, dataset = read_training(trainer.root / "out"), open_dataset(second)
     versions = [training.version_at(dataset, step) for step in (1, 3, 4, 5)]
     assert versions == [0, 0, 1, 1]

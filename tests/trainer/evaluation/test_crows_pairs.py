@@ -103,7 +103,9 @@ def test_a_cell_that_csv_refuses(tmp_path: Path) -> None:
 
 
 def test_a_sentence_that_does_not_fit(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> None:
-    with pytest.raises(InputError, match=r"the sentence 'c+.*' has 33 tokens, the model sees 32"):
+    with pytest.raises(
+        InputError, match=r"the sentence 'c+.*' has 33 tokens, but the model reads at most 32"
+    ):
         likelihoods(loaded, tokenizer, ["a", "c" * 33])
 
 

@@ -53,7 +53,7 @@ CHOICES: dict[str, Any] = {"text": ["a", "b"], "label": ["A", "B"]}
         ("winogrande", {"sentence": "no gap"}, "sentence"),
         ("winogrande", {"answer": ""}, "answer"),
         ("lambada_openai", {"text": " \n"}, "text"),
-        ("arc_easy", {"answerKey": "E"}, "`answerKey` 'E' is none of `choices.label`"),
+        ("arc_easy", {"answerKey": "E"}, "`answerKey` 'E' is not one of `choices.label`"),
         ("arc_easy", {"choices": ["a", "b"]}, "choices"),
         ("arc_challenge", {"choices": {"text": ["a"], "label": ["A", "B"]}}, "differ in length"),
         ("openbookqa", {"choices": CHOICES | {"text": [1, 2]}}, r"choices\.text"),
@@ -124,7 +124,9 @@ def test_too_few_examples(tmp_path: Path) -> None:
 def test_names_of_tasks() -> None:
     assert names(None) == tuple(TASKS)
     for text in ("", " , ", "piqa,mmlu"):
-        with pytest.raises(ConfigError, match="expected some of hellaswag, piqa"):
+        with pytest.raises(
+            ConfigError, match="expected names separated by commas, from hellaswag, piqa"
+        ):
             names(text)
 
 

@@ -58,7 +58,9 @@ def test_what_cannot_be_scored_is_refused(loaded: LoadedModel) -> None:
     for text in (([], [1]), ([1], [])):
         with pytest.raises(InputError, match="a token of context"):
             score_all(loaded, [text])
-    with pytest.raises(InputError, match=f"has {MSL + 1} tokens, the model sees {MSL}"):
+    with pytest.raises(
+        InputError, match=f"has {MSL + 1} tokens, but the model reads at most {MSL}"
+    ):
         score_all(loaded, [([1], [2] * (MSL + 1))])
     assert score_all(loaded, []) == []
 

@@ -51,7 +51,7 @@ def test_ended_trials_are_skipped_and_more_samples_go_on(trainer, in_process, wr
     out = trainer.root / "sweep"
     sweep(write_sweep(), out)
     before = lines(out)
-    assert "3 of 3 trials have ended before" in sweep(write_sweep(), out)
+    assert "Already finished: 3 of 3 trials" in sweep(write_sweep(), out)
     assert len(in_process) == 3
     sweep(write_sweep(samples=4), out)
     assert len(in_process) == 4

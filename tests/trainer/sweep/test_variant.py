@@ -71,7 +71,7 @@ def test_what_follows_from_a_width_follows_the_new_one(trainer):
         ({"parameters": {"learning-rate": {"values": [1.0]}}}, "expected learning_rate, init"),
         ({"set": {"model.num_heads": 3}}, "hidden_size 16 is not a multiple of num_heads 3"),
         ({"set": {"model.hidden_size.x": 3}}, "hidden_size is not a section"),
-        ({"set": {"learning_rate": 0.1}}, "learning_rate stands in set and in parameters"),
+        ({"set": {"learning_rate": 0.1}}, "learning_rate is in both set and parameters"),
         ({"sample": 3}, "unknown key; did you mean 'samples'"),
         ({"samples": None}, "method: random needs samples"),
         ({"method": "grid", "samples": None}, "needs values for learning_rate"),
