@@ -51,10 +51,14 @@ class ActivationWorker:
         tensors = tensors_in(arguments)
         sizes = sorted({int(t.shape[0]) for t in tensors if t.ndim})
         if len(sizes) != 1:
-            found = f"differ in samples: {sizes}" if sizes else "have no first dimension to cut"
+            found = (
+                f"have different numbers of samples: {sizes}"
+                if sizes
+                else "have no first dimension to split"
+            )
             raise BackendConfigError(
                 f"tensors of one batch {found}; the first dimension of every input must be the "
-                "samples (what all samples share belongs into a buffer)"
+                "samples (put what all samples share into a buffer)"
             )
         if any(t.requires_grad for t in tensors):
             raise BackendConfigError(

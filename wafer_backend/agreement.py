@@ -25,7 +25,7 @@ def check_alike(transport: ClusterTransport, what: str, values: Any) -> None:
     if transport.agreed(mine) != mine:
         raise StepError(
             f"{what} of this rank differs from that of rank 0: every rank runs the same script on "
-            "the same global batches; seed it alike, and shard nothing"
+            "the same global batches; use the same seed, and do not shard the data"
         )
 
 

@@ -34,7 +34,7 @@ def install_aliases() -> None:
     for name in ("cerebras_pytorch", "cerebras.pytorch"):
         if name in sys.modules or _is_installed(name):
             raise BackendConfigError(
-                f"{name} is installed: wafer_backend does not take its name; uninstall it, or "
+                f"{name} is installed, so wafer_backend does not take its name; uninstall it, or "
                 "write `import wafer_backend as cstorch`"
             )
     sys.meta_path.insert(0, _AliasFinder())

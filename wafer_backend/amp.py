@@ -52,7 +52,7 @@ def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
     if name == "cbfloat16":
         warnings.warn(
             "set_half_dtype('cbfloat16') computes in bfloat16: the definition of cbfloat16 is not "
-            "public; results on a CS-2 differ",
+            "public, so results differ from those of a CS-2",
             stacklevel=2,
         )
         name = "bfloat16"
@@ -137,7 +137,9 @@ class GradScaler:
         max_gradient_norm: float | None = None,
     ) -> None:
         if isinstance(loss_scale, str) and loss_scale != "dynamic":
-            raise BackendConfigError(f'loss_scale {loss_scale!r}: "dynamic", a number or None')
+            raise BackendConfigError(
+                f'loss_scale {loss_scale!r}: expected "dynamic", a number or None'
+            )
         if loss_scale == "dynamic":
             largest = FLOAT16_MAX if get_half_dtype() is torch.float16 else WIDE_MAX
             self._scale = LossScale(
@@ -273,7 +275,8 @@ def optimizer_step(
 def _check_clipping(norm: float | None, value: float | None) -> None:
     if norm is not None and value is not None:
         raise BackendConfigError(
-            f"max_gradient_norm={norm} and max_gradient_value={value} exclude each other; give one"
+            f"max_gradient_norm={norm} and max_gradient_value={value} cannot be used together; "
+            "give one"
         )
     for name, limit in (("max_gradient_norm", norm), ("max_gradient_value", value)):
         if limit is not None and limit < 0:

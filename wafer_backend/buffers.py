@@ -48,8 +48,9 @@ class Buffers:
             tensor = child._buffers[key]
             if tensor is None or not seen.is_still(tensor):
                 raise StepError(
-                    f"buffer {key!r} of {type(child).__name__} changes in forward; leaves that run "
-                    "in several processes cannot share it: use the inline transport, or a module "
+                    f"buffer {key!r} of {type(child).__name__} changes in forward, but leaves that "
+                    "run in several processes cannot share it; use the inline transport, or a "
+                    "module "
                     "without running statistics"
                 )
 

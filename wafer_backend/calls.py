@@ -55,8 +55,9 @@ class LossCall:
         """total / D, times the gradient of the loss without the scale that leaves ran with."""
         if self._total is None:
             raise StepError(
-                "backward ran a second time on one loss of a compiled module; its gradients are "
-                "delivered once: add losses up before backward, or call the module again"
+                "backward ran a second time on the same loss of a compiled module; its gradients "
+                "are "
+                "delivered only once: add losses up before backward, or call the module again"
             )
         total, self._total = self._total, None
         gradient = output_gradients[0]
@@ -88,7 +89,7 @@ class OutputCall:
         if self._batch is None:
             raise StepError(
                 "backward ran a second time through outputs of a compiled module; they are "
-                "replayed once: add losses up before backward, or call the module again"
+                "replayed only once: add losses up before backward, or call the module again"
             )
         for name, parameter in self._memoryx.parameters.items():
             if parameter._version != self._versions[name]:

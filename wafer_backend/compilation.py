@@ -222,8 +222,8 @@ class PseudoModule:
         for name, value in bound.items():
             if now[name] != value:
                 raise BackendConfigError(
-                    f"{name} was {value!r} at the first step and is {now[name]!r} now: it cannot "
-                    "change; save a checkpoint and start again"
+                    f"{name} was {value!r} at the first step and is {now[name]!r} now; it cannot "
+                    "change during a run; save a checkpoint and start again"
                 )
 
     def _dry_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -273,8 +273,8 @@ def _resumed(progress: dict[str, Any], leaf: int | None) -> dict[str, Any]:
     before = progress["micro_batch_size"]
     if leaf is not None and before not in (None, leaf):
         warnings.warn(
-            f"resuming with {leaf} samples in a leaf, the checkpoint's run had {before}: sums are "
-            "rounded differently, so the bits are not those of an unbroken run",
+            f"resuming with {leaf} samples in a leaf, but the run of the checkpoint had {before}: "
+            "sums are rounded differently, so the bits are not those of an unbroken run",
             stacklevel=5,
         )
     state = {name: value for name, value in progress.items() if name != "seed"}

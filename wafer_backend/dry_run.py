@@ -21,7 +21,7 @@ def batch_size_of(inputs: Any) -> int:
     for value in _pytree.tree_leaves(inputs):
         if isinstance(value, torch.Tensor) and value.ndim:
             return int(value.shape[0])
-    raise StepError("a compiled module was called without a tensor that has samples")
+    raise StepError("a compiled module was called without a tensor of samples")
 
 
 def first_samples(inputs: Any, count: int) -> Any:

@@ -63,8 +63,9 @@ class LeafSize:
         """Take the size that a checkpoint was made with; raises BackendConfigError for another."""
         if self.chosen is not None and chosen not in (None, self.chosen):
             raise BackendConfigError(
-                f"micro_batch_size is {self.chosen}, but {chosen} where this run left off, which "
-                "gives other bits"
+                f"micro_batch_size is {self.chosen}, but was {chosen} where this run left off; "
+                "another "
+                "size gives other bits"
             )
         self.chosen = self.chosen or chosen
 
@@ -77,7 +78,7 @@ class LeafSize:
         if free < self._need.per_sample:
             raise BackendConfigError(
                 f"wafer_memory is {self._room.wafer_memory:,} bytes, but one sample needs "
-                f"{self._need.per_sample:,} for activations, besides {self._need.fixed:,} for any "
+                f"{self._need.per_sample:,} for activations, plus {self._need.fixed:,} for any "
                 f"number of samples and {weights:,} for two weights; raise wafer_memory, or set "
                 "activations to recompute or evict"
             )

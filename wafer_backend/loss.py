@@ -134,7 +134,9 @@ def check_same_kind(losses: Sequence[LeafLoss], step: int) -> None:
     """Raise StepError when leaves of one batch return different kinds of loss."""
     kinds = sorted({loss.kind for loss in losses})
     if len(kinds) > 1:
-        raise StepError(f"step {step}: leaves of one batch returned losses of kinds {kinds}")
+        raise StepError(
+            f"step {step}: leaves of one batch returned losses of different kinds: {kinds}"
+        )
 
 
 def check_counted(n_counted: int, step: int) -> None:

@@ -199,7 +199,7 @@ class MdlFile:
     def _described(self, name: str) -> Any:
         metadata = json.loads(self._texts[name + _SUFFIX])
         if not isinstance(metadata, dict):
-            raise ValueError(f"{name}: {metadata!r} describes no tensor")
+            raise ValueError(f"{name}: {metadata!r} does not describe a tensor")
         return metadata
 
     def _dataset(self, name: str, layout: Layout) -> h5py.Dataset:

@@ -51,7 +51,7 @@ class GlobalOutput:
         """(tensor, gradient) of one leaf's output, from the gradients of `tensors`."""
         values, structure = _pytree.tree_flatten(output)
         if structure != self.structure:
-            raise StepError("the module returned another structure when its forward ran again")
+            raise StepError("the module returned a different structure when its forward ran again")
         given = iter(gradients)
         pairs = []
         for slot, value in zip(self.slots, values, strict=True):
@@ -86,7 +86,7 @@ def joined(outputs: Sequence[Any], samples: Sequence[int], *, scalars: Join) -> 
     flat = [_pytree.tree_flatten(output) for output in outputs]
     structure = flat[0][1]
     if any(other != structure for _, other in flat):
-        raise StepError("the module returned another structure for another leaf of one batch")
+        raise StepError("the module returned different structures for two leaves of one batch")
     columns = zip(*(values for values, _ in flat), strict=True)
     slots = tuple(_slot(values, samples, scalars) for values in columns)
     return GlobalOutput(structure, slots, tuple(samples))

@@ -174,7 +174,7 @@ def _checked(activities: Sequence[str]) -> list[str]:
     for activity in activities:
         if activity.partition("-")[0] not in _KINDS:
             raise BackendConfigError(
-                f"host_activities: {activity!r} is none of {', '.join(_KINDS)} with a number or "
+                f"host_activities: {activity!r} is not one of {', '.join(_KINDS)} with a number or "
                 "a pattern behind it, as in CSX-0 or WGT-*"
             )
     return list(activities)

@@ -152,7 +152,7 @@ def _mapping(
 
 
 def _no_leaf(name: str) -> Any:
-    raise CheckpointError(f"a tensor ({name[:60]!r}) stands where a plain value belongs")
+    raise CheckpointError(f"found a tensor ({name[:60]!r}) where a plain value is expected")
 
 
 def _unknown(spec: Spec) -> CheckpointError:

@@ -80,7 +80,9 @@ def layout_of(name: str, leaf: Any) -> Layout:
         dtype = str(leaf.dtype).removeprefix("torch.")
         if leaf.layout != torch.strided or leaf.is_meta or dtype not in _BY_NAME:
             what = "meta" if leaf.is_meta else f"{leaf.layout} {leaf.dtype}"
-            raise CheckpointError(f"{name}: a {what} tensor cannot be saved; make it a dense one")
+            raise CheckpointError(
+                f"{name}: a {what} tensor cannot be saved; convert it to a dense one"
+            )
         return Layout("tensor", dtype, tuple(leaf.shape))
     dtype = leaf.dtype
     if dtype.kind not in _NUMPY_KINDS or dtype.str in _LONG_DOUBLES:

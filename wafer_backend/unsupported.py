@@ -15,7 +15,7 @@ REASONS: dict[str, str] = {
     "saver": "use save and load",
     "scalar_summary": "use summarize_scalar",
     "set_debug_scope": "there is no compiler whose debug names could be set; use name_scope",
-    "trainer": "training loops of the modelzoo are not here; see `train` and examples/cstorch/",
+    "trainer": "training loops of Model Zoo are not included; see `train` and examples/cstorch/",
 }
 
 

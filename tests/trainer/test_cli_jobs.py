@@ -129,7 +129,7 @@ def test_cancel_writes_a_checkpoint_and_a_kill_shows_as_failed(trainer):
     assert JobStore.default().job(name).phase is Phase.CANCELLED
     assert JobStore.default().job(jobs[runs[1].pid].name).phase is Phase.FAILED
     assert "has already ended (CANCELLED)" in invoke("jobs", "cancel", name, code=2)
-    assert "is over: FAILED" in invoke("jobs", "cancel", jobs[runs[1].pid].name, code=2)
+    assert "has already ended (FAILED)" in invoke("jobs", "cancel", jobs[runs[1].pid].name, code=2)
 
 
 def test_the_table_says_what_is_unknown(trainer):

@@ -192,9 +192,9 @@ def test_one_process_whatever_the_cluster(infer: Infer) -> None:
         ({"data_dir": "bad.jsonl"}, {}, "bad.jsonl, line 2: not JSON"),
         ({"data_dir": "list.jsonl"}, {}, r'list.jsonl, line 1: expected an object such as \{"prom'),
         ({"data_dir": "half.jsonl"}, {}, "half.jsonl, line 1: expected an object"),
-        ({"data_dir": "long.txt"}, {}, "long.txt, line 1: the prompt has 32 tokens and the model "),
-        ({"data_dir": "rows"}, {}, "data.h5: where do prompts end. Set inference_input.start_tok"),
-        ({"data_dir": "rows"}, {"start_token": 6}, "data.h5, row 0: no start_token 6 behind the"),
+        ({"data_dir": "long.txt"}, {}, "long.txt, line 1: the prompt has 32 tokens, but the"),
+        ({"data_dir": "rows"}, {}, "data.h5: it is not known where prompts end"),
+        ({"data_dir": "rows"}, {"start_token": 6}, "data.h5, row 0: no start_token 6 after the"),
         ({"data_dir": "rows", "start_token": 3}, {}, r"row 0: expected token ids from 0 to 258, .*"
          r"found 5,000 to 5,000"),
         ({"data_dir": "rows", "start_token": 6}, {"start_token": 6}, "params.yaml:.*: model.start"),

@@ -122,7 +122,7 @@ def test_cancel_ends_a_process_that_does_not_listen(store):
     assert process.wait() == -signal.SIGTERM
     process.stdout.close()
     assert store.job(name).phase is Phase.CANCELLED
-    with pytest.raises(ConfigError, match=f"{name} is over: CANCELLED"):
+    with pytest.raises(ConfigError, match=rf"{name} has already ended \(CANCELLED\)"):
         store.cancel(name)
 
 
@@ -131,7 +131,7 @@ def test_a_second_cancel_is_refused_as_it_would_kill(store, monkeypatch):
     monkeypatch.setattr(job_store, "_terminate", received.append)
     name = enter(store)
     store.cancel(name)
-    with pytest.raises(ConfigError, match="being cancelled and writes a checkpoint"):
+    with pytest.raises(ConfigError, match="being cancelled and is writing a checkpoint"):
         store.cancel(name)
     assert len(received) == 1
 
@@ -170,7 +170,7 @@ def test_what_is_not_a_job_is_named(store):
     path = store.directory / "wsjob-000002.json"
     for text in ("{", "{}", '{"name": 1}', "[]"):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=r"wsjob-000002.json: not the file of a job"):
+        with pytest.raises(ConfigError, match=r"wsjob-000002.json: not a job file"):
             store.jobs()
     for name in ("wsjob-000003", "../wsjob-000001", "wsjob-1", ""):
         with pytest.raises(ConfigError, match="no such job"):

@@ -54,7 +54,7 @@ def test_remaining_times_are_of_samples_at_the_rate_so_far(trainer):
     )
     assert Rate(samples=7, seconds=3.5).time_for(100) == "0:00:50"
     trainer.train("out", params=params, mode="train_and_eval")
-    assert any("up to step 6 63 are read" in line for line in trainer.said)
+    assert any("63 rows read by step 6" in line for line in trainer.said)
     assert any(line.startswith("Processed 63 training") for line in trainer.said)
 
 

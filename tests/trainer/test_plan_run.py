@@ -101,7 +101,10 @@ def test_a_loss_outside_of_its_law_has_a_note(trainer):
     def notes(*words):
         return "\n".join(as_json(*words)["notes"])
 
-    fitted, other = "was fitted to runs of 2.6e+18 to 2.3e+22 FLOPs only", "another architecture or vocab"
+    fitted, other = (
+        "was fitted to runs of 2.6e+18 to 2.3e+22 FLOPs only",
+        "a different architecture",
+    )
     assert fitted in notes("--flops", "1e18") and fitted in notes("--flops", "1e23")
     assert notes("--flops", "1e19") == ""
     assert other in notes("--params", str(trainer.params))

@@ -127,9 +127,9 @@ def test_the_irreducible_loss_is_never_negative():
 @pytest.mark.parametrize(
     ("points", "irreducible", "text"),
     [
-        (SP[:3], None, "3 points at 3 different FLOPs.*needs at least 4.*--irreducible"),
+        (SP[:3], None, "3 points at 3 different FLOPs.*give at least 4.*--irreducible"),
         ([*SP[:2], *SP[:2]], None, "4 points at 2 different FLOPs"),
-        (SP[:2], 0.5, "2 points at 2 different FLOPs.*needs at least 3"),
+        (SP[:2], 0.5, "2 points at 2 different FLOPs.*give at least 3"),
         (SP, 1.6, "less than every loss"),
         ([Point("x", f, f / 1e18) for f in (1e18, 2e18, 3e18, 4e18)], None, "do not fall"),
         ([*SP[:4], Point("broken", 1e20, math.nan)], None, "broken"),

@@ -159,7 +159,7 @@ def test_weights_of_another_architecture_are_refused_by_tensor(trainer, tuned):
     assert "\n" not in message
     only = trainer.configure("alibi.yaml", model={"position_embedding_type": "alibi"})
     gone = rf"position_embedding.weight \({positions} x {width} there, missing here\)"
-    with pytest.raises(ConfigError, match=f"; 1 tensor differs: {gone}; give"):
+    with pytest.raises(ConfigError, match=f"; 1 different tensor: {gone}; give"):
         trainer.train("out", params=only, **tuned)
 
 

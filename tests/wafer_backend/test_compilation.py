@@ -273,7 +273,9 @@ def test_another_leaf_size_on_resume_is_warned_about():
         {"modules": [{"step": 5, "seed": 0, "micro_batch_size": 2, "loss_scale": None}]}
     )
     backends.csx.performance.micro_batch_size = 4
-    with pytest.warns(UserWarning, match="4 samples in a leaf, the checkpoint's run had 2"):
+    with pytest.warns(
+        UserWarning, match="4 samples in a leaf, but the run of the checkpoint had 2"
+    ):
         compiled(batch()[0])
 
 

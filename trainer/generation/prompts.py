@@ -144,8 +144,8 @@ class PromptReader:
         if len(prompt.ids) >= self._length:
             raise InputError(
                 f"{prompt}: the prompt has {counted(len(prompt.ids), 'token')}, but the model "
-                "reads at most "
-                f"{self._length:,}, with those that follow; shorten it to {self._length - 1:,}"
+                f"reads at most {self._length:,}, including those it writes; shorten the prompt to "
+                f"{self._length - 1:,}"
             )
 
 

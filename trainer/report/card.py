@@ -173,7 +173,7 @@ def _licences(found: Sequence[tuple[str, int]], tokens: int) -> str:
 def _training(facts: Facts) -> Iterator[str]:
     o = facts.optimizer
     sizes = " → ".join(
-        f"{size:,}" + (f" (from step {step:,})" if step > 1 else "")
+        counted(size, "sequence") + (f" (from step {step:,})" if step > 1 else "")
         for step, size in facts.schedule
     )
     clip = "none" if o.max_gradient_norm is None else f"{o.max_gradient_norm:g}"
@@ -183,7 +183,7 @@ def _training(facts: Facts) -> Iterator[str]:
         ("", ""),
         [
             ("steps", f"{facts.step:,}"),
-            ("batch, in sequences", sizes),
+            ("batch", sizes),
             ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13"
                                f"{', of dense weights' if facts.sparse else ''})"),
             ("precision", facts.model.precision),

@@ -135,7 +135,7 @@ class Backend:
     def cluster(self) -> Any:
         """Raises: there is no appliance to talk to."""
         raise BackendConfigError(
-            "Backend.cluster is not supported: no appliance is behind it; "
+            "Backend.cluster is not supported: there is no appliance; "
             "the settings of the emulated cluster are in Backend.cluster_config"
         )
 

@@ -181,7 +181,7 @@ def _checked(kind: BackendType, settings: dict[str, Any]) -> dict[str, Any]:
             "several systems are emulated with backend('CSX') and num_csx"
         )
     if asked.get("compile_only") and asked.get("validate_only"):
-        raise BackendConfigError("compile_only and validate_only exclude each other")
+        raise BackendConfigError("compile_only and validate_only cannot be used together")
     return asked
 
 

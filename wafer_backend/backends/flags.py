@@ -99,7 +99,7 @@ def _wrong_micro_batch(value: object) -> str | None:
     if value == "explore" or isinstance(value, dict):
         return (
             "'auto', None or samples per leaf: searching for a micro-batch size ('explore') is "
-            "not supported, there is no compiler to ask"
+            "not supported, because there is no compiler"
         )
     return None if value in ("auto", None) or _is_count(value) else "'auto', None or an int >= 1"
 
@@ -127,15 +127,16 @@ _GROUPS: dict[str, dict[str, Flag]] = {
     "precision": {
         "optimization_level": Flag(
             1,
-            "precision optimization level 0, 1 or 2; kept for `current_pol`, changes no number",
+            "precision optimization level 0, 1 or 2; kept for `current_pol`; changes no result",
             _one_of(0, 1, 2),
         ),
     },
     "performance": {
         "micro_batch_size": Flag(
             "auto",
-            "samples of one leaf; 'auto': the largest that fits emulation.wafer_memory and leaves "
-            "emulation.min_leaves; None: the whole global batch is one leaf",
+            "samples per leaf; 'auto': the largest number that fits emulation.wafer_memory and "
+            "gives "
+            "at least emulation.min_leaves leaves; None: the whole global batch is one leaf",
             _wrong_micro_batch,
         ),
         "transfer_processes": _ignored(5),
@@ -152,22 +153,28 @@ _GROUPS: dict[str, dict[str, Flag]] = {
     },
     "emulation": {
         "wafer_memory": Flag(40 * 10**9, "bytes of one emulated wafer", _wrong_count),
-        "min_leaves": Flag(8, "leaves that 'auto' leaves at least in a global batch", _wrong_count),
+        "min_leaves": Flag(
+            8, "fewest leaves of a global batch that 'auto' may choose", _wrong_count
+        ),
         "activations": Flag(
             "keep",
-            "activations of a leaf between forward and backward: keep, recompute, or evict to "
-            "activation workers; the bits are the same",
+            "what happens to the activations of a leaf between forward and backward: keep, "
+            "recompute, "
+            "or evict to activation workers; results are bit-equal",
             _one_of("keep", "recompute", "evict"),
         ),
         "device": Flag(
             "cpu",
-            "what wafers of backend CSX compute on: cpu, or cuda, to which weights then stream",
+            "device on which wafers of backend CSX compute: cpu, or cuda (weights are streamed to "
+            "it)",
             _one_of("cpu", "cuda"),
         ),
-        "threads": Flag(1, "CPU threads of every role; bits depend on it", _wrong_count),
+        "threads": Flag(
+            1, "CPU threads of every role; another number gives other bits", _wrong_count
+        ),
         "seed": Flag(
             None,
-            "of the random numbers of a leaf; None: torch.initial_seed() at the first step",
+            "seed of the random numbers of a leaf; None: torch.initial_seed() at the first step",
             _wrong_seed,
         ),
     },

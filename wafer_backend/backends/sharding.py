@@ -19,15 +19,15 @@ def warn_if_sharded(loader: Any) -> None:
     sampler = _distributed_sampler(loader)
     if sampler is not None and sampler.num_replicas > 1:
         warnings.warn(
-            f"the loader's DistributedSampler reads share {sampler.rank} of "
+            f"the DistributedSampler of the loader reads share {sampler.rank} of "
             f"{sampler.num_replicas}: the batch of a loader is the global batch here, so the "
-            "other shares are never read; take the sampler out",
+            "other shares are never read; remove the sampler",
             stacklevel=3,
         )
     elif int(os.environ.get("WORLD_SIZE", "1") or 1) > 1 and sampler is not None:
         warnings.warn(
             "WORLD_SIZE > 1 and the loader has a DistributedSampler: the batch of a loader is the "
-            "global batch here; shard nothing",
+            "global batch here; do not shard the data",
             stacklevel=3,
         )
 

@@ -62,20 +62,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("target", nargs="?", default="CSX", choices=("CSX", "CPU", "GPU"))
-    add("-p", "--params", type=Path, default=Path("configs/params.yaml"), help="YAML file")
+    add(
+        "-p",
+        "--params",
+        type=Path,
+        default=Path("configs/params.yaml"),
+        help="YAML file with the params",
+    )
     add("-m", "--mode", choices=MODES, default="train")
-    add("-o", "--model_dir", type=Path, help="where checkpoints go")
-    add("--num_csx", type=int, help="systems of the emulated cluster")
+    add("-o", "--model_dir", type=Path, help="directory for checkpoints")
+    add("--num_csx", type=int, help="number of systems of the emulated cluster")
     add("--num_workers_per_csx", type=int)
-    add("--num_steps", type=int, help="steps to run from now on")
+    add("--num_steps", type=int, help="number of steps to run from here")
     add("--max_steps", type=int, help="step to stop at, counted over all runs")
-    add("--eval_steps", type=int, help="batches of an evaluation")
+    add("--eval_steps", type=int, help="batches per evaluation")
     add("--checkpoint_path", help="checkpoint to start from")
     add("--seed", type=int)
-    add("--compile_only", action="store_true", help="print the plan of a step and stop")
-    add("--validate_only", action="store_true", help="run one sample forward and stop")
+    add("--compile_only", action="store_true", help="print the plan of a step and exit")
+    add("--validate_only", action="store_true", help="run one sample forward and exit")
     for name in ("--job_labels", "--mount_dirs", "--python_paths"):
-        add(name, nargs="+", help="kept in the cluster config, without effect")
+        add(name, nargs="+", help="kept in the cluster config; no effect")
     return parser
 
 

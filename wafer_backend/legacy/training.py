@@ -206,5 +206,5 @@ def _say(line: str) -> None:
 
 def _given(get_loader: GetLoader | None, name: str, mode: str) -> GetLoader:
     if get_loader is None:
-        raise BackendConfigError(f"--mode {mode} needs {name}, which run(...) was not given")
+        raise BackendConfigError(f"--mode {mode} needs {name}, but run(...) was called without it")
     return get_loader

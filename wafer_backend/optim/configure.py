@@ -68,7 +68,9 @@ def configure_optimizer(optimizer_type: str, params: Params, **kwargs: Any) -> O
     if "betas" in signature.parameters and {"beta1", "beta2"} & kwargs.keys():
         first, second = signature.parameters["betas"].default
         if "betas" in kwargs:
-            raise BackendConfigError(f"{name}: betas and beta1 or beta2 are given; leave one out")
+            raise BackendConfigError(
+                f"{name}: betas and beta1 or beta2 are both given; give only one of them"
+            )
         kwargs["betas"] = (kwargs.pop("beta1", first), kwargs.pop("beta2", second))
     if isinstance(kwargs.get("betas"), list):
         kwargs["betas"] = tuple(kwargs["betas"])
@@ -93,7 +95,9 @@ def configure_lr_scheduler(
     else:
         parts = [learning_rate] if isinstance(learning_rate, Mapping) else list(learning_rate)
         if not parts:
-            raise BackendConfigError("learning_rate is an empty list; expected a schedule or more")
+            raise BackendConfigError(
+                "learning_rate is an empty list; expected at least one schedule"
+            )
         chained = _is_chained(parts)
         made = [_schedule(optimizer, part) for part in parts]
     scaled = any("adjust_learning_rate" in group for group in optimizer.param_groups)
@@ -123,7 +127,7 @@ def _sequence(optimizer: torch.optim.Optimizer, made: list[Any]) -> lr_scheduler
     for index, scheduler in enumerate(made[:-1]):
         if scheduler.total_iters is None:
             raise BackendConfigError(
-                f"schedule {index} ({type(scheduler).__name__}) has no end, and another follows; "
+                f"schedule {index} ({type(scheduler).__name__}) has no end, so none can follow it; "
                 "give it total_iters or put it last"
             )
     milestones = list(accumulate(scheduler.total_iters for scheduler in made[:-1]))
@@ -133,7 +137,9 @@ def _sequence(optimizer: torch.optim.Optimizer, made: list[Any]) -> lr_scheduler
 def _is_chained(parts: Iterable[Mapping[str, Any]]) -> bool:
     asked = {str(part["main_scheduler"]).lower() for part in parts if "main_scheduler" in part}
     if len(asked) > 1:
-        raise BackendConfigError(f"main_scheduler is {sorted(asked)}; give all schedules the same")
+        raise BackendConfigError(
+            f"main_scheduler is {sorted(asked)}; give the same one for all schedules"
+        )
     kinds = {"sequential": False, "sequentiallr": False, "chained": True, "chainedlr": True}
     return kinds[_known("main_scheduler", asked.pop(), kinds)] if asked else False
 

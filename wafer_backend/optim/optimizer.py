@@ -54,7 +54,8 @@ class Optimizer(torch.optim.Optimizer):
         """Count one more step of `p`; returns its count, a float32 0-d tensor of its state."""
         if not self.enable_global_step:
             raise RuntimeError(
-                f"{type(self).__name__} counts no steps; give its base enable_global_step=True"
+                f"{type(self).__name__} does not count steps; pass enable_global_step=True to its "
+                "base class"
             )
         step = self.state[p].setdefault("step", torch.zeros((), dtype=torch.float32))
         return step.add_(1)  # type: ignore[no-any-return]

@@ -198,12 +198,13 @@ class CombinedScheduler(Scheduler):
             if scheduler.optimizer is not optimizer:
                 raise BackendConfigError(
                     f"{type(self).__name__}: scheduler {index} belongs to another optimizer; "
-                    "give all of them the same"
+                    "give all schedulers the same one"
                 )
             if scheduler.param_group_tags != mine:
                 raise BackendConfigError(
                     f"{type(self).__name__}: param_group_tags of scheduler {index} are "
-                    f"{scheduler.param_group_tags}, its own {mine}; give both the same"
+                    f"{scheduler.param_group_tags}, but its own are {mine}; make "
+                    "them equal"
                 )
         self.schedulers = list(schedulers)
 
@@ -227,7 +228,7 @@ class SequentialScheduler(CombinedScheduler):
         if sorted([0, *milestones]) != [0, *milestones]:
             raise BackendConfigError(
                 f"{type(self).__name__}: milestones are {list(milestones)}; "
-                "expected steps from 0, none less than the one before"
+                "expected ascending steps from 0"
             )
         self.milestones = list(milestones)
         self._take(schedulers, optimizer, param_group_tags)
@@ -265,8 +266,8 @@ class ChainedScheduler(CombinedScheduler):
             initial = scheduler.value(0, group)
             if initial == 0:
                 raise BackendConfigError(
-                    f"{type(self).__name__}: scheduler {index} begins at 0 and cannot be chained; "
-                    "put it first, or begin above 0"
+                    f"{type(self).__name__}: scheduler {index} starts at 0 and cannot be chained; "
+                    "put it first, or start it above 0"
                 )
             result *= scheduler.value(step, group) / initial
         return result

@@ -19,14 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the module."""
     parser = argparse.ArgumentParser(
         prog="python -m wafer_backend.performance_model",
-        description="The performance model of CS-2 clusters against the paper's tables.",
+        description="Compare the performance model of CS-2 clusters with the tables of the paper.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--validate", action="store_true", required=True, help="print the comparison"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also write it as an SVG here")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also write the comparison to this SVG file"
+    )
     given = parser.parse_args(arguments)
     print(report())
     if given.plot is not None:

@@ -36,7 +36,7 @@ from wafer_backend.performance_model.shape import (
 
 PHASES = ("compute", "stream", "reduce", "optimizer")
 WEAKNESS = (
-    "absolute calibration is weak: no source gives CS-2 seconds or tokens/s for a GPT, and the "
+    "the absolute calibration is weak: no source gives CS-2 seconds or tokens/s for a GPT, and the "
     "kernel efficiency {:.2f} is assumed (what is published allows utilisations of 0.05 to 0.5); "
     "ratios between num_csx are calibrated on Table 5 of the paper at 1, 2 and 4 systems, error at "
     "8 up to 1.4 %"
@@ -207,7 +207,8 @@ def _check(batch: int, num_csx: int, sub_batch: int | None) -> None:
             raise BackendConfigError(f"{name} is {value}; expected at least 1")
     if num_csx > batch:
         raise BackendConfigError(
-            f"num_csx is {num_csx} but the batch has only {batch} sequences; every CS-2 needs one"
+            f"num_csx is {num_csx} but the batch has only {batch} sequences; every CS-2 needs at "
+            "least one"
         )
 
 

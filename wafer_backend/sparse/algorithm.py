@@ -65,8 +65,8 @@ class SparsityAlgorithm:
                 continue  # a parameter on meta has no weights: the module is only planned
             if name in self.parameters or masks.mask_of(parameter) is not None:
                 raise BackendConfigError(
-                    f"parameter {name!r} is sparse already; give every parameter one algorithm, "
-                    "several of them by a Group"
+                    f"parameter {name!r} is already sparse; give every parameter only one "
+                    "algorithm, and use a Group for several algorithms"
                 )
             self._check(name, parameter)
             self.parameters[name] = parameter

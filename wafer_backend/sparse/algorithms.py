@@ -131,7 +131,7 @@ class RigL(_DropAndGrow):
         if balance_in_groups and balance_out_groups:
             raise BackendConfigError(
                 f"balance_in_groups={balance_in_groups} and balance_out_groups="
-                f"{balance_out_groups} exclude each other; give one"
+                f"{balance_out_groups} cannot be used together; give one"
             )
         balance = (
             Balance(balance_in_groups, "in")

@@ -51,10 +51,12 @@ init_method, seed
 
 def _configure_one(part: Any) -> tuple[Filter, SparsityAlgorithm]:
     if not isinstance(part, Mapping):
-        raise BackendConfigError(f"sparsity: {part!r} is no dict")
+        raise BackendConfigError(f"sparsity: {part!r} is not a dict")
     arguments = dict(part)
     if "type" in arguments and "algorithm" in arguments:
-        raise BackendConfigError("sparsity: `type` and `algorithm` are the same; give one")
+        raise BackendConfigError(
+            "sparsity: `type` and `algorithm` are the same setting; give only one of them"
+        )
     name = str(arguments.pop("type", arguments.pop("algorithm", "static"))).lower()
     chosen = arguments.pop("param_filter", None)
     algorithm = algorithm_class(name)

@@ -70,7 +70,7 @@ def check_some(named: Named, given: object) -> None:
     """Raises BackendConfigError when a filter took nothing."""
     if not named:
         raise BackendConfigError(
-            f"the parameter filter {given!r} takes no parameter; compare it with the names of "
+            f"the parameter filter {given!r} matches no parameter; compare it with the names of "
             "module.named_parameters()"
         )
 

@@ -73,7 +73,7 @@ class Door:
             while hello not in self._inside:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(f"rank {hello.rank} did not come")
+                    raise TimeoutError(f"rank {hello.rank} did not connect")
                 self._changed.wait(left)
             return self._inside[hello]
 
@@ -103,7 +103,7 @@ class Door:
             hello, answer = _heard(connection, self._secret)
             with self._changed:
                 if hello in self._inside:
-                    raise ConnectionError(f"rank {hello.rank} is here already")
+                    raise ConnectionError(f"rank {hello.rank} is already connected")
                 connection.sendall(answer)
                 self._inside[hello] = _opened(connection)
                 self._changed.notify_all()

@@ -97,7 +97,7 @@ class Ranks:
 
     def _lost(self, other: int, why: str) -> TransportError:
         return TransportError(
-            f"rank {self.rank} lost rank {other} ({why}); go on from the last checkpoint"
+            f"rank {self.rank} lost rank {other} ({why}); resume from the last checkpoint"
         )
 
 
@@ -141,7 +141,9 @@ def join(parameters: list[str], liveness: float) -> Ranks:
             _program = _first_join(rank, size, deadline, liveness)
         up, down, side = _program.peers.connect(("up", "down", "side"), deadline)
     except OSError as error:
-        raise TransportError(f"rank {rank} did not meet the other {size - 1}: {error}") from error
+        raise TransportError(
+            f"rank {rank} could not connect to the other {size - 1}: {error}"
+        ) from error
     return Ranks(rank, size, names, {"up": up, "down": down, "side": side}, _program.farewells)
 
 

@@ -197,7 +197,7 @@ class SimulatedTransport:
     def _check_whole(self) -> None:
         if self._broken is not None:
             raise TransportError(
-                f"this cluster has failed ({self._broken}); go on from the last checkpoint"
+                f"this cluster has failed ({self._broken}); resume from the last checkpoint"
             )
 
     def _ask(self, kind: Kind, **content: Any) -> list[Message]:
@@ -272,4 +272,4 @@ class SimulatedTransport:
 
     def _failed(self, why: str) -> TransportError:
         self._broken = why
-        return TransportError(f"{why}; go on from the last checkpoint")
+        return TransportError(f"{why}; resume from the last checkpoint")

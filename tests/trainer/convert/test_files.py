@@ -211,14 +211,14 @@ def test_another_conversion_is_refused(trained, tmp_path: Path):
     convert(out, "wafermill", "hf", tmp_path / "hf")
     with pytest.raises(ConfigError, match="shard_bytes was"):
         convert(out, "wafermill", "hf", tmp_path / "hf", shard_bytes=10_000)
-    with pytest.raises(ConfigError, match="llama has rotary"):
+    with pytest.raises(ConfigError, match="llama needs rotary"):
         convert(out, "wafermill", "hf", tmp_path / "llama", model="llama")
     assert not (tmp_path / "llama").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds other files"):
         convert(out, "wafermill", "hf", tmp_path / "full")
-    with pytest.raises(ConfigError, match="a file is there"):
+    with pytest.raises(ConfigError, match="this is a file"):
         convert(out, "wafermill", "hf", tmp_path / "full" / "notes.txt")
 
 
@@ -269,7 +269,7 @@ def test_a_config_of_another_model_is_refused(trained, tmp_path: Path):
     params = yaml.safe_load((out / "params.yaml").read_text())
     params["model"]["filter_size"] = 80
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(params))
-    with pytest.raises(InputError, match="config asks for"):
+    with pytest.raises(InputError, match="config expects"):
         convert(out, "wafermill", "hf", tmp_path / "hf", params=tmp_path / "other.yaml")
 
 
@@ -278,7 +278,7 @@ def test_a_config_of_another_model_is_refused(trained, tmp_path: Path):
     [
         ("hf", "hf", {}, "nothing to convert"),
         ("cs-9.9", "hf", {}, "expected wafermill, hf, mdl or cs-1.7"),
-        ("mdl", "hf", {}, "give its --params"),
+        ("mdl", "hf", {}, "give --params"),
         ("hf", "mdl", {"params": Path("x")}, "--params has no effect"),
         ("wafermill", "mdl", {"model": "gpt2"}, "--model has no effect"),
     ],
@@ -295,7 +295,7 @@ def test_an_index_names_files_beside_it_only(name: str, tmp_path: Path):
     inside = tmp_path / "model"
     inside.mkdir()
     (inside / sources.INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(InputError, match="not a file beside it"), sources.open_hf(inside):
+    with pytest.raises(InputError, match="not a file next to it"), sources.open_hf(inside):
         pass
 
 

@@ -217,7 +217,7 @@ def test_nan_that_no_mask_explains_is_refused():
     name = "model.transformer_decoder.layers.0.norm1.weight"
     broken = held({name: torch.full((48,), float("nan"))})
     state, _ = from_model_zoo({**to_model_zoo(state_of(model), config), **broken}, config)
-    with pytest.raises(InputError, match=r"attention_norm\.weight: NaN"):
+    with pytest.raises(InputError, match=r"attention_norm\.weight: has NaN"):
         state["blocks.0.attention_norm.weight"].read()
 
 
@@ -244,7 +244,7 @@ def test_folded_factors_are_those_of_the_paper():
     [
         (
             {"position_embedding_type": "alibi"},
-            "position_embedding_type is alibi; gpt2 has learned",
+            "position_embedding_type is alibi; gpt2 needs learned",
         ),
         ({"norm_type": "rmsnorm"}, "norm_type is rmsnorm"),
         ({"use_bias_in_output": True}, "use_bias_in_output is True"),

@@ -144,7 +144,7 @@ def test_a_label_of_no_document_is_an_error(loaded: LoadedModel) -> None:
     group_BS[0, 3] = -1
     with sums.listening():
         compiled.evaluate(sums.tagged(to_batch(rows), group_BS))
-        with pytest.raises(IntegrityError, match="1 labels count, but lineage"):
+        with pytest.raises(IntegrityError, match="the lineage has no document for 1 label"):
             sums.take()
 
 

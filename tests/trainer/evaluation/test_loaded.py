@@ -55,7 +55,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_a_config_of_another_release(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, Tensors({}, {}), {"model": {"size": "large"}})
-    with pytest.raises(InputError, match="its section model is not one of this release"):
+    with pytest.raises(InputError, match="section model does not fit this release"):
         load_model(find_checkpoint(tmp_path))
 
 
@@ -63,7 +63,7 @@ def test_the_tokenizer(make_model: Make, tokenizer: TokenizerDefinition, tmp_pat
     """The one named; the one in the model directory; GPT-2's by its size; none."""
     place = make_model()
     found = find_checkpoint(place)
-    with pytest.raises(ConfigError, match="which tokenizer"):
+    with pytest.raises(ConfigError, match="the tokenizer is not known"):
         tokenizer_for(None, found)
     (tmp_path / "run").mkdir()
     write_tokenizer(tmp_path / "run" / "tokenizer.json")

@@ -56,7 +56,7 @@ def test_the_likeliest_text_is_greedy(loaded: LoadedModel) -> None:
 
 def test_what_cannot_be_scored_is_refused(loaded: LoadedModel) -> None:
     for text in (([], [1]), ([1], [])):
-        with pytest.raises(InputError, match="a token of context"):
+        with pytest.raises(InputError, match="one token of context"):
             score_all(loaded, [text])
     with pytest.raises(
         InputError, match=f"has {MSL + 1} tokens, but the model reads at most {MSL}"

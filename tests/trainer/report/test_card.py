@@ -39,7 +39,7 @@ def test_front_matter_and_facts(trained):
     loss = json.loads((trained / "eval.jsonl").read_text().splitlines()[-1])["loss"]
     assert f"**{loss:.4f}** nats per token" in card
     assert "Sources: unknown. Licences: unknown." in card
-    assert "compute-optimal are about 20" in card
+    assert "about 20 are compute-optimal" in card
     assert card.endswith("--step N`.\n")
 
 
@@ -50,7 +50,7 @@ def test_a_card_that_is_there_is_kept(trained, trainer):
     other.write_text("mine")
     result = RUNNER.invoke(app, ["card", str(trained), "--out", str(other)])
     assert result.exit_code == 2
-    assert "such a file already" in result.stderr
+    assert "this file already exists" in result.stderr
     assert other.read_text() == "mine"
 
 
@@ -75,7 +75,7 @@ def test_schedules_of_batches_and_mup(trainer):
     )
     assert trainer.train("mup", params=path, num_steps=4) == 0
     card = write_card(trainer.root / "mup").read_text()
-    assert cells(card, "batch") == "4 → 8 (from step 3) sequences"
+    assert cells(card, "batch") == "4 sequences → 8 sequences (from step 3)"
     assert cells(card, "parametrization") == "muP, base width 8 (m_width 2), m_emb 1"
     assert "- mup" in card
     assert "Not evaluated" in card

@@ -54,7 +54,7 @@ def test_documents_are_those_of_the_trace(trainer, run_directory):
         trainer.train("out", data=run_directory)
     message = str(e.value)
     assert "\n" not in message
-    shown, _, command = message.partition("; all of them: ")
+    shown, _, command = message.partition("; to list all: ")
     answer = CliRunner().invoke(cli.app, [*shlex.split(command)[1:], "--json"])
     assert answer.exit_code == 0, answer.output
     keys = list(dict.fromkeys(span["document"] for span in json.loads(answer.stdout)))

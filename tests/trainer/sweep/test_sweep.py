@@ -130,10 +130,10 @@ def test_a_dry_run_writes_nothing(trainer, write_sweep):
     shown = sweep(write_sweep(), out, "--dry-run")
     assert "3 trials (random) of 2 steps, 224 tokens each" in shown
     assert shown.count("\ntrial ") == 3
-    assert "the schedule of the learning rate has 23 steps, a trial 2" in shown
+    assert "the learning rate schedule has 23 steps, but a trial has 2" in shown
     assert not out.exists()
     shown = sweep(write_sweep(), out, "--transfer", "tiny_mup", code=2)
-    assert "--transfer and --write belong together" in shown
+    assert "give --transfer and --write together" in shown
 
 
 def test_a_child_process_tells_how_it_ended():

@@ -64,7 +64,7 @@ def test_the_target_is_table_14(trainer, searched):
             assert float(parameter.detach().std()) == pytest.approx(cut * std, rel=0.06), name
     text = " ".join(out.read_text().replace("#", " ").split())
     assert "below it, scale the learning rate linearly with the batch" in text
-    assert "the proxy's has 112 tokens, the target's 112" in text
+    assert "the batch of the proxy has 112 tokens, that of the target 112" in text
     assert done.left == ()
     assert load_params(out).train_input == load_params(trainer.root / "target.yaml").train_input
 
@@ -93,7 +93,7 @@ def test_nothing_to_carry_over_and_nothing_overwritten(trainer, searched):
     with pytest.raises(ConfigError, match="no trial has a loss"):
         transfer(planned, {3: found[3]}, path, out)
     out.write_text("mine")
-    with pytest.raises(ConfigError, match="such a file already"):
+    with pytest.raises(ConfigError, match="this file already exists"):
         transfer(planned, found, path, out)
     assert out.read_text() == "mine"
 

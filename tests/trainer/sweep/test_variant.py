@@ -88,5 +88,5 @@ def test_trials_need_an_evaluation(write_sweep, trainer):
     value = yaml.safe_load(trainer.params.read_text())
     del value["eval_input"]
     trainer.params.write_text(yaml.safe_dump(value))
-    with pytest.raises(ConfigError, match="no section eval_input"):
+    with pytest.raises(ConfigError, match="add section eval_input"):
         plan(write_sweep())

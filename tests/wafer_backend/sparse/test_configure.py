@@ -105,7 +105,7 @@ def test_a_group_by_hand_and_a_tied_weight_by_its_other_name():
         ),
         ({"algorithm": "static", "sparsity": 0.1, "update": {"freq": 1}}, "unknown key 'update'"),
         ({"algorithm": "gmp"}, "'sparsity' is missing"),
-        ({"type": "set", "algorithm": "set", "sparsity": 0.1}, "are the same; give one"),
+        ({"type": "set", "algorithm": "set", "sparsity": 0.1}, "are the same setting; give only"),
         ({"sparsity": 0.1, "init_method": "chekerboard"}, "did you mean 'checkerboard'"),
         ("high", "give a number, a dict or a list"),
         ([], "give a number, a dict or a list"),

@@ -110,7 +110,9 @@ def test_a_rank_with_another_secret_is_refused_by_name():
 
     first = Program(program, **where, RANK="0")
     second = Program(program, **{**where, "WAFERMILL_SECRET": SECRET[::-1]}, RANK="1")
-    assert "rank 0 did not meet the other 1: rank 1 did not come" in first.communicate()[0]
+    assert (
+        "rank 0 could not connect to the other 1: rank 1 did not connect" in first.communicate()[0]
+    )
     assert "rank 1 was refused" in second.communicate()[0]
     assert "WAFERMILL_SECRET differs" in second.out
 

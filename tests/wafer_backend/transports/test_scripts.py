@@ -77,7 +77,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_all_ranks(tmp_path: Path):
     started, said = ranks_of_a_script(2, tmp_path, **full)
     assert all(process.returncode for process in started), said
     assert "checkpoint_3.mdl: no room to write" in said[0][1]
-    assert "go on from the last checkpoint" in said[1][1]
+    assert "resume from the last checkpoint" in said[1][1]
     assert not list(tmp_path.rglob("*.mdl.tmp*"))
     assert not list(tmp_path.rglob("checkpoint*"))
 

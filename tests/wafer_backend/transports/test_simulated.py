@@ -102,7 +102,7 @@ def _ends_well(seed: int, undisturbed: tuple[list[str], list]) -> bool:
     except TransportError as error:
         why = str(error)
     if why:
-        assert why.endswith("go on from the last checkpoint")
+        assert why.endswith("resume from the last checkpoint")
         assert any(role in why for role in ("wafer", "MemoryX", "coordinator"))
     return not why
 

@@ -111,7 +111,7 @@ class DataLoader:
         self._require_restartable()
         if self._iterating or self._pool is not None:
             raise BackendError(
-                "DataLoader.load_state_dict: iteration has begun; load the state before it, "
+                "DataLoader.load_state_dict: iteration has begun; load the state before that, "
                 "or make a new DataLoader"
             )
         load_loader(self._loader, state_dict, strict)

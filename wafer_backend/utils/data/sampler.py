@@ -51,10 +51,13 @@ class DistributedSampler(Sampler[Any]):
                 "epoch, at least 1"
             )
         if batch_size is not None and batch_size < 1:
-            raise BackendConfigError(f"DistributedSampler: batch_size = {batch_size}: at least 1")
+            raise BackendConfigError(
+                f"DistributedSampler: batch_size = {batch_size}: expected at least 1"
+            )
         if shuffle and seed is None:
             raise BackendConfigError(
-                "DistributedSampler: shuffle needs a seed, or a resumed run would see another order"
+                "DistributedSampler: shuffle needs a seed, or a resumed run would read another "
+                "order"
             )
         self.shuffle = shuffle
         self.seed = seed

@@ -56,7 +56,8 @@ class SyntheticDataset(Dataset[Any]):
         for leaf in leaves:
             if not isinstance(leaf, SampleSpec | torch.Tensor | Callable):
                 raise BackendConfigError(
-                    f"SyntheticDataset: {leaf!r} in the spec is no SampleSpec, tensor or function"
+                    f"SyntheticDataset: {leaf!r} in the spec is not a SampleSpec, tensor or "
+                    "function"
                 )
         self._leaves = leaves
         self._num_samples = num_samples

@@ -68,7 +68,7 @@ class SummaryWriter:
         executor = current_executor()
         if step is None and executor is None:
             raise BackendError(
-                f"summary {name!r}: no executor runs, so its step is not known: give `step`"
+                f"summary {name!r}: no executor is running, so the step is not known; give `step`"
             )
         return self.base_step + executor.user_iteration - 1 if step is None else step
 

@@ -185,7 +185,7 @@ def test_in_a_torch_loader() -> None:
     ("settings", "message"),
     [
         ({"shuffle": True}, "shuffle needs a seed"),
-        ({"seed": 0, "batch_size": 0}, "batch_size = 0: at least 1"),
+        ({"seed": 0, "batch_size": 0}, "batch_size = 0: expected at least 1"),
         ({"seed": 0, "num_samples": 0}, "num_samples = 0: expected samples of an epoch"),
         ({"seed": 0, "start_index": -1}, "start_index = -1"),
     ],

@@ -40,7 +40,7 @@ def test_in_a_torch_loader() -> None:
 
 
 def test_wrong_specs() -> None:
-    with pytest.raises(BackendConfigError, match=r"3 in the spec is no SampleSpec"):
+    with pytest.raises(BackendConfigError, match=r"3 in the spec is not a SampleSpec"):
         SyntheticDataset({"x": 3}, 5)
     with pytest.raises(BackendConfigError, match="num_samples = 0"):
         SyntheticDataset(SPEC, 0)
