@@ -3,7 +3,7 @@
 BackendError
  +-- BackendConfigError   the cluster, leaf size or module cannot work as asked; nothing ran
  +-- StepError            one global step failed; the weights are those before the step
- +-- TransportError       a role or a message of the cluster was lost; go on from a checkpoint
+ +-- TransportError       a role or a message of the cluster was lost; resume from a checkpoint
  +-- LoaderError          a user's loader or one of its worker processes failed
  +-- CheckpointError      a checkpoint cannot be written, or is damaged, partial or foreign
 """
@@ -22,7 +22,7 @@ class StepError(BackendError):
 
 
 class TransportError(BackendError):
-    """A role or a message of the cluster was lost; go on from the last checkpoint."""
+    """A role or a message of the cluster was lost; resume from the last checkpoint."""
 
 
 class LoaderError(BackendError):

@@ -32,7 +32,7 @@ def message(trainer, error=ConfigError, **changes) -> str:
         ("model", "mixed_precision", "bf16", "model.mixed_precision: expected a valid boolean"),
         ("model", "fp16_type", "float8", "model.fp16_type: expected 'bfloat16' or 'float16'"),
         ("optimizer", "loss_scaling_factor", "auto", "optimizer.loss_scaling_factor: expected dyn"),
-        ("optimizer", "loss_scaling_factor", 3.0, "loss_scaling_factor: expected dynamic, or a po"),
+        ("optimizer", "loss_scaling_factor", 3.0, "loss_scaling_factor: expected dynamic or a po"),
         ("optimizer", "loss_scaling_factor", 0, "optimizer.loss_scaling_factor: expected dynamic"),
         ("optimizer", "loss_scaling_factor", 8, "loss_scaling_factor: 8.0 is for float16 only"),
         ("runconfig", "activations", "drop", "activations: expected 'keep', 'recompute' or"),
@@ -74,7 +74,7 @@ def test_a_loss_scale_is_for_float16_only(trainer):
         optimizer={"loss_scaling_factor": 8.0},
     )
     text = message(trainer)
-    assert "optimizer.loss_scaling_factor: 8.0 is for float16 only, and this model" in text
+    assert "optimizer.loss_scaling_factor: 8.0 is for float16 only, but this model" in text
     assert "params.yaml:" in text
 
 

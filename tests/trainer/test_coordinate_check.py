@@ -111,7 +111,7 @@ def test_the_command_writes_a_table_and_a_plot(tmp_path):
     ("words", "message"),
     [
         (["--widths", "64,100"], "100: expected a multiple of 32"),
-        (["--widths", "64"], "--widths needs two widths or more"),
+        (["--widths", "64"], "--widths needs at least two widths"),
         (["--steps", "0,x"], "--steps 0,x: expected integers"),
     ],
 )

@@ -23,7 +23,9 @@ def test_data_alone_is_trained_on_evaluated_and_exported(trainer):
     assert json.loads((out / "eval.jsonl").read_text())["step"] == 2
     exported = json.loads((out / "export" / "step_0000002" / "config.json").read_text())
     assert (exported["model_type"], exported["n_positions"]) == ("gpt2", MSL)
-    assert any("No --params: `laptop` with rows of 16 tokens" in line for line in trainer.said)
+    assert any(
+        "No --params given: using `laptop` with rows of 16 tokens" in line for line in trainer.said
+    )
     assert trainer.train("out", params=None, mode=None, num_csx=None, num_steps=2) == 0
     assert "already holds this conversion" in trainer.said[-2]
 

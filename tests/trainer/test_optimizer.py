@@ -269,7 +269,7 @@ def test_mup_is_refused_by_name_where_its_rates_are_others(trainer):
         groups = compile_model(load_params(trainer.params), "CPU", 2).memoryx.optimizer.param_groups
         assert {group["adjust_learning_rate"] for group in groups} == {0.5, 1.0}
     trainer.configure(model=mup, optimizer={"optimizer_type": "SGD"})
-    with pytest.raises(ConfigError, match="optimizer_type: SGD does not go with model"):
+    with pytest.raises(ConfigError, match="optimizer_type: SGD cannot be used with model"):
         load_params(trainer.params)
 
 

@@ -164,8 +164,8 @@ def test_weights_of_another_run_under_new_masks(trainer):
     dense = saved(trainer, "dense").path
     trainer.train("sparse", params=params, checkpoint_path=dense, num_steps=1, **start)
     assert (
-        "Sparsity: 512 of 2,048 weights of sparse matrices are pruned; the loaded weights are "
-        "under first masks of this run"
+        "Sparsity: 512 of 2,048 weights of sparse matrices are pruned; the first masks of this "
+        "run are applied to the loaded weights"
     ) in trainer.said
     weights = checkpoint.read_weights(checkpoint.open_checkpoint(dense))
     for name, mask in masks(trainer, "sparse").items():

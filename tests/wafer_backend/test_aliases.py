@@ -77,7 +77,7 @@ def test_every_alias_is_the_same_module():
 
 def test_an_installed_package_is_never_hidden(tmp_path):
     refusal, real = run(REFUSED, installed(tmp_path, "pytorch")).splitlines()
-    assert refusal.startswith("cerebras.pytorch is installed: ")
+    assert refusal.startswith("cerebras.pytorch is installed, so ")
     assert real == "the real one"
 
 

@@ -192,7 +192,7 @@ def test_calls_out_of_order_are_named() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_gradient_norm": 1.0, "max_gradient_value": 1.0}, "exclude each other"),
+        ({"max_gradient_norm": 1.0, "max_gradient_value": 1.0}, "cannot be used together"),
         ({"max_gradient_norm": -1.0}, "at least 0"),
     ],
 )

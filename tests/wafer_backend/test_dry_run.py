@@ -65,5 +65,5 @@ def test_batch_size():
     nested = {"scale": torch.tensor(1.0), "x": [torch.zeros(5, 2)]}
     assert dry_run.batch_size_of(nested) == 5
     assert dry_run.first_samples(nested, 2)["x"][0].shape == (2, 2)
-    with pytest.raises(StepError, match="without a tensor that has samples"):
+    with pytest.raises(StepError, match="without a tensor of samples"):
         dry_run.batch_size_of({"scale": torch.tensor(1.0)})

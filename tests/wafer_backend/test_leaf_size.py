@@ -34,9 +34,7 @@ def test_the_most_samples_that_fit(memory: int, size: int, target: str):
     made = compiled(Known, CONFIG, wafer_memory=room, target=target)
     x_BF = torch.ones(40, 1000)
     if memory == 800:
-        with pytest.raises(
-            BackendConfigError, match=r"one sample needs 8,000 .* besides 800 .* 4,8"
-        ):
+        with pytest.raises(BackendConfigError, match=r"one sample needs 8,000 .* plus 800 .* 4,8"):
             made(x_BF)
         return
     made(x_BF)

@@ -183,7 +183,7 @@ def link_chain(file: h5py.File) -> None:
         (spec({"list": 3}), "unknown node"),
         (spec({"dict": [[1]]}), "unknown node"),
         (spec({"dict": [[{"list": []}, 1]]}), "unknown node"),
-        (spec({"dict": [[{"leaf": "model.w"}, 1]]}), "where a plain value belongs"),
+        (spec({"dict": [[{"leaf": "model.w"}, 1]]}), "where a plain value is expected"),
         (spec({"float": "what"}), "unknown node"),
         (spec({"list": [], "tuple": []}), "unknown node"),
         (spec({"dict": [], "metadata": 1}), "unknown node"),

@@ -237,5 +237,5 @@ def test_state_of_a_run_is_kept():
     other.load_state_dict(made.state_dict())
     assert other.state_dict() == made.state_dict()
     assert other.step == 2
-    with pytest.raises(BackendConfigError, match="micro_batch_size is 2, but 3"):
+    with pytest.raises(BackendConfigError, match="micro_batch_size is 2, but was 3"):
         other.load_state_dict({**made.state_dict(), "micro_batch_size": 3})

@@ -105,7 +105,7 @@ def test_tracks_by_activity(tmp_path: Path) -> None:
     named = [e for e in events(tmp_path / "trace.json") if e["name"] == "thread_name"]
     tracks = {event["args"]["name"] for event in named}
     assert tracks == {"MemoryX", "wafer 1", "activation worker"}
-    with pytest.raises(BackendConfigError, match="'GPU-0' is none of ACT, BR, CRD, CSX, WGT"):
+    with pytest.raises(BackendConfigError, match="'GPU-0' is not one of ACT, BR, CRD, CSX, WGT"):
         cstorch.profiler.profile(host_activities=["GPU-0"])
 
 

@@ -82,7 +82,7 @@ def test_more_systems_than_leaves_is_refused_in_training_only():
 
 def test_inputs_that_cannot_be_cut_are_named():
     made = compiled(Mean, CONFIG)
-    with pytest.raises(BackendConfigError, match=r"differ in samples: \[5, 6\]"):
+    with pytest.raises(BackendConfigError, match=r"have different numbers of samples: \[5, 6\]"):
         made(torch.zeros(5, 4), target=torch.zeros(6, 3))
     with pytest.raises(BackendConfigError, match="no first dimension"):
         made(torch.zeros(()), target=torch.zeros(()))
@@ -111,7 +111,7 @@ class Uneven(nn.Module):
     [
         ("number", "returned 2 and something else"),
         ("width", r"shapes \(1, 1\), \(2, 2\)"),
-        ("structure", "another structure"),
+        ("structure", "different structure"),
     ],
 )
 def test_outputs_that_cannot_be_joined_are_named(kind: str, message: str):

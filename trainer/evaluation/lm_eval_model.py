@@ -84,7 +84,7 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
         return [score_text(self._loaded, ids, self.eot_token_id, self._batch_size) for ids in texts]
 
     def generate_until(self, requests: "Requests", disable_tqdm: bool = False) -> list[str]:
-        """Texts that go on from contexts, up to a stop string, EOS or `max_gen_toks`."""
+        """Texts that continue contexts, up to a stop string, EOS or `max_gen_toks`."""
         return [self._generate(*request.args) for request in requests]
 
     def _generate(self, context: str, options: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tokens that go on from a prompt, one after the other."""
+"""Tokens that continue a prompt, one after the other."""
 
 from collections.abc import Iterator, Sequence
 

@@ -207,8 +207,8 @@ class _Beats:
         thread tells why it ends.
         """
         line = (
-            f"rank {self._rank}: rank {other} has been silent for {self._liveness:g} s; go "
-            "on from the last checkpoint\n"
+            f"rank {self._rank}: rank {other} has been silent for {self._liveness:g} s; "
+            "resume from the last checkpoint\n"
         )
         os.write(2, line.encode())
         os._exit(LOST)

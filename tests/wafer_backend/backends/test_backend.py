@@ -79,7 +79,7 @@ def test_no_backend_yet():
         ("CPU", {"compile_only": True}, "no setting 'compile_only'"),
         ("CPU", {"mixed_precision": True}, "autocast"),
         ("GPU", {"enable_distributed": True}, "enable_distributed=True.* is not supported"),
-        ("CSX", {"compile_only": True, "validate_only": True}, "exclude each other"),
+        ("CSX", {"compile_only": True, "validate_only": True}, "cannot be used together"),
     ],
 )
 def test_refused(kind, settings, message):

@@ -62,7 +62,7 @@ def test_a_schedule_as_learning_rate_waits_for_its_scheduler() -> None:
         ("AdamW", {"qqq": 1}, "AdamW has no argument 'qqq'; expected one of lr, betas, eps"),
         ("SGD", {"momentum": 0.9}, r"SGD needs lr; got \['momentum'\]"),
         ("SGD", {"lr": 1.0, "beta1": 0.9}, "SGD has no argument 'beta1'"),
-        ("Adam", {"betas": (0.9, 0.9), "beta1": 0.9}, "betas and beta1 or beta2 are given"),
+        ("Adam", {"betas": (0.9, 0.9), "beta1": 0.9}, "betas and beta1 or beta2 are both given"),
         ("Adam", {"lr": 0.1, "learning_rate": 0.1}, "lr is given twice, once as 'learning_rate'"),
         ("Adam", {"max_gradient_norm": 1.0}, "Adam has no argument 'max_gradient_norm'"),
     ],
@@ -175,7 +175,7 @@ def test_groups_are_scaled(optimizer: Any) -> None:
         ({"scheduler": "Constant"}, r"Constant needs learning_rate; got \[\]"),
         (
             [{"scheduler": "Constant", "learning_rate": 0.1}] * 2,
-            r"schedule 0 \(ConstantLR\) has no end, and another follows; give it total_iters",
+            r"schedule 0 \(ConstantLR\) has no end, so none can follow it; give it total_iters",
         ),
         (
             [{**PARTS[0][0], "main_scheduler": "chaned"}],

@@ -176,7 +176,7 @@ def test_a_schedule_may_leave_the_range():
 
 
 def test_two_kinds_of_balance_are_refused():
-    with pytest.raises(BackendConfigError, match="exclude each other"):
+    with pytest.raises(BackendConfigError, match="cannot be used together"):
         RigL(0.5, balance_in_groups=2, balance_out_groups=2)
 
 
@@ -184,7 +184,7 @@ def test_a_parameter_has_one_algorithm():
     model = Square(4, 6, 0)
     model.apply(algorithm := Static(0.5))
     model.apply(algorithm)
-    with pytest.raises(BackendConfigError, match="'weight' is sparse already"):
+    with pytest.raises(BackendConfigError, match="'weight' is already sparse"):
         model.apply(Static(0.5))
 
 

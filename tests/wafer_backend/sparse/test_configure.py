@@ -70,7 +70,7 @@ def test_by_default_matrices_are_sparse_but_no_embedding_norm_head_or_bias():
     assert sparse_masks(model).keys() == {"fc1.weight", "fc2.weight"}
     named = nn.ModuleDict({"tok_embeddings": nn.Linear(4, 4), "lm_head": nn.Linear(4, 4)})
     named["other"] = nn.LayerNorm((4, 4))
-    with pytest.raises(BackendConfigError, match="takes no parameter"):
+    with pytest.raises(BackendConfigError, match="matches no parameter"):
         named.apply(configure(0.5))
 
 
@@ -109,7 +109,7 @@ def test_a_group_by_hand_and_a_tied_weight_by_its_other_name():
         ({"sparsity": 0.1, "init_method": "chekerboard"}, "did you mean 'checkerboard'"),
         ("high", "give a number, a dict or a list"),
         ([], "give a number, a dict or a list"),
-        ([0.5], "0.5 is no dict"),
+        ([0.5], "0.5 is not a dict"),
         (True, "give a number, a dict or a list"),
     ],
 )
@@ -119,7 +119,7 @@ def test_what_is_refused(config, message):
 
 
 def test_a_glob_without_a_match_is_named():
-    with pytest.raises(BackendConfigError, match=r"'fc9\.\*' takes no parameter"):
+    with pytest.raises(BackendConfigError, match=r"'fc9\.\*' matches no parameter"):
         tiny().apply(configure({"sparsity": 0.5, "param_filter": "fc9.*"}))
 
 

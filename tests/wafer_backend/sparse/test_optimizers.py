@@ -112,7 +112,7 @@ def test_configured_by_type_and_patterns(patterns, expected):
     ("arguments", "message"),
     [
         ({"sparsity_type": "sideband"}, "unknown algorithm 'sideband'"),
-        ({"param_name_patterns": ["fc7.*"]}, r"'fc7\.\*' takes no parameter"),
+        ({"param_name_patterns": ["fc7.*"]}, r"'fc7\.\*' matches no parameter"),
         ({"drop_fractoin": 0.1}, "did you mean 'drop_fraction'"),
     ],
 )

@@ -52,7 +52,7 @@ def test_steps_follow_the_executor(tmp_path: Path) -> None:
     for name in ("inside", "outside"):
         assert [scalar.step for scalar in reader.read_scalar(name)] == [101, 102, 103]
     assert [t.step for t in reader.read_tensor("batch", latest_only=False)] == [101, 102, 103]
-    with pytest.raises(BackendError, match="'loss': no executor runs"):
+    with pytest.raises(BackendError, match="'loss': no executor is running"):
         writer.add_scalar("loss", 1.0)
 
 

@@ -332,7 +332,7 @@ def test_a_distributed_sampler_is_warned_about() -> None:
         )
         return data.DataLoader(Squares(8), batch_size=2, sampler=sampler)
 
-    with pytest.warns(UserWarning, match="DistributedSampler reads share 0 of 2"):
+    with pytest.warns(UserWarning, match="DistributedSampler of the loader reads share 0 of 2"):
         list(DataExecutor(DataLoader(input_fn)))
 
 
