@@ -86,7 +86,7 @@ class Selection:
     counts: dict[str, int]
 
 
-def grouped(member_E: U32, bucket_E: I64, channel_E: U8, documents: int) -> Memberships:
+def group_memberships(member_E: U32, bucket_E: I64, channel_E: U8, documents: int) -> Memberships:
     """Memberships in any order, grouped by document (stable counting sort)."""
     order = np.argsort(member_E, kind="stable")
     counts = np.bincount(member_E, minlength=documents)
@@ -134,7 +134,7 @@ class _Lists(NamedTuple):
     owner: I64
 
 
-class _Found(NamedTuple):
+class _SearchState(NamedTuple):
     """What is found per document, and, while candidates of d are collected, which of them were seen
     for d and the channels they share with it."""
 
@@ -151,7 +151,7 @@ class _State:
     """What `_advance` works on and resumes from; `place` is described there."""
 
     lists: _Lists
-    found: _Found
+    found: _SearchState
     candidates: I64
     place: I64
 
@@ -162,7 +162,7 @@ class _State:
             np.full(buckets, -1, np.int64), np.full(buckets, -1, np.int64),
             np.full(entries, -1, np.int64), np.zeros(entries, np.int64),
         )  # fmt: skip
-        found = _Found(
+        found = _SearchState(
             np.full(documents, KEPT, np.int64), np.zeros(documents, np.uint64),
             np.full(documents, np.nan), np.full(documents, np.nan),
             np.full(documents, -1, np.int64), np.zeros(documents, np.uint64),
@@ -217,7 +217,12 @@ def _limit_reads(d: int, signatures: Signatures, limits: F64, candidates: I64, p
 
 @kernel
 def _collect(
-    d: int, memberships: Memberships, lists: _Lists, found: _Found, candidates: I64, place: I64
+    d: int,
+    memberships: Memberships,
+    lists: _Lists,
+    found: _SearchState,
+    candidates: I64,
+    place: I64,
 ) -> int:
     """Kept documents that share a bucket with d, ascending, with the channels they share."""
     count = 0
@@ -256,7 +261,7 @@ def _keep(d: int, memberships: Memberships, lists: _Lists) -> None:
 
 @kernel
 def _judge(
-    d: int, signatures: Signatures, reading: bool, limits: F64, masks: U64, found: _Found,
+    d: int, signatures: Signatures, reading: bool, limits: F64, masks: U64, found: _SearchState,
     candidates: I64, place: I64,
 ) -> int:  # fmt: skip
     """The first candidate from place[_NEXT] on that is a duplicate of d; -1: none, -2: read it."""
@@ -288,7 +293,7 @@ def _judge(
 @kernel
 def _advance(
     memberships: Memberships, origin: U8, signatures: Signatures, reading: bool, limits: F64,
-    masks: U64, answer: float, lists: _Lists, found: _Found, candidates: I64, place: I64,
+    masks: U64, answer: float, lists: _Lists, found: _SearchState, candidates: I64, place: I64,
 ) -> int:  # fmt: skip
     """Go on until an exact similarity is needed (1) or all documents are done (0).
 

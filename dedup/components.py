@@ -66,7 +66,9 @@ def components(labels_N: U32) -> tuple[U32, I64]:
     return members, starts
 
 
-def connected(signatures_NP: U32 | U64, bands: int, rows: int, skip_N: Mask | None = None) -> U32:
+def label_components(
+    signatures_NP: U32 | U64, bands: int, rows: int, skip_N: Mask | None = None
+) -> U32:
     """Labels (N,) uint32 of the components of candidates, in memory.
 
     signatures_NP (N, P) uint32 or uint64; skip_N (N,) bool marks documents that meet nobody, such

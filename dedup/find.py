@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.clusters import KEPT, Memberships, Rules, Selection, collapse, grouped, select
+from dedup.clusters import KEPT, Memberships, Rules, Selection, collapse, group_memberships, select
 from dedup.components import finish, new_parents, unite
 from dedup.join import buckets
 from dedup.lsh import band_digests
 from dedup.minhash import Sketches, sketch_documents
 from dedup.presets import Preset, Verify, check_choice, resolve
-from dedup.runs import sorted_run
+from dedup.runs import sort_run
 from dedup.similarity import PairJaccard
-from dedup.text import Texts, joined
+from dedup.text import Texts, join_texts
 
 SCHEMA = pa.schema([("row", pa.int64()), ("representative", pa.int64()), ("jaccard", pa.float64())])
 
@@ -42,11 +42,11 @@ def find_duplicates(
     check_choice("verify", verify, ("none", "estimate", "exact"))
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold is {threshold}; it must be above 0 and at most 1")
-    documents = joined(texts)
+    documents = join_texts(texts)
     sketches = sketch_documents(documents, recipe)
     member, bucket, channel = _memberships(sketches, recipe, verify)
     count = len(sketches.shingles)
-    memberships = grouped(member, bucket, channel, count)
+    memberships = group_memberships(member, bucket, channel, count)
     if verify == "none":
         found = collapse(memberships, _components(member, bucket, count))
         similarity = np.full(count, np.nan)
@@ -68,7 +68,7 @@ def _memberships(
         digests.append(sketches.text_digest[rows])
     members, numbers, channels, first = [], [], [], 0
     for channel, column in enumerate(digests):
-        ordered, owners = sorted_run(column, rows)
+        ordered, owners = sort_run(column, rows)
         member, bucket = buckets([ordered], [owners])
         members.append(member)
         numbers.append(bucket.astype(np.int64) + first)

@@ -22,9 +22,9 @@ import pyarrow as pa
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
-from dedup.runs import sorted_run
+from dedup.runs import sort_run
 from dedup.text import BLANK, DROPPED, TextArray, case_table, texts_of
-from dedup.words import DOTTED, DOTTED_1, DOTTED_2, folded
+from dedup.words import DOTTED, DOTTED_1, DOTTED_2, fold_character
 
 __all__ = ["UNITS", "Unit", "Units", "cut", "cut_column", "later_occurrences", "units_of"]
 
@@ -79,7 +79,7 @@ def units_of(texts: TextArray, unit: Unit = "line", min_characters: int = 40) ->
     rows, starts, ends = (
         np.concatenate([np.zeros(0, np.uint32), *(c[k] for c in columns)]) for k in (1, 2, 3)
     )
-    ordered, order = sorted_run(digests, np.arange(len(digests), dtype=np.uint32))
+    ordered, order = sort_run(digests, np.arange(len(digests), dtype=np.uint32))
     return Units(ordered, rows[order], starts[order], ends[order])
 
 
@@ -207,7 +207,7 @@ def _read_unit(
             stop = _separator_end(data, position, end, table) if paragraphs else position + 1
             if stop > position:
                 return stop, characters, value
-        c, position = folded(data, position, table)
+        c, position = fold_character(data, position, table)
         if c == DROPPED:
             continue
         if c == BLANK:
@@ -236,7 +236,7 @@ def _separator_end(data: U8, newline: int, end: int, table: U32) -> int:
     while position < end:
         if data[position] == _NEWLINE:
             stop = position + 1
-        c, position = folded(data, position, table)
+        c, position = fold_character(data, position, table)
         if c != BLANK:
             break
     return stop

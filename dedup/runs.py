@@ -20,7 +20,7 @@ _SMALL = 48
 _LAST = np.uint64(RADIX - 1)
 
 
-def sorted_run(digests_N: U64, rows_N: U32) -> tuple[U64, U32]:
+def sort_run(digests_N: U64, rows_N: U32) -> tuple[U64, U32]:
     """Entries in ascending order of digest, then row: new arrays (N,) uint64 and (N,) uint32.
 
     digests_N (N,) uint64 with rows_N (N,) uint32, in any order; they are left as they are. Needs

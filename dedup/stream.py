@@ -11,7 +11,7 @@ import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import BLANK, Texts, Whole, ascii_steps, case_table, lowered, normalize_part
+from dedup.text import BLANK, Texts, Whole, ascii_steps, case_table, normalize_part, to_lower_case
 
 CAPACITY = 1 << 16
 """Code points in a batch: points and hashes stay in a second-level cache of 1 MB."""
@@ -118,7 +118,7 @@ class Stream:
                 cursor[_SPECIAL] = 0
                 document = int(cursor[_DOCUMENT])
                 start = np.array([0, 0, 0, 1, 0], np.int64)
-                alone = lowered(texts.text(document))
+                alone = to_lower_case(texts.text(document))
                 yield from self._batches(alone, start, row=document)
                 cursor[_DOCUMENT] += 1
 

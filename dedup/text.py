@@ -2,7 +2,7 @@
 
 The kernel lower-cases code point by code point. For one capital that is not enough: the lower case
 of U+03A3, the Greek sigma, depends on the letters around it. Python lower-cases a text that holds
-one, as a whole, before the kernel sees it (`lowered`).
+one, as a whole, before the kernel sees it (`to_lower_case`).
 """
 
 import re
@@ -75,7 +75,7 @@ def texts_of(texts: TextArray) -> list[Texts]:
     return [_of_array(chunk) for chunk in chunks]
 
 
-def joined(texts: TextArray) -> Texts:
+def join_texts(texts: TextArray) -> Texts:
     """All texts as one Texts; chunks are copied together if there are several."""
     parts = texts_of(texts)
     if len(parts) == 1:
@@ -85,15 +85,15 @@ def joined(texts: TextArray) -> Texts:
     return _end_to_end(content, lengths)
 
 
-def lowered(text: str) -> Texts:
+def to_lower_case(text: str) -> Texts:
     """The one text in lower case, which normalises to the same and holds no capital sigma."""
     return _of_list([text.lower()])
 
 
 def without_sigma(text: Texts) -> Texts:
-    """A single text that kernels can read from end to end: `lowered` if it holds U+03A3."""
+    """A single text that kernels can read from end to end: `to_lower_case` if it holds U+03A3."""
     content = text.data[text.offsets[0] : text.offsets[1]].tobytes()
-    return lowered(content.decode()) if _SIGMA.encode() in content else text
+    return to_lower_case(content.decode()) if _SIGMA.encode() in content else text
 
 
 def _read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dedup.components import components, connected
+from dedup.components import components, label_components
 from dedup.eval_index import build_index
 from dedup.find import find_duplicates
 from dedup.lines import units_of
@@ -16,7 +16,7 @@ from dedup.minhash import sketch_documents
 from dedup.overlap import find_overlaps
 from dedup.presets import PRESETS, Preset, resolve
 from dedup.similarity import PairJaccard
-from dedup.text import Texts, joined
+from dedup.text import Texts, join_texts
 
 _SENTENCE = "the first of a few short texts that share all of their words but not their marks"
 
@@ -28,7 +28,7 @@ def warm_up(
 
     lines, overlap: also those of `dedup.lines` and `dedup.overlap`.
     """
-    texts = joined(pa.array([_SENTENCE, f"{_SENTENCE}!", _SENTENCE.upper()], pa.large_string()))
+    texts = join_texts(pa.array([_SENTENCE, f"{_SENTENCE}!", _SENTENCE.upper()], pa.large_string()))
     recipes = _every_recipe() if preset is None else [resolve(preset)]
     for recipe in recipes:
         _sign(texts, recipe)
@@ -63,4 +63,4 @@ def _join(texts: Texts, recipe: Preset) -> None:
     for verify in ("none", "exact"):
         find_duplicates(texts, preset=recipe, verify=verify)
     signatures = sketch_documents(texts, recipe).signatures
-    components(connected(signatures, recipe.bands, recipe.rows))
+    components(label_components(signatures, recipe.bands, recipe.rows))

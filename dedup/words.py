@@ -14,7 +14,7 @@ from dedup.text import BLANK, CASED, DROPPED, SPECIAL, Texts, case_table
 from dedup.utf8 import after_ascii
 
 DOTTED = SPECIAL
-"""What `folded` makes of U+0130; it stands for two code points, DOTTED_1 and DOTTED_2."""
+"""What `fold_character` makes of U+0130; it stands for two code points, DOTTED_1 and DOTTED_2."""
 DOTTED_1, DOTTED_2 = np.uint32(0x69), np.uint32(0x307)
 
 _CAPITAL_SIGMA, _FINAL_SIGMA, _SIGMA = np.uint32(0x3A3), np.uint32(0x3C2), np.uint32(0x3C3)
@@ -45,7 +45,7 @@ def starts_of(lengths_N: I64) -> I64:
 
 
 @kernel
-def folded(data: U8, at: int, table: U32) -> tuple[np.uint32, int]:
+def fold_character(data: U8, at: int, table: U32) -> tuple[np.uint32, int]:
     """The code point at byte `at` as it stays: a letter, BLANK, DROPPED or DOTTED; and where the
     next one stands. `table` is `dedup.text.case_table()`; data must be UTF-8.
     """
@@ -69,7 +69,7 @@ def read_words(
     value, begin, stop = _ZERO, -1, 0
     while position < end and held < len(words):
         at = position
-        c, position = folded(data, at, table)
+        c, position = fold_character(data, at, table)
         if c == DROPPED:
             continue
         if c == BLANK:

@@ -10,9 +10,9 @@ from pathlib import Path
 from pipeline.cleaning.mask import KINDS
 from pipeline.config import Config, DedupConfig, LoadedConfig, PackConfig, load_config
 from pipeline.core.config_model import parse
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest, TaskRecord
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import YamlDocument
 from pipeline.deduplication import decisions_of
 from pipeline.filters.settings import (
     C4Config,
@@ -21,7 +21,7 @@ from pipeline.filters.settings import (
     GopherRepetitionConfig,
 )
 from pipeline.preparation import (
-    Prepared,
+    Preparation,
     RunStage,
     Story,
     Unchanged,
@@ -51,7 +51,7 @@ Detector = Callable[[StageManifest], Stage]
 
 
 @dataclass(frozen=True)
-class Options:
+class CleaningOptions:
     """What `prep clean` is asked for on the command line; None leaves a key as it is. `mask` and
     `language` are lists with commas."""
 
@@ -67,24 +67,27 @@ class Options:
 
 
 def settings(
-    config: str | Path | None, files: Sequence[str], options: Options, overrides: tuple[str, ...]
+    config: str | Path | None,
+    files: Sequence[str],
+    options: CleaningOptions,
+    overrides: tuple[str, ...],
 ) -> LoadedConfig:
     """The config of a run: that of the file, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
     wrong = [name for name in _names(options.mask) if name not in KINDS]
     if wrong:
-        raise ConfigError(f"--mask {printable(wrong[0])}: expected {', '.join(KINDS)}")
+        raise ConfigError(f"--mask {escape_text(wrong[0])}: expected {', '.join(KINDS)}")
     changes = (*_overrides(options), *overrides)
     if config is not None:
         return _chosen(load_config(config, changes), files, options)
     if not files:
         raise ConfigError("nothing to clean: give FILES, or --config with inputs")
     bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-    parsed = parse(Config, Loaded(Path("prep clean"), bare, {}), changes)
+    parsed = parse(Config, YamlDocument(Path("prep clean"), bare, {}), changes)
     return _chosen(LoadedConfig(config=parsed, base=Path()), files, options)
 
 
-def _overrides(options: Options) -> Iterator[str]:
+def _overrides(options: CleaningOptions) -> Iterator[str]:
     """Options as `--set` takes them."""
     plain = {
         "clean.min_length": options.min_length, "clean.fix_text": options.fix_text,
@@ -107,7 +110,7 @@ def _names(listed: str | None) -> list[str]:
     return [name.strip() for name in listed.split(",")] if listed is not None else []
 
 
-def _chosen(given: LoadedConfig, files: Sequence[str], options: Options) -> LoadedConfig:
+def _chosen(given: LoadedConfig, files: Sequence[str], options: CleaningOptions) -> LoadedConfig:
     """What of a config counts here: its inputs, or these files read as its first input; `read`,
     `clean`, `filters` and `cluster`."""
     config, inputs, base = given.config, given.config.inputs, given.base
@@ -128,7 +131,7 @@ def _chosen(given: LoadedConfig, files: Sequence[str], options: Options) -> Load
     return LoadedConfig(config=chosen, base=base)
 
 
-def _switched_on(filters: FiltersConfig, options: Options) -> FiltersConfig:
+def _switched_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersConfig:
     """With the families that are asked for and not configured yet."""
     families = {"gopher": GopherConfig, "gopher_repetition": GopherRepetitionConfig, "c4": C4Config}
     added = {
@@ -148,7 +151,7 @@ def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
 
 
 def _clean(
-    form: Format, detectors: Sequence[Detector], prepared: Prepared, run_stage: RunStage,
+    form: Format, detectors: Sequence[Detector], prepared: Preparation, run_stage: RunStage,
     unchanged: Unchanged,
 ) -> dict[str, StageManifest]:  # fmt: skip
     """From raw shards to cleaned records and the tables that account for all others."""

@@ -29,7 +29,7 @@ from pipeline.cli_search import register as register_search
 from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.cli_trace import register as register_trace
-from pipeline.core.errors import PrepError, printable
+from pipeline.core.errors import PrepError, escape_text
 from pipeline.options import (
     JsonOption,
     WorkersOption,
@@ -38,12 +38,12 @@ from pipeline.options import (
     complete_runs,
 )
 from pipeline.show_mixture import show_mixture
-from pipeline.terminal import duration
-from pipeline.terminal import readable_bytes as _bytes
-from pipeline.terminal import shown as _shown
+from pipeline.terminal import format_bytes as _bytes
+from pipeline.terminal import format_cell as _shown
+from pipeline.terminal import format_duration
 
 if TYPE_CHECKING:
-    from pipeline.upkeep import Work
+    from pipeline.upkeep import WorkStatus
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -157,8 +157,7 @@ def plan(
 @app.command(epilog="Example: `prep status runs/quickstart`")
 def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Show which stages of a run are done, which process is working on it, and how far it is."""
-    from pipeline.upkeep import status as read_status
-    from pipeline.upkeep import work as read_work
+    from pipeline.upkeep import read_status, read_work
 
     finished, stages = read_status(directory)
     work = read_work(directory)
@@ -175,12 +174,12 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     return None
 
 
-def _show_work(work: "Work") -> None:
+def _show_work(work: "WorkStatus") -> None:
     if work.stage:
         parts = [f"{work.stage}: {work.done:,} of {work.tasks:,} tasks done"]
         parts += [f"{work.reused:,} reused"] if work.reused else []
         parts += [f"{work.documents:,} documents"] if work.documents else []
-        _out.print(f"{', '.join(parts)}; last progress {duration(work.idle_seconds)} ago")
+        _out.print(f"{', '.join(parts)}; last progress {format_duration(work.idle_seconds)} ago")
     if work.is_held:
         _out.print(f"not finished; {work.holder} is working on it", markup=False)
     else:
@@ -314,7 +313,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)
-    sys.exit(guarded(app, "prep"))
+    sys.exit(run_app(app, "prep"))
 
 
 class _StopSignal(BaseException):
@@ -325,12 +324,12 @@ def _stop(number: int, frame: object) -> None:
     raise _StopSignal(number)
 
 
-def guarded(command: Callable[..., Any], name: str) -> int:
+def run_app(command: Callable[..., Any], name: str) -> int:
     """Run a typer app; returns the exit code."""
     try:
         code = command(standalone_mode=False, prog_name=name)
     except PrepError as error:
-        lines = (printable(line, _LONGEST_LINE) for line in str(error).split("\n"))
+        lines = (escape_text(line, _LONGEST_LINE) for line in str(error).split("\n"))
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         console.print(f"{name}:", "\n".join(lines), markup=False)
         return error.exit_code

@@ -86,7 +86,7 @@ def clean(
     Every record that is left out is listed in documents.parquet with its reason. Finished work is
     reused; the same command resumes an interrupted run.
     """
-    from pipeline.clean_alone import Options, settings, story_of
+    from pipeline.clean_alone import CleaningOptions, settings, story_of
     from pipeline.preparation import prepare, run
     from pipeline.progress import Progress
     from pipeline.show_clean import show_run
@@ -96,7 +96,7 @@ def clean(
     chosen = next((name for name in FORMATS if name == form), None)
     if chosen is None:
         raise ConfigError(f"--format {form}: expected one of {', '.join(FORMATS)}")
-    options = Options(
+    options = CleaningOptions(
         min_length, fix_text, mask, language, gopher, repetition, c4, bad_words, text_key
     )
     loaded = settings(config, files or (), options, tuple(set_ or ()))

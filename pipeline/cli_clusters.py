@@ -79,7 +79,7 @@ def inspect(
 
     Of clusters: sizes, kinds, similarities, and which sources duplicate which.
     """
-    from pipeline.provenance.inspect import Filters, inspect_cluster
+    from pipeline.provenance.inspect import ClusterFilters, inspect_cluster
     from pipeline.provenance.inspect import inspect as inspect_run
     from pipeline.provenance.origin import texts_home
     from pipeline.show_clusters import show_cluster, show_clusters
@@ -88,7 +88,7 @@ def inspect(
     directory = texts_home(directory)
     if dropped:
         return _inspect_dropped(directory, dropped, source, top, as_json)
-    filters = Filters(source, kind, min_jaccard, max_jaccard)
+    filters = ClusterFilters(source, kind, min_jaccard, max_jaccard)
     if cluster:
         members = inspect_cluster(directory, cluster, filters)
         return print_json(asdict(members)) if as_json else show_cluster(members)
@@ -97,9 +97,9 @@ def inspect(
 
 
 def _inspect_dropped(directory: Path, reason: str, source: str, top: int, as_json: bool) -> None:
-    from pipeline.provenance.dropped import dropped
+    from pipeline.provenance.dropped import find_dropped
     from pipeline.show_dropped import show_dropped
     from pipeline.terminal import print_json
 
-    found = dropped(directory, reason, source, top)
+    found = find_dropped(directory, reason, source, top)
     return print_json(asdict(found)) if as_json else show_dropped(found)

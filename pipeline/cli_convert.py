@@ -120,11 +120,11 @@ def convert(
     gives the same tokens and texts. A conversion that would lose something says what and stops. The
     same command resumes an interrupted conversion.
     """
-    from pipeline.convert.options import Options
+    from pipeline.convert.options import ConvertOptions
     from pipeline.convert.show import run_and_show
 
     chosen: Any = {"to": to, "kind": kind, "compression": compression}
-    options = Options(
+    options = ConvertOptions(
         inputs=tuple(inputs), out=out, tokenizer=tokenizer, eos=eos, eos_id=eos_id, length=msl,
         samples_per_file=samples_per_file, shard_size=_bytes(shard_size), text_key=text_key,
         template=template, input_format=input_format, lossy=lossy, add_eos=add_eos,
@@ -139,13 +139,13 @@ def _bytes(size: str | None) -> int | None:
     from pydantic import TypeAdapter, ValidationError
 
     from pipeline.core.config_model import Bytes
-    from pipeline.core.errors import ConfigError, printable
+    from pipeline.core.errors import ConfigError, escape_text
     from pipeline.core.strict_yaml import loads_value
 
     try:
         return TypeAdapter(Bytes).validate_python(loads_value(size))
     except ValidationError:
         raise ConfigError(
-            f"--shard-size: {printable(size, 40)}; expected a number of bytes, or a size such as "
+            f"--shard-size: {escape_text(size, 40)}; expected a number of bytes, or a size such as "
             "'256 MiB'"
         ) from None

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.options import JsonOption, WorkersOption, check_first
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from pipeline.config import DedupConfig, ReadConfig
-    from pipeline.dedup_index import Work
+    from pipeline.dedup_index import IndexOptions
 
 Model = TypeVar("Model", bound="BaseModel")
 PRESETS = ("slimpajama", "slimpajama_exact", "fineweb", "strict", "exact")
@@ -263,14 +263,16 @@ def _named(name: str | None) -> str | None:
     return None if name is None else str(_checked(InputConfig, name=name, path="").name)
 
 
-def _work(workers: int | None, memory: str, max_source_share: str, max_bad_share: str) -> "Work":
-    from pipeline.dedup_index import Work
+def _work(
+    workers: int | None, memory: str, max_source_share: str, max_bad_share: str
+) -> "IndexOptions":
+    from pipeline.dedup_index import IndexOptions
     from pipeline.progress import Progress
 
     checked = _dedup_config(PRESETS[0], memory, max_source_share)
     reading = _reading(max_bad_share)
     shares = (checked.max_source_share, reading.max_bad_share)
-    return Work(workers, checked.memory, *shares, Progress())
+    return IndexOptions(workers, checked.memory, *shares, Progress())
 
 
 def _checked(model: type[Model], **values: Any) -> Model:
@@ -283,5 +285,5 @@ def _checked(model: type[Model], **values: Any) -> Model:
         first = error.errors(include_url=False)[0]
         option = str(first["loc"][0]).replace("_", "-")
         message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-        got = printable(str(first["input"]), 60)
+        got = escape_text(str(first["input"]), 60)
         raise ConfigError(f"--{option}: {message}; got {got}") from None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.options import JsonOption, complete_runs
 
 
@@ -75,9 +75,9 @@ def disclose(
         return print_json({"directory": str(done.directory), "edition": done.edition,
                            "files": files, "todo": list(done.todos)})  # fmt: skip
     for file, size in done.files:
-        print_line(f"{done.directory / file}  ({counted(size, 'byte')})")
+        print_line(f"{done.directory / file}  ({pluralise(size, 'byte')})")
     print_line(f"edition: {done.edition}")
     if done.todos:
-        print_line(f"{counted(len(done.todos), 'item')} to be filled in: "
+        print_line(f"{pluralise(len(done.todos), 'item')} to be filled in: "
                    + ", ".join(done.todos))  # fmt: skip
     return None

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.options import JsonOption, WorkersOption, complete_runs
 
 if TYPE_CHECKING:
-    from pipeline.export import ExportedSplit, Request
+    from pipeline.export import ExportedSplit, ExportOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -80,13 +80,13 @@ def export(
 
 def _request(
     form: str, splits: list[str] | None, shard_size: str, shuffle: bool, fields: str
-) -> "Request":
+) -> "ExportOptions":
     from pydantic import TypeAdapter, ValidationError
 
     from dedup.presets import check_choice
     from pipeline.core.config_model import Bytes
     from pipeline.core.strict_yaml import loads_value
-    from pipeline.export import LARGEST_FILE, SMALLEST_FILE, Request
+    from pipeline.export import LARGEST_FILE, SMALLEST_FILE, ExportOptions
     from pipeline.stages.export_format import FIELDS, FORMATS
 
     try:
@@ -99,32 +99,32 @@ def _request(
         size = -1
     if not SMALLEST_FILE <= size <= LARGEST_FILE:
         raise ConfigError(
-            f"--shard-size: expected 1 kB to 2 GB, such as 256MB; got {printable(shard_size, 60)}"
+            f"--shard-size: expected 1 kB to 2 GB, such as 256MB; got {escape_text(shard_size, 60)}"
         )
     wanted = [name.strip() for name in fields.split(",")]
     unknown = [name for name in wanted if name not in FIELDS]
     if unknown or "text" not in wanted:
         raise ConfigError(
             f"--fields: expected text and any of {', '.join(FIELDS[1:])}; got "
-            f"{printable(fields, 60)}"
+            f"{escape_text(fields, 60)}"
         )
     chosen = tuple(name for name in FIELDS if name in wanted)
     names = tuple(splits) if splits else None
-    return Request(next(f for f in FORMATS if f == form), names, chosen, size, shuffle)
+    return ExportOptions(next(f for f in FORMATS if f == form), names, chosen, size, shuffle)
 
 
 def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:
     from rich.table import Table
 
-    from pipeline.terminal import out, readable_bytes
+    from pipeline.terminal import format_bytes, out
 
     table = Table("split", title="exported text")
     for name in ("documents", "text", "files", "on disk"):
         table.add_column(name, justify="right")
     for found in splits:
-        disk = "" if found.bytes is None else readable_bytes(found.bytes)
+        disk = "" if found.bytes is None else format_bytes(found.bytes)
         table.add_row(
-            found.name, f"{found.documents:,}", readable_bytes(found.text_bytes),
+            found.name, f"{found.documents:,}", format_bytes(found.text_bytes),
             f"{found.files:,}", disk,
         )  # fmt: skip
     out.print(table, soft_wrap=True)

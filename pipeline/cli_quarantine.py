@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.options import JsonOption, complete_runs
 
 if TYPE_CHECKING:
-    from pipeline.quarantine.access import Quarantined
+    from pipeline.quarantine.access import QuarantinedDocument
 
 _app = typer.Typer(no_args_is_help=True, help="List, read, release or delete quarantined texts.")
 
@@ -42,13 +42,13 @@ def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
     """List the documents in quarantine, without their text; those past their date are due."""
     from rich.table import Table
 
-    from pipeline.quarantine.access import list_quarantined, plain
-    from pipeline.terminal import out, print_json, shown
+    from pipeline.quarantine.access import list_quarantined, to_json_data
+    from pipeline.terminal import format_cell, out, print_json
 
     found = list_quarantined(directory)
     if as_json:
         today = _today()
-        return print_json([{**plain(about), "due": about.is_due(today)} for about in found])
+        return print_json([{**to_json_data(about), "due": about.is_due(today)} for about in found])
     columns = ("document", "source", "file:line", "rule", "bytes", "since", "until", "kept by")
     table, today = Table(*columns), _today()
     for about in found:
@@ -57,7 +57,7 @@ def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
         due = f"{until}, due" if about.is_due(today) else until
         cells = (about.key, about.source, f"{about.file}:{about.line}", about.rule, text, since,
                  due, about.held)  # fmt: skip
-        table.add_row(*(shown(cell) for cell in cells))
+        table.add_row(*(format_cell(cell) for cell in cells))
     return out.print(table)
 
 
@@ -73,7 +73,7 @@ def show(directory: RunArgument, key: KeyArgument, by: ByOption) -> None:
         print_line(line)
 
 
-def _print_about(about: "Quarantined") -> None:
+def _print_about(about: "QuarantinedDocument") -> None:
     from pipeline.terminal import print_facts
 
     print_facts((
@@ -95,7 +95,7 @@ def export(
     from pipeline.quarantine.access import export_quarantined
     from pipeline.terminal import print_line
 
-    print_line(f"{counted(export_quarantined(directory, out, by), 'record')}: {out}")
+    print_line(f"{pluralise(export_quarantined(directory, out, by), 'record')}: {out}")
 
 
 @_app.command(
@@ -144,7 +144,7 @@ def purge(
     done = purge_texts(directory, tuple(document or ()), older_than, by, _today())
     if done is None:
         return print_line("nothing to purge")
-    return print_line(f"{done.id}: {counted(done.value['documents']['count'], 'text')} deleted")
+    return print_line(f"{done.id}: {pluralise(done.value['documents']['count'], 'text')} deleted")
 
 
 @_app.command(epilog="Example: `prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'`")

@@ -140,15 +140,15 @@ def import_(
     authors) adds to its entry. Where they disagree, the old value stays and the conflict is shown.
     Every change makes a new version of the registry; earlier versions are kept.
     """
-    from pipeline.provenance.registry.importing import Settings, import_works
-    from pipeline.show_registry import checked_form, show_import, stated
+    from pipeline.provenance.registry.importing import ImportOptions, import_works
+    from pipeline.show_registry import check_form, collect_values, show_import
 
-    defaults = stated(
+    defaults = collect_values(
         status=status, tier=tier, scope=scope, contact=contact, jurisdiction=jurisdiction,
         basis=basis, legal_hold=legal_hold,
     )  # fmt: skip
-    settings = Settings(
-        checked_form(form), name, defaults, texts, sketch_only, _salt(salt_file), replace, dry_run
+    settings = ImportOptions(
+        check_form(form), name, defaults, texts, sketch_only, _salt(salt_file), replace, dry_run
     )
     show_import(import_works(files, into, settings), into, dry_run, list_refused, as_json)
 
@@ -247,9 +247,9 @@ def sketch(
     positions. With a salt that only both sides know, nobody else can test phrases against it.
     """
     from pipeline.provenance.registry.exchanging import sketch_work
-    from pipeline.show_registry import show_sketch, stated
+    from pipeline.show_registry import collect_values, show_sketch
 
-    description = stated(
+    description = collect_values(
         title_raw=title, authors="; ".join(author or ()), isbn13="; ".join(isbn or ()),
         reg_no=registration, claimant=claimant, publisher=publisher, contact=contact, tier=tier,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.options import JsonOption, WorkersOption, complete_runs
 from pipeline.terminal import print_json, print_line
 
@@ -61,11 +61,11 @@ def repack(
     """
     from pipeline.core.strict_yaml import loads_value
     from pipeline.progress import Progress
-    from pipeline.repack import Changes
+    from pipeline.repack import RepackOptions
     from pipeline.repack import repack as repack_run
 
     size = None if shard_bytes is None else loads_value(shard_bytes)
-    changes = Changes(msl, format_, packer, seed, size, shard_sequences, compression)
+    changes = RepackOptions(msl, format_, packer, seed, size, shard_sequences, compression)
     manifest = repack_run(directory, out, changes, workers, progress=Progress())
     ledger = json.loads((manifest.directory / "ledger.json").read_bytes())
     if as_json:
@@ -78,9 +78,12 @@ def repack(
 
 def describe_split(name: str, split: dict[str, Any]) -> str:
     """One line about a split of the ledger."""
-    line = f"{name}: {counted(split['documents'], 'document')}, {counted(split['tokens'], 'token')}"
+    line = (
+        f"{name}: {pluralise(split['documents'], 'document')}, "
+        f"{pluralise(split['tokens'], 'token')}"
+    )
     if split["format"] == "corpus":
         return f"{line}, one stream"
     rows, length, padding = split["rows"], split["max_sequence_length"], split["padding"]
     share = f" ({100 * padding / (rows * length):.2f} %)" if rows else ""
-    return f"{line}, {counted(rows, 'row')} of {length}, {padding:,} padding{share}"
+    return f"{line}, {pluralise(rows, 'row')} of {length}, {padding:,} padding{share}"

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.options import JsonOption, WorkersOption, complete_runs
-from pipeline.terminal import out, print_json, print_line, readable_bytes, readable_seconds, shown
+from pipeline.terminal import format_bytes, format_cell, format_seconds, out, print_json, print_line
 
 
 def register(app: typer.Typer) -> None:
@@ -62,10 +62,10 @@ def rescan(
     if estimate and as_json:
         return print_json({"directory": str(asked.out), **cost})
     if not as_json:
-        against = counted(len(asked.registry.works), "work")
+        against = pluralise(len(asked.registry.works), "work")
         print_line(
-            f"{readable_bytes(asked.bytes)} of text against {against}: "
-            f"{readable_seconds(asked.cpu_seconds)} of one core"
+            f"{format_bytes(asked.bytes)} of text against {against}: "
+            f"{format_seconds(asked.cpu_seconds)} of one core"
         )
     if estimate:
         return None
@@ -79,7 +79,7 @@ def rescan(
         table.add_column(column, justify="right")
     for work in works:
         numbers = (f"{n:,}" for n in (work.documents, work.kept, work.tokens))
-        table.add_row(work.work_id, shown(work.title), ", ".join(work.detectors), *numbers)
+        table.add_row(work.work_id, format_cell(work.title), ", ".join(work.detectors), *numbers)
     if works:
         out.print(table)
-    return print_line(f"{counted(len(works), 'work')} matched; {asked.out}/evidence.parquet")
+    return print_line(f"{pluralise(len(works), 'work')} matched; {asked.out}/evidence.parquet")

@@ -66,13 +66,13 @@ def screen(
     """
     from pipeline.preparation import prepare, run
     from pipeline.progress import Progress
-    from pipeline.screen_alone import SCREEN, Options, settings
+    from pipeline.screen_alone import SCREEN, ScreeningOptions, settings
     from pipeline.show_plan import show_plan
     from pipeline.show_screen import show_decisions
 
     if out is None:
         return _another_policy(files or [], policy, as_json)
-    options = Options(registry or (), policy, origins or (), optout or (), text_key)
+    options = ScreeningOptions(registry or (), policy, origins or (), optout or (), text_key)
     loaded = settings(config, files or (), options, tuple(set_ or ()))
     if dry_run:
         return show_plan(prepare(loaded, out), as_json, SCREEN)

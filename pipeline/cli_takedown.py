@@ -64,13 +64,13 @@ def takedown(
     interrupted --apply.
     """
     from pipeline.takedown.claim import load_claim
-    from pipeline.takedown.command import Wanted, run_command
+    from pipeline.takedown.command import TakedownOptions, run_command
 
     if plan and apply:
         raise ConfigError("--plan and --apply: expected only one of them")
     if mode not in _MODES:
         raise ConfigError(f"--mode {mode}: expected one of {', '.join(_MODES)}")
-    wanted = Wanted(
+    wanted = TakedownOptions(
         load_claim(claim, texts_from), run, tuple(train or ()), tuple(export or ()), apply, mode,
         by, _day(on), out, as_json,
     )  # fmt: skip

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import JsonOption, complete_runs, size
+from pipeline.options import JsonOption, complete_runs, parse_size
 
 
-class Words(enum.StrEnum):
+class WordBreaks(enum.StrEnum):
     """Where words break (`pipeline.tokenizers.training`)."""
 
     marks = "marks"
@@ -22,7 +22,9 @@ RunArgument = Annotated[
 ]
 SampleOption = Annotated[
     int,
-    typer.Option(parser=size, metavar="SIZE", help="how much text of each source to read, at most"),
+    typer.Option(
+        parser=parse_size, metavar="SIZE", help="how much text of each source to read, at most"
+    ),
 ]
 SourceOption = Annotated[
     list[str] | None, typer.Option(help="read only this source, repeatable [default: all]")
@@ -52,8 +54,8 @@ def train(
         int, typer.Option(help="number of tokens, including the 256 bytes and EOS")
     ] = 32_768,
     words: Annotated[
-        Words, typer.Option(help="where words break: as in o200k (marks), or as in GPT-2")
-    ] = Words.marks,
+        WordBreaks, typer.Option(help="where words break: as in o200k (marks), or as in GPT-2")
+    ] = WordBreaks.marks,
     min_frequency: Annotated[
         int, typer.Option(min=1, help="how often a pair must occur to become a token")
     ] = 2,

@@ -12,7 +12,7 @@ from pipeline.options import JsonOption, complete_runs, read_count
 
 if TYPE_CHECKING:
     from pipeline.provenance.find_documents import FoundDocuments
-    from pipeline.provenance.trace import Span
+    from pipeline.provenance.trace import TokenSpan
 
 _QUESTIONS = (
     "--step", "--checkpoint", "--file", "--document", "--work", "--isbn", "--reg", "--title",
@@ -39,7 +39,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class _Asked:
+class TraceOptions:
     """The options of one call that ask something; exactly one of them is given."""
 
     step: int | None
@@ -151,7 +151,7 @@ def trace(
 
     if file is not None and row is None and (named := split_row(str(file))) is not None:
         file, row = Path(named[0]), named[1]
-    asked = _Asked(step, checkpoint, file, document, work, isbn, reg, title, text)
+    asked = TraceOptions(step, checkpoint, file, document, work, isbn, reg, title, text)
     _check(asked, train, row, tokens)
     if checkpoint is not None and train is not None:
         from pipeline.provenance.checkpoint_trace import trace_checkpoint
@@ -171,7 +171,7 @@ def trace(
     return show_forward(answer, found.notes, limit, as_json)
 
 
-def _check(asked: _Asked, train: Path | None, row: int | None, tokens: str | None) -> None:
+def _check(asked: TraceOptions, train: Path | None, row: int | None, tokens: str | None) -> None:
     given = [
         name for name, value in zip(_QUESTIONS, vars(asked).values(), strict=True)
         if value is not None
@@ -187,7 +187,7 @@ def _check(asked: _Asked, train: Path | None, row: int | None, tokens: str | Non
         raise typer.BadParameter("--file needs --row, or --tokens for a corpus")
 
 
-def _spans(directory: Path, file: Path, row: int | None, tokens: str | None) -> "list[Span]":
+def _spans(directory: Path, file: Path, row: int | None, tokens: str | None) -> "list[TokenSpan]":
     from pipeline.provenance.trace import trace_row, trace_tokens
 
     if tokens is None:
@@ -207,7 +207,7 @@ def _range(tokens: str) -> tuple[int, int]:
         raise typer.BadParameter(f"--tokens {tokens}: expected A or A:B, such as 100:200") from None
 
 
-def _found(directory: Path, asked: _Asked, registry: Path | None) -> "FoundDocuments":
+def _found(directory: Path, asked: TraceOptions, registry: Path | None) -> "FoundDocuments":
     from pipeline.provenance import find_documents as find
     from pipeline.provenance.origin import texts_home
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, PrepError, ResourceError, printable
+from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
@@ -224,12 +224,12 @@ def _running_cluster(address: str, shared: Path) -> Iterator[Executor]:
         except (TypeError, RuntimeError) as error:  # of TLS that is not set up, or demanded
             raise ResourceError(
                 f"cluster.address: {address}: Dask's own config names no certificates, or it "
-                f"requires tls:// ({printable(str(error), 200)}); docs/clusters.md shows how"
+                f"requires tls:// ({escape_text(str(error), 200)}); docs/clusters.md shows how"
             ) from error
         except (OSError, ValueError, TimeoutError) as error:
             raise ResourceError(
                 f"cluster.address: no Dask scheduler answers at {address} "
-                f"({printable(str(error), 200)})"
+                f"({escape_text(str(error), 200)})"
             ) from error
         with client:
             with _scheduler_there(client):
@@ -266,7 +266,7 @@ def _check_workers(client: Any, address: str, shared: Path) -> int:
     for worker, seen in sorted(found.items()):
         if isinstance(seen, Exception):
             raise ResourceError(
-                f"worker {worker} cannot import this package ({printable(str(seen), 200)}); "
+                f"worker {worker} cannot import this package ({escape_text(str(seen), 200)}); "
                 "install the same version there"
             )
         if seen[0] != expected[0]:

@@ -12,7 +12,7 @@ from pipeline.core.manifest import StageManifest
 from pipeline.deduplication import deduplicate
 from pipeline.input_config import InputConfig
 from pipeline.preparation import (
-    Prepared,
+    Preparation,
     RunStage,
     Story,
     Unchanged,
@@ -47,7 +47,7 @@ def config_of(
 
 
 def _compare(
-    prepared: Prepared, run_stage: RunStage, unchanged: Unchanged
+    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
 ) -> dict[str, StageManifest]:
     """From raw shards to the keep-list and its tables: all that an index keeps of a batch."""
     done: dict[str, StageManifest] = {}
@@ -67,7 +67,7 @@ def _compare(
 
 
 def _deduplicate(
-    prepared: Prepared, run_stage: RunStage, unchanged: Unchanged
+    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
 ) -> dict[str, StageManifest]:
     """The same, then the kept records copied, and the clusters shown."""
     done = _compare(prepared, run_stage, unchanged)

@@ -21,12 +21,19 @@ from pipeline.core import ids, lock, storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import changed_fields, fingerprint_of, read_manifest
 from pipeline.dedup_alone import BATCH, config_of
-from pipeline.indexes import Entry, Index, Settings, is_index, read_index, write_index
-from pipeline.preparation import Prepared, prepare, run
+from pipeline.indexes import (
+    DedupIndex,
+    IndexBatch,
+    IndexSettings,
+    is_index,
+    read_index,
+    write_index,
+)
+from pipeline.preparation import Preparation, prepare, run
 from pipeline.progress import Progress
 from pipeline.runner import manifest_path
 from pipeline.stage import Inputs
-from pipeline.stages.plan import Plan
+from pipeline.stages.plan import ReadPlan
 
 _FIRST = "000000"
 _QUERY = "query"
@@ -35,7 +42,7 @@ _NO_ALARM = 1.0
 
 
 @dataclass(frozen=True)
-class Work:
+class IndexOptions:
     """How to work: worker processes, bytes of one join task, both alarms' shares, who is told."""
 
     workers: int | None = None
@@ -46,7 +53,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedBatch:
     """The batch that holds the files; not `fresh` when an earlier command had added just these."""
 
     batch: str
@@ -55,7 +62,7 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Match:
+class IndexMatch:
     """A document that repeats one of the index: its file and 1-based line (or 0-based row), why,
     the Jaccard similarity and its estimate (None where not computed); then the key of the document
     in the index, its source, batch, file and line (or row)."""
@@ -75,30 +82,34 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Answer:
+class IndexAnswer:
     """What a query found: matches in the order of the files, and how many documents it compared."""
 
     documents: int
-    matches: tuple[Match, ...]
+    matches: tuple[IndexMatch, ...]
 
 
 def build(
-    directory: Path, files: Sequence[str], settings: Settings, name: str | None, work: Work
-) -> Added:
+    directory: Path,
+    files: Sequence[str],
+    settings: IndexSettings,
+    name: str | None,
+    work: IndexOptions,
+) -> AddedBatch:
     """Make an index whose first batch holds these files. Raises ConfigError when something else
     stands there, and what a run raises."""
-    _prepared(Index(directory, settings), files, _entry(_FIRST, name), work)
+    _prepared(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
     with lock.hold(directory):
         storage.sweep_temps(directory)
         return _add(_opened(directory, settings), files, name, work, first=True)
 
 
-def _opened(directory: Path, settings: Settings) -> Index:
+def _opened(directory: Path, settings: IndexSettings) -> DedupIndex:
     """The index that is there, which must have these settings, or a new one."""
     if not is_index(directory):
         if any(path.name != ".lock" for path in directory.iterdir()):
             raise ConfigError(f"{directory}: not empty and not an index; choose another directory")
-        return Index(directory, settings)
+        return DedupIndex(directory, settings)
     index = read_index(directory)
     changed = changed_fields(asdict(index.settings), asdict(settings))
     if changed:
@@ -109,7 +120,7 @@ def _opened(directory: Path, settings: Settings) -> Index:
     return index
 
 
-def add(directory: Path, files: Sequence[str], name: str | None, work: Work) -> Added:
+def add(directory: Path, files: Sequence[str], name: str | None, work: IndexOptions) -> AddedBatch:
     """Add these files to an index as its next batch. Raises InputError or ConfigError, and what a
     run raises."""
     read_index(directory)
@@ -119,15 +130,19 @@ def add(directory: Path, files: Sequence[str], name: str | None, work: Work) -> 
 
 
 def _add(
-    index: Index, files: Sequence[str], name: str | None, work: Work, first: bool = False
-) -> Added:
+    index: DedupIndex,
+    files: Sequence[str],
+    name: str | None,
+    work: IndexOptions,
+    first: bool = False,
+) -> AddedBatch:
     finished = index.finished
     entry = _entry(f"{len(finished):06d}", name)
     plan = _prepared(index, files, entry, work).plan
     entry = replace(entry, files=fingerprint_of({"files": [file.path for file in plan.files]}))
     held = next((e for e in finished if _holds(index, e, name, entry.files, plan)), None)
     if held is not None:
-        return Added(held.batch, index.run(held), fresh=False)
+        return AddedBatch(held.batch, index.run(held), fresh=False)
     if first and finished:
         raise ConfigError(
             f"{index.directory}: built from other files; `prep dedup index add` adds these"
@@ -144,14 +159,16 @@ def _add(
     out = index.run(entry)
     loaded = _config(index, files, entry, work)
     run(loaded, out, work.workers, progress=work.progress, story=BATCH)
-    return Added(entry.batch, out, fresh=True)
+    return AddedBatch(entry.batch, out, fresh=True)
 
 
-def _entry(batch: str, name: str | None) -> Entry:
-    return Entry(batch, name or f"batch-{batch}", "")
+def _entry(batch: str, name: str | None) -> IndexBatch:
+    return IndexBatch(batch, name or f"batch-{batch}", "")
 
 
-def _config(index: Index, files: Sequence[str], entry: Entry, work: Work) -> LoadedConfig:
+def _config(
+    index: DedupIndex, files: Sequence[str], entry: IndexBatch, work: IndexOptions
+) -> LoadedConfig:
     """The config that compares files with every finished batch."""
     settings = index.settings
     dedup = DedupConfig.model_validate({
@@ -163,11 +180,15 @@ def _config(index: Index, files: Sequence[str], entry: Entry, work: Work) -> Loa
     return config_of(files, dedup, name=entry.name, text_key=settings.text_key, read=read)
 
 
-def _prepared(index: Index, files: Sequence[str], entry: Entry, work: Work) -> Prepared:
+def _prepared(
+    index: DedupIndex, files: Sequence[str], entry: IndexBatch, work: IndexOptions
+) -> Preparation:
     return prepare(_config(index, files, entry, work), index.run(entry))
 
 
-def _holds(index: Index, entry: Entry, name: str | None, files: str, plan: Plan) -> bool:
+def _holds(
+    index: DedupIndex, entry: IndexBatch, name: str | None, files: str, plan: ReadPlan
+) -> bool:
     """Whether a finished batch holds just these files, byte for byte."""
     if entry.files != files or name not in (None, entry.name):
         return False
@@ -178,7 +199,9 @@ def _holds(index: Index, entry: Entry, name: str | None, files: str, plan: Plan)
     )
 
 
-def _check_names(index: Index, finished: Sequence[Entry], entry: Entry, plan: Plan) -> None:
+def _check_names(
+    index: DedupIndex, finished: Sequence[IndexBatch], entry: IndexBatch, plan: ReadPlan
+) -> None:
     """Raises ConfigError when a document would get the key of one that an earlier batch holds."""
     paths = {file.path for file in plan.files}
     for earlier in finished:
@@ -192,7 +215,9 @@ def _check_names(index: Index, finished: Sequence[Entry], entry: Entry, plan: Pl
                 )
 
 
-def query(directory: Path, files: Sequence[str], work: Work, place: Path | None = None) -> Answer:
+def query(
+    directory: Path, files: Sequence[str], work: IndexOptions, place: Path | None = None
+) -> IndexAnswer:
     """Compare files with every batch of an index, adding nothing.
 
     The run for that lies in `place`, and stays there; by default in a temporary directory.
@@ -216,7 +241,7 @@ def _workspace(place: Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _answer(index: Index, out: Path) -> Answer:
+def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
     clusters = _table(out, "keep", layout.CLUSTERS)
     found = clusters.filter(pc.not_equal(clusters["index"], "")).to_pylist()
     asked = _documents(out, [row["member"] for row in found])
@@ -231,11 +256,11 @@ def _answer(index: Index, out: Path) -> Answer:
     ]
     matches.sort(key=lambda match: (match.file, match.line or 0, match.row or 0))
     states = _table(out, "documents", layout.DOCUMENTS, ["state"])["state"]
-    return Answer(pc.sum(pc.not_equal(states, "bad_record")).as_py() or 0, tuple(matches))
+    return IndexAnswer(pc.sum(pc.not_equal(states, "bad_record")).as_py() or 0, tuple(matches))
 
 
-def _match(row: dict[str, Any], asked: dict[str, Any], held: dict[str, Any]) -> Match:
-    return Match(
+def _match(row: dict[str, Any], asked: dict[str, Any], held: dict[str, Any]) -> IndexMatch:
+    return IndexMatch(
         asked["file"], asked["line"], asked["row"], row["kind"], row["jaccard"], row["estimate"],
         row["kept"].hex(), held["source"], row["index"], held["file"], held["line"], held["row"],
     )  # fmt: skip

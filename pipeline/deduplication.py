@@ -12,7 +12,7 @@ from pipeline.core.manifest import Shard, StageManifest
 from pipeline.provenance.policy import Policy
 from pipeline.stage import Stage
 from pipeline.stages.batches import Batch, Batches
-from pipeline.stages.clusters import Rules, cluster_stage
+from pipeline.stages.clusters import ClusterRules, cluster_stage
 from pipeline.stages.components import components_stage, route_stage
 from pipeline.stages.join import join_stage
 from pipeline.stages.keep import keep_stage
@@ -85,7 +85,9 @@ def deduplicate(
     width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
     components = run(components_stage(bands, batches.total, width, memory))
     routes = run(route_stage(bands, components))
-    rules = Rules(preset, names, verify, config.dedup.threshold, config.dedup.source_priority)
+    rules = ClusterRules(
+        preset, names, verify, config.dedup.threshold, config.dedup.source_priority
+    )
     clusters = run(cluster_stage(bands, routes, components, batches, rules))
     batches = _judged(batches, screening, decided, run, clusters, names)
     keep = run(keep_stage(config, batches, clusters, names))

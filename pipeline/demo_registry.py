@@ -5,7 +5,7 @@ from pathlib import Path
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.provenance.registry import load_registry
-from pipeline.provenance.registry.importing import Settings, import_works
+from pipeline.provenance.registry.importing import ImportOptions, import_works
 from pipeline.sources.quickstart import QUICKSTART, cache_directory
 from pipeline.sources.registered_work import LIST, TEXT
 
@@ -28,4 +28,4 @@ def _make(directory: Path) -> None:
     beside = directory.with_suffix(".works")
     storage.publish(beside / "works.csv", LIST.encode())
     storage.publish(beside / _TEXT_FILE, TEXT.encode())
-    import_works([beside / "works.csv"], directory, Settings(name=QUICKSTART, texts=beside))
+    import_works([beside / "works.csv"], directory, ImportOptions(name=QUICKSTART, texts=beside))

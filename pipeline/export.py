@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.cluster import executor
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, write_sealed
-from pipeline.export_source import Source, open_source
+from pipeline.export_source import ExportSource, open_source
 from pipeline.progress import Progress
 from pipeline.run_directory import hold_and_run, sweep_strays
 from pipeline.runner import Runner, manifest_path, removed_note
@@ -45,7 +45,7 @@ _SCRATCH = "shuffle"
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportOptions:
     """What of a run is exported, and how. `splits`: names, None for all; `file_bytes`: about so
     much text in one file, which one task holds in memory."""
 
@@ -68,7 +68,7 @@ class ExportedSplit:
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """A finished export, and whether all of it was there already."""
 
     directory: Path
@@ -76,7 +76,7 @@ class Exported:
     reused: bool
 
 
-def forecast(run: Path, request: Request) -> tuple[ExportedSplit, ...]:
+def forecast(run: Path, request: ExportOptions) -> tuple[ExportedSplit, ...]:
     """What an export would hold. Lines that are still to be cut count as text. Writes nothing.
 
     Raises InputError for a run that cannot be exported, ConfigError for a split it does not have.
@@ -110,9 +110,9 @@ def _ends(
 
 
 def export(
-    run: Path, out: Path, request: Request, workers: int | None = None,
+    run: Path, out: Path, request: ExportOptions, workers: int | None = None,
     progress: Progress | None = None,
-) -> Exported:  # fmt: skip
+) -> ExportResult:  # fmt: skip
     """Write the text of a finished run to `out`/records/SPLIT/; finished work is reused.
 
     The same run and request give byte-identical files for any number of workers and after any
@@ -126,13 +126,13 @@ def export(
     return hold_and_run(out, progress, make)
 
 
-def _splits(source: Source, request: Request) -> tuple[str, ...]:
+def _splits(source: ExportSource, request: ExportOptions) -> tuple[str, ...]:
     for name in request.splits or ():
         if name not in source.splits:
             close = difflib.get_close_matches(name, source.splits, n=1, cutoff=0.5)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
-                f"--split: the run has no split {printable(name)!r}{hint}; splits: "
+                f"--split: the run has no split {escape_text(name)!r}{hint}; splits: "
                 f"{', '.join(source.splits)}"
             )
     return tuple(n for n in source.splits if request.splits is None or n in request.splits)
@@ -147,7 +147,9 @@ def _check_out(run: Path, out: Path) -> None:
         raise ConfigError(f"--out: {out} is the directory of another run; give one of its own")
 
 
-def _jobs(source: Source, request: Request, splits: tuple[str, ...]) -> Iterator[TextJob]:
+def _jobs(
+    source: ExportSource, request: ExportOptions, splits: tuple[str, ...]
+) -> Iterator[TextJob]:
     for index, document in enumerate(source.documents):
         yield TextJob(
             str(source.directory), index, document, source.ends[index], source.cuts[index],
@@ -157,9 +159,9 @@ def _jobs(source: Source, request: Request, splits: tuple[str, ...]) -> Iterator
 
 
 def _export(
-    source: Source, out: Path, splits: tuple[str, ...], request: Request, workers: int | None,
-    progress: Progress, removed: frozenset[str],
-) -> Exported:  # fmt: skip
+    source: ExportSource, out: Path, splits: tuple[str, ...], request: ExportOptions,
+    workers: int | None, progress: Progress, removed: frozenset[str],
+) -> ExportResult:  # fmt: skip
     journal = Journal(out)
     size = sum(shard.size for shard in source.documents)
     with executor(workers, size) as where:
@@ -176,7 +178,7 @@ def _export(
     _commit(out, source, request, (scatter, gather))
     journal.event("done", reused=runner.reused, timings=progress.timings)
     found = tuple(_found(name, gather) for name in splits)
-    return Exported(out, found, len(runner.reused) == len(runner.manifests))
+    return ExportResult(out, found, len(runner.reused) == len(runner.manifests))
 
 
 def _found(name: str, gather: StageManifest) -> ExportedSplit:
@@ -189,7 +191,10 @@ def _found(name: str, gather: StageManifest) -> ExportedSplit:
 
 
 def _commit(
-    out: Path, source: Source, request: Request, stages: tuple[StageManifest, StageManifest]
+    out: Path,
+    source: ExportSource,
+    request: ExportOptions,
+    stages: tuple[StageManifest, StageManifest],
 ) -> None:
     """Publish manifest.json, then delete the scratch and what no manifest names."""
     gather = stages[1]

@@ -11,11 +11,11 @@ from pipeline.run_directory import read_finished
 from pipeline.runner import manifest_path
 from pipeline.splits import TRAIN
 from pipeline.stages.export import TableRows
-from pipeline.takedown.later_runs import standing
+from pipeline.takedown.later_runs import read_takedown_state
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """A run: where it is, its config's name, a hash of its content, its documents shards; parallel
     to these their rows of documents.parquet, their rows of lines.parquet if lines were cut, and the
     copies of their documents if there is a mixture; its splits and its seed; tables of documents
@@ -33,7 +33,7 @@ class Source:
     taken_down: tuple[tuple[str, str], ...]
 
 
-def open_source(directory: Path) -> Source:
+def open_source(directory: Path) -> ExportSource:
     """A finished run whose documents are all there. Raises InputError saying what is missing."""
     manifest = read_finished(directory)
     clean, keep = (_stage(directory, name) for name in ("clean", "keep"))
@@ -54,14 +54,14 @@ def open_source(directory: Path) -> Source:
     counts = [int(task.counters["records"]) for task in clean.tasks]
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = (None,) * len(documents)
-    return Source(
+    return ExportSource(
         directory.resolve(), str(manifest["config"]),
         fingerprint_of({"stages": manifest["stages"]}), documents, _rows(table, counts),
         _cuts(directory) if "cut_table" in stages else nothing,
         _stage(directory, "mixture").below("mixture") if "mixture" in stages else nothing,
         (TRAIN, *(name for name, _ in held_out)),
         int(_stage(directory, "scatter").fields["settings"]["seed"]),
-        standing(directory).masked,
+        read_takedown_state(directory).masked,
     )  # fmt: skip
 
 

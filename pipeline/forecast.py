@@ -15,10 +15,10 @@ from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
 from pipeline.filters.rules import has_rules
 from pipeline.inputs_cache import InputHashes
 from pipeline.mixture import is_asked
-from pipeline.preparation import PREPARATION, Prepared, Story
+from pipeline.preparation import PREPARATION, Preparation, Story
 from pipeline.runner import manifest_path, reasons, stage_fields
 from pipeline.stage import Stage
-from pipeline.stages.plan import Plan
+from pipeline.stages.plan import ReadPlan
 from pipeline.upkeep import (
     CUT_STAGES,
     DECISION_STAGES,
@@ -76,7 +76,7 @@ class Total:
         return self.cpu_seconds / max(1, self.workers)
 
 
-def total_of(stages: Sequence[StageForecast], prepared: Prepared) -> Total:
+def total_of(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
     """The sum of a forecast, for as many workers as `prep run` starts by itself."""
     return Total(
         sum(s.cpu_seconds for s in stages),
@@ -87,11 +87,11 @@ def total_of(stages: Sequence[StageForecast], prepared: Prepared) -> Total:
     )
 
 
-class _MustRun(Exception):
+class _RunNeeded(Exception):
     """The stages from here on depend on one that has to run."""
 
 
-def stage_states(prepared: Prepared, story: Story) -> dict[str, str]:
+def stage_states(prepared: Preparation, story: Story) -> dict[str, str]:
     """`reuse`, or `run` with the fields that changed, for every stage the files can tell about.
 
     Stages behind the first that must run are missing: they are reused if its content stays.
@@ -104,14 +104,14 @@ def stage_states(prepared: Prepared, story: Story) -> dict[str, str]:
         if manifest is None or manifest.fingerprint != fingerprint_of(fields):
             changed = reasons(manifest.fields, fields) if manifest else []
             states[stage.name] = f"run: changed {', '.join(changed)}" if changed else "run"
-            raise _MustRun
+            raise _RunNeeded
         if stage.still_valid and not all(stage.still_valid(t.counters) for t in manifest.tasks):
             states[stage.name] = "run: changed input content"
-            raise _MustRun
+            raise _RunNeeded
         states[stage.name] = "reuse"
         return manifest
 
-    with contextlib.suppress(_MustRun):
+    with contextlib.suppress(_RunNeeded):
         unchanged = InputHashes(prepared.out, prepared.plan.files, False).unchanged
         story.tell(prepared, look, unchanged)
     return states
@@ -124,7 +124,7 @@ def _committed(out: Path, stage: str) -> StageManifest | None:
         return None
 
 
-def _left_out(prepared: Prepared, story: str) -> tuple[str, ...]:
+def _left_out(prepared: Preparation, story: str) -> tuple[str, ...]:
     """Stages that this config, these inputs and what the run directory holds do not call for."""
     config, plan, redacts = prepared.config, prepared.plan, prepared.screening.redacts
     filtered = has_rules(config.filters)
@@ -145,13 +145,13 @@ def _left_out(prepared: Prepared, story: str) -> tuple[str, ...]:
     )
 
 
-def _large(plan: Plan) -> int:
+def _large(plan: ReadPlan) -> int:
     """Estimated bytes of text that are compressed anew: of large files that are compressed."""
     files = (plan.files[index] for index in plan.large)
     return sum(f.text_estimate for f in files if f.format[1] is not None and not f.has_rows)
 
 
-def forecast(prepared: Prepared, story: Story = PREPARATION) -> list[StageForecast]:
+def forecast(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
     """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
     largest = max(prepared.plan.estimate)

@@ -25,7 +25,7 @@ _NEEDED = ("documents", "signatures", "runs", "keep")
 
 
 @dataclass(frozen=True)
-class Settings:
+class IndexSettings:
     """What all batches of an index share: the dedup settings, and the name of the text field."""
 
     preset: str
@@ -36,7 +36,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexBatch:
     """One batch: its number as the directory's name, the name of its input, and a hash of the paths
     of its files."""
 
@@ -46,23 +46,23 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Index:
+class DedupIndex:
     """What index.json says."""
 
     directory: Path
-    settings: Settings
-    entries: tuple[Entry, ...] = ()
+    settings: IndexSettings
+    entries: tuple[IndexBatch, ...] = ()
 
-    def run(self, entry: Entry) -> Path:
+    def run(self, entry: IndexBatch) -> Path:
         """The run directory of a batch."""
         return self.directory / BATCHES / entry.batch
 
-    def is_finished(self, entry: Entry) -> bool:
+    def is_finished(self, entry: IndexBatch) -> bool:
         """Whether a batch belongs to the index yet."""
         return (self.run(entry) / layout.MANIFEST).exists()
 
     @property
-    def finished(self) -> tuple[Entry, ...]:
+    def finished(self) -> tuple[IndexBatch, ...]:
         """The batches to compare with, oldest first. Raises InputError when one but the last is
         missing or not finished."""
         lacking = next((e for e in self.entries[:-1] if not self.is_finished(e)), None)
@@ -74,10 +74,10 @@ class Index:
         return tuple(e for e in self.entries if self.is_finished(e))
 
 
-def settings_of(config: DedupConfig, text_key: str) -> Settings:
+def settings_of(config: DedupConfig, text_key: str) -> IndexSettings:
     """The settings of an index made with this config."""
     verify = verification_of(config)
-    return Settings(config.preset, verify, config.threshold, config.key, text_key)
+    return IndexSettings(config.preset, verify, config.threshold, config.key, text_key)
 
 
 def is_index(directory: Path) -> bool:
@@ -85,7 +85,7 @@ def is_index(directory: Path) -> bool:
     return (directory / INDEX).exists()
 
 
-def read_index(directory: Path) -> Index:
+def read_index(directory: Path) -> DedupIndex:
     """Raises InputError when there is no index, IntegrityError when it is damaged or of another
     format."""
     path = directory / INDEX
@@ -95,16 +95,16 @@ def read_index(directory: Path) -> Index:
     if value.get("format") != FORMAT:
         raise IntegrityError(f"{path}: of format {value.get('format')}, expected {FORMAT}")
     try:
-        entries = tuple(Entry(**entry) for entry in value["batches"])
-        settings = Settings(**value["settings"])
+        entries = tuple(IndexBatch(**entry) for entry in value["batches"])
+        settings = IndexSettings(**value["settings"])
     except (KeyError, TypeError) as error:
         raise IntegrityError(f"{path}: damaged ({error!r})") from error
     if any(entry.batch != f"{number:06d}" for number, entry in enumerate(entries)):
         raise IntegrityError(f"{path}: damaged: batches are not numbered from 000000")
-    return Index(directory, settings, entries)
+    return DedupIndex(directory, settings, entries)
 
 
-def write_index(index: Index) -> None:
+def write_index(index: DedupIndex) -> None:
     """Publish index.json."""
     entries = [asdict(entry) for entry in index.entries]
     value: dict[str, Any] = {"settings": asdict(index.settings), "batches": entries}

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core import ids, rng
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import read_manifest
 from pipeline.runner import manifest_path
 from pipeline.stage import Inputs
 
 
 @dataclass(frozen=True)
-class Sample:
+class DocumentSample:
     """N documents in the order of the run: source (N,) and text (N,) string arrays."""
 
     source: pa.ChunkedArray
@@ -32,7 +32,7 @@ class Sample:
 
 def sample_of_run(
     directory: Path, bytes_per_source: int, seed: int, sources: Sequence[str] = ()
-) -> Sample:
+) -> DocumentSample:
     """Kept documents of a finished run: about `bytes_per_source` bytes of each source, or all.
 
     `sources` are the labels to read, or none for all. Documents are drawn by hash of their keys and
@@ -48,7 +48,7 @@ def sample_of_run(
         table = inputs.table(shard, ["doc_key", "source", "text"])
         parts.append(table.filter(pc.is_in(table["doc_key"], chosen)))
     table = pa.concat_tables(parts)
-    return Sample(table["source"], table["text"])
+    return DocumentSample(table["source"], table["text"])
 
 
 def _chosen_keys(
@@ -63,8 +63,8 @@ def _chosen_keys(
     known = sorted(pc.unique(table["source"]).to_pylist())
     missing = sorted(set(sources).difference(known))
     if missing:
-        names = ", ".join(map(printable, known))
-        raise InputError(f"{directory}: no source {printable(missing[0])!r}; it has {names}")
+        names = ", ".join(map(escape_text, known))
+        raise InputError(f"{directory}: no source {escape_text(missing[0])!r}; it has {names}")
     if sources:
         table = table.filter(pc.is_in(table["source"], pa.array(list(sources))))
     keys = table["doc_key"].combine_chunks()

@@ -20,7 +20,7 @@ import numpy as np
 
 from dedup.arrays import I64, U16, U64
 from pipeline.core import rng
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.mixture_config import MOST_EPOCHS, MixtureConfig
 
 ALL = 1 << 64
@@ -46,7 +46,7 @@ class Quota:
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentTokens:
     """Some documents: keys (N, 2), indices of their sources, tokens; all (N,)."""
 
     key_N2: U64  # noqa: N815 - shape suffix
@@ -74,7 +74,7 @@ def draws(key_N2: U64, seed: int, copy: int) -> U64:
     return rng.rank(key_N2, seed, f"mixture/{copy}")
 
 
-def copies_of(part: Part, quotas: tuple[Quota, ...], seed: int) -> U16:
+def copies_of(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16:
     """How often each document stands in the stream, (N,); `quotas` are those of the S sources."""
     whole = np.array([quota.copies for quota in quotas], np.int64)
     some = np.array([quota.bound > 0 for quota in quotas], np.bool_)
@@ -90,9 +90,9 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
     for name in {**(config.epochs or {}), **(config.weights or {})}:
         if name not in documents:
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {printable(close[0])!r}?" if close else ""
+            hint = f"; did you mean {escape_text(close[0])!r}?" if close else ""
             raise ConfigError(
-                f"mixture: no document has the source {printable(name)!r}{hint}; sources: "
+                f"mixture: no document has the source {escape_text(name)!r}{hint}; sources: "
                 f"{_listed(known)}"
             )
     bare = [name for name in known if documents[name] and weight_of(config, name) is None]
@@ -105,7 +105,7 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(printable(name) for name in names[:_NAMED]) + more
+    return ", ".join(escape_text(name) for name in names[:_NAMED]) + more
 
 
 def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
@@ -117,7 +117,7 @@ def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
     for name, weight in (config.weights or {}).items():
         if weight and not tokens.get(name):
             raise InputError(
-                f"mixture.weights: source {printable(name)!r} has no document left in train that "
+                f"mixture.weights: source {escape_text(name)!r} has no document left in train that "
                 "could be repeated; give it weight 0"
             )
     share = shares(config, tokens)
@@ -133,7 +133,7 @@ def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
         epochs = float(total * share[name] / tokens[name])
         raise InputError(
             f"mixture.tokens: {config.tokens:,} tokens need {epochs:,.2f} epochs of source "
-            f"{printable(name)!r}, more than {float(most):g}; ask for {int(largest):,} at most"
+            f"{escape_text(name)!r}, more than {float(most):g}; ask for {int(largest):,} at most"
         )
     return {name: int(total * share.get(name, Fraction(0))) for name in tokens}
 
@@ -153,7 +153,7 @@ def weight_of(config: MixtureConfig, source: str) -> float | None:
 
 
 def fill(
-    target_S: I64, tokens_S: I64, parts: Callable[[], Iterator[Part]], seed: int
+    target_S: I64, tokens_S: I64, parts: Callable[[], Iterator[DocumentTokens]], seed: int
 ) -> tuple[Quota, ...]:
     """The quotas that come closest to S targets of tokens from below.
 
@@ -185,7 +185,7 @@ def fill(
     return tuple(quotas)
 
 
-def _next_draws(part: Part, copies: I64, seed: int) -> U64:
+def _next_draws(part: DocumentTokens, copies: I64, seed: int) -> U64:
     """Each document's draw for the first copy that not all documents of its source get."""
     drawn = np.empty(len(part.source), np.uint64)
     wanted = copies[part.source]

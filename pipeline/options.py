@@ -38,8 +38,9 @@ def complete_runs(incomplete: str) -> Iterator[str]:
                 yield path
 
 
-def size(value: str | int) -> int:
-    """Bytes of an option such as `1048576`, `64MiB` or `64 MB`, for `typer.Option(parser=size)`."""
+def parse_size(value: str | int) -> int:
+    """Bytes of an option such as `1048576`, `64MiB` or `64 MB`, for
+    `typer.Option(parser=parse_size)`."""
     try:
         plain = isinstance(value, int) or value.isdigit()
         return TypeAdapter(Bytes).validate_python(int(value) if plain else value)

@@ -11,7 +11,7 @@ from pipeline.stage import Stage
 from pipeline.stages.account import SplitCounts, split_accounts
 from pipeline.stages.corpus import corpus_stage
 from pipeline.stages.inverse import inverse_stage
-from pipeline.stages.pack import Vocabulary, pack_stage
+from pipeline.stages.pack import PackVocabulary, pack_stage
 from pipeline.stages.params import params_stage
 from pipeline.stages.rows import rows_stage
 from pipeline.stages.vsl import bins_stage, vsl_rows_stage
@@ -20,7 +20,7 @@ RunStage = Callable[[Stage], StageManifest]
 
 
 def pack_streams(
-    config: Config, vocabulary: Vocabulary, clean: StageManifest, gather: StageManifest,
+    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest,
     run: RunStage,
 ) -> dict[str, SplitCounts]:  # fmt: skip
     """Pack the shuffled stream of every split as `pack.format` says; returns what was packed.
@@ -35,7 +35,7 @@ def pack_streams(
 
 
 def _packed(
-    config: Config, vocabulary: Vocabulary, clean: StageManifest, gather: StageManifest,
+    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest,
     run: RunStage,
 ) -> StageManifest:  # fmt: skip
     match config.pack.format:

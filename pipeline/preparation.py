@@ -14,7 +14,7 @@ from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.deduplication import deduplicate, preset_of, verification_of
 from pipeline.indexes import load_earlier
 from pipeline.inputs_cache import InputHashes
@@ -29,8 +29,8 @@ from pipeline.quarantine.store import finish_moving, keep_apart, restore
 from pipeline.run_directory import commit, hold_and_run, removed_directories
 from pipeline.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.screening import (
-    Asked,
-    asked,
+    ScreeningRequest,
+    check_screening,
     compile_screening,
     record_screening,
     screening,
@@ -44,13 +44,13 @@ from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
 from pipeline.stages.lines import LineRules, repeats_stage, units_stage
 from pipeline.stages.mixture import mixture_accounts, mixture_stage, source_documents
 from pipeline.stages.pieces import pieces_stage, reading_of
-from pipeline.stages.plan import Plan, Reading, make_plan, plan_stage
+from pipeline.stages.plan import Reading, ReadPlan, make_plan, plan_stage
 from pipeline.stages.quarantine import quarantine_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
-from pipeline.takedown.later_runs import Standing, raw_copies, standing
+from pipeline.takedown.later_runs import TakedownState, raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from pipeline.upkeep import STORIES
 
@@ -71,16 +71,16 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Preparation:
     """A checked config with everything it names found, before anything is written."""
 
     config: Config
-    screening: Asked
-    plan: Plan
+    screening: ScreeningRequest
+    plan: ReadPlan
     earlier: tuple[Batch, ...]
     tokenizer: TokenizerDefinition
     out: Path
-    takedowns: Standing
+    takedowns: TakedownState
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class Story:
     """
 
     name: str
-    tell: Callable[[Prepared, RunStage, Unchanged], dict[str, StageManifest]]
+    tell: Callable[[Preparation, RunStage, Unchanged], dict[str, StageManifest]]
 
 
-def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
+def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     """Check the whole config and find the inputs. Raises ConfigError or InputError; writes nothing
     but, on first use, the quickstart corpus in the user's cache."""
     config = loaded.config
@@ -105,12 +105,12 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Prepared:
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
-    wanted = asked(config, loaded.base, out)
+    wanted = check_screening(config, loaded.base, out)
     plan = make_plan(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenizer = _tokenizer(config.tokenize, loaded.base)
-    return Prepared(config, wanted, plan, earlier, tokenizer, out, standing(out))
+    return Preparation(config, wanted, plan, earlier, tokenizer, out, read_takedown_state(out))
 
 
 def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
@@ -119,7 +119,7 @@ def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
 
 
 def _preparation(
-    prepared: Prepared, run_stage: RunStage, unchanged: Unchanged
+    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
 ) -> dict[str, StageManifest]:
     """The whole way from raw shards to HDF5."""
     config = prepared.config
@@ -151,7 +151,7 @@ def _preparation(
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
-    notes = (*_notes(config), *prepared.plan.notes, *unlabelled(config, clean))
+    notes = (*_notes(config), *prepared.plan.notes, *describe_unlabelled(config, clean))
     run(report_stage(config.name, done, notes))
     return done
 
@@ -165,7 +165,7 @@ LABELLED = ("prepare", "screen", "clean")
 """Stories whose config can say where the source label of a record is."""
 
 
-def unlabelled(config: Config, clean: StageManifest) -> list[str]:
+def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
     """A line for every input with records that lack its `source_key`."""
     counts: Counter[str] = Counter()
     for task in clean.tasks:
@@ -179,7 +179,7 @@ def unlabelled(config: Config, clean: StageManifest) -> list[str]:
 
 
 def _cuts(
-    prepared: Prepared, clean: StageManifest, done: Mapping[str, StageManifest], run: RunStage
+    prepared: Preparation, clean: StageManifest, done: Mapping[str, StageManifest], run: RunStage
 ) -> StageManifest | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
     the policy redacts."""
@@ -198,7 +198,7 @@ def _cuts(
 
 
 def read_inputs(
-    prepared: Prepared, run: RunStage, unchanged: Unchanged
+    prepared: Preparation, run: RunStage, unchanged: Unchanged
 ) -> tuple[Reading, StageManifest]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
@@ -240,7 +240,7 @@ def run(
         compile_kernels(prepared.config, progress.note, story.name in SCREENED)
         if story is PREPARATION:
             check_engines(prepared.tokenizer, progress.note)
-        now = replace(prepared, takedowns=standing(prepared.out))
+        now = replace(prepared, takedowns=read_takedown_state(prepared.out))
         finish_moving(prepared.out)
         if story.name not in SCREENED:
             restore(prepared.out)
@@ -254,7 +254,7 @@ def run(
                     f"{needed}: they are put back for now, and moved to quarantine again at the end"
                 )
             except FrozenStageError as frozen:
-                now = written_anew(now, story, frozen)
+                now = prepare_rewrite(now, story, frozen)
                 progress.note(
                     f"{frozen}: writing the data set again without the documents taken down"
                 )
@@ -266,7 +266,11 @@ def run(
 
 
 def _find_finished(
-    prepared: Prepared, story: Story, verify_inputs: bool, progress: Progress, error: ReadOnlyError
+    prepared: Preparation,
+    story: Story,
+    verify_inputs: bool,
+    progress: Progress,
+    error: ReadOnlyError,
 ) -> Manifest:
     """The run in a directory that cannot be written, with every shard checked. Raises `error`, and
     what would have to be written, unless it is finished and unchanged."""
@@ -291,7 +295,7 @@ def _find_finished(
     return Manifest(out, stages, tuple(runner.reused))
 
 
-def written_anew(prepared: Prepared, story: Story, frozen: FrozenStageError) -> Prepared:
+def prepare_rewrite(prepared: Preparation, story: Story, frozen: FrozenStageError) -> Preparation:
     """What was prepared, its documents taken down now to be dropped. Raises InputError for a story
     that decides nothing."""
     if story.name not in SCREENED:
@@ -303,7 +307,7 @@ def written_anew(prepared: Prepared, story: Story, frozen: FrozenStageError) -> 
 
 
 def _run_stages(
-    prepared: Prepared,
+    prepared: Preparation,
     story: Story,
     workers: int | None,
     verify_inputs: bool,
@@ -314,7 +318,7 @@ def _run_stages(
     journal = Journal(out)
     hashes = InputHashes(out, plan.files, verify_inputs)
     if plan.passed_over:
-        progress.note(f"{counted(plan.passed_over, 'file')} passed over: no known format")
+        progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
     for note in plan.notes if story.name in LABELLED else ():
         progress.note(note)
     address = config.cluster.address
@@ -329,7 +333,7 @@ def _run_stages(
                 noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
                 hashes.remember([(name, path, digest) for name, path, _, digest in noted])
             if stage.name == "clean":
-                for note in unlabelled(config, manifest):
+                for note in describe_unlabelled(config, manifest):
                     progress.note(note)
             return manifest
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 
 _PLAIN_EVERY_SECONDS = 5.0
 
@@ -41,11 +41,11 @@ class StageProgress:
     def line(self) -> str:
         """`clean: 3/12 tasks, 7,431 documents, 21.3 MB/s, 4 s`."""
         seconds = self.seconds()
-        parts = [f"{self.name}: {self.finished}/{counted(len(self.works), 'task')}"]
+        parts = [f"{self.name}: {self.finished}/{pluralise(len(self.works), 'task')}"]
         if self.reused:
             parts.append(f"{self.reused} reused")
         if self.documents:
-            parts.append(counted(self.documents, "document"))
+            parts.append(pluralise(self.documents, "document"))
         if self.bytes:
             parts.append(f"{self.bytes / 1e6 / max(seconds, 1e-3):.1f} MB/s")
         remaining = sum(self.works) - self.bytes
@@ -76,7 +76,7 @@ class Progress:
 
     def reused(self, stage: str, tasks: int) -> None:
         """A stage was up to date."""
-        self.console.print(f"{stage}: reused ({counted(tasks, 'task')})", markup=False)
+        self.console.print(f"{stage}: reused ({pluralise(tasks, 'task')})", markup=False)
 
     @contextmanager
     def stage(self, name: str, works: Sequence[int], reused: int) -> Iterator[StageProgress]:

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from pipeline import layout, splits
 from pipeline.cluster import executor
 from pipeline.config import Config
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, printable
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_manifest
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.pack_streams import pack_streams
 from pipeline.preparation import Manifest
 from pipeline.progress import Progress
@@ -41,7 +41,7 @@ _NEEDED = ("clean", "tokenizer", "tokenize", "scatter", "gather", "pack", "sourc
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class RunVocabulary:
     """What packing must know of the tokenizer."""
 
     vocab_size: int
@@ -49,7 +49,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Tokenized:
+class TokenizedRun:
     """A finished run whose tokens are there, and its stages."""
 
     directory: Path
@@ -63,7 +63,7 @@ class Tokenized:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RepackOptions:
     """What is to be different; None stays as it is in the run."""
 
     max_sequence_length: int | None = None
@@ -76,7 +76,7 @@ class Changes:
 
 
 def repack(
-    directory: Path, out: Path, changes: Changes | None = None, workers: int | None = None,
+    directory: Path, out: Path, changes: RepackOptions | None = None, workers: int | None = None,
     *, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Pack the tokens of the run in `directory` into `out`; finished work is reused.
@@ -85,7 +85,7 @@ def repack(
     tokens, and the errors of `pipeline.preparation.run`.
     """
     run = open_tokenized(directory)
-    config = config_of(run, changes or Changes())
+    config = config_of(run, changes or RepackOptions())
     _check_place(directory, out)
     progress = progress or Progress(quiet=True)
     size = sum(shard.size for shard in run.stages["tokenize"].shards)
@@ -104,7 +104,7 @@ def repack(
     return hold_and_run(out, progress, attempt)
 
 
-def _tell(run: Tokenized, config: Config, runner: Runner) -> dict[str, StageManifest]:
+def _tell(run: TokenizedRun, config: Config, runner: Runner) -> dict[str, StageManifest]:
     done: dict[str, StageManifest] = {}
 
     def do(stage: Stage) -> StageManifest:
@@ -125,7 +125,7 @@ def _tell(run: Tokenized, config: Config, runner: Runner) -> dict[str, StageMani
     return done
 
 
-def open_tokenized(directory: Path) -> Tokenized:
+def open_tokenized(directory: Path) -> TokenizedRun:
     """Raises InputError unless a finished run stands there whose tokens were not deleted."""
     manifest = read_finished(directory)
     found = {name: read_manifest(manifest_path(directory, name)) for name in _NEEDED}
@@ -139,20 +139,20 @@ def open_tokenized(directory: Path) -> Tokenized:
     gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
-            f"{directory}: {gone[0]} is missing ({counted(len(gone), 'file')} of {TOKENS}/ in all) "
-            "and its tokens are needed: run it again with its config"
+            f"{directory}: {gone[0]} is missing ({pluralise(len(gone), 'file')} of {TOKENS}/ in "
+            "all) and its tokens are needed: run it again with its config"
         )
     check_is_masked_nowhere(directory, "other rows")
-    return Tokenized(directory.resolve(), str(manifest["config"]), stages)
+    return TokenizedRun(directory.resolve(), str(manifest["config"]), stages)
 
 
-def vocabulary_of(run: Tokenized) -> Vocabulary:
+def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
     """The vocabulary that the run was packed with."""
     settings = run.settings("pack")
-    return Vocabulary(settings["vocab_size"], settings["eos_id"])
+    return RunVocabulary(settings["vocab_size"], settings["eos_id"])
 
 
-def config_of(run: Tokenized, changes: Changes) -> Config:
+def config_of(run: TokenizedRun, changes: RepackOptions) -> Config:
     """The packing half of a config: as in the run, but for the changes. Raises ConfigError naming
     the option that is wrong."""
     before = run.settings("pack")
@@ -179,13 +179,13 @@ def config_of(run: Tokenized, changes: Changes) -> Config:
         raise ConfigError(f"{_option(first['loc'], changes)}: {message}") from None
 
 
-def _held_out(run: Tokenized) -> list[str]:
+def _held_out(run: TokenizedRun) -> list[str]:
     """The splits of the run but train; their shares no longer matter."""
     names = run.stages["scatter"].tasks[0].counters["tokens"]
     return [name for name in names if name != splits.TRAIN]
 
 
-def _shards(before: Mapping[str, Any], changes: Changes, layout_name: str) -> dict[str, Any]:
+def _shards(before: Mapping[str, Any], changes: RepackOptions, layout_name: str) -> dict[str, Any]:
     """Size and compression of the shards: one size given takes the place of both."""
     value = {"compression": changes.compression or before["compression"]}
     if changes.shard_bytes is not None:
@@ -203,12 +203,12 @@ _OPTIONS = {
 }  # fmt: skip
 
 
-def _option(location: tuple[Any, ...], changes: Changes) -> str:
+def _option(location: tuple[Any, ...], changes: RepackOptions) -> str:
     """The option behind a place in the config, with its value."""
     option = _OPTIONS[".".join(str(part) for part in location)]
     name = "max_sequence_length" if option == "msl" else option.replace("-", "_")
     value = getattr(changes, name)
-    return f"--{option}" + ("" if value is None else f" {printable(str(value))}")
+    return f"--{option}" + ("" if value is None else f" {escape_text(str(value))}")
 
 
 def _check_place(directory: Path, out: Path) -> None:

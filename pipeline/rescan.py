@@ -29,7 +29,7 @@ from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.borrow import borrow
 from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.quarantine import NAME as QUARANTINE
-from pipeline.stages.registry import Lists, published, registry_stage
+from pipeline.stages.registry import Lists, find_registry_shards, registry_stage
 from pipeline.stages.screen import evidence_stage, rescan_stage
 from pipeline.stages.verdicts import verdicts_stage
 
@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
-class Rescan:
+class RescanRequest:
     """What is asked for: the run, its clean stage and its quarantine, the registry, where the
     result goes."""
 
@@ -80,7 +80,7 @@ class MatchedWork:
 
 def plan_rescan(
     directory: Path, registries: list[Path], policy: str = "builtin:default", name: str = ""
-) -> Rescan:
+) -> RescanRequest:
     """Check what is asked for; writes nothing. Raises InputError when the run or its documents are
     not there, ConfigError for a name that cannot be one."""
     manifest = read_finished(directory)
@@ -97,11 +97,11 @@ def plan_rescan(
     out = directory / layout.RESCANS / name
     chosen = load_policy(find_policy(policy))
     held = read_manifest(manifest_path(directory, QUARANTINE))
-    return Rescan(directory, str(manifest["config"]), clean, held, registry, chosen, out)
+    return RescanRequest(directory, str(manifest["config"]), clean, held, registry, chosen, out)
 
 
 def rescan(
-    asked: Rescan, workers: int | None = None, *, progress: Progress | None = None
+    asked: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
 ) -> Manifest:
     """Look through the documents; finished work is reused. Raises the errors of
     `pipeline.preparation.run`."""
@@ -120,7 +120,7 @@ def rescan(
     return hold_and_run(asked.out, progress, attempt)
 
 
-def _tell(asked: Rescan, runner: Runner) -> dict[str, StageManifest]:
+def _tell(asked: RescanRequest, runner: Runner) -> dict[str, StageManifest]:
     done: dict[str, StageManifest] = {}
 
     def do(stage: Stage) -> StageManifest:
@@ -130,7 +130,7 @@ def _tell(asked: Rescan, runner: Runner) -> dict[str, StageManifest]:
 
     nothing = Lists(origins=(), artefacts=(), captures=())
     places, content = asked.registry.directories, asked.registry.content_hash
-    looked_for = published(do(registry_stage(nothing, places, content)))
+    looked_for = find_registry_shards(do(registry_stage(nothing, places, content)))
     found = do(rescan_stage(asked.clean, looked_for, asked.quarantine))
     decided = do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
     do(evidence_stage(decided))
@@ -141,7 +141,7 @@ def _tell(asked: Rescan, runner: Runner) -> dict[str, StageManifest]:
     return done
 
 
-def matched_works(asked: Rescan) -> list[MatchedWork]:
+def matched_works(asked: RescanRequest) -> list[MatchedWork]:
     """What a finished rescan found, by work, the one with most tokens first."""
     evidence = pq.read_table(
         asked.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]

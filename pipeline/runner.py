@@ -33,7 +33,7 @@ STAGE_MANIFESTS = "manifests"
 
 
 @dataclass(frozen=True)
-class _Call:
+class _TaskCall:
     """What travels to a worker: paths and plain data, never tables."""
 
     root: Path
@@ -44,12 +44,12 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class _Done:
+class _FinishedTask:
     record: TaskRecord | None
     problem: str | None = None
 
 
-def _perform(call: _Call) -> _Done:
+def _perform(call: _TaskCall) -> _FinishedTask:
     """Run a task on a worker and publish: outputs as they come, then the record that commits them.
 
     What an attempt published before it failed is no part of any record: the next attempt writes it
@@ -61,16 +61,16 @@ def _perform(call: _Call) -> _Done:
         for shard in call.task.inputs:
             inputs.path(shard)
         result = call.function(call.task.job, inputs)
-        with storage.confined(call.root):
+        with storage.confine_writes(call.root):
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))
             write_record(call.record_path, record)
     except InputError as error:
-        return _Done(None, str(error))
-    return _Done(record)
+        return _FinishedTask(None, str(error))
+    return _FinishedTask(record)
 
 
-def _publish(call: _Call, outputs: Iterable[Output]) -> tuple[Shard, ...]:
+def _publish(call: _TaskCall, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     """Publish outputs as they come. Raises NondeterminismError before one replaces other content
     that an earlier attempt committed; other bytes of the same content (another build of a library
     compressed them) replace the earlier ones, and the new record names them."""
@@ -78,7 +78,7 @@ def _publish(call: _Call, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     committed = record.shards if record and record.fingerprint == call.fingerprint else None
     shards: list[Shard] = []
 
-    def accept(output: Output, published: storage.Published) -> None:
+    def accept(output: Output, published: storage.WrittenFile) -> None:
         position = len(shards)
         content = output.content_hash or published.hash
         shards.append(Shard(output.path, published.size, published.hash, content))
@@ -96,18 +96,18 @@ def _same_content(committed: tuple[Shard, ...], shard: Shard, position: int) -> 
     return position < len(committed) and committed[position].identity == shard.identity
 
 
-def _different(call: _Call) -> NondeterminismError:
+def _different(call: _TaskCall) -> NondeterminismError:
     return NondeterminismError(
         f"{call.task.label}: two attempts gave different content; please report this defect"
     )
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _StagePlan:
     """Records of the tasks of a stage that are done, by number, and the calls that are left."""
 
     records: dict[int, TaskRecord]
-    calls: list[tuple[int, _Call]]
+    calls: list[tuple[int, _TaskCall]]
 
 
 class RemovedInputError(Exception):
@@ -204,7 +204,11 @@ class Runner:
         return _directory(shard) in self.removed
 
     def _announce(
-        self, stage: Stage, old: StageManifest | None, fields: Mapping[str, Any], planned: _Planned
+        self,
+        stage: Stage,
+        old: StageManifest | None,
+        fields: Mapping[str, Any],
+        planned: _StagePlan,
     ) -> None:
         changed = reasons(old.fields, fields) if old else []
         if changed:
@@ -214,7 +218,7 @@ class Runner:
             tasks=len(planned.calls), reused=len(planned.records),
         )  # fmt: skip
 
-    def _planned(self, stage: Stage, old: StageManifest | None) -> _Planned:
+    def _planned(self, stage: Stage, old: StageManifest | None) -> _StagePlan:
         """What is done of a stage, and what is left. Raises RemovedInputError or TextsApartError
         where a task that is left lacks what it reads."""
         directory = record_directory(self.root, stage.name)
@@ -224,7 +228,7 @@ class Runner:
             r.fingerprint: r for p in sorted(directory.glob("*.json")) if (r := read_record(p))
         }
         records: dict[int, TaskRecord] = {}
-        calls: list[tuple[int, _Call]] = []
+        calls: list[tuple[int, _TaskCall]] = []
         for index, (task, fingerprint) in enumerate(zip(stage.tasks, fingerprints, strict=True)):
             record = known.get(fingerprint)
             if record is not None and self._valid(stage, record):
@@ -232,8 +236,10 @@ class Runner:
             else:
                 self._check_inputs(stage, task)
                 place = directory / f"{index:06d}.json"
-                calls.append((index, _Call(self.root, stage.function, task, fingerprint, place)))
-        return _Planned(records, calls)
+                calls.append(
+                    (index, _TaskCall(self.root, stage.function, task, fingerprint, place))
+                )
+        return _StagePlan(records, calls)
 
     def _check_inputs(self, stage: Stage, task: Task) -> None:
         gone = {_directory(shard) for shard in task.inputs if self._is_removed(shard)}
@@ -242,7 +248,7 @@ class Runner:
         if stage.reads_texts and any(shard.is_apart for shard in task.inputs):
             raise TextsApartError(f"{stage.name} needs texts that are in quarantine")
 
-    def _run_tasks(self, stage: Stage, planned: _Planned) -> list[TaskRecord]:
+    def _run_tasks(self, stage: Stage, planned: _StagePlan) -> list[TaskRecord]:
         records, calls = dict(planned.records), planned.calls
         # The largest first, so that no worker is left alone with one at the end.
         calls.sort(key=lambda call: -call[1].task.work)
@@ -296,7 +302,7 @@ def stage_fields(stage: Stage) -> dict[str, Any]:
 
 
 def _task_fields(task: Task) -> dict[str, Any]:
-    return {"job": plain(task.job), "inputs": [s.identity for s in task.inputs]}
+    return {"job": to_plain_data(task.job), "inputs": [s.identity for s in task.inputs]}
 
 
 def task_fingerprint(stage: Stage, task: Task) -> str:
@@ -313,7 +319,7 @@ def _shared_fields(stage: Stage) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
+def to_plain_data(value: Any) -> Any:
     """A job as plain data for hashing; shards count by their content. Fields named `location` say
     where, not what, and `withheld` what must not be stored whatever is asked for; both are left
     out.
@@ -323,9 +329,9 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items() if k not in _LEFT_OUT}
+        return {str(k): to_plain_data(v) for k, v in value.items() if k not in _LEFT_OUT}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [to_plain_data(v) for v in value]
     if isinstance(value, bytes):
         return value.hex()
     return value

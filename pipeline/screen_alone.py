@@ -10,9 +10,9 @@ from pipeline.config import Config, LoadedConfig, PackConfig, load_config
 from pipeline.core.config_model import RelativePath, parse
 from pipeline.core.errors import ConfigError
 from pipeline.core.manifest import StageManifest
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import YamlDocument
 from pipeline.deduplication import deduplicate
-from pipeline.preparation import Prepared, RunStage, Story, Unchanged, read_inputs
+from pipeline.preparation import Preparation, RunStage, Story, Unchanged, read_inputs
 from pipeline.screening import compile_screening, screening
 from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
@@ -21,7 +21,7 @@ from pipeline.stages.tables import documents_stage, sources_stage
 
 
 @dataclass(frozen=True)
-class Options:
+class ScreeningOptions:
     """What `prep screen` is asked for on the command line; None leaves a key as it is."""
 
     registry: Sequence[Path] = ()
@@ -32,7 +32,10 @@ class Options:
 
 
 def settings(
-    config: str | Path | None, files: Sequence[str], options: Options, overrides: tuple[str, ...]
+    config: str | Path | None,
+    files: Sequence[str],
+    options: ScreeningOptions,
+    overrides: tuple[str, ...],
 ) -> LoadedConfig:
     """The config of a run: that of the file, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
@@ -41,7 +44,7 @@ def settings(
         loaded = load_config(config, changes)
     elif files:
         bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-        parsed = parse(Config, Loaded(Path("prep screen"), bare, {}), changes)
+        parsed = parse(Config, YamlDocument(Path("prep screen"), bare, {}), changes)
         loaded = LoadedConfig(config=parsed, base=Path())
     else:
         raise ConfigError("nothing to screen: give FILES, or --config with inputs")
@@ -53,7 +56,7 @@ def settings(
     return LoadedConfig(config=chosen, base=loaded.base)
 
 
-def _overrides(options: Options) -> tuple[str, ...]:
+def _overrides(options: ScreeningOptions) -> tuple[str, ...]:
     """Options as `--set` takes them; paths are those of the current directory."""
     lists = {
         "screen.registry": options.registry, "screen.origins": options.origins,
@@ -72,7 +75,7 @@ def _policy(name: str | None) -> str | None:
 
 
 def _screen(
-    prepared: Prepared, run_stage: RunStage, unchanged: Unchanged
+    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
 ) -> dict[str, StageManifest]:
     """From raw shards to evidence, decisions and the end of every document."""
     done: dict[str, StageManifest] = {}

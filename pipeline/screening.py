@@ -17,7 +17,7 @@ from pipeline.provenance.detectors.lists import (
     shipped_origins,
 )
 from pipeline.provenance.events import append_event, verify_events
-from pipeline.provenance.policy import Policy, find_policy, load_policy, ready
+from pipeline.provenance.policy import Policy, compile_rules, find_policy, load_policy
 from pipeline.provenance.registry import combine, load_registry
 from pipeline.provenance.reviews import REVIEWS, Review, load_reviews
 from pipeline.sources.eval_sets import EvalSet, find_eval_sets
@@ -26,7 +26,7 @@ from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.decontaminate import OverlapRules, eval_index_stage, overlap_stage
 from pipeline.stages.filters import filters_stage
 from pipeline.stages.plan import Reading
-from pipeline.stages.registry import Lists, Published, published, registry_stage
+from pipeline.stages.registry import Lists, RegistryShards, find_registry_shards, registry_stage
 from pipeline.stages.reviews import reviews_stage
 from pipeline.stages.screen import evidence_stage, screen_stage
 from pipeline.stages.withheld import withheld_stage
@@ -35,7 +35,7 @@ RunStage = Callable[[Stage], StageManifest]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ScreeningTargets:
     """What documents are compared with: lists; the directories of registries, and a hash of what
     they hold."""
 
@@ -45,13 +45,13 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScreeningRequest:
     """What screening was asked for, found and checked before anything is written; the reviews that
     the run directory holds."""
 
     policy: Policy
     reviews: tuple[Review, ...]
-    wanted: Wanted
+    wanted: ScreeningTargets
     eval_sets: tuple[EvalSet, ...]
     overlap: OverlapRules
     filters: Filters
@@ -61,24 +61,24 @@ class Asked:
         """Whether spans of texts can have to be redacted."""
         by_rule = any(
             rule.rule.decision == "redact" and not rule.rests_on_review
-            for rule in ready(self.policy)
+            for rule in compile_rules(self.policy)
         )
         return by_rule or any(review.decision == "redact" for review in self.reviews)
 
 
 @dataclass(frozen=True)
-class Compiled:
+class ScreeningIndexes:
     """What documents are compared with, published; and the evaluation items, if there are any."""
 
-    looked_for: Published
+    looked_for: RegistryShards
     items: StageManifest | None
 
 
-def asked(config: Config, base: Path, out: Path) -> Asked:
+def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
     """Check everything a config says of screening. Raises ConfigError with file, line and key;
     InputError for a registry or an evaluation set that is not there, or for damaged reviews."""
     sets, d = config.decontaminate.sets, config.decontaminate
-    return Asked(
+    return ScreeningRequest(
         load_policy(find_policy(config.screen.policy, base)),
         load_reviews(out / REVIEWS),
         find_wanted(config.screen, base),
@@ -88,7 +88,7 @@ def asked(config: Config, base: Path, out: Path) -> Asked:
     )
 
 
-def find_wanted(config: ScreenConfig, base: Path) -> Wanted:
+def find_wanted(config: ScreenConfig, base: Path) -> ScreeningTargets:
     """What documents are compared with. Raises ConfigError with file, line and key, InputError for
     a registry that is not there, IntegrityError for a damaged one."""
     lists = Lists(
@@ -98,26 +98,26 @@ def find_wanted(config: ScreenConfig, base: Path) -> Wanted:
     )
     named = tuple(_registry(name, base) for name in config.registry)
     content = combine([load_registry(place) for place in named]).content_hash if named else ""
-    return Wanted(lists, named, content)
+    return ScreeningTargets(lists, named, content)
 
 
 def _registry(name: str, base: Path) -> Path:
     return demo_registry() if name == BUILTIN_REGISTRY else base / name
 
 
-def compile_screening(wanted: Asked, run: RunStage) -> Compiled:
+def compile_screening(wanted: ScreeningRequest, run: RunStage) -> ScreeningIndexes:
     """Compile what is looked for; first of all, so that bad sets and registries fail early."""
     items = None
     if wanted.eval_sets:
         items = run(eval_index_stage(wanted.eval_sets, wanted.overlap))
     w = wanted.wanted
     registry = run(registry_stage(w.lists, w.registries, w.content))
-    return Compiled(published(registry), items)
+    return ScreeningIndexes(find_registry_shards(registry), items)
 
 
 def screening(
-    wanted: Asked, reading: Reading, clean: StageManifest, compiled: Compiled, run: RunStage,
-    taken_down: tuple[tuple[str, str], ...] = (),
+    wanted: ScreeningRequest, reading: Reading, clean: StageManifest, compiled: ScreeningIndexes,
+    run: RunStage, taken_down: tuple[tuple[str, str], ...] = (),
 ) -> Screening:  # fmt: skip
     """How the documents are screened, for the story of dedup, which needs the decisions in its
     middle. `taken_down`: tables of documents that are dropped, with hashes of their content."""

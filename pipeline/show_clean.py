@@ -8,7 +8,7 @@ from rich.table import Table
 
 from pipeline import layout
 from pipeline.preparation import Manifest
-from pipeline.terminal import out, print_json, print_line, shown
+from pipeline.terminal import format_cell, out, print_json, print_line
 
 
 def show_run(manifest: Manifest, as_json: bool) -> None:
@@ -44,7 +44,7 @@ def _print_sources(sources: dict[str, Any]) -> None:
             source["kept"]["documents"], source["documents"]["bytes"], source["kept"]["bytes"],
         ]  # fmt: skip
         totals = [a + b for a, b in zip(totals, values, strict=True)]
-        table.add_row(shown(name), *_numbers(values))
+        table.add_row(format_cell(name), *_numbers(values))
     table.add_section()
     table.add_row("all", *_numbers(totals))
     out.print(table, soft_wrap=True)
@@ -61,7 +61,7 @@ def _print_reasons(sources: dict[str, Any]) -> None:
     table = Table("reason", title="why records left")
     table.add_column("records", justify="right")
     for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(shown(reason), f"{count:,}")
+        table.add_row(format_cell(reason), f"{count:,}")
     out.print(table, soft_wrap=True)
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from pipeline.core.errors import printable
-from pipeline.core.words import counted
-from pipeline.provenance.cluster_summary import Cluster, Matrix, Summary
-from pipeline.provenance.inspect import Inspection, Member, Members, ShownCluster
-from pipeline.provenance.records import where
-from pipeline.terminal import out, print_line, shown, similarity
+from pipeline.core.errors import escape_text
+from pipeline.core.words import pluralise
+from pipeline.provenance.cluster_summary import Cluster, ClusterSummary, Matrix
+from pipeline.provenance.inspect import ClusterMember, ClusterRow, Inspection, Members
+from pipeline.provenance.records import describe_place
+from pipeline.terminal import format_cell, format_similarity, out, print_line
 
 __all__ = ["show_cluster", "show_clusters"]
 
@@ -22,10 +22,10 @@ def show_clusters(found: Inspection) -> None:
     summary = found.summary
     kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
     details = f": {kinds} ({states})" if summary.documents else ""
-    replaced = counted(summary.documents, "document")
-    print_line(f"{counted(summary.clusters, 'cluster')}; {replaced} replaced by another{details}")
+    replaced = pluralise(summary.documents, "document")
+    print_line(f"{pluralise(summary.clusters, 'cluster')}; {replaced} replaced by another{details}")
     if summary.documents < found.all_rows:
-        print_line(f"{summary.documents:,} of {counted(found.all_rows, 'row')} pass the filters")
+        print_line(f"{summary.documents:,} of {pluralise(found.all_rows, 'row')} pass the filters")
     if not summary.documents:
         return
     _print_histograms(summary)
@@ -34,7 +34,7 @@ def show_clusters(found: Inspection) -> None:
     columns = ("kept", "source", "file:line", "documents", "kinds", "their sources", "lowest J")
     table = Table(*columns, title="largest clusters", title_justify="left")
     for cluster in found.largest:
-        table.add_row(*map(shown, _cluster_cells(cluster)))
+        table.add_row(*map(format_cell, _cluster_cells(cluster)))
     if found.largest:
         out.print(table)
 
@@ -42,19 +42,19 @@ def show_clusters(found: Inspection) -> None:
 def show_cluster(found: Members) -> None:
     """Print one cluster with all its members."""
     cluster = found.shown.cluster
-    print_line(f"{counted(cluster.size, 'document')}: {_counted(cluster.kinds)}")
-    print_line(f"kept  {cluster.kept}  {where(found.shown.place, cluster.index)}")
+    print_line(f"{pluralise(cluster.size, 'document')}: {_counted(cluster.kinds)}")
+    print_line(f"kept  {cluster.kept}  {describe_place(found.shown.place, cluster.index)}")
     if found.excerpt:
-        print_line(f"      {printable(found.excerpt, 120)}")
+        print_line(f"      {escape_text(found.excerpt, 120)}")
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J",
                "excerpt")  # fmt: skip
     table = Table(*columns)
     for member in found.members:
-        table.add_row(*map(shown, _member_cells(member)))
+        table.add_row(*map(format_cell, _member_cells(member)))
     out.print(table)
 
 
-def _print_histograms(summary: Summary) -> None:
+def _print_histograms(summary: ClusterSummary) -> None:
     print_line("")
     print_line("clusters by number of documents")
     sizes = [
@@ -87,7 +87,7 @@ def _print_matrix(matrix: Matrix, compared: Mapping[str, int]) -> None:
     table = Table(
         "duplicates from", title="sources of the documents kept instead", title_justify="left"
     )
-    for name in ("compared", "duplicates", "share", *map(shown, names)):
+    for name in ("compared", "duplicates", "share", *map(format_cell, names)):
         table.add_column(name, justify="right")
     for place, (source, counts) in enumerate(zip(matrix.rows, matrix.counts, strict=True)):
         gone, cells = sum(counts), [f"{count:,}" if count else "" for count in counts]
@@ -95,22 +95,22 @@ def _print_matrix(matrix: Matrix, compared: Mapping[str, int]) -> None:
             table.add_row(f"{matrix.rest_rows} smaller", "", f"{gone:,}", "", *cells)
         else:
             share = f"{100 * gone / compared[source]:.1f} %"
-            table.add_row(shown(source), f"{compared[source]:,}", f"{gone:,}", share, *cells)
+            table.add_row(format_cell(source), f"{compared[source]:,}", f"{gone:,}", share, *cells)
     out.print(table)
 
 
-def _cluster_cells(found: ShownCluster) -> tuple[str, ...]:
+def _cluster_cells(found: ClusterRow) -> tuple[str, ...]:
     c, place = found.cluster, found.place
     at = (place.source, f"{place.file}:{place.line}") if place else (f"index {c.index}", "")
     return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), _lowest(c))
 
 
-def _member_cells(member: Member) -> tuple[str, ...]:
+def _member_cells(member: ClusterMember) -> tuple[str, ...]:
     place = member.place
     return (
         place.key, place.source, f"{place.file}:{place.line}", member.state, member.kind,
-        " ".join(map(str, member.bands)), similarity(member.estimate), similarity(member.jaccard),
-        printable(member.excerpt, 60),
+        " ".join(map(str, member.bands)), format_similarity(member.estimate),
+        format_similarity(member.jaccard), escape_text(member.excerpt, 60),
     )  # fmt: skip
 
 
@@ -128,4 +128,4 @@ def _counted(counts: Mapping[str, int]) -> str:
 def _lowest(cluster: Cluster) -> str:
     """The lowest similarity, an estimate as such."""
     value, estimated = cluster.lowest
-    return "~" * estimated + similarity(value)
+    return "~" * estimated + format_similarity(value)

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from pipeline import layout
 from pipeline.core import storage
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.dedup_alone import duplicates_by_kind
-from pipeline.dedup_index import Added, Answer, Match
+from pipeline.dedup_index import AddedBatch, IndexAnswer, IndexMatch
 from pipeline.preparation import Manifest
-from pipeline.terminal import out, print_json, print_line, shown, similarity
+from pipeline.terminal import format_cell, format_similarity, out, print_json, print_line
 
 _KINDS = ("exact", "near", "key", "chain")
 _SHOWN = 40
@@ -37,7 +37,7 @@ def show_run(manifest: Manifest, as_json: bool) -> None:
     return None
 
 
-def show_added(added: Added, as_json: bool) -> None:
+def show_added(added: AddedBatch, as_json: bool) -> None:
     """A batch of an index."""
     ledger, kinds = _account(added.directory)
     if as_json:
@@ -50,7 +50,7 @@ def show_added(added: Added, as_json: bool) -> None:
     return print_line(f"batch {added.batch}: {added.directory}/")
 
 
-def show_answer(answer: Answer, file: Path | None, as_json: bool) -> None:
+def show_answer(answer: IndexAnswer, file: Path | None, as_json: bool) -> None:
     """The matches of a query: all of them as JSON or to a file, the first ones on the terminal."""
     if file is not None:
         lines = [json.dumps(asdict(match), ensure_ascii=False) + "\n" for match in answer.matches]
@@ -59,22 +59,22 @@ def show_answer(answer: Answer, file: Path | None, as_json: bool) -> None:
         return print_json([asdict(match) for match in answer.matches])
     table = Table("document", "kind", "J", "repeats", "source", "batch", "there")
     for match in answer.matches[:_SHOWN]:
-        table.add_row(*(shown(cell) for cell in _cells(match)))
+        table.add_row(*(format_cell(cell) for cell in _cells(match)))
     if answer.matches:
         out.print(table, soft_wrap=True)
     more = len(answer.matches) - _SHOWN
     if more > 0:
         print_line(f"and {more:,} more; --json prints all, --out FILE writes all")
     return print_line(
-        f"{len(answer.matches):,} of {counted(answer.documents, 'document')} repeat the index"
+        f"{len(answer.matches):,} of {pluralise(answer.documents, 'document')} repeat the index"
     )
 
 
-def _cells(match: Match) -> tuple[str, ...]:
+def _cells(match: IndexMatch) -> tuple[str, ...]:
     value = match.estimate if match.jaccard is None else match.jaccard
     estimated = "~" if match.jaccard is None and value is not None else ""
     return (
-        _place(match.file, match.line, match.row), match.kind, estimated + similarity(value),
+        _place(match.file, match.line, match.row), match.kind, estimated + format_similarity(value),
         match.document, match.source, match.batch,
         _place(match.batch_file, match.batch_line, match.batch_row),
     )  # fmt: skip
@@ -105,7 +105,7 @@ def _print_sources(ledger: dict[str, Any], kinds: dict[str, dict[str, int]]) -> 
             source["documents"]["bytes"] / 1e6, source["kept"]["bytes"] / 1e6,
         ]  # fmt: skip
         totals = [a + b for a, b in zip(totals, values, strict=True)]
-        table.add_row(shown(name), *_numbers(values))
+        table.add_row(format_cell(name), *_numbers(values))
     table.add_section()
     table.add_row("all", *_numbers(totals))
     out.print(table, soft_wrap=True)

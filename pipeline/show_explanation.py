@@ -7,14 +7,21 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.core.errors import printable
-from pipeline.core.words import counted
-from pipeline.provenance.explain import Evidence, Explanation, Link
+from pipeline.core.errors import escape_text
+from pipeline.core.words import pluralise
+from pipeline.provenance.explain import DocumentEvidence, Explanation, Link
 from pipeline.provenance.quarantined import QUARANTINED
-from pipeline.provenance.records import where
+from pipeline.provenance.records import describe_place
 from pipeline.provenance.references import LEAST_DIGITS
-from pipeline.provenance.side_by_side import Piece, Row, compare, shortened
-from pipeline.terminal import out, print_facts, print_json, print_line, shown, similarity
+from pipeline.provenance.side_by_side import LinePair, Piece, compare, shorten_row
+from pipeline.terminal import (
+    format_cell,
+    format_similarity,
+    out,
+    print_facts,
+    print_json,
+    print_line,
+)
 
 __all__ = ["evidence_line", "show"]
 
@@ -43,7 +50,7 @@ def show(found: Explanation, lines: int | None, as_json: bool) -> None:
     return None
 
 
-def _as_json(found: Explanation, rows: Sequence[Row], total: int) -> dict[str, Any]:
+def _as_json(found: Explanation, rows: Sequence[LinePair], total: int) -> dict[str, Any]:
     value = asdict(found)
     del value["texts"]
     value["origin"] = str(found.origin) if found.origin else None
@@ -56,7 +63,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
     state = r.state or "not decided yet: the run stopped before that"
     screening = " by ".join(word for word in (r.decision, r.rule) if word)
     return [
-        ("document", f"{r.place.key}  {where(r.place, '')}"),
+        ("document", f"{r.place.key}  {describe_place(r.place, '')}"),
         ("licence", r.licence),
         ("state", f"{state} ({r.reason})" if r.reason else state),
         ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
@@ -74,7 +81,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
 
 def _about_text(found: Explanation) -> str:
     record = found.record
-    size = counted(record.text_bytes, "byte") if record.text_bytes else ""
+    size = pluralise(record.text_bytes, "byte") if record.text_bytes else ""
     if not found.in_quarantine:
         return size
     key = record.place.key[:LEAST_DIGITS]
@@ -82,14 +89,14 @@ def _about_text(found: Explanation) -> str:
     return f"{size}, in quarantine; `{command}` shows it and records that"
 
 
-def evidence_line(found: Evidence) -> str:
+def evidence_line(found: DocumentEvidence) -> str:
     """Evidence in words."""
     words = [found.rule or found.detector, found.kind, repr(found.target) if found.target else ""]
     line = " ".join(word for word in words if word)
     if found.work_id:
         line += f", work {found.work_id}"
     if found.seen and found.seen != found.target:
-        line += f": {printable(found.seen)!r}"
+        line += f": {escape_text(found.seen)!r}"
     if found.byte_length:
         line += f" at byte {found.byte_offset:,}"
     measured = (
@@ -100,7 +107,7 @@ def evidence_line(found: Evidence) -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.4g}" if isinstance(value, float) else escape_text(str(value))
 
 
 def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
@@ -109,13 +116,15 @@ def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
         ("exact", link.jaccard),
         ("computed now", found.jaccard_now),
     )
-    values = ", ".join(f"{name} {similarity(value)}" for name, value in known if value is not None)
+    values = ", ".join(
+        f"{name} {format_similarity(value)}" for name, value in known if value is not None
+    )
     whole = found.recipe.preset.bands if found.recipe else 0
     bands = f" ({' '.join(map(str, link.bands))})" if link.bands else ""
     shared = f": {len(link.bands)} of {whole} bands shared{bands}" if whole else ""
     state = "" if link.state == "kept" else f", {link.state} itself"
     return [
-        ("kept", f"{link.key}  {where(link.place, link.index)}{state}"),
+        ("kept", f"{link.key}  {describe_place(link.place, link.index)}{state}"),
         ("kind", link.kind + shared),
         ("similarity", values or "not computed"),
         ("recipe", found.recipe.words if found.recipe else ""),
@@ -145,16 +154,16 @@ def _print_members(found: Explanation) -> None:
             link.state,
             link.kind,
             str(len(link.bands)),
-            similarity(link.estimate),
-            similarity(link.jaccard),
+            format_similarity(link.estimate),
+            format_similarity(link.jaccard),
         )
-        table.add_row(*map(shown, cells))
+        table.add_row(*map(format_cell, cells))
     out.print(table)
     if total > len(found.stands_for):
         print_line(f"{total - len(found.stands_for):,} more; --all lists them")
 
 
-def _print_texts(kept: str, own: str, rows: Iterable[Row], whole: bool) -> None:
+def _print_texts(kept: str, own: str, rows: Iterable[LinePair], whole: bool) -> None:
     table = Table(box=None, padding=(0, 1), expand=True)
     for title in (f"kept {kept}", f"this {own}"):
         table.add_column("line", justify="right", style="dim")
@@ -163,7 +172,7 @@ def _print_texts(kept: str, own: str, rows: Iterable[Row], whole: bool) -> None:
         if row.skipped:
             table.add_row("", Text(f"… {row.skipped:,} equal lines …", style="dim"), "", "")
             continue
-        cut = row if whole else shortened(row)
+        cut = row if whole else shorten_row(row)
         left, right = _marked(cut.left, *_REMOVED), _marked(cut.right, *_ADDED)
         table.add_row(str(row.left_line or ""), left, str(row.right_line or ""), right)
     out.print(table)
@@ -175,7 +184,7 @@ def _marked(pieces: Sequence[Piece], style: str, marks: str) -> Text:
     for piece, differs in pieces:
         # A tab that is the difference shows as \t, any other as blanks.
         readable = piece if differs else piece.replace("\t", "    ")
-        readable = printable(readable, len(readable))
+        readable = escape_text(readable, len(readable))
         if differs and not out.is_terminal:
             readable = marks.format(readable)
         text.append(readable, style=style if differs else None)

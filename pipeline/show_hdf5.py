@@ -3,8 +3,8 @@
 from dataclasses import asdict
 
 from pipeline.core.errors import IntegrityError
-from pipeline.core.words import counted
-from pipeline.hdf5.findings import Finding
+from pipeline.core.words import pluralise
+from pipeline.hdf5.findings import FileFinding
 from pipeline.hdf5.foreign import ForeignReport
 from pipeline.terminal import print_facts, print_json, print_line
 
@@ -20,7 +20,7 @@ def show_foreign(report: ForeignReport, as_json: bool) -> None:
         _print(report)
     if report.findings:
         count = len(report.findings)
-        raise IntegrityError(f"{report.directory}: {counted(count, 'problem')} found")
+        raise IntegrityError(f"{report.directory}: {pluralise(count, 'problem')} found")
 
 
 def _print(report: ForeignReport) -> None:
@@ -30,9 +30,9 @@ def _print(report: ForeignReport) -> None:
     print_facts([
         ("layout", report.layout or "unknown"),
         ("files", f"{report.files:,}"),
-        (unit, f"{report.rows:,}" + (f" of {counted(length, 'token')}" if length else "")),
+        (unit, f"{report.rows:,}" + (f" of {pluralise(length, 'token')}" if length else "")),
         ("labels", f"{facts['labels']:,}" if facts.get("labels") else ""),
-        ("padded", f"{counted(facts['padded_rows'], 'row')}" if facts.get("padded_rows") else ""),
+        ("padded", f"{pluralise(facts['padded_rows'], 'row')}" if facts.get("padded_rows") else ""),
         ("vocabulary", f"{report.vocab_size:,}" if report.vocab_size is not None else ""),
         ("EOS", f"{report.eos_id}" if report.eos_id is not None else ""),
     ])  # fmt: skip
@@ -46,10 +46,10 @@ def _print(report: ForeignReport) -> None:
         print_line("no problem was found")
 
 
-def _place(finding: Finding) -> str:
+def _place(finding: FileFinding) -> str:
     """Where, as a prefix.
 
-    >>> _place(Finding("a.h5", "labels", "", 3, 12))
+    >>> _place(FileFinding("a.h5", "labels", "", 3, 12))
     'a.h5, row 3 and 11 more: '
     """
     if finding.row is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.terminal import out, shown
+from pipeline.terminal import format_cell, out
 
 
 def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
@@ -21,7 +21,7 @@ def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
     for source, row in mixture.items():
         wanted = f"{row['asked_share']:.2%}" if by_share else f"{row['asked_epochs']:g}"
         table.add_row(
-            shown(source), f"{row['documents']:,}", f"{row['tokens']:,}", wanted,
+            format_cell(source), f"{row['documents']:,}", f"{row['tokens']:,}", wanted,
             f"{row['epochs']:.4g}", f"{row['stream_documents']:,}", f"{row['stream_tokens']:,}",
             f"{row['stream_tokens'] / total:.2%}" if total else "-",
         )  # fmt: skip

@@ -2,20 +2,20 @@
 
 from rich.table import Table
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.forecast import forecast, total_of
-from pipeline.preparation import LABELLED, PREPARATION, Prepared, Story, describe_dedup
-from pipeline.terminal import duration, out, print_json, print_line, readable_bytes
+from pipeline.preparation import LABELLED, PREPARATION, Preparation, Story, describe_dedup
+from pipeline.terminal import format_bytes, format_duration, out, print_json, print_line
 
 
-def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> None:
+def show_plan(prepared: Preparation, as_json: bool, story: Story = PREPARATION) -> None:
     """Print it, and last what all of it costs; nothing is written."""
     stages = forecast(prepared, story)
     if as_json:
         return print_json([vars(stage) for stage in stages])
-    files, size = len(prepared.plan.files), readable_bytes(prepared.plan.bytes)
-    tasks = counted(len(prepared.plan.estimate), "task")
-    print_line(f"{counted(files, 'raw shard')}, {size}, {tasks}; output {prepared.out}/")
+    files, size = len(prepared.plan.files), format_bytes(prepared.plan.bytes)
+    tasks = pluralise(len(prepared.plan.estimate), "task")
+    print_line(f"{pluralise(files, 'raw shard')}, {size}, {tasks}; output {prepared.out}/")
     for note in prepared.plan.notes if story.name in LABELLED else ():
         print_line(f"note: {note}")
     if story.name != "clean":
@@ -23,19 +23,19 @@ def show_plan(prepared: Prepared, as_json: bool, story: Story = PREPARATION) -> 
     table = Table("stage", "state", "CPU time", "disk", "memory per worker")
     for s in stages:
         seconds = f"{s.cpu_seconds:,.0f} s"
-        disk, memory = readable_bytes(s.disk_bytes), readable_bytes(s.memory_bytes)
+        disk, memory = format_bytes(s.disk_bytes), format_bytes(s.memory_bytes)
         table.add_row(s.stage, s.state, seconds, disk, memory)
     total = total_of(stages, prepared)
     table.add_section()
     table.add_row(
-        "total", "", f"{total.cpu_seconds:,.0f} s", readable_bytes(total.disk_bytes),
-        readable_bytes(total.memory_bytes),
+        "total", "", f"{total.cpu_seconds:,.0f} s", format_bytes(total.disk_bytes),
+        format_bytes(total.memory_bytes),
     )  # fmt: skip
     out.print(table, soft_wrap=True)
-    where = counted(total.workers, "worker") if total.workers else "one process"
-    memory = readable_bytes(total.memory_bytes * max(1, total.workers))
+    where = pluralise(total.workers, "worker") if total.workers else "one process"
+    memory = format_bytes(total.memory_bytes * max(1, total.workers))
     print_line(
-        f"in all about {duration(total.seconds)} with {where}, {memory} of memory, "
-        f"{readable_bytes(total.disk_bytes)} of disk ({readable_bytes(total.kept_bytes)} after "
+        f"in all about {format_duration(total.seconds)} with {where}, {memory} of memory, "
+        f"{format_bytes(total.disk_bytes)} of disk ({format_bytes(total.kept_bytes)} after "
         "prep clean-up)"
     )

@@ -6,25 +6,25 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
-from pipeline.provenance.policy.difference import Difference
+from pipeline.provenance.policy.difference import PolicyDifference
 from pipeline.provenance.policy.model import Policy
-from pipeline.provenance.policy.outcomes import Chain
-from pipeline.provenance.policy.rules import ReadyRule, ready
-from pipeline.provenance.records import where
+from pipeline.provenance.policy.outcomes import DecisionChain
+from pipeline.provenance.policy.rules import ReadyRule, compile_rules
+from pipeline.provenance.records import describe_place
 from pipeline.provenance.reviews import Review
-from pipeline.terminal import out, print_facts, print_json, print_line, readable_bytes, shown
+from pipeline.terminal import format_bytes, format_cell, out, print_facts, print_json, print_line
 
 
 def show_check(policy: Policy, as_json: bool) -> None:
     """That a policy is well-formed, and the detectors that none of its rules asks about."""
-    rules = ready(policy)
+    rules = compile_rules(policy)
     asked = {name for rule in rules for group in rule.present for name in group.detectors}
     unasked = [name for name in DETECTORS if name not in asked]
     if as_json:
         return print_json({"rules": len(rules), "unasked": unasked})
-    print_line(f"ok: {counted(len(rules), 'rule')}")
+    print_line(f"ok: {pluralise(len(rules), 'rule')}")
     if unasked:
         print_line(f"no rule asks about evidence of {', '.join(unasked)}")
     return None
@@ -35,9 +35,9 @@ def show_policy(policy: Policy, as_json: bool) -> None:
     if as_json:
         return print_json(policy.model_dump(mode="json"))
     table = Table("rule", "when", "decision", "reason")
-    for rule in ready(policy):
+    for rule in compile_rules(policy):
         decision = rule.rule.decision + ("" if rule.rule.propagate else ", only this document")
-        table.add_row(*map(shown, (rule.rule.id, _when(rule), decision, rule.rule.reason)))
+        table.add_row(*map(format_cell, (rule.rule.id, _when(rule), decision, rule.rule.reason)))
     out.print(table)
     spread = policy.propagate
     print_line(
@@ -69,17 +69,18 @@ def show_attributes(as_json: bool) -> None:
         return print_json([dict(zip(names, row, strict=True)) for row in rows])
     table = Table("attribute", "type or values", "meaning")
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*map(format_cell, row))
     out.print(table)
     return None
 
 
-def show_difference(found: Difference, as_json: bool) -> None:
+def show_difference(found: PolicyDifference, as_json: bool) -> None:
     """What another policy decides otherwise, by decision and rule."""
     if as_json:
         return print_json(asdict(found))
     print_line(
-        f"{found.decisions_changed:,} of {counted(found.documents, 'document')} decided differently"
+        f"{found.decisions_changed:,} of {pluralise(found.documents, 'document')} decided "
+        "differently"
     )
     if not found.changes:
         return None
@@ -88,9 +89,9 @@ def show_difference(found: Difference, as_json: bool) -> None:
         table.add_column(title, justify="right")
     for c in found.changes:
         table.add_row(
-            shown(_side(c.old_decision, c.old_rule)), shown(_side(c.new_decision, c.new_rule)),
-            f"{c.documents:,}", f"{c.kept:,}", readable_bytes(c.text_bytes), f"{c.tokens:,}",
-            f"{c.tokens_estimated:,}",
+            format_cell(_side(c.old_decision, c.old_rule)), format_cell(_side(c.new_decision,
+            c.new_rule)), f"{c.documents:,}", f"{c.kept:,}", format_bytes(c.text_bytes),
+            f"{c.tokens:,}", f"{c.tokens_estimated:,}",
         )  # fmt: skip
     out.print(table)
     return None
@@ -111,13 +112,13 @@ def show_review(review: Review, as_json: bool) -> None:
     return None
 
 
-def show_chain(found: Chain, policy: str, as_json: bool) -> None:
+def show_chain(found: DecisionChain, policy: str, as_json: bool) -> None:
     """Every rule for one document, and what follows."""
     if as_json:
         return print_json(_plain(found))
     place = found.record.place
     print_facts([
-        ("document", f"{place.key}  {where(place, '')}"),
+        ("document", f"{place.key}  {describe_place(place, '')}"),
         ("recorded", _decided(found.recorded)),
         ("policy", f"{policy}: {_decided(found.decision)}"),
     ])  # fmt: skip
@@ -125,7 +126,7 @@ def show_chain(found: Chain, policy: str, as_json: bool) -> None:
     for outcome in found.outcomes:
         evidence = ", ".join(_numbered(outcome.evidence, found.evidence))
         cells = (outcome.rule, outcome.decision, "yes" if outcome.matched else "-")
-        table.add_row(*map(shown, cells), shown(evidence or outcome.missing))
+        table.add_row(*map(format_cell, cells), format_cell(evidence or outcome.missing))
     out.print(table)
     return None
 
@@ -145,7 +146,7 @@ def _numbered(ids: Iterable[str], evidence: Iterable[dict[str, Any]]) -> Iterato
         yield " ".join(word for word in words if word)
 
 
-def _plain(found: Chain) -> dict[str, Any]:
+def _plain(found: DecisionChain) -> dict[str, Any]:
     """The chain as plain data, keys in hex."""
     value = asdict(found)
     rows = [*value["evidence"], *(v for v in (value["decision"], value["recorded"]) if v)]

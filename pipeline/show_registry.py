@@ -9,32 +9,38 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.core.errors import ConfigError, printable
-from pipeline.core.words import counted
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.words import pluralise
 from pipeline.provenance.registry import Work, load_registry
-from pipeline.provenance.registry.editing import Edited
-from pipeline.provenance.registry.exchanging import Sketched
+from pipeline.provenance.registry.editing import WorkEdit
+from pipeline.provenance.registry.exchanging import SketchFile
 from pipeline.provenance.registry.finding import find_works, search_works
-from pipeline.provenance.registry.history import Change, history_of
-from pipeline.provenance.registry.importing import Imported
+from pipeline.provenance.registry.history import WorkChange, history_of
+from pipeline.provenance.registry.importing import ImportResult
 from pipeline.provenance.registry.read import FORMATS
 from pipeline.provenance.registry.works import FIELDS, STATUSES
-from pipeline.terminal import out, print_facts, print_json, print_line, shown
+from pipeline.terminal import format_cell, out, print_facts, print_json, print_line
 
 __all__ = [
-    "checked_form", "show_edit", "show_import", "show_list", "show_sketch", "show_work", "stated",
+    "check_form",
+    "collect_values",
+    "show_edit",
+    "show_import",
+    "show_list",
+    "show_sketch",
+    "show_work",
 ]  # fmt: skip
 
 _FEW = 5
 
 
-def stated(**values: str | bool | None) -> dict[str, str]:
+def collect_values(**values: str | bool | None) -> dict[str, str]:
     """The values that were given, as a line of a list would have them."""
     texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}
     return {name: text for name, text in texts.items() if text}
 
 
-def checked_form(form: str | None) -> str | None:
+def check_form(form: str | None) -> str | None:
     """Raises ConfigError for an unknown --format."""
     return _one_of("--format", form, FORMATS)
 
@@ -45,12 +51,12 @@ def _one_of(option: str, value: str | None, allowed: Sequence[str]) -> str | Non
     close = difflib.get_close_matches(value, allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise ConfigError(
-        f"{option} {printable(value, 40)}: expected one of {', '.join(allowed)}{hint}"
+        f"{option} {escape_text(value, 40)}: expected one of {', '.join(allowed)}{hint}"
     )
 
 
 def show_import(
-    done: Imported, directory: Path, dry_run: bool, all_of_it: bool, as_json: bool
+    done: ImportResult, directory: Path, dry_run: bool, all_of_it: bool, as_json: bool
 ) -> None:
     """What an import did; refused lines, conflicts and remarks, a few or all of them."""
     if as_json:
@@ -61,18 +67,18 @@ def show_import(
     _print_some("note", [f"{r.where}: {r.text}" for r in done.remarks], limit)
     would = "would be " if dry_run else ""
     print_line(
-        f"{counted(done.lines, 'line')}: {counted(done.added, 'work')} {would}added, "
+        f"{pluralise(done.lines, 'line')}: {pluralise(done.added, 'work')} {would}added, "
         f"{done.changed:,} {would}changed, {done.unchanged:,} unchanged; "
-        f"{counted(len(done.refusals), 'line')} refused, "
-        f"{counted(len(done.conflicts), 'conflict')}, {counted(len(done.remarks), 'note')}"
+        f"{pluralise(len(done.refusals), 'line')} refused, "
+        f"{pluralise(len(done.conflicts), 'conflict')}, {pluralise(len(done.remarks), 'note')}"
     )
     if done.texts or done.sketches:
         print_line(
-            f"references: {counted(done.texts, 'text')}, "
-            f"{counted(done.sketches, 'sketch')} {would}kept"
+            f"references: {pluralise(done.texts, 'text')}, "
+            f"{pluralise(done.sketches, 'sketch')} {would}kept"
         )
     state = f"version {done.version}" if done.fresh else f"still version {done.version}"
-    print_line(f"registry: {directory}/  ({done.name}, {state}, {counted(done.works, 'work')})")
+    print_line(f"registry: {directory}/  ({done.name}, {state}, {pluralise(done.works, 'work')})")
     return None
 
 
@@ -124,7 +130,7 @@ def _print_table(works: Iterable[Work]) -> None:
             ", ".join(work.isbn13), f"{work.status}{', legal hold' if work.legal_hold else ''}",
             _reference(work),
         )  # fmt: skip
-        table.add_row(*map(shown, cells))
+        table.add_row(*map(format_cell, cells))
     out.print(table)
 
 
@@ -144,11 +150,11 @@ def show_work(directory: Path, asked: str, as_json: bool) -> None:
         return print_json({"registry": registry.label, "works": found})
     for work, changes in zip(works, histories, strict=True):
         _print_work(work, changes)
-    print_line(f"{registry.label}: {len(works):,} of {counted(len(registry.works), 'work')}")
+    print_line(f"{registry.label}: {len(works):,} of {pluralise(len(registry.works), 'work')}")
     return None
 
 
-def _print_work(work: Work, changes: Iterable[Change]) -> None:
+def _print_work(work: Work, changes: Iterable[WorkChange]) -> None:
     authors = "; ".join(work.authors)
     held = "yes: copies must not be deleted" if work.legal_hold else ""
     effective = " to ".join(filter(None, (work.effective_from or "-", work.effective_to)))
@@ -166,7 +172,7 @@ def _print_work(work: Work, changes: Iterable[Change]) -> None:
         print_line(f"version {change.version}: {change.text}")
 
 
-def show_edit(edited: Edited, as_json: bool) -> None:
+def show_edit(edited: WorkEdit, as_json: bool) -> None:
     """What was set."""
     if as_json:
         return print_json(asdict(edited))
@@ -185,7 +191,7 @@ def _value(value: Any) -> str:
     return {True: "yes", False: "no", "": "(none)"}.get(value, str(value))
 
 
-def show_sketch(made: Sketched, as_json: bool) -> None:
+def show_sketch(made: SketchFile, as_json: bool) -> None:
     """What was written for exchange."""
     if as_json:
         return print_json({**asdict(made), "out": str(made.out)})
@@ -193,8 +199,8 @@ def show_sketch(made: Sketched, as_json: bool) -> None:
         print_line(f"warning: {warning}")
     salted = "salted: send the salt separately" if made.salted else "not salted"
     print_line(
-        f"work {made.work_id}: {counted(made.words, 'word')}, "
-        f"{counted(made.hashes, 'hash')} of {made.k} words each (one in {made.s}), {salted}"
+        f"work {made.work_id}: {pluralise(made.words, 'word')}, "
+        f"{pluralise(made.hashes, 'hash')} of {made.k} words each (one in {made.s}), {salted}"
     )
     print_line(f"outputs: {made.out}")
     return None

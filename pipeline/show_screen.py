@@ -6,7 +6,7 @@ from rich.table import Table
 
 from pipeline import layout
 from pipeline.preparation import Manifest
-from pipeline.terminal import out, print_json, print_line, shown
+from pipeline.terminal import format_cell, out, print_json, print_line
 
 
 def show_decisions(manifest: Manifest, as_json: bool) -> None:
@@ -41,6 +41,6 @@ def _print(title: str, columns: list[str], rows: list[dict[str, object]]) -> Non
     table = Table(*columns, title=title, title_justify="left")
     table.add_column("documents" if "rule" in columns else "rows", justify="right")
     for row in rows:
-        names = (shown(str(row[column] or "-")) for column in columns)
+        names = (format_cell(str(row[column] or "-")) for column in columns)
         table.add_row(*names, f"{row['count']:,}")
     return out.print(table)

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.text import Text
 
-from pipeline.core.errors import printable
-from pipeline.core.words import counted
+from pipeline.core.errors import escape_text
+from pipeline.core.words import pluralise
 from pipeline.provenance.quarantined import IN_QUARANTINE
-from pipeline.provenance.search import FoundDocument, SearchAnswer, Snippet, looked_at
+from pipeline.provenance.search import FoundDocument, SearchAnswer, Snippet, describe_scope
 from pipeline.show_trace import EXPOSURE
 from pipeline.terminal import out, print_json, print_line
 
@@ -26,15 +26,15 @@ def show_search(answer: SearchAnswer, as_json: bool) -> None:
     listed = len(answer.documents)
     if answer.total > listed:
         print_line(
-            f"and {counted(answer.total - listed, 'more document')} (--limit, or --json for all)"
+            f"and {pluralise(answer.total - listed, 'more document')} (--limit, or --json for all)"
         )
     if not answer.total:
         print_line("no document contains these words, or most of them in this order")
     if steps is not None and answer.total:
         print_line(
-            f"training run {steps.model_dir}: {counted(steps.last_step, 'step')}. {EXPOSURE}"
+            f"training run {steps.model_dir}: {pluralise(steps.last_step, 'step')}. {EXPOSURE}"
         )
-    for line in looked_at(answer.searched):
+    for line in describe_scope(answer.searched):
         print_line(line)
     return None
 
@@ -44,7 +44,7 @@ def _show_document(found: FoundDocument, with_steps: bool) -> None:
     state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
     split = f", {d.split}" if d.split else ""
     decision = f", {d.decision} {d.rule}".rstrip() if d.decision not in ("", "allow") else ""
-    out.print(Text(f"{printable(d.path)}:{d.line}", "bold"), soft_wrap=True)
+    out.print(Text(f"{escape_text(d.path)}:{d.line}", "bold"), soft_wrap=True)
     print_line(f"  {d.document}  {d.source}  {state}{split}{decision}")
     if found.rows:
         where = "in" if found.of_words else "document in"
@@ -59,7 +59,7 @@ def _show_document(found: FoundDocument, with_steps: bool) -> None:
         out.print(_line(place), soft_wrap=True)
     rest = found.text.exact + found.text.near - _PLACES
     if rest > 0:
-        print_line(f"  and {counted(rest, 'more place')}")
+        print_line(f"  and {pluralise(rest, 'more place')}")
 
 
 def _first(items: Sequence[object], most: int) -> str:
@@ -74,18 +74,18 @@ def _first(items: Sequence[object], most: int) -> str:
 
 def _places(found: FoundDocument) -> str:
     count = found.text.exact + found.text.near
-    return counted(count, "place")
+    return pluralise(count, "place")
 
 
 def _line(place: Snippet) -> Text:
     """A place on one line, the match in bold; where nothing can be bold, between brackets."""
     opened, closed = ("", "") if out.is_terminal else ("[[", "]]")
     many = len(place.match)
-    line = Text("  …" + printable(place.before, many + 400))
-    line.append(opened + printable(place.match, many) + closed, "bold yellow")
-    line.append(printable(place.after, many + 400) + "…")
+    line = Text("  …" + escape_text(place.before, many + 400))
+    line.append(opened + escape_text(place.match, many) + closed, "bold yellow")
+    line.append(escape_text(place.after, many + 400) + "…")
     if place.changed:
-        line.append(f"  ({counted(place.changed, 'word')} changed)", "dim")
+        line.append(f"  ({pluralise(place.changed, 'word')} changed)", "dim")
     return line
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance.checkpoint_trace import CheckpointTrace
-from pipeline.provenance.exposure import Exposure, Forward, TracedDocument
-from pipeline.provenance.trace import Span
-from pipeline.provenance.training import Checkpoint, Period
-from pipeline.terminal import out, print_json, print_line, shown
+from pipeline.provenance.exposure import Exposure, ForwardTrace, TracedDocument
+from pipeline.provenance.trace import TokenSpan
+from pipeline.provenance.training import Period, TrainingCheckpoint
+from pipeline.terminal import format_cell, out, print_json, print_line
 
 EXPOSURE = "Steps listed are exposure, not influence or memorisation."
 _SHOWN = 20
@@ -19,7 +19,7 @@ _SHOWN_STEPS = 12
 
 
 def show_spans(
-    spans: Sequence[Span], limit: int | None, as_json: bool,
+    spans: Sequence[TokenSpan], limit: int | None, as_json: bool,
     elsewhere: Sequence[tuple[str, int]] = (),
 ) -> None:  # fmt: skip
     """Spans of rows, each with its document; `elsewhere`: other data sets that the step read, and
@@ -37,14 +37,16 @@ def show_spans(
             "-" if s.label_start is None else _range(s.label_start, s.label_end or 0),
             s.document, s.source, f"{s.path}:{s.line}", s.licence or "-", decision,
         )  # fmt: skip
-        table.add_row(*(shown(cell) for cell in cells))
+        table.add_row(*(format_cell(cell) for cell in cells))
     out.print(table)
     _say_rest(len(spans), len(listed))
     for name, rows in elsewhere:
-        print_line(f"not traced here: {counted(rows, 'row')} of another data set, {name}")
+        print_line(f"not traced here: {pluralise(rows, 'row')} of another data set, {name}")
 
 
-def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_json: bool) -> None:
+def show_forward(
+    found: ForwardTrace, notes: Sequence[str], limit: int | None, as_json: bool
+) -> None:
     """Documents, their share of every split, and what a training run read of them."""
     if as_json:
         return print_json(_forward(found, notes, limit))
@@ -58,9 +60,10 @@ def show_forward(found: Forward, notes: Sequence[str], limit: int | None, as_jso
     for split in found.splits:
         share = split.tokens / split.stream_tokens if split.stream_tokens else 0.0
         print_line(
-            f"{split.split}: {counted(split.documents, 'document')}, "
-            f"{counted(split.copies, 'copy')}, {split.tokens:,} of "
-            f"{counted(split.stream_tokens, 'token')} ({share:.4%}), {counted(split.rows, 'row')}"
+            f"{split.split}: {pluralise(split.documents, 'document')}, "
+            f"{pluralise(split.copies, 'copy')}, {split.tokens:,} of "
+            f"{pluralise(split.stream_tokens, 'token')} ({share:.4%}), "
+            f"{pluralise(split.rows, 'row')}"
         )
     _say_places(found, listed, limit)
     return _say_exposure(found.exposure)
@@ -86,11 +89,11 @@ def _documents_table(documents: Sequence[TracedDocument], with_steps: bool) -> T
             *read,
             d.because or "asked for",
         )
-        table.add_row(*(shown(cell) for cell in cells))  # fmt: skip
+        table.add_row(*(format_cell(cell) for cell in cells))  # fmt: skip
     return table
 
 
-def _say_places(found: Forward, listed: Sequence[TracedDocument], limit: int | None) -> None:
+def _say_places(found: ForwardTrace, listed: Sequence[TracedDocument], limit: int | None) -> None:
     keys = {d.doc: d.document for d in listed}
     places = [p for p in found.places.to_pylist() if p["doc"] in keys]
     table = Table("document", "row", "tokens", "labels")
@@ -99,7 +102,7 @@ def _say_places(found: Forward, listed: Sequence[TracedDocument], limit: int | N
         row = p["file"] if p["row"] is None else f"{p['file']}[{p['row']}]"
         labels = "-" if p["row"] is None else _range(p["label_start"], p["label_end"])
         cells = (keys[p["doc"]], row, _range(p["token_start"], p["token_end"]), labels)
-        table.add_row(*(shown(cell) for cell in cells))
+        table.add_row(*(format_cell(cell) for cell in cells))
     if places:
         out.print(table)
         _say_rest(len(places), len(places[:most]))
@@ -109,17 +112,17 @@ def _say_exposure(exposure: Exposure | None) -> None:
     if exposure is None:
         return
     steps, name = exposure.steps, exposure.model_dir
-    print_line(f"training run {name}: {counted(exposure.last_step, 'step')}")
+    print_line(f"training run {name}: {pluralise(exposure.last_step, 'step')}")
     if steps:
         print_line(
-            f"{counted(len(steps), 'step')} read a label of them "
-            f"({counted(exposure.labels_read, 'label')} in all): {_steps(steps)}"
+            f"{pluralise(len(steps), 'step')} read a label of them "
+            f"({pluralise(exposure.labels_read, 'label')} in all): {_steps(steps)}"
         )
     else:
         print_line("no step read a label of them")
     if exposure.context_steps:
         print_line(
-            f"{counted(len(exposure.context_steps), 'step')} read them as context only: "
+            f"{pluralise(len(exposure.context_steps), 'step')} read them as context only: "
             f"{_steps(exposure.context_steps)}"
         )
     print_line(f"first checkpoint exposed: {_checkpoint(exposure.first_exposed)}")
@@ -136,29 +139,29 @@ def show_checkpoint(found: CheckpointTrace, limit: int | None, as_json: bool) ->
         return print_json(_checkpoint_json(found, limit))
     print_line(
         f"{found.checkpoint.path}: steps 1 to {found.checkpoint.step:,} read {found.rows:,} of "
-        f"{counted(found.rows_of_data_set, 'row')}, {counted(found.labels_read, 'label')} of "
-        f"{counted(len(found.documents), 'document')}"
+        f"{pluralise(found.rows_of_data_set, 'row')}, {pluralise(found.labels_read, 'label')} of "
+        f"{pluralise(len(found.documents), 'document')}"
     )
     if found.context_only:
-        more = counted(found.context_only, "more document")
+        more = pluralise(found.context_only, "more document")
         print_line(f"read as context only: {more}")
     sources = Table("source", "documents", "labels read")
     for s in found.sources.to_pylist():
-        sources.add_row(shown(s["source"]), f"{s['documents']:,}", f"{s['labels_read']:,}")
+        sources.add_row(format_cell(s["source"]), f"{s['documents']:,}", f"{s['labels_read']:,}")
     out.print(sources)
     most = _SHOWN if limit is None else limit
     documents = Table("document", "source", "file:line", "licence", "labels read")
     for d in found.documents.slice(0, most).to_pylist():
         cells = (d["document"], d["source"], f"{d['path']}:{d['line']}", d["licence"] or "-",
                  f"{d['labels_read']:,}")  # fmt: skip
-        documents.add_row(*(shown(cell) for cell in cells))
+        documents.add_row(*(format_cell(cell) for cell in cells))
     out.print(documents)
     _say_rest(len(found.documents), min(most, len(found.documents)))
     _say_elsewhere(found.elsewhere)
     return print_line(EXPOSURE)
 
 
-def _forward(found: Forward, notes: Sequence[str], limit: int | None) -> dict[str, Any]:
+def _forward(found: ForwardTrace, notes: Sequence[str], limit: int | None) -> dict[str, Any]:
     listed = _first(found.documents, limit)
     docs = {document.doc for document in listed}
     places = [place for place in found.places.to_pylist() if place["doc"] in docs]
@@ -197,11 +200,11 @@ def _checkpoint_json(found: CheckpointTrace, limit: int | None) -> dict[str, Any
     }
 
 
-def _checkpoint_json_of(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
+def _checkpoint_json_of(checkpoint: TrainingCheckpoint | None) -> dict[str, Any] | None:
     return {"step": checkpoint.step, "path": str(checkpoint.path)} if checkpoint else None
 
 
-def _checkpoint(checkpoint: Checkpoint | None) -> str:
+def _checkpoint(checkpoint: TrainingCheckpoint | None) -> str:
     return "none" if checkpoint is None else f"{checkpoint.path} (step {checkpoint.step:,})"
 
 

@@ -25,7 +25,7 @@ a bucket with more."""
 
 
 @dataclass(frozen=True)
-class Straddling:
+class StraddlingPairs:
     """Candidate pairs of kept documents in different splits: how many, the highest exact Jaccard
     similarity among them, and how many reach the threshold of the run; `promised`: the selection
     compared all candidates exactly, so there can be none."""
@@ -37,7 +37,7 @@ class Straddling:
     promised: bool
 
 
-def straddling(directory: Path) -> Straddling | None:
+def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     """Look at every candidate pair across splits of a run; None where nothing was compared or the
     buckets are gone (`prep clean-up`)."""
     stages = ("clean", "signatures", "bands", "clusters", "keep")
@@ -62,7 +62,7 @@ def straddling(directory: Path) -> Straddling | None:
     reached = sum(s >= threshold for s in similarity)
     cut_short = sum(task.counters.get("cut_short", 0) for task in clusters.tasks)
     promised = clusters.fields["settings"]["verify"] == "exact" and not cut_short
-    return Straddling(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
+    return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
 
 
 def _kept_split(corpus: Corpus, keep: StageManifest) -> npt.NDArray[np.int8]:

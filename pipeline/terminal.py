@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 
 _PLAIN_WIDTH = 240
 
@@ -16,14 +16,14 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WID
 """Standard output; wide when it is no terminal."""
 
 
-def shown(text: str) -> str:
+def format_cell(text: str) -> str:
     """Text from data for a table cell: cut, without control characters, without markup."""
-    return escape(printable(text))
+    return escape(escape_text(text))
 
 
 def print_line(line: str) -> None:
     """One whole line, which may hold text from data, whatever the width of the terminal."""
-    out.print(printable(line, len(line)), markup=False, soft_wrap=True)
+    out.print(escape_text(line, len(line)), markup=False, soft_wrap=True)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -38,19 +38,19 @@ def print_json(value: Any) -> None:
     out.print_json(json.dumps(value), ensure_ascii=True)
 
 
-def similarity(value: float | None) -> str:
+def format_similarity(value: float | None) -> str:
     """A Jaccard similarity, or a dash for an unknown one.
 
-    >>> similarity(0.93217), similarity(None)
+    >>> format_similarity(0.93217), format_similarity(None)
     ('0.932', '-')
     """
     return "-" if value is None else f"{value:.3f}"
 
 
-def readable_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """An estimated duration.
 
-    >>> readable_seconds(0.27), readable_seconds(1.2), readable_seconds(5_025.7)
+    >>> format_seconds(0.27), format_seconds(1.2), format_seconds(5_025.7)
     ('under a second', 'about a second', 'about 5,026 seconds')
     """
     if seconds < 1:
@@ -58,10 +58,10 @@ def readable_seconds(seconds: float) -> str:
     return "about a second" if seconds < 1.5 else f"about {seconds:,.0f} seconds"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A span of time, in the largest unit of which there are two.
 
-    >>> duration(0.4), duration(119), duration(7100), duration(1e6)
+    >>> format_duration(0.4), format_duration(119), format_duration(7100), format_duration(1e6)
     ('0 s', '119 s', '118 min', '278 h')
     """
     if seconds < 120:
@@ -69,10 +69,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
 
 
-def readable_bytes(size: float) -> str:
+def format_bytes(size: float) -> str:
     """A size in decimal units.
 
-    >>> readable_bytes(1_234_000)
+    >>> format_bytes(1_234_000)
     '1.2 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):

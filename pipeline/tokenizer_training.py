@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
-from pipeline.kept_sample import Sample, sample_of_run
+from pipeline.kept_sample import DocumentSample, sample_of_run
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.fertility import Fertility, measure_fertility
@@ -17,7 +17,7 @@ same documents where a source has no more)."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class TokenizerMeasurement:
     """One tokenizer and its table: a row per source, and last `all`."""
 
     tokenizer: str
@@ -33,7 +33,7 @@ def train_on_run(
     sample: int,
     seed: int,
     sources: Sequence[str] = (),
-) -> tuple[Measured, ...]:
+) -> tuple[TokenizerMeasurement, ...]:
     """Train on a sample of the run in `directory`, `sample` bytes of each source, and publish into
     `out`; returns the tables of GPT-2 and of the new tokenizer on another sample.
 
@@ -52,7 +52,7 @@ def measure_on_run(
     seed: int,
     sources: Sequence[str] = (),
     eos: Sequence[str] = (),
-) -> tuple[Measured, ...]:
+) -> tuple[TokenizerMeasurement, ...]:
     """The table of each tokenizer on one sample of the run. `eos` are the tokens that end a
     document: none, one for all but gpt2, or one for each. Raises ConfigError and InputError."""
     if len(eos) > 1 and len(eos) != len(tokenizers):
@@ -69,15 +69,15 @@ def measure_on_run(
     return tuple(_measure(name, texts, tokenizer) for name, tokenizer in names)
 
 
-def _measure(name: str, sample: Sample, tokenizer: TextTokenizer) -> Measured:
+def _measure(name: str, sample: DocumentSample, tokenizer: TextTokenizer) -> TokenizerMeasurement:
     batches = [
         (source, chunk) for source, texts in sample.by_source().items() for chunk in texts.chunks
     ]
     definition = tokenizer.definition
     rows = measure_fertility(batches, tokenizer)
-    return Measured(name, definition.vocab_size, tokenizer.engine_name, rows)
+    return TokenizerMeasurement(name, definition.vocab_size, tokenizer.engine_name, rows)
 
 
-def _strings(sample: Sample) -> Iterator[str]:
+def _strings(sample: DocumentSample) -> Iterator[str]:
     for chunk in sample.text.chunks:
         yield from chunk.to_pylist()

@@ -82,7 +82,7 @@ class StageStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class WorkStatus:
     """Who works on a run, or did last (`pid 7 on host since …`), and how far the stage is."""
 
     holder: str
@@ -100,7 +100,7 @@ class Work:
     """Since a stage began or a task was done."""
 
 
-def work(directory: Path) -> Work:
+def read_work(directory: Path) -> WorkStatus:
     """Who works on the run in a directory, and how far they are, from the files alone."""
     who, is_held = lock.holder(directory)
     events = [event for event in read_events(directory) if event.get("event") == "stage"]
@@ -115,14 +115,14 @@ def work(directory: Path) -> Work:
             documents += int(record.counters.get("documents", 0))
     manifest = manifest_path(directory, stage)
     committed = bool(stage) and manifest.exists() and manifest.stat().st_mtime_ns >= began
-    return Work(
+    return WorkStatus(
         holder=who, is_held=is_held, stage=stage, tasks=tasks,
         done=tasks if committed else len(times) - 1, reused=int(last.get("reused", 0)),
         documents=documents, idle_seconds=max(0.0, time.time() - max(times) / 1e9),
     )  # fmt: skip
 
 
-def status(directory: Path) -> tuple[bool, list[StageStatus]]:
+def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
     """Whether the run is finished, and the state of every stage, from the files alone."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")

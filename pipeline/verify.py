@@ -16,16 +16,16 @@ from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
 from pipeline.core.manifest import read_sealed
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.hdf5.verify import SplitFacts, check_split
+from pipeline.hdf5.verify import SplitContents, check_split
 from pipeline.provenance.coverage import check_lineage, read_lineage
 from pipeline.provenance.events import verify_events
 from pipeline.provenance.inverse_check import check_inverse
 from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
-from pipeline.split_check import straddling
+from pipeline.split_check import find_straddling_pairs
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
 
 _WRITES_RECORDS = {"dedup": layout.RECORDS, "clean": layout.CLEANED}
@@ -99,11 +99,11 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
         raise IntegrityError("\n".join(problems))
     removed = manifest.get("removed") or []
     gone = f"; removed by clean-up: {', '.join(removed)}" if removed else ""
-    return Check("hashes", f"{counted(len(files), 'file')}{gone}")
+    return Check("hashes", f"{pluralise(len(files), 'file')}{gone}")
 
 
 def _straddling(directory: Path) -> Check:
-    found = straddling(directory)
+    found = find_straddling_pairs(directory)
     if found is None:
         return Check("splits", "not compared: no near-duplicate removal, or removed by clean-up")
     if found.promised and found.duplicates:
@@ -128,7 +128,8 @@ def _recount(ledger: Ledger, documents: pa.Table) -> Check:
         )
     return Check(
         "ledger",
-        f"{counted(records, 'record')}, {len(kept):,} kept, {counted(tokens, 'token')}: balanced",
+        f"{pluralise(records, 'record')}, {len(kept):,} kept, {pluralise(tokens, 'token')}: "
+        "balanced",
     )
 
 
@@ -140,11 +141,11 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
     if found != kept:
         raise IntegrityError(
-            f"{directory / folder}: {counted(found, 'record')}, {kept:,} were kept"
+            f"{directory / folder}: {pluralise(found, 'record')}, {kept:,} were kept"
         )
     return Check(
         "records",
-        f"{counted(found, 'record')} in {counted(len(files), 'file')}, all that were kept",
+        f"{pluralise(found, 'record')} in {pluralise(len(files), 'file')}, all that were kept",
     )
 
 
@@ -169,11 +170,11 @@ def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
         found = count_records(directory / file["path"])
         if found != file["documents"]:
             raise IntegrityError(
-                f"{directory / file['path']}: {counted(found, 'record')}, "
+                f"{directory / file['path']}: {pluralise(found, 'record')}, "
                 f"expected {file['documents']:,}"
             )
     total = sum(file["documents"] for file in files)
-    return Check("records", f"{counted(total, 'record')} in {counted(len(files), 'file')}")
+    return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")
 
 
 def _split(
@@ -189,7 +190,7 @@ def _split(
     spans, ends = check_lineage(dataset, name, documents, holes.labels)
     if split.segments and split.segments != spans:
         raise IntegrityError(
-            f"hdf5/{name}: {counted(spans, 'segment')}; the ledger has {split.segments:,}"
+            f"hdf5/{name}: {pluralise(spans, 'segment')}; the ledger has {split.segments:,}"
         )
     eos, expected = facts.eos_labels - holes.corpus_tokens, split.documents - holes.copies
     if dataset.layout is SAMPLE and not holes.first_token:
@@ -197,20 +198,22 @@ def _split(
     elif dataset.layout is VSL:
         expected = ends - holes.copies
     if eos != expected:
-        raise IntegrityError(f"hdf5/{name}: {eos:,} EOS tokens for {counted(expected, 'document')}")
-    masked = f", {counted(holes.copies, 'document')} masked" if holes.copies else ""
+        raise IntegrityError(
+            f"hdf5/{name}: {eos:,} EOS tokens for {pluralise(expected, 'document')}"
+        )
+    masked = f", {pluralise(holes.copies, 'document')} masked" if holes.copies else ""
     yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
-    cover = f"{counted(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
+    cover = f"{pluralise(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
     yield Check(f"lineage/{name}", f"{cover} every token that is not padding")
     entries = check_inverse(dataset)
     if entries is not None:
-        yield Check(f"inverse/{name}", f"{counted(entries, 'entry')}, as lineage says")
+        yield Check(f"inverse/{name}", f"{pluralise(entries, 'entry')}, as lineage says")
 
 
-def _size(dataset: SampleDataset, facts: SplitFacts) -> str:
+def _size(dataset: SampleDataset, facts: SplitContents) -> str:
     if dataset.layout is CORPUS:
-        return counted(facts.tokens, "token")
-    return f"{counted(facts.rows, 'row')}, {counted(facts.mask_sum, 'label')}"
+        return pluralise(facts.tokens, "token")
+    return f"{pluralise(facts.rows, 'row')}, {pluralise(facts.mask_sum, 'label')}"
 
 
 def _first_token_is_eos(dataset: SampleDataset) -> int:

@@ -6,10 +6,10 @@ _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBTkmbt]?)\Z")
 
 
-def amount(text: str) -> float:
+def parse_amount(text: str) -> float:
     """A positive number with an optional suffix K, M, B or T (10^3 to 10^12).
 
-    >>> amount("111M"), amount("1.3B"), amount("1e19")
+    >>> parse_amount("111M"), parse_amount("1.3B"), parse_amount("1e19")
     (111000000.0, 1300000000.0, 1e+19)
 
     Raises ValueError.

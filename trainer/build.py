@@ -13,12 +13,12 @@ from trainer import (
     tensorboard,
 )
 from trainer.config import Params
-from trainer.data import Source, TrainingData, datasets_from
+from trainer.data import SampleSource, TrainingData, datasets_from
 from trainer.evaluate import Evaluator
-from trainer.loop import Training
+from trainer.loop import TrainingRun
 from trainer.model import GPT
 from trainer.progress import Say
-from trainer.request import Request
+from trainer.request import TrainOptions
 from trainer.stability import Watch, history
 from trainer.step_log import StepLog
 from trainer.stop import StopRequest
@@ -30,8 +30,8 @@ from wafer_backend.step_profile import ProfiledSteps, StepProfile
 
 
 def training(
-    params: Params, request: Request, source: Source, stop: StopRequest, say: Say
-) -> Training:
+    params: Params, request: TrainOptions, source: SampleSource, stop: StopRequest, say: Say
+) -> TrainingRun:
     """A run, brought to the state it starts from. `runconfig.max_steps` is its last step.
 
     Raises ConfigError when a directory or checkpoint belongs to another run, IntegrityError when a
@@ -55,7 +55,7 @@ def training(
     writes = ranks.is_writer(params)
     if writes:
         _prepare_directory(params, request, compiled, start.step, say)
-    made = Training(
+    made = TrainingRun(
         params=params,
         model_dir=model_dir,
         compiled=compiled,
@@ -84,7 +84,7 @@ def training(
 
 def _watch(
     params: Params,
-    request: Request,
+    request: TrainOptions,
     compiled: CompiledModule,
     data: TrainingData,
     step: int,
@@ -97,19 +97,19 @@ def _watch(
 
 
 def _prepare_directory(
-    params: Params, request: Request, compiled: CompiledModule, step: int, say: Say
+    params: Params, request: TrainOptions, compiled: CompiledModule, step: int, say: Say
 ) -> None:
     """Check the room, then cut logs back to the checkpoint and delete leftovers of a kill."""
     shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
-    one, there = disk.checkpoint_bytes(params, shapes), disk.standing(request.model_dir)
-    disk.check(request.model_dir, disk.need(params.runconfig, one, step, there), say)
+    one, there = disk.checkpoint_bytes(params, shapes), disk.count_checkpoints(request.model_dir)
+    disk.check(request.model_dir, disk.measure_need(params.runconfig, one, step, there), say)
     checkpoint.sweep(request.model_dir)
     checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
     for name in (metrics.TRAINING, metrics.EVALUATION):
         metrics.cut_back(request.model_dir / name, step)
 
 
-def _record(made: Training, start: resume.Start) -> None:
+def _record(made: TrainingRun, start: resume.RunStart) -> None:
     """Write run.json where it is not there yet, or the data sets have changed by masking."""
     before = record.read(made.model_dir)
     earlier = before
@@ -117,14 +117,14 @@ def _record(made: Training, start: resume.Start) -> None:
         earlier = start.found.state
     entries = None if earlier is None else earlier["datasets"]
     made.record["datasets"] = datasets_from(entries, made.record["datasets"], made.step)
-    if before is not None and record.completed(before) == made.record:
+    if before is not None and record.complete_record(before) == made.record:
         return
     _tell_masked(made)
     if made.writes:
         record.write(made.model_dir, made.record)
 
 
-def _tell_masked(made: Training) -> None:
+def _tell_masked(made: TrainingRun) -> None:
     """Say so when the run goes on with documents masked that it read before."""
     masked = [entry for entry in made.record["datasets"] if entry["from_step"] > 1]
     hashes = [entry["dataset_hash"] for entry in masked if entry["from_step"] == made.step + 1]
@@ -136,15 +136,15 @@ def _tell_masked(made: Training) -> None:
         )
 
 
-def _events(params: Params, request: Request, name: str, step: int | None) -> Events | None:
+def _events(params: Params, request: TrainOptions, name: str, step: int | None) -> Events | None:
     """Where TensorBoard events go; None without tensorboardX and for ranks that do not write.
     Points after `step` that stand there already do not count."""
-    if not (ranks.is_writer(params) and tensorboard.installed()):
+    if not (ranks.is_writer(params) and tensorboard.is_installed()):
         return None
     return Events(request.model_dir / name, None if step is None else step + 1)
 
 
-def _profile(params: Params, request: Request) -> StepProfile | None:
+def _profile(params: Params, request: TrainOptions) -> StepProfile | None:
     """What profiles steps, into MODEL_DIR/profile, if some are asked for."""
     wanted = params.runconfig.op_profiler_config
     if wanted is None:
@@ -156,8 +156,8 @@ def _profile(params: Params, request: Request) -> StepProfile | None:
 def evaluator(
     compiled: CompiledModule,
     params: Params,
-    request: Request,
-    source: Source,
+    request: TrainOptions,
+    source: SampleSource,
     stop: StopRequest,
     say: Say,
     purge_after: int | None = None,

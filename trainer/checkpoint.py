@@ -107,12 +107,12 @@ def save(
     return target
 
 
-def newest(model_dir: Path) -> Path | None:
+def find_newest(model_dir: Path) -> Path | None:
     """The committed checkpoint with the highest step, if any."""
-    return next(reversed(committed(model_dir)), None)
+    return next(reversed(list_committed(model_dir)), None)
 
 
-def committed(model_dir: Path) -> list[Path]:
+def list_committed(model_dir: Path) -> list[Path]:
     """The committed checkpoints in order of step."""
     root = model_dir / "checkpoints"
     found = []
@@ -125,14 +125,14 @@ def committed(model_dir: Path) -> list[Path]:
 
 def prune(model_dir: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints; a manifest goes before its files."""
-    for path in committed(model_dir)[:-keep]:
+    for path in list_committed(model_dir)[:-keep]:
         storage.remove(path / "manifest.json")
         storage.remove_tree(path)
 
 
 def sweep(model_dir: Path) -> None:
     """Delete checkpoint directories that were never committed, and temporary files."""
-    root, whole = model_dir / "checkpoints", committed(model_dir)
+    root, whole = model_dir / "checkpoints", list_committed(model_dir)
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         if _DIRECTORY.match(path.name) and path not in whole:
             storage.remove_tree(path)
@@ -211,7 +211,7 @@ def _tensors(checkpoint: Checkpoint, kind: str) -> Iterator[tuple[str, torch.Ten
         yield from safetensors.torch.load(data).items()
 
 
-def _entry(published: storage.Published) -> dict[str, Any]:
+def _entry(published: storage.WrittenFile) -> dict[str, Any]:
     return {"size": published.size, "hash": published.hash}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.core import failpoint
 from pipeline.core.errors import PrepError
 from trainer import checkpoint, memory
-from trainer.progress import Say, size
+from trainer.progress import Say, format_size
 from wafer_backend.memoryx import MemoryX
 
 
@@ -37,7 +37,7 @@ class CheckpointWriter:
         self.finish()
         self._say(f"Saving checkpoint at step {step}")
         tensors = checkpoint.Tensors.of(memoryx)
-        free = memory.available()
+        free = memory.measure_available()
         waits = free is not None and tensors.nbytes > free
         if not waits:
             tensors = tensors.copied()
@@ -46,7 +46,7 @@ class CheckpointWriter:
         if waits and free is not None:
             self._say(
                 "Training waits for this checkpoint: a copy of the weights needs "
-                f"{size(tensors.nbytes)}, but {size(free)} of memory is free"
+                f"{format_size(tensors.nbytes)}, but {format_size(free)} of memory is free"
             )
             self.finish()
 
@@ -63,7 +63,7 @@ class CheckpointWriter:
 
     def _write(self, step: int, tensors: checkpoint.Tensors, state: Mapping[str, Any]) -> Path:
         path = checkpoint.save(self._model_dir, step, tensors, state)
-        failpoint.hit("trainer.checkpoint.committed")
+        failpoint.hit("trainer.checkpoint.list_committed")
         checkpoint.prune(self._model_dir, self._keep)
         return path
 

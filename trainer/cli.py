@@ -82,7 +82,7 @@ def show_version(wanted: bool) -> None:
 
 @app.command(
     name=Targets.RUN,
-    cls=options.Grouped,
+    cls=options.GroupedCommand,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -138,10 +138,10 @@ def train(
         pulse.activity = "loading PyTorch"
         from trainer.plan import compile_only as show_plan
         from trainer.plan import validate_only as check_only
-        from trainer.request import Request
+        from trainer.request import TrainOptions
         from trainer.run import run
 
-        request = Request(
+        request = TrainOptions(
             target=target.value,
             params=params,
             model_dir=model_dir,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.cli_errors import one_line_errors
 from trainer.cli_targets import Targets
 
@@ -134,11 +134,11 @@ def convert(
     ] = False,
 ) -> None:
     """Convert the weights of one model from one format to another."""
-    from trainer.convert.job import Request
+    from trainer.convert.job import CheckpointConvertOptions
     from trainer.convert.job import convert as run
 
     with one_line_errors():
-        request = Request(
+        request = CheckpointConvertOptions(
             checkpoint=checkpoint,
             source=src_fmt,
             target=tgt_fmt.value,
@@ -176,7 +176,7 @@ def diff(
         for difference in found.differences:
             print(f"{difference.name}: {difference.what}")
         print(
-            f"{counted(found.tensors, 'tensor')}, {len(found.differences):,} different, "
+            f"{pluralise(found.tensors, 'tensor')}, {len(found.differences):,} different, "
             f"largest difference {found.largest:g}"
         )
         raise typer.Exit(1 if found.differences else 0)

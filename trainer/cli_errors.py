@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import typer
 
-from pipeline.core.errors import ConfigError, PrepError, printable
+from pipeline.core.errors import ConfigError, PrepError, escape_text
 
 _LONGEST = 2000  # characters of a line of a message
 
@@ -23,7 +23,7 @@ def one_line_errors() -> Iterator[None]:
         if code is None:
             raise
         mistakes = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
-        print("error:", "\n".join(printable(m, _LONGEST) for m in mistakes), file=sys.stderr)
+        print("error:", "\n".join(escape_text(m, _LONGEST) for m in mistakes), file=sys.stderr)
         raise typer.Exit(code) from error
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.cli_errors import one_line_errors
 from trainer.cli_loaded import (
     CheckpointDir,
@@ -85,10 +85,10 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's loss on a split of a run, overall and by source."""
-    from trainer.evaluation.checkpoint_loss import Request, evaluate_checkpoint
+    from trainer.evaluation.checkpoint_loss import LossOptions, evaluate_checkpoint
     from trainer.evaluation.show import print_losses
 
-    request = Request(
+    request = LossOptions(
         path, data, split, target.value, batch_size, threads, eval_steps, reference_tokenizer
     )
     with one_line_errors():
@@ -102,7 +102,7 @@ def evaluate(
     if as_json:
         print(json.dumps(about | measured.evaluation.described()))
         return
-    print(f"step {measured.step}, {split}: {counted(measured.evaluation.samples, 'sample')}")
+    print(f"step {measured.step}, {split}: {pluralise(measured.evaluation.samples, 'sample')}")
     print_losses(measured.evaluation)
 
 
@@ -131,8 +131,8 @@ def lm_eval(
     from trainer.evaluation.show import print_scores
 
     with one_line_errors():
-        names = lm_eval_tasks.names(tasks)
-        wanted = lm_eval_tasks.Wanted(names, data_dir, num_fewshot, limit, batch_size)
+        names = lm_eval_tasks.parse_task_names(tasks)
+        wanted = lm_eval_tasks.TaskOptions(names, data_dir, num_fewshot, limit, batch_size)
         loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
         results = lm_eval_tasks.run_tasks(
             loaded, vocabulary, wanted, lambda line: print(line, file=sys.stderr)
@@ -145,7 +145,7 @@ def lm_eval(
         return
     print_scores({name: scores.numbers() for name, scores in results.items()})
     print(
-        f"mean acc of {counted(len(results), 'task')}, {counted(num_fewshot, 'example')} per "
+        f"mean acc of {pluralise(len(results), 'task')}, {pluralise(num_fewshot, 'example')} per "
         f"prompt: {mean:.4f}"
     )
 

@@ -63,11 +63,11 @@ def generate(
 ) -> None:
     """Continue a prompt with a trained model."""
     from trainer.generation.sampling import Sampling
-    from trainer.generation.text import Wish, for_terminal
+    from trainer.generation.text import GenerationOptions, escape_for_terminal
     from trainer.generation.text import generate as run
 
     with one_line_errors():
-        wish = Wish(max_new_tokens, Sampling(temperature, top_k, top_p), seed)
+        wish = GenerationOptions(max_new_tokens, Sampling(temperature, top_k, top_p), seed)
         text = _prompt(prompt, prompt_file)
         loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
         made = run(loaded, vocabulary, text, wish)
@@ -76,7 +76,7 @@ def generate(
         about = {"checkpoint": str(found.path), "step": found.step, "prompt": text, "seed": seed}
         print(json.dumps(about | dataclasses.asdict(made)))
     else:
-        print(for_terminal(text + made.text))
+        print(escape_for_terminal(text + made.text))
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:

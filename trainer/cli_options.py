@@ -47,7 +47,7 @@ class LogLevel(StrEnum):
     ERROR = "ERROR"
 
 
-class Grouped(TyperCommand):
+class GroupedCommand(TyperCommand):
     """A command whose plain help has a section for each `rich_help_panel`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

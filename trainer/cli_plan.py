@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainer.amount import amount
+from trainer.amount import parse_amount
 from trainer.cli_errors import one_line_errors
 
 EXAMPLES = """\b
@@ -27,7 +27,7 @@ docs/plan.md.
 
 def _amount(text: str) -> float:
     try:
-        return amount(text)
+        return parse_amount(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -83,10 +83,10 @@ def plan(
     """Estimate the cost and the loss of a training run, without running it."""
     from trainer.plan_run import data_at_hand, plan_run
     from trainer.plan_show import lines
-    from trainer.plan_wish import Wish, choose
+    from trainer.plan_wish import PlanOptions, choose
     from trainer.plan_write import write_params
 
-    wish = Wish(params_count, flops, tokens, params, mup)
+    wish = PlanOptions(params_count, flops, tokens, params, mup)
     with one_line_errors():
         hand = data_at_hand(data) if data else None
         shape = (hand.vocab_size, hand.max_sequence_length) if hand else (None, None)

@@ -77,7 +77,7 @@ def fit(
         if as_json:
             print(json.dumps(law_file.as_json(law), indent=1))
         else:
-            print("\n".join(show.fitted(law)))
+            print("\n".join(show.describe_fit(law)))
 
 
 @app.command(epilog=PREDICT_EXAMPLES)
@@ -102,4 +102,4 @@ def predict(
         if as_json:
             print(json.dumps(prediction, indent=1))
         else:
-            print("\n".join(show.predicted(prediction)))
+            print("\n".join(show.describe_prediction(prediction)))

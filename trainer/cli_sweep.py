@@ -76,7 +76,7 @@ def _sweep(
 
     planned = plan(file, data)
     if dry_run:
-        for line in show.planned(planned):
+        for line in show.describe_plan(planned):
             print_line(line)
         return 0
     code = run(planned, out, jobs, print_line)

@@ -45,7 +45,7 @@ SP_LEAST_RESIDUAL = 0.5
 
 
 @dataclass(frozen=True)
-class Plan:
+class CoordinateCheckPlan:
     """What is measured; the rest of the model is fixed.
 
     `widths`: hidden sizes, multiples of `head_width`. `seeds`: of weights and data. `steps`: steps
@@ -78,7 +78,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Record:
+class CoordinateRecord:
     """Mean |x| of one quantity of one model after `step` updates, over tokens, units and layers."""
 
     parametrization: Parametrization
@@ -99,7 +99,7 @@ class Slope:
     slope: float
 
 
-def measure(plan: Plan) -> Iterator[Record]:
+def measure(plan: CoordinateCheckPlan) -> Iterator[CoordinateRecord]:
     """Train every model of the plan, both parametrizations, and yield its records."""
     for seed in plan.seeds:
         for width in plan.widths:
@@ -107,7 +107,7 @@ def measure(plan: Plan) -> Iterator[Record]:
                 yield from _one(plan, kind, width, seed)
 
 
-def model_config(plan: Plan, kind: Parametrization, width: int) -> ModelConfig:
+def model_config(plan: CoordinateCheckPlan, kind: Parametrization, width: int) -> ModelConfig:
     """A GPT-2-like decoder of this width, as in the paper."""
     plain = ModelConfig(
         vocab_size=plan.vocabulary,
@@ -120,7 +120,7 @@ def model_config(plan: Plan, kind: Parametrization, width: int) -> ModelConfig:
     return to_mup(plain, plan.base_width) if kind == "mup" else plain
 
 
-def slopes(records: Sequence[Record]) -> list[Slope]:
+def slopes(records: Sequence[CoordinateRecord]) -> list[Slope]:
     """One per parametrization, step and quantity."""
     return [Slope(*group, _slope(sizes)) for group, sizes in _grouped(records).items()]
 
@@ -142,7 +142,7 @@ Sizes = dict[int, list[float]]  # by width, one per seed
 Group = tuple[Parametrization, int, str]
 
 
-def _grouped(records: Sequence[Record]) -> dict[Group, Sizes]:
+def _grouped(records: Sequence[CoordinateRecord]) -> dict[Group, Sizes]:
     groups: dict[Group, Sizes] = {}
     for record in records:
         group = groups.setdefault((record.parametrization, record.step, record.quantity), {})
@@ -159,7 +159,9 @@ def _slope(sizes: Sizes) -> float:
     return statistics.linear_regression([math.log(width) for width in sizes], logs).slope
 
 
-def _one(plan: Plan, kind: Parametrization, width: int, seed: int) -> Iterator[Record]:
+def _one(
+    plan: CoordinateCheckPlan, kind: Parametrization, width: int, seed: int
+) -> Iterator[CoordinateRecord]:
     """Train one model, and measure it after the steps of the plan."""
     config = model_config(plan, kind, width)
     model = GPT(config, seed)
@@ -171,7 +173,7 @@ def _one(plan: Plan, kind: Parametrization, width: int, seed: int) -> Iterator[R
         batch = _batch(plan, seed, step)
         if step in plan.steps:
             for quantity, size in _sizes(model, batch["input_ids"]).items():
-                yield Record(kind, width, seed, step, quantity, size)
+                yield CoordinateRecord(kind, width, seed, step, quantity, size)
         if step == max(plan.steps):
             return
         loss_sum, counted = model(batch)
@@ -180,7 +182,7 @@ def _one(plan: Plan, kind: Parametrization, width: int, seed: int) -> Iterator[R
         adam.step()
 
 
-def _batch(plan: Plan, seed: int, step: int) -> dict[str, Tensor]:
+def _batch(plan: CoordinateCheckPlan, seed: int, step: int) -> dict[str, Tensor]:
     """Rows in which the next token mostly is the last one plus 1, the same for every width."""
     generator = torch.Generator().manual_seed(1_000_003 * seed + step)
     shape = (plan.sequences, plan.length + 1)
@@ -216,7 +218,7 @@ def _watching(module: Any, sizes: list[float]) -> Iterator[None]:
         handle.remove()
 
 
-def plot(records: Sequence[Record]) -> bytes:
+def plot(records: Sequence[CoordinateRecord]) -> bytes:
     """A PNG: a panel per parametrization and quantity, a line per step, mean over seeds."""
     from matplotlib.figure import Figure  # here: only this function needs the library
 
@@ -238,7 +240,7 @@ def plot(records: Sequence[Record]) -> bytes:
     return image.getvalue()
 
 
-def check(plan: Plan, out: Path) -> tuple[list[Slope], list[str]]:
+def check(plan: CoordinateCheckPlan, out: Path) -> tuple[list[Slope], list[str]]:
     """Measure, write OUT/coordinate_check.json and .png; returns slopes and `broken_bounds`."""
     records = list(measure(plan))
     found = slopes(records)
@@ -281,7 +283,9 @@ def main(
     Exit codes: 0 when all slopes agree with the theory, 1 when one does not.
     """
     with one_line_errors():
-        plan = Plan(_integers("--widths", widths), tuple(range(seeds)), _integers("--steps", steps))
+        plan = CoordinateCheckPlan(
+            _integers("--widths", widths), tuple(range(seeds)), _integers("--steps", steps)
+        )
         found, broken = check(plan, out)
     for at in found:
         typer.echo(f"{at.parametrization:<4} step {at.step:<3} {at.quantity:<16} {at.slope:+.3f}")

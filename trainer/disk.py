@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ResourceError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer import checkpoint, optimizer, sparsity
 from trainer.config import Params, RunConfig
 from trainer.convert.parameters import Shapes
-from trainer.progress import Say, size
+from trainer.progress import Say, format_size
 
 _WEIGHT_BYTES = 4
 _TENSOR_OVERHEAD = 512
@@ -26,7 +26,7 @@ _FIXED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Need:
+class DiskNeed:
     """Bytes a run will still write: `checkpoints` of `checkpoint_bytes` each, beside those that
     stand, at the moment when most stand; and `logs`."""
 
@@ -49,7 +49,7 @@ def checkpoint_bytes(params: Params, shapes: Shapes) -> int:
     return weights + state + sparsity.mask_bytes(params) + overhead
 
 
-def need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> Need:
+def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> DiskNeed:
     """What is still to be written after `step`, when `standing` checkpoints are there.
 
     `checkpoint_bytes`: of one. A new checkpoint stands before the oldest is deleted, so one more
@@ -58,7 +58,8 @@ def need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> Nee
     above, and a fixed margin.
 
     >>> run = RunConfig(max_steps=10, checkpoint_steps=4, max_checkpoints=2)
-    >>> [need(run, 4000, step, there).checkpoints for step, there in ((0, 0), (4, 1), (8, 2))]
+    >>> moments = ((0, 0), (4, 1), (8, 2))
+    >>> [measure_need(run, 4000, step, there).checkpoints for step, there in moments]
     [3, 2, 1]
     """
     last = run.max_steps or 0
@@ -67,7 +68,7 @@ def need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> Nee
     first = int(step == 0 and run.save_initial_checkpoint)
     most = min(standing + len(due) + first, run.max_checkpoints + 1)
     logs = _log_bytes(run, max(0, last - step)) + _FIXED_BYTES
-    return Need(max(0, most - standing), checkpoint_bytes, logs)
+    return DiskNeed(max(0, most - standing), checkpoint_bytes, logs)
 
 
 def _log_bytes(run: RunConfig, steps: int) -> int:
@@ -76,23 +77,24 @@ def _log_bytes(run: RunConfig, steps: int) -> int:
     return steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
 
 
-def check(model_dir: Path, wanted: Need, say: Say) -> None:
+def check(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
     """Say what the run needs. Raises ResourceError, naming need and room, when it does not fit."""
     free = shutil.disk_usage(model_dir).free
-    one = size(wanted.checkpoint_bytes)
+    one = format_size(wanted.checkpoint_bytes)
     if wanted.total > free:
         raise ResourceError(
             f"{model_dir}: not enough disk space: "
-            f"{counted(wanted.checkpoints, 'more checkpoint')} of {one} and {size(wanted.logs)} of "
-            f"logs need {size(wanted.total)}, but {size(free)} is free; free some space, lower "
-            "runconfig.max_checkpoints or use another --model_dir"
+            f"{pluralise(wanted.checkpoints, 'more checkpoint')} of {one} and "
+            f"{format_size(wanted.logs)} of logs need {format_size(wanted.total)}, but "
+            f"{format_size(free)} is free; free some space, lower runconfig.max_checkpoints or use "
+            "another --model_dir"
         )
     say(
         f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
-        f"{size(wanted.total)} needed, {size(free)} free"
+        f"{format_size(wanted.total)} needed, {format_size(free)} free"
     )
 
 
-def standing(model_dir: Path) -> int:
+def count_checkpoints(model_dir: Path) -> int:
     """Checkpoints that are there."""
-    return len(checkpoint.committed(model_dir))
+    return len(checkpoint.list_committed(model_dir))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer import metrics, pulse
-from trainer.data import Source, to_batch
+from trainer.data import SampleSource, to_batch
 from trainer.evaluation.amounts import Amount
 from trainer.evaluation.by_group import GroupSums
 from trainer.evaluation.labels import KnownLabels, known_labels
@@ -61,7 +61,7 @@ class Evaluator:
     """
 
     compiled: CompiledModule
-    source: Source
+    source: SampleSource
     model_dir: Path
     batch_size: int
     micro_batch_size: int

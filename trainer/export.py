@@ -6,7 +6,7 @@ from pipeline.core.errors import ConfigError
 from trainer import checkpoint
 from trainer.config import Params
 from trainer.convert.families import family_of
-from trainer.convert.job import Request, convert
+from trainer.convert.job import CheckpointConvertOptions, convert
 from trainer.prepare import TOKENIZER_FILES
 from trainer.progress import Say
 
@@ -24,12 +24,12 @@ def check(params: Params) -> None:
 def export(params: Params, model_dir: Path, say: Say) -> None:
     """Write MODEL_DIR/export/step_XXXXXXX from the last checkpoint, unless it is there, with the
     tokenizer of MODEL_DIR."""
-    newest = checkpoint.newest(model_dir)
+    newest = checkpoint.find_newest(model_dir)
     if params.runconfig.export is None or newest is None:
         return
     tokenizer = model_dir / TOKENIZER_FILES[0]
     convert(
-        Request(
+        CheckpointConvertOptions(
             checkpoint=newest,
             source="wafermill",
             target=params.runconfig.export,

@@ -12,7 +12,7 @@ import torch
 from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer import pulse
 from trainer.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from trainer.config import InferenceInput, Params
 from trainer.evaluation.loaded import LoadedModel, load_model, model_config, tokenizer_for
 from trainer.generation.greedy import Continuation, Ending, continue_greedily
 from trainer.generation.prompts import Prompt, PromptReader
-from trainer.generation.text import decoded
+from trainer.generation.text import decode_ids
 from trainer.prepare import DataDirectories
 from trainer.progress import Rate, Say
 from wafer_backend.compiled import Target
@@ -29,7 +29,7 @@ DIRECTORY = "predictions"
 
 
 @dataclass
-class Tally:
+class InferenceTally:
     """What was written: tokens, and continuations by what ended them."""
 
     tokens: int = 0
@@ -59,16 +59,20 @@ class Inference:
         path = model_dir / DIRECTORY / f"step_{self.found.step:07d}.jsonl"
         loaded = load_model(self.found, self.device)
         say(f"Loaded checkpoint {self.found.path} (step {self.found.step})")
-        started, tally = time.monotonic(), Tally()
+        started, tally = time.monotonic(), InferenceTally()
         storage.publish(path, self._lines(loaded, tally, say, between_batches))
         ended = ", ".join(f"{reason} {count:,}" for reason, count in sorted(tally.ended.items()))
-        say(f"Predictions: {path}: {counted(tally.tokens, 'token')}; ended by {ended}")
+        say(f"Predictions: {path}: {pluralise(tally.tokens, 'token')}; ended by {ended}")
         seconds = time.monotonic() - started
         say(f"Processed {len(self.prompts)} inference sample(s) in {seconds:.2f} seconds.")
         return path
 
     def _lines(
-        self, loaded: LoadedModel, tally: Tally, say: Say, between_batches: Callable[[], None]
+        self,
+        loaded: LoadedModel,
+        tally: InferenceTally,
+        say: Say,
+        between_batches: Callable[[], None],
     ) -> Iterator[bytes]:
         rate, ids = Rate(), self.tokenizer.vocab_size
         count, size = len(self.prompts), self.section.batch_size
@@ -99,14 +103,14 @@ class Inference:
             "file": prompt.file.name,
             prompt.unit: prompt.number,
             "prompt": prompt.text,
-            "continuation": decoded(self.tokenizer, made.ids),
+            "continuation": decode_ids(self.tokenizer, made.ids),
             "tokens": made.ids,
             "ended": made.ended,
         }
         return json.dumps(line).encode() + b"\n"
 
 
-def planned(
+def prepare_inference(
     params: Params, directories: DataDirectories, found: Checkpoint, target: Target
 ) -> Inference:
     """What the params ask for, checked; nothing is computed.

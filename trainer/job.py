@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.core.errors import ConfigError, ResourceError
-from trainer.job_store import JobStore, Listing, parse_labels
+from trainer.job_store import JobListing, JobStore, parse_labels
 
 Say = Callable[[str], None]
 INTERRUPTED = 130
@@ -14,10 +14,10 @@ _TROUBLE = (ResourceError, ConfigError)
 
 
 @dataclass(frozen=True)
-class Entry:
+class JobEntry:
     """What a run tells of itself; `listing` None: nobody is told."""
 
-    listing: Listing | None
+    listing: JobListing | None
     say: Say
 
     def running(self) -> None:
@@ -39,15 +39,15 @@ class Entry:
 
 
 @contextlib.contextmanager
-def listed(labels: Sequence[str], systems: int, say: Say, *, really: bool) -> Iterator[Entry]:
+def list_job(labels: Sequence[str], systems: int, say: Say, *, really: bool) -> Iterator[JobEntry]:
     """List this process as a job for the life of the block, or do not (`really`).
 
     `labels`: key=value. `systems`: emulated CS-2 systems, 0 without. The block records how it ends
-    (`Entry.ended`); an exception counts as a failure, KeyboardInterrupt as exit code 130. Raises
+    (`JobEntry.ended`); an exception counts as a failure, KeyboardInterrupt as exit code 130. Raises
     ConfigError for a malformed label.
     """
     parsed = {key: value or "" for key, value in parse_labels(labels).items()}
-    entry = Entry(_register(parsed, systems, say) if really else None, say)
+    entry = JobEntry(_register(parsed, systems, say) if really else None, say)
     try:
         yield entry
     except BaseException as error:
@@ -55,7 +55,7 @@ def listed(labels: Sequence[str], systems: int, say: Say, *, really: bool) -> It
         raise
 
 
-def _register(labels: Mapping[str, str], systems: int, say: Say) -> Listing | None:
+def _register(labels: Mapping[str, str], systems: int, say: Say) -> JobListing | None:
     try:
         listing = JobStore.default().register(command=sys.argv, systems=systems, labels=labels)
     except _TROUBLE as error:

@@ -125,7 +125,7 @@ class JobStore:
 
     def register(
         self, *, command: Sequence[str], systems: int, labels: Mapping[str, str]
-    ) -> "Listing":
+    ) -> "JobListing":
         """Enter this process as a new job under the next free number. Raises ResourceError."""
         with self._locked():
             numbers = [int(found[1]) for path in self._files() if (found := _FILE.match(path.name))]
@@ -139,7 +139,7 @@ class JobStore:
                 labels=dict(labels),
             )
             self._write(job)
-        return Listing(self, job.name)
+        return JobListing(self, job.name)
 
     def jobs(self) -> list[Job]:
         """All jobs as they are to be shown, oldest first. Raises ConfigError."""
@@ -220,7 +220,7 @@ class JobStore:
 
 
 @dataclass(frozen=True)
-class Listing:
+class JobListing:
     """A job's own hand on its entry."""
 
     store: JobStore

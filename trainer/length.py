@@ -43,7 +43,7 @@ def last_step(run: RunConfig, samples_per_epoch: int, schedule: Schedule) -> int
     return min(steps)
 
 
-def resolved(params: Params, samples_per_epoch: int) -> Params:
+def resolve_length(params: Params, samples_per_epoch: int) -> Params:
     """`params` with `runconfig.max_steps` the last step."""
     last = last_step(params.runconfig, samples_per_epoch, params.train_input.schedule)
     run = params.runconfig.model_copy(update={"max_steps": last})

@@ -11,13 +11,13 @@ from pipeline.core.order import batch_size_at, samples_before_step
 from trainer import checkpoint, leaves, metrics, pulse, sparsity
 from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import Params
-from trainer.data import Prefetcher, TrainingData
+from trainer.data import BatchPrefetcher, TrainingData
 from trainer.evaluate import Evaluator
 from trainer.progress import Say
 from trainer.schedule import learning_rate
 from trainer.stability import Watch
 from trainer.step_log import StepLog, StepTime
-from trainer.stop import Stopped, StopRequest
+from trainer.stop import StopRequest, StopSignal
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group
 from wafer_backend.step_profile import StepProfile
@@ -27,7 +27,7 @@ PREFETCH_DEPTH = 2
 
 
 @dataclass
-class Training:
+class TrainingRun:
     """Everything one run needs; `step` is the last finished step.
 
     `params.runconfig.max_steps` is the last one. `validation`: evaluates while training, None for
@@ -60,12 +60,12 @@ class Training:
         return last
 
     def run(self) -> None:
-        """Train to the last step; a signal checkpoints the last whole step and raises Stopped.
+        """Train to the last step; a signal checkpoints the last whole step and raises StopSignal.
 
         A checkpoint on its way is waited for, whatever ends the loop.
         """
         keep = self.params.runconfig.max_checkpoints
-        ahead = Prefetcher(
+        ahead = BatchPrefetcher(
             self.data,
             first_step=self.step + 1,
             last_step=self.last_step,
@@ -74,10 +74,10 @@ class Training:
         with CheckpointWriter(self.model_dir, keep, self.say) as writer, ahead:
             try:
                 self._loop(writer, ahead)
-            except Stopped:
+            except StopSignal:
                 writer.finish()
                 here = checkpoint.directory(self.model_dir, self.step)
-                if checkpoint.newest(self.model_dir) != here:
+                if checkpoint.find_newest(self.model_dir) != here:
                     self._save(writer)
                 raise
             pulse.doing("writing the checkpoint")
@@ -89,7 +89,7 @@ class Training:
         if self.validation is not None:
             self.validation.close()
 
-    def _loop(self, writer: CheckpointWriter, ahead: Prefetcher) -> None:
+    def _loop(self, writer: CheckpointWriter, ahead: BatchPrefetcher) -> None:
         if self.step == 0 and self.params.runconfig.save_initial_checkpoint:
             self._save(writer)
         self._evaluate_if_due()
@@ -101,7 +101,7 @@ class Training:
             if self._checkpoint_due():
                 self._save(writer)
 
-    def _advance(self, ahead: Prefetcher) -> None:
+    def _advance(self, ahead: BatchPrefetcher) -> None:
         step = self.step + 1
         size = batch_size_at(step, self.data.schedule)
         self._leaves = 0, leaf_count(size, leaves.train_micro_batch(self.params))
@@ -134,7 +134,7 @@ class Training:
         self.stop.check()
 
     def _stop_together(self) -> None:
-        """Raise Stopped on every rank if rank 0 got a signal."""
+        """Raise StopSignal on every rank if rank 0 got a signal."""
         if self.compiled.transport.processes > 1:
             self.stop.raise_for(self.compiled.transport.agreed(self.stop.number))
 

@@ -22,7 +22,7 @@ _V1 = _Files(
 )
 
 
-def available(root: Path = Path("/")) -> int | None:
+def measure_available(root: Path = Path("/")) -> int | None:
     """Bytes; None where the system does not say. `root` has proc and sys.
 
     The least of MemAvailable (proc_meminfo(5)) and of what every control group of this process

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer import flops, leaves, optimizer, sparsity
 from trainer.config import Params
 from trainer.errors import as_prep_errors
 from trainer.leaves import train_micro_batch
 from trainer.model import GPT
 from trainer.plan_wish import known_steps
-from trainer.progress import Say, size
+from trainer.progress import Say, format_size
 from trainer.recipe import samples_in
-from trainer.request import Request, checked_params
+from trainer.request import TrainOptions, resolve_params
 from wafer_backend.performance_model import predict
 from wafer_backend.performance_model.hardware import MASTER_BYTES
 from wafer_backend.precision import Precision, streamed_dtype
@@ -29,10 +29,10 @@ from wafer_backend.tree import leaf_count, spans
 _PASSES = 2
 
 
-def compile_only(request: Request, say: Say) -> int:
+def compile_only(request: TrainOptions, say: Say) -> int:
     """Print the plan of a run; nothing is written. Returns 0. Raises PrepError."""
     with as_prep_errors():
-        params = checked_params(request)
+        params = resolve_params(request)
         _tell_notes(params, request, say)
         module = on_meta(params)
         for line in (*_work(params, module), *sparsity.plan(params), *_emulated(params, module)):
@@ -43,10 +43,10 @@ def compile_only(request: Request, say: Say) -> int:
     return 0
 
 
-def validate_only(request: Request, say: Say) -> int:
+def validate_only(request: TrainOptions, say: Say) -> int:
     """Check config, cluster and model build, without data. Returns 0. Raises PrepError."""
     with as_prep_errors():
-        params = checked_params(request)
+        params = resolve_params(request)
         _tell_notes(params, request, say)
         count = _parameters(on_meta(params))
         systems = params.runconfig.num_csx
@@ -54,7 +54,7 @@ def validate_only(request: Request, say: Say) -> int:
     return 0
 
 
-def _tell_notes(params: Params, request: Request, say: Say) -> None:
+def _tell_notes(params: Params, request: TrainOptions, say: Say) -> None:
     for note in (*params.notes, *request.notes):
         say(note)
 
@@ -74,12 +74,12 @@ def _work(params: Params, module: GPT) -> Iterator[str]:
     for step, sequences in schedule:
         since = f" from step {step:,}" if len(schedule) > 1 else ""
         yield (
-            f"batch{since}: {counted(sequences, 'sequence')}, "
-            f"{counted(sequences * length, 'token')}"
+            f"batch{since}: {pluralise(sequences, 'sequence')}, "
+            f"{pluralise(sequences * length, 'token')}"
         )
     if (steps := known_steps(params.runconfig)) is not None:
         samples = samples_in(steps, schedule)
-        yield f"steps: {steps:,}, {counted(samples * length, 'token')}"
+        yield f"steps: {steps:,}, {pluralise(samples * length, 'token')}"
         yield f"training FLOPs: {samples * each:.4g}"
 
 
@@ -101,17 +101,19 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     yield f"Emulated cluster ({precision}, activations: {params.runconfig.activations})"
     yield f"leaves: {_leaves(params)}; per CS-2: {_range(owned)} on {systems} CS-2"
     yield (
-        f"streamed per step: {size(down * count)} down, {size(up * count)} up, all CS-2 together"
+        f"streamed per step: {format_size(down * count)} down, {format_size(up * count)} up, all "
+        "CS-2 together"
     )
     yield (
-        f"wafer memory: {size(activations + resident)} of "
-        f"{size(params.runconfig.wafer_memory)} (activations of a leaf {size(activations)}, two "
-        f"weights and a gradient {size(resident)}; estimated)"
+        f"wafer memory: {format_size(activations + resident)} of "
+        f"{format_size(params.runconfig.wafer_memory)} (activations of a leaf "
+        f"{format_size(activations)}, two weights and a gradient {format_size(resident)}; "
+        "estimated)"
     )
     yield (
-        f"MemoryX: {size(weights + state)} (weights {size(weights)}, optimizer {size(state)}); "
-        "during "
-        f"a step also up to {counted(partials, 'sum')} of gradients, {size(weights)} each"
+        f"MemoryX: {format_size(weights + state)} (weights {format_size(weights)}, optimizer "
+        f"{format_size(state)}); during a step also up to {pluralise(partials, 'sum')} of "
+        f"gradients, {format_size(weights)} each"
     )
 
 
@@ -146,7 +148,7 @@ def _leaves(params: Params) -> str:
     leaf = train_micro_batch(params)
     count = leaf_count(_largest_batch(params), leaf)
     leaves = "1 leaf" if count == 1 else f"{count:,} leaves"
-    return f"{leaves} of {counted(leaf, 'sequence')}"
+    return f"{leaves} of {pluralise(leaf, 'sequence')}"
 
 
 def _range(counts: list[int]) -> str:

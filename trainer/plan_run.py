@@ -22,8 +22,8 @@ from trainer.plan_sections import (
     RunPlan,
     TrainingPlan,
 )
-from trainer.plan_wish import Chosen
-from trainer.recipe import SEQUENCE_LENGTH, nearest, samples_in
+from trainer.plan_wish import ModelChoice
+from trainer.recipe import SEQUENCE_LENGTH, find_nearest_model, samples_in
 from trainer.scaling.laws import FITTED_FLOPS, degradation, flops_for, loss_at, predicted_loss
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.performance_model import predict
@@ -71,7 +71,7 @@ def data_at_hand(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataA
 
 
 def plan_run(
-    chosen: Chosen,
+    chosen: ModelChoice,
     *,
     num_csx: int | None = None,
     inference_tokens: float | None = None,
@@ -103,9 +103,9 @@ def plan_run(
     )
 
 
-def _model(chosen: Chosen) -> ModelPlan:
+def _model(chosen: ModelChoice) -> ModelPlan:
     shape = chosen.shape
-    row = nearest(shape.parameters)
+    row = find_nearest_model(shape.parameters)
     name: str | None = f"cerebras_gpt/{row.name.lower()}{'_mup' if chosen.mup else ''}"
     try:
         find_config("train", str(name))
@@ -124,7 +124,7 @@ def _model(chosen: Chosen) -> ModelPlan:
     )
 
 
-def _training(chosen: Chosen, samples: int) -> TrainingPlan:
+def _training(chosen: ModelChoice, samples: int) -> TrainingPlan:
     shape, settings = chosen.shape, chosen.settings
     tokens = samples * shape.sequence_length
     return TrainingPlan(
@@ -173,7 +173,7 @@ def _inference(
     return InferencePlan(tokens, this, optimum(loss.predicted, tokens))
 
 
-def _cluster(chosen: Chosen, asked: int | None) -> ClusterPlan:
+def _cluster(chosen: ModelChoice, asked: int | None) -> ClusterPlan:
     shape, settings = chosen.shape, chosen.settings
     least = min(size for _, size in settings.schedule)
     systems = asked or chosen.num_csx or min(ANDROMEDA, least)
@@ -197,7 +197,7 @@ def _cluster(chosen: Chosen, asked: int | None) -> ClusterPlan:
     )
 
 
-def _disk(chosen: Chosen, tokens: int, data: DataPlan | None) -> DiskPlan:
+def _disk(chosen: ModelChoice, tokens: int, data: DataPlan | None) -> DiskPlan:
     once = min(tokens, data.tokens) if data else tokens
     return DiskPlan(
         data=data.bytes if data else round(SAMPLE_BYTES * once),
@@ -219,14 +219,14 @@ def _data(data: DataAtHand, samples: int) -> DataPlan:
     )
 
 
-def _notes(chosen: Chosen, loss: LossPlan, data: DataPlan | None) -> list[str]:
+def _notes(chosen: ModelChoice, loss: LossPlan, data: DataPlan | None) -> list[str]:
     shape, notes = chosen.shape, []
     if chosen.sparse:
         notes.append(
             "weights are sparse: FLOPs and time are those of dense weights, and the predicted "
             "loss is that of dense models"
         )
-    paper = nearest(shape.parameters).shape
+    paper = find_nearest_model(shape.parameters).shape
     if shape.variant != paper.variant or shape.vocabulary != paper.vocabulary:
         notes.append(
             "the predicted loss is that of the paper's models on the Pile, in nats per GPT-2 "

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.plan_inference import Use
 from trainer.plan_sections import DataPlan, InferencePlan, RunPlan
-from trainer.progress import size
+from trainer.progress import format_size
 
 _LABEL = 14
 
@@ -15,8 +15,9 @@ def lines(plan: RunPlan) -> Iterator[str]:
     model, training, compute = plan.model, plan.training, plan.compute
     yield _line(
         "model",
-        f"{model.parameters:,} parameters: {counted(model.num_hidden_layers, 'layer')} of width "
-        f"{model.hidden_size:,}, {counted(model.num_heads, 'head')}, filter {model.filter_size:,}",
+        f"{model.parameters:,} parameters: {pluralise(model.num_hidden_layers, 'layer')} of width "
+        f"{model.hidden_size:,}, {pluralise(model.num_heads, 'head')}, filter "
+        f"{model.filter_size:,}",
     )
     yield _line("recipe", f"{training.source}; {_PARAMETRIZATION[training.parametrization]}")
     yield _line(
@@ -25,7 +26,8 @@ def lines(plan: RunPlan) -> Iterator[str]:
     yield _line("steps", f"{training.steps:,}, {_schedule(plan)}")
     yield _line(
         "learning rate",
-        f"{training.learning_rate:.3g}, {counted(training.warmup_steps, 'step')} of warm-up, then "
+        f"{training.learning_rate:.3g}, "
+        f"{pluralise(training.warmup_steps, 'step')} of warm-up, then "
         f"{training.decay}{' to 10 %' if training.decay != 'constant' else ''}"
         f"{f'; Adam eps {training.adam_eps:g}' if training.adam_eps else ''}",
     )
@@ -52,7 +54,7 @@ _PARAMETRIZATION = {"sp": "standard parametrization", "mup": "muP, learning rate
 def _schedule(plan: RunPlan) -> str:
     length = plan.model.max_position_embeddings
     parts = [
-        f"{counted(size, 'sequence')} of {length:,} ({size * length:,} tokens)"
+        f"{pluralise(size, 'sequence')} of {length:,} ({size * length:,} tokens)"
         + (f" from step {first:,}" if first > 1 else "")
         for first, size in plan.training.batch_size_schedule
     ]
@@ -97,8 +99,8 @@ def _machines(plan: RunPlan) -> Iterator[str]:
     )
     yield _line(
         "disk",
-        f"{size(disk.data)} of HDF5 ({size(disk.data_uncompressed)} uncompressed), "
-        f"{counted(disk.checkpoints, 'checkpoint')} of {size(disk.checkpoint)}",
+        f"{format_size(disk.data)} of HDF5 ({format_size(disk.data_uncompressed)} uncompressed), "
+        f"{pluralise(disk.checkpoints, 'checkpoint')} of {format_size(disk.checkpoint)}",
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.core.errors import ConfigError
 from trainer import disk, flops, plan_size
-from trainer.amount import amount
+from trainer.amount import parse_amount
 from trainer.config import CosineDecay, Linear, Params, Polynomial, RunConfig, load_params
 from trainer.convert.parameters import shapes
 from trainer.optimizer import adam_eps
@@ -14,7 +14,7 @@ from trainer.recipe import (
     SEQUENCE_LENGTH,
     TOKENS_PER_PARAMETER,
     Decay,
-    Settings,
+    RecipeSettings,
     settings_for,
     steps_for,
 )
@@ -23,7 +23,7 @@ from wafer_backend.performance_model.shape import GPTShape, training_flops_per_s
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanOptions:
     """What was asked for; None where nothing was.
 
     `parameters`: a count, or the name of a row of Table 1. `flops`: of training. `tokens`: to train
@@ -38,13 +38,13 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ModelChoice:
     """A shape with the settings it is trained with. `file`: the params file that says so, with
     its `num_csx`; `checkpoints`: how many are kept; `checkpoint_bytes`: of one, where the file says
     what it holds, None for AdamW's state; `sparse`: whether weights are pruned."""
 
     shape: GPTShape
-    settings: Settings
+    settings: RecipeSettings
     mup: bool
     file: Path | None = None
     num_csx: int | None = None
@@ -53,7 +53,7 @@ class Chosen:
     sparse: bool = False
 
 
-def choose(wish: Wish, vocabulary: int | None, sequence_length: int | None) -> Chosen:
+def choose(wish: PlanOptions, vocabulary: int | None, sequence_length: int | None) -> ModelChoice:
     """Shape and settings of a wish; vocabulary and MSL are the paper's unless given.
 
     Raises ConfigError.
@@ -72,10 +72,10 @@ def choose(wish: Wish, vocabulary: int | None, sequence_length: int | None) -> C
     length = sequence_length or SEQUENCE_LENGTH
     shape = plan_size.shape_for(_parameters(wish), entries, length)
     settings = settings_for(shape.parameters, _tokens(wish, shape), length, mup=wish.mup)
-    return Chosen(shape, settings, wish.mup)
+    return ModelChoice(shape, settings, wish.mup)
 
 
-def _parameters(wish: Wish) -> float:
+def _parameters(wish: PlanOptions) -> float:
     if wish.parameters is not None:
         member = FAMILY.get(wish.parameters.upper())
         return member.shape.parameters if member else _count(wish.parameters)
@@ -89,19 +89,19 @@ def _parameters(wish: Wish) -> float:
 
 def _count(text: str) -> float:
     try:
-        return amount(text)
+        return parse_amount(text)
     except ValueError as error:
         raise ConfigError(f"--params-count {error}") from None
 
 
-def _tokens(wish: Wish, shape: GPTShape) -> float | None:
+def _tokens(wish: PlanOptions, shape: GPTShape) -> float | None:
     """Tokens asked for, or those that the FLOPs are enough for; None: 20 per parameter."""
     if wish.tokens is not None or wish.flops is None:
         return wish.tokens
     return wish.flops / training_flops_per_sequence(shape) * shape.sequence_length
 
 
-def _from_file(file: Path, params: Params) -> Chosen:
+def _from_file(file: Path, params: Params) -> ModelChoice:
     """What a params file says; without a length in steps it is 20 tokens per parameter."""
     shape, schedule = flops.shape(params.model), params.train_input.schedule
     run, steps = params.runconfig, known_steps(params.runconfig)
@@ -111,11 +111,11 @@ def _from_file(file: Path, params: Params) -> Chosen:
         source += "; length: 20 tokens per parameter"
     peak, warmup, decay = _learning_rate(params)
     eps = adam_eps(params.optimizer)
-    settings = Settings(schedule, steps, warmup, peak, decay, eps, source)
+    settings = RecipeSettings(schedule, steps, warmup, peak, decay, eps, source)
     mup = params.model.mup_base_hidden_size is not None
     one = disk.checkpoint_bytes(params, shapes(params.model))
     sparse = bool(params.sparsity)
-    return Chosen(shape, settings, mup, file, run.num_csx, run.max_checkpoints, one, sparse)
+    return ModelChoice(shape, settings, mup, file, run.num_csx, run.max_checkpoints, one, sparse)
 
 
 def known_steps(run: RunConfig) -> int | None:

@@ -10,7 +10,7 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.config import Params
-from trainer.plan_wish import Chosen
+from trainer.plan_wish import ModelChoice
 from trainer.recipe import (
     BETAS,
     END_SHARE,
@@ -18,14 +18,14 @@ from trainer.recipe import (
     MAX_GRADIENT_NORM,
     MUP,
     WEIGHT_DECAY,
-    Settings,
+    RecipeSettings,
 )
 
 _PARTS_OF_A_RUN = 10
 """Checkpoints and evaluations of a run, as many as the released 111M has."""
 
 
-def write_params(path: Path, chosen: Chosen) -> None:
+def write_params(path: Path, chosen: ModelChoice) -> None:
     """Publish `path`. Raises ConfigError when it is there already, and for what a file said."""
     if chosen.file is not None:
         raise ConfigError(
@@ -40,7 +40,7 @@ def write_params(path: Path, chosen: Chosen) -> None:
     storage.publish(path, f"{head}\n# {chosen.settings.source}\n{text}".encode())
 
 
-def params_sections(chosen: Chosen) -> dict[str, Any]:
+def params_sections(chosen: ModelChoice) -> dict[str, Any]:
     """All sections of the file. Only for shapes of `plan_size`, which are GPT-2-like."""
     settings = chosen.settings
     every = max(1, settings.steps // _PARTS_OF_A_RUN)
@@ -65,14 +65,14 @@ def params_sections(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def _train_input(settings: Settings) -> dict[str, Any]:
+def _train_input(settings: RecipeSettings) -> dict[str, Any]:
     if len(settings.schedule) == 1:
         return {"shuffle": True, "batch_size": settings.schedule[0][1]}
     entries = [{"from_step": step, "batch_size": size} for step, size in settings.schedule]
     return {"shuffle": True, "batch_size_schedule": entries}
 
 
-def _model(chosen: Chosen) -> dict[str, Any]:
+def _model(chosen: ModelChoice) -> dict[str, Any]:
     shape = chosen.shape
     return {
         "vocab_size": shape.vocabulary,
@@ -113,7 +113,7 @@ def _normal(std: float) -> dict[str, Any]:
     return {"name": "truncated_normal", "mean": 0.0, "std": std}
 
 
-def _schedulers(settings: Settings) -> list[dict[str, Any]]:
+def _schedulers(settings: RecipeSettings) -> list[dict[str, Any]]:
     """Linear up, then down to `END_SHARE` at the last step; no warm-up where it has no step."""
     peak, end = settings.learning_rate, END_SHARE * settings.learning_rate
     down = {

@@ -12,7 +12,7 @@ from pipeline.hdf5.format import VSL
 from pipeline.shipped import find_config
 from trainer import leaves
 from trainer.config import Params
-from trainer.data import Source, open_evaluation
+from trainer.data import SampleSource, open_evaluation
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -55,7 +55,7 @@ def data_at_hand(data: Path | None) -> DataDirectories | None:
     return DataDirectories(data) if holds_shards(data) else _of_run(data)
 
 
-def open_validation(params: Params, directories: DataDirectories) -> Source:
+def open_validation(params: Params, directories: DataDirectories) -> SampleSource:
     """The validation data sets, checked. Raises InputError when there are none."""
     section = params.eval_input
     assert section is not None, "check_cluster refuses this"
@@ -73,7 +73,7 @@ def evaluates(params: Params, directories: DataDirectories) -> bool:
     return params.eval_input.data_dir is not None
 
 
-def fitted(params: Params, directories: DataDirectories) -> Params:
+def fit_params(params: Params, directories: DataDirectories) -> Params:
     """`params` with the row length and the vocabulary of the training data, and as many leaves of
     about as many tokens as before."""
     assert directories.train is not None, "request.checked_params asks for --data"

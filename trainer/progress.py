@@ -34,10 +34,10 @@ class Rate:
         return str(datetime.timedelta(seconds=round(seconds)))
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes with a decimal unit.
 
-    >>> size(154.24e9), size(512)
+    >>> format_size(154.24e9), format_size(512)
     ('154.2 GB', '512 B')
     """
     for unit in ("B", "kB", "MB", "GB", "TB"):

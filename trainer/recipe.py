@@ -33,16 +33,16 @@ __all__ = [
     "WARMUP_TOKENS",
     "WEIGHT_DECAY",
     "Decay",
-    "Member",
     "Mup",
+    "PaperModel",
+    "RecipeSettings",
     "Schedule",
-    "Settings",
     "degradation",
+    "find_nearest_model",
     "flops_for",
     "largest_eps",
     "loss_at",
     "member_of",
-    "nearest",
     "predicted_loss",
     "samples_in",
     "settings_for",
@@ -71,7 +71,7 @@ Schedule = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Member:
+class PaperModel:
     """A row of Table 1. `tokens`: trained on. `schedule`: ((first step, sequences), ...).
     `learning_rate`: peak. `eps`: of Adam (P 2.3). `steps`: of the run, 20 tokens per parameter."""
 
@@ -87,11 +87,11 @@ class Member:
 
 def _member(
     name: str, batch_size: int, learning_rate: float, decay: Decay, eps: float = 1e-8
-) -> Member:
+) -> PaperModel:
     shape = SHAPES[name]
     steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, ((1, batch_size),), SEQUENCE_LENGTH)
     schedule = ((1, batch_size),)
-    return Member(name, shape, TOKENS[name], schedule, learning_rate, decay, eps, steps)
+    return PaperModel(name, shape, TOKENS[name], schedule, learning_rate, decay, eps, steps)
 
 
 def steps_for(tokens: float, schedule: Schedule, sequence_length: int) -> int:
@@ -133,7 +133,7 @@ FAMILY = {
         _member("1.3B", 528, 2.0e-4, "cosine"),
         _member("2.7B", 528, 2.0e-4, "cosine"),
         _member("6.7B", 1040, 1.2e-4, "linear", 1e-9),
-        Member(
+        PaperModel(
             "13B", SHAPES["13B"], TOKENS["13B"], ((1, 720), (57_001, 1080)), 1.2e-4, "cosine",
             1e-9, 135_237,
         ),
@@ -171,7 +171,7 @@ _PROXY = (40e6, 64)
 
 
 @dataclass(frozen=True)
-class Settings:
+class RecipeSettings:
     """What a run is trained with.
 
     `learning_rate`: peak, after `warmup_steps`; then `decay` to `END_SHARE` of it at step `steps`.
@@ -193,7 +193,7 @@ def settings_for(
     sequence_length: int = SEQUENCE_LENGTH,
     *,
     mup: bool = False,
-) -> Settings:
+) -> RecipeSettings:
     """Settings for a model of `parameters` on `tokens`; None: the run of the paper's row, or 20
     tokens per parameter.
 
@@ -202,7 +202,7 @@ def settings_for(
     Below 111M the batch goes on along the line through the paper's 40M proxy; above 13B the last
     row holds. Batches keep their tokens when the sequence length is another one.
     """
-    row, near = member_of(parameters), nearest(parameters)
+    row, near = member_of(parameters), find_nearest_model(parameters)
     schedule = row.schedule if row else ((1, _round_batch(_batch_sequences(parameters))),)
     schedule = _of_length(schedule, sequence_length)
     if row and tokens is None and sequence_length == SEQUENCE_LENGTH:
@@ -211,7 +211,7 @@ def settings_for(
         wanted = TOKENS_PER_PARAMETER * parameters if tokens is None else tokens
         steps = steps_for(wanted, schedule, sequence_length)
     rate = float(f"{_interpolated(parameters, _RATES):.1e}")
-    return Settings(
+    return RecipeSettings(
         schedule=schedule,
         steps=steps,
         warmup_steps=warmup_steps(steps, schedule, sequence_length),
@@ -222,15 +222,15 @@ def settings_for(
     )
 
 
-def member_of(parameters: int) -> Member | None:
+def member_of(parameters: int) -> PaperModel | None:
     """The row of Table 1 with exactly this many parameters."""
     return next((m for m in FAMILY.values() if m.shape.parameters == parameters), None)
 
 
-def nearest(parameters: float) -> Member:
+def find_nearest_model(parameters: float) -> PaperModel:
     """The row of Table 1 that is nearest in the logarithm of parameters.
 
-    >>> nearest(400e6).name
+    >>> find_nearest_model(400e6).name
     '590M'
     """
     return min(FAMILY.values(), key=lambda m: abs(math.log(m.shape.parameters / parameters)))
@@ -294,7 +294,7 @@ def _of_length(schedule: Schedule, sequence_length: int) -> Schedule:
     return ((1, _round_batch(schedule[-1][1] * share)),)
 
 
-def _source(parameters: int, row: Member | None) -> str:
+def _source(parameters: int, row: PaperModel | None) -> str:
     if row is not None:
         return f"Table 1, {row.name}"
     names, i = list(FAMILY), bisect.bisect_left(_SIZES, parameters)

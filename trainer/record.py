@@ -19,7 +19,7 @@ from pipeline.core.order import Schedule
 from trainer import optimizer
 from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
-from trainer.data import Source, TrainingData, became_by_masking
+from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
 
 FORMAT = 1
 NAME = "run.json"
@@ -92,15 +92,15 @@ def read(model_dir: Path) -> dict[str, Any] | None:
     return known
 
 
-def check(place: Path, known: dict[str, Any], record: dict[str, Any], source: Source) -> None:
+def check(place: Path, known: dict[str, Any], record: dict[str, Any], source: SampleSource) -> None:
     """Raise ConfigError naming the first field in which `known`, of `place`, is another run than
     `record`; data sets may have become those of `source` by masking."""
-    if became_by_masking(known.get("datasets", []), source):
+    if is_or_became_by_masking(known.get("datasets", []), source):
         known = {**known, "datasets": record["datasets"]}
-    refuse_difference(place, completed(known), record)
+    refuse_difference(place, complete_record(known), record)
 
 
-def completed(known: dict[str, Any]) -> dict[str, Any]:
+def complete_record(known: dict[str, Any]) -> dict[str, Any]:
     """`known` with the defaults of config keys that the release which wrote it did not have."""
     sections: dict[str, TypeAdapter[Any]] = {
         "model": TypeAdapter(ModelConfig),

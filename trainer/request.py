@@ -21,7 +21,7 @@ DEFAULT_PARAMS = Path("laptop")
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainOptions:
     """What the command line asked for; None where it did not.
 
     `params`: by default DEFAULT_PARAMS, fitted to the data. `mode`: by default train, with
@@ -58,7 +58,7 @@ class Request:
         return self.mode is None or self.mode in TRAINING_MODES
 
 
-def checked_params(request: Request) -> Params:
+def resolve_params(request: TrainOptions) -> Params:
     """The params file with the options over it, its cluster checked. Raises ConfigError."""
     if request.params is None and request.data is None:
         raise ConfigError(
@@ -94,7 +94,7 @@ def _with_weight_servers(params: Params, count: int | None) -> Params:
     return params.model_copy(update={"runconfig": run})
 
 
-def check_cluster(params: Params, request: Request) -> None:
+def check_cluster(params: Params, request: TrainOptions) -> None:
     """Refuse what cannot work, before data is prepared or a file is written."""
     _check_device(params, request.target)
     ranks.check(params, request.target)

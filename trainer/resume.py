@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer import checkpoint, record, sparsity
 from trainer.checkpoint import Checkpoint
 from trainer.config import ModelConfig, Params, RunConfig
 from trainer.convert.parameters import shapes
-from trainer.data import Source
+from trainer.data import SampleSource
 from trainer.progress import Say
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group
@@ -47,7 +47,7 @@ checked apart."""
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """What a run starts from. `found`: None for nothing; `states`: None for all of it, which is to
     resume, else the parts that a new run begins with."""
 
@@ -76,11 +76,11 @@ class Start:
         return {ORIGIN: came_from}
 
 
-def choose(model_dir: Path, run: RunConfig, say: Say) -> Start:
+def choose(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
     """What to start from. Raises ConfigError where the wishes contradict one another or what
     stands in `model_dir`."""
     asked, states = run.checkpoint_path, _states(run)
-    own = checkpoint.newest(model_dir)
+    own = checkpoint.find_newest(model_dir)
     if asked is None:
         return _resumed(model_dir, own, run)
     inside = asked.resolve().is_relative_to(model_dir.resolve())
@@ -95,19 +95,19 @@ def choose(model_dir: Path, run: RunConfig, say: Say) -> Start:
                 "use another --model_dir to start again from there"
             )
         say(f"{model_dir} has continued from {asked} to {own.name}")
-        return Start(checkpoint.open_checkpoint(own))
-    return Start(found, states)
+        return RunStart(checkpoint.open_checkpoint(own))
+    return RunStart(found, states)
 
 
-def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> Start:
+def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> RunStart:
     if own is None:
-        return Start()
+        return RunStart()
     if not run.autoload_last_checkpoint:
         raise ConfigError(
             f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: give "
             "--checkpoint_path to continue from a checkpoint, or another --model_dir to start again"
         )
-    return Start(checkpoint.open_checkpoint(own))
+    return RunStart(checkpoint.open_checkpoint(own))
 
 
 def _states(run: RunConfig) -> tuple[str, ...] | None:
@@ -147,7 +147,7 @@ def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ..
         )
 
 
-def check(start: Start, model_dir: Path, now: dict[str, Any], source: Source) -> None:
+def check(start: RunStart, model_dir: Path, now: dict[str, Any], source: SampleSource) -> None:
     """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to go
     on from, is another one than `now`; or the model that weights are for."""
     before = record.read(model_dir)
@@ -161,13 +161,13 @@ def check(start: Start, model_dir: Path, now: dict[str, Any], source: Source) ->
         record.check(start.found.path, state, now, source)
 
 
-def check_architecture(start: Start, now: dict[str, Any], *, strict: bool) -> None:
+def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) -> None:
     """Raise ConfigError naming a key in which the model of the weights computes otherwise, or when
     the optimizer state that is asked for is that of another optimizer."""
     if start.found is None or start.states is None:
         return
     if "optimizer" in start.states:
-        kinds = [record.completed(state)["optimizer"] for state in (start.found.state, now)]
+        kinds = [record.complete_record(state)["optimizer"] for state in (start.found.state, now)]
         before, after = ({"optimizer_type": kind["optimizer_type"]} for kind in kinds)
         if found := record.difference({"optimizer": before}, {"optimizer": after}):
             raise ConfigError(
@@ -176,7 +176,7 @@ def check_architecture(start: Start, now: dict[str, Any], *, strict: bool) -> No
             )
     if not strict:
         return
-    models = [record.completed(state)["model"] for state in (start.found.state, now)]
+    models = [record.complete_record(state)["model"] for state in (start.found.state, now)]
     before, after = ({k: v for k, v in m.items() if k not in _OF_TRAINING} for m in models)
     if found := record.difference({"model": before}, {"model": after}):
         tensors = _other_tensors(start.found, now["model"])
@@ -203,7 +203,7 @@ def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
         for name in differing[:_TENSORS_NAMED]
     )
     return (
-        f"; {counted(len(differing), 'different tensor')}: "
+        f"; {pluralise(len(differing), 'different tensor')}: "
         f"{named}{', …' * (len(differing) > _TENSORS_NAMED)}"
     )
 
@@ -213,7 +213,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 def load(
-    start: Start, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
+    start: RunStart, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
 ) -> Group | None:
     """Bring the model to where it starts, its sparse weights masked; returns their masks, None for
     a dense run. Raises IntegrityError for a damaged file, and what MemoryX raises for weights that

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.core.errors import InputError, PrepError
 from pipeline.core.lock import hold
 from pipeline.core.order import samples_before_step
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer import (
     build,
     checkpoint,
@@ -28,29 +28,29 @@ from trainer.config import Params, RunConfig
 from trainer.data import open_training
 from trainer.errors import LostRankError, TrainingError, as_prep_errors
 from trainer.export import export
-from trainer.loop import Training
+from trainer.loop import TrainingRun
 from trainer.prepare import DataDirectories
 from trainer.progress import Say
 from trainer.report import write_report
-from trainer.request import DEFAULT_PARAMS, Request, checked_params
+from trainer.request import DEFAULT_PARAMS, TrainOptions, resolve_params
 from trainer.run_log import RunLog
-from trainer.stop import Stopped, listening
+from trainer.stop import StopSignal, catch_signals
 
 __all__ = [
     "LostRankError",
-    "Request",
+    "TrainOptions",
     "TrainingError",
     "as_prep_errors",
-    "checked_params",
     "compile_model",
+    "resolve_params",
     "run",
 ]
 
 
-def run(request: Request, say: Say) -> int:
+def run(request: TrainOptions, say: Say) -> int:
     """Carry out a request; returns the exit code (0, or 128 + signal). Raises PrepError."""
     with as_prep_errors():
-        params = checked_params(request)
+        params = resolve_params(request)
         log = RunLog(say)
         pulse.speak_through(log)
         if not ranks.is_writer(params):
@@ -61,7 +61,7 @@ def run(request: Request, say: Say) -> int:
         directories = prepare.data_at_hand(request.data)
         if directories is not None:
             params = _checked(params, request, directories, log)
-        with job.listed(request.job_labels, systems, log, really=listed) as entry:
+        with job.list_job(request.job_labels, systems, log, really=listed) as entry:
             if directories is None:
                 pulse.doing(f"preparing data with {request.data}")
                 directories = prepare.data_directories(request.data)
@@ -73,12 +73,14 @@ def run(request: Request, say: Say) -> int:
         return code
 
 
-def _checked(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> Params:
+def _checked(
+    params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
+) -> Params:
     """The params, fitted to the data where there is no file of them; data and checkpoint are there
     and go with them."""
     with ranks.errors_by_name(params):
         if request.params is None:
-            params = prepare.fitted(params, directories)
+            params = prepare.fit_params(params, directories)
             if ranks.is_writer(params) and not ranks.is_launcher(params):
                 log(
                     f"No --params given: using `{DEFAULT_PARAMS}` with rows of "
@@ -91,7 +93,7 @@ def _checked(params: Params, request: Request, directories: DataDirectories, log
     return params
 
 
-def _carry_out(params: Params, request: Request, data: DataDirectories, log: RunLog) -> int:
+def _carry_out(params: Params, request: TrainOptions, data: DataDirectories, log: RunLog) -> int:
     if request.mode == "infer":
         return _infer(params, request, data, log)
     if ranks.is_launcher(params):
@@ -102,7 +104,7 @@ def _carry_out(params: Params, request: Request, data: DataDirectories, log: Run
 
 
 @contextlib.contextmanager
-def _in_directory(params: Params, request: Request, log: RunLog) -> Iterator[Say]:
+def _in_directory(params: Params, request: TrainOptions, log: RunLog) -> Iterator[Say]:
     """Hold the directory of the run, with its log, by the rank that writes; what the others say is
     not heard."""
     if not ranks.is_writer(params):
@@ -112,7 +114,7 @@ def _in_directory(params: Params, request: Request, log: RunLog) -> Iterator[Say
         log.open(request.model_dir)
         for note in (*params.notes, *request.notes):
             log(note)
-        if not tensorboard.installed():
+        if not tensorboard.is_installed():
             log(tensorboard.MISSING)
         try:
             with as_prep_errors():
@@ -122,7 +124,7 @@ def _in_directory(params: Params, request: Request, log: RunLog) -> Iterator[Say
             raise
 
 
-def _check_data(params: Params, request: Request, directories: DataDirectories) -> None:
+def _check_data(params: Params, request: TrainOptions, directories: DataDirectories) -> None:
     """Raise ConfigError or InputError for data sets that lack something."""
     if request.trains:
         open_training(params.train_input, params.model, directories.train)
@@ -130,20 +132,20 @@ def _check_data(params: Params, request: Request, directories: DataDirectories) 
         prepare.open_validation(params, directories)
 
 
-def _evaluates(params: Params, request: Request, directories: DataDirectories) -> bool:
+def _evaluates(params: Params, request: TrainOptions, directories: DataDirectories) -> bool:
     if request.mode is None:
         return prepare.evaluates(params, directories)
     return request.mode == "train_and_eval" or not request.trains
 
 
-def _train(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:
+def _train(params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog) -> int:
     source = open_training(params.train_input, params.model, directories.train)
     validation = None
     if _evaluates(params, request, directories):
         validation = prepare.open_validation(params, directories)
-    params = length.resolved(params, source.epoch_samples)
+    params = length.resolve_length(params, source.epoch_samples)
     pulse.doing("building the model")
-    with _in_directory(params, request, log) as say, listening() as stop:
+    with _in_directory(params, request, log) as say, catch_signals() as stop:
         training = build.training(params, request, source, stop, say)
         if validation is not None:
             training.validation = build.evaluator(
@@ -154,7 +156,7 @@ def _train(params: Params, request: Request, directories: DataDirectories, log: 
         with contextlib.closing(training):
             try:
                 train_to_the_end(training)
-            except Stopped as stopped:
+            except StopSignal as stopped:
                 say(
                     f"Stopped by {stopped} after step {training.step}; run the same command to "
                     "resume"
@@ -175,15 +177,17 @@ def _report(model_dir: Path, data_sets: list[Path], say: Say) -> None:
         say(f"No report: {error}")
 
 
-def _evaluate(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:
+def _evaluate(
+    params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
+) -> int:
     """Evaluate one checkpoint, or all of the model directory in order of step."""
     source = prepare.open_validation(params, directories)
     found = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request, params.runconfig)]
     model = {"model": record.model_section(params)}
     for each in found:
-        known = {"model": record.completed(each.state)["model"]}
+        known = {"model": record.complete_record(each.state)["model"]}
         record.refuse_difference(each.path, known, model)
-    with _in_directory(params, request, log) as say, listening() as stop:
+    with _in_directory(params, request, log) as say, catch_signals() as stop:
         compiled = compile_model(params, request.target, leaves.train_micro_batch(params))
         validation = build.evaluator(compiled, params, request, source, stop, say)
         with contextlib.closing(validation):
@@ -192,32 +196,32 @@ def _evaluate(params: Params, request: Request, directories: DataDirectories, lo
                 say(f"Loaded checkpoint {each.path} (step {each.step})")
                 try:
                     validation.run(each.step)
-                except Stopped as stopped:
+                except StopSignal as stopped:
                     return stopped.exit_code
     return 0
 
 
-def _infer(params: Params, request: Request, directories: DataDirectories, log: RunLog) -> int:
+def _infer(params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog) -> int:
     """Go on from prompts with one checkpoint; of several ranks one does it."""
     if not ranks.is_writer(params):
         return 0
     found = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
-    start, model = resume.Start(found, ("model",)), {"model": record.model_section(params)}
+    start, model = resume.RunStart(found, ("model",)), {"model": record.model_section(params)}
     resume.check_architecture(start, model, strict=True)
-    work = infer.planned(params, directories, found, request.target)
-    with _in_directory(params, request, log) as say, listening() as stop:
+    work = infer.prepare_inference(params, directories, found, request.target)
+    with _in_directory(params, request, log) as say, catch_signals() as stop:
         try:
             work.run(request.model_dir, say, stop.check)
-        except Stopped as stopped:
+        except StopSignal as stopped:
             return stopped.exit_code
     return 0
 
 
-def _to_evaluate(request: Request, run: RunConfig) -> list[Path]:
+def _to_evaluate(request: TrainOptions, run: RunConfig) -> list[Path]:
     """The checkpoints to evaluate, the last one or all. Raises InputError when there are none."""
     if request.mode != "eval_all" and run.checkpoint_path is not None:
         return [run.checkpoint_path]
-    found = checkpoint.committed(request.model_dir)
+    found = checkpoint.list_committed(request.model_dir)
     if not found:
         hint = "" if request.mode == "eval_all" else "; give --checkpoint_path"
         what = "infer with" if request.mode == "infer" else "evaluate"
@@ -225,7 +229,7 @@ def _to_evaluate(request: Request, run: RunConfig) -> list[Path]:
     return found if request.mode == "eval_all" else found[-1:]
 
 
-def train_to_the_end(training: Training) -> None:
+def train_to_the_end(training: TrainingRun) -> None:
     """Run the loop to the last step, with Model Zoo's opening and closing lines."""
     say, first = training.say, training.step
     if first >= training.last_step:
@@ -246,7 +250,7 @@ def train_to_the_end(training: Training) -> None:
     say(f"Processed {samples} training sample(s) in {time.monotonic() - started:.2f} seconds.")
 
 
-def _tell_work(training: Training) -> None:
+def _tell_work(training: TrainingRun) -> None:
     """What is about to run."""
     compiled, source = training.compiled, training.data.source
     count = sum(parameter.numel() for parameter in compiled.memoryx.parameters.values())
@@ -260,7 +264,7 @@ def _tell_work(training: Training) -> None:
         f"{where}"
     )
     training.say(
-        f"Data: {counted(source.rows, 'row')} of {source.max_sequence_length:,} tokens{plural}; "
-        f"{counted(samples, 'row')} read by step {training.last_step:,} (epochs: {epochs:.3g})"
+        f"Data: {pluralise(source.rows, 'row')} of {source.max_sequence_length:,} tokens{plural}; "
+        f"{pluralise(samples, 'row')} read by step {training.last_step:,} (epochs: {epochs:.3g})"
     )
     training.say(f"Beginning run: steps {training.step + 1} to {training.last_step}")

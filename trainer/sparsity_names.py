@@ -34,7 +34,9 @@ class FilterError(Exception):
         self.reason = reason
 
 
-def resolved(groups: Sequence[SparsityGroup], model: ModelConfig) -> tuple[SparsityGroup, ...]:
+def resolve_groups(
+    groups: Sequence[SparsityGroup], model: ModelConfig
+) -> tuple[SparsityGroup, ...]:
     """The groups, each with a `param_filter` of names here that takes its parameters only.
 
     Two spellings that take the same give the same. Raises FilterError for a filter that takes

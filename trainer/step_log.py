@@ -8,7 +8,7 @@ from pipeline.core.order import Schedule, samples_before_step
 from trainer import metrics, pulse
 from trainer.config import Params
 from trainer.progress import Rate, Say
-from trainer.stability import Watched
+from trainer.stability import StepFindings
 from trainer.tensorboard import Events
 from wafer_backend.compiled import Target
 from wafer_backend.coordinator import StepResult
@@ -43,7 +43,12 @@ class StepLog:
     stalled: float = 0.0
 
     def step(
-        self, result: StepResult, learning_rate: float, time: StepTime, pause: int, watched: Watched
+        self,
+        result: StepResult,
+        learning_rate: float,
+        time: StepTime,
+        pause: int,
+        watched: StepFindings,
     ) -> None:
         """Tell of the step that was `watched`; `pause` is the step after which an evaluation is
         next, or the end."""
@@ -65,7 +70,7 @@ class StepLog:
             self.events.add(step, watched.scalars)
 
     def _line(
-        self, result: StepResult, learning_rate: float, time: StepTime, watched: Watched
+        self, result: StepResult, learning_rate: float, time: StepTime, watched: StepFindings
     ) -> dict[str, object]:
         line = {
             "step": watched.step,

@@ -8,7 +8,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stopped(Exception):
+class StopSignal(Exception):
     """A signal arrived; `exit_code` is 128 + its number (143 SIGTERM, 130 SIGINT)."""
 
     def __init__(self, number: int) -> None:
@@ -28,13 +28,13 @@ class StopRequest:
         return self._number or 0
 
     def check(self) -> None:
-        """Raise Stopped if a signal arrived."""
+        """Raise StopSignal if a signal arrived."""
         self.raise_for(self.number)
 
     def raise_for(self, number: int) -> None:
-        """Raise Stopped for this signal, unless it is 0."""
+        """Raise StopSignal for this signal, unless it is 0."""
         if number:
-            raise Stopped(number)
+            raise StopSignal(number)
 
     def remember(self, number: int, frame: FrameType | None) -> None:
         """Signal handler; a second signal of the same kind acts at once."""
@@ -43,7 +43,7 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[StopRequest]:
+def catch_signals() -> Iterator[StopRequest]:
     """Catch the signals inside the block; the previous handlers come back after it."""
     request = StopRequest()
     previous = {number: signal.signal(number, request.remember) for number in _SIGNALS}

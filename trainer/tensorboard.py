@@ -20,7 +20,7 @@ MISSING = (
 )
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether events can be written."""
     return importlib.util.find_spec("tensorboardX") is not None
 

@@ -112,7 +112,7 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
 
 @contextlib.contextmanager
-def recomputed(module: nn.Module, call: Call) -> Iterator[None]:
+def recompute_blocks(module: nn.Module, call: Call) -> Iterator[None]:
     """Run every block of `module` under a checkpoint; `call` calls a forward, also again."""
     inside = list(dict.fromkeys(blocks(module)))
     own = {block: block.__dict__.get("forward") for block in inside}

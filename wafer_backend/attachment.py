@@ -37,7 +37,7 @@ def owner_names(module: nn.Module) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def attached(module: nn.Module, source: WeightSource) -> Iterator[None]:
+def attach_source(module: nn.Module, source: WeightSource) -> Iterator[None]:
     """Make `module` ask `source` for its weights; everything is put back afterwards."""
     names = owner_names(module)
     originals: list[tuple[nn.Module, type[nn.Module], dict[str, Any], dict[str, Any]]] = []

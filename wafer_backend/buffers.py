@@ -15,7 +15,7 @@ from wafer_backend.errors import StepError
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _BufferState:
     """One buffer at one moment: the tensor object, and its value."""
 
     tensor: torch.Tensor
@@ -27,7 +27,7 @@ class _Seen:
 
 
 Slot = tuple[nn.Module, str]
-Snapshot = dict[Slot, _Seen]
+Snapshot = dict[Slot, _BufferState]
 
 
 class Buffers:
@@ -57,11 +57,11 @@ class Buffers:
     def snapshot(self) -> Snapshot:
         """The values of all buffers now."""
         taken: Snapshot = {}
-        tied: dict[int, _Seen] = {}
+        tied: dict[int, _BufferState] = {}
         for slot, tensor in self._slots():
             known = tied.get(id(tensor)) or self._last.get(slot)
             if known is None or not known.is_still(tensor):
-                known = _Seen(tensor, tensor.detach().clone())
+                known = _BufferState(tensor, tensor.detach().clone())
             taken[slot] = tied[id(tensor)] = known
         self._last = taken
         return taken

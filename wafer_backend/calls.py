@@ -13,7 +13,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from wafer_backend.activation_worker import GlobalBatch
-from wafer_backend.coordinator import Coordinator, Forwarded, Reduced
+from wafer_backend.coordinator import BackwardResult, Coordinator, ForwardResult
 from wafer_backend.errors import StepError
 from wafer_backend.loss import LossRule
 from wafer_backend.memoryx import MemoryX
@@ -36,7 +36,9 @@ class Call(Protocol):
 class LossCall:
     """Path a: the sums over all leaves wait for backward, once."""
 
-    def __init__(self, memoryx: MemoryX, reduced: Reduced, total: Partial, rule: LossRule) -> None:
+    def __init__(
+        self, memoryx: MemoryX, reduced: BackwardResult, total: Partial, rule: LossRule
+    ) -> None:
         loss = reduced.loss
         self._memoryx = memoryx
         self._total: Partial | None = total
@@ -77,7 +79,7 @@ class OutputCall:
         self._batch: GlobalBatch | None = batch
         self._step = step
         self._versions = {name: p._version for name, p in memoryx.parameters.items()}
-        self.done: Forwarded = coordinator.forward(batch, step, learns=True)
+        self.done: ForwardResult = coordinator.forward(batch, step, learns=True)
 
     @property
     def tensors(self) -> list[torch.Tensor]:

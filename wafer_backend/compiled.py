@@ -24,7 +24,7 @@ from wafer_backend.loss import LossReduction, LossRule, OtherPath
 from wafer_backend.loss_scale import LossScale
 from wafer_backend.memoryx import MemoryX
 from wafer_backend.module_times import ModuleTimes
-from wafer_backend.observation import observed
+from wafer_backend.observation import observe
 from wafer_backend.precision import Precision
 from wafer_backend.suitability import check_module, warn_of_batch_statistics
 from wafer_backend.timeline import Timeline
@@ -198,7 +198,7 @@ class CompiledModule:
         self, timeline: Timeline, modules: ModuleTimes | None = None
     ) -> AbstractContextManager[None]:
         """Record what runs inside the block, and times of modules if asked for; same bits."""
-        return observed(self, timeline, modules)
+        return observe(self, timeline, modules)
 
     def bring_home(self) -> None:
         """Have all weights, masks and optimizer state on rank 0, to save them; every rank calls it.

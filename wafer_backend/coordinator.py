@@ -25,12 +25,12 @@ from wafer_backend.loss import (
 )
 from wafer_backend.loss_scale import LossScale
 from wafer_backend.memoryx import MemoryX
-from wafer_backend.outputs import GlobalOutput, joined
+from wafer_backend.outputs import GlobalOutput, join_outputs
 from wafer_backend.partial import Partial
 from wafer_backend.transport import ClusterTransport
 from wafer_backend.wafer import Leaf, Wafer
 
-__all__ = ["Coordinator", "Forwarded", "LossRule", "Reduced", "Roles", "StepResult"]
+__all__ = ["BackwardResult", "Coordinator", "ForwardResult", "LossRule", "Roles", "StepResult"]
 
 BetweenLeaves = Callable[[], None]
 
@@ -55,7 +55,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Reduced:
+class BackwardResult:
     """Forward and backward of a global batch: its loss; what was summed waits in the transport.
 
     Gradients are those of `scale` times the loss sum.
@@ -67,7 +67,7 @@ class Reduced:
 
 
 @dataclass(frozen=True)
-class Forwarded:
+class ForwardResult:
     """Forward of a global batch: its output, and the buffers that each leaf saw."""
 
     output: GlobalOutput
@@ -151,7 +151,7 @@ class Coordinator:
         between_leaves: BetweenLeaves,
         *,
         strict: bool,
-    ) -> Iterator[Reduced]:
+    ) -> Iterator[BackwardResult]:
         """Forward and at once backward of every leaf (path a); inside, the transport has the sums.
 
         Raises OtherPath, unless `strict`, when the module returns no loss for the first leaf.
@@ -169,13 +169,13 @@ class Coordinator:
             loss_sum, n_counted = self._transport.sums()
             check_counted(n_counted, step)
             found = GlobalLoss(loss_sum, n_counted, batch.batch_size, losses[0])
-            yield Reduced(found, scale, tuple(len(span) for span in spans))
+            yield BackwardResult(found, scale, tuple(len(span) for span in spans))
 
     def total(self) -> Partial:
         """The sums over all leaves with their gradients, inside `reduced`."""
         return self._transport.total()
 
-    def forward(self, batch: GlobalBatch, step: int, *, learns: bool) -> Forwarded:
+    def forward(self, batch: GlobalBatch, step: int, *, learns: bool) -> ForwardResult:
         """Forward of every leaf without a graph; wafers may be idle unless it `learns`.
 
         Raises OtherPath when it `learns` and the module returns a loss.
@@ -195,14 +195,14 @@ class Coordinator:
         samples = [len(batch.samples(leaf)) for leaf in range(batch.leaves)]
         loss = leaf_loss(outputs[0], samples[0], self._reduction)
         adds_up = loss is not None and loss.kind != "mean"
-        output = joined(outputs, samples, scalars="sum" if adds_up else "mean")
-        return Forwarded(output, seen)
+        output = join_outputs(outputs, samples, scalars="sum" if adds_up else "mean")
+        return ForwardResult(output, seen)
 
     def replay(
         self,
         batch: GlobalBatch,
         step: int,
-        done: Forwarded,
+        done: ForwardResult,
         gradients: Sequence[torch.Tensor | None],
     ) -> Partial:
         """Forward again with a graph, and backward, of every leaf (path b); sums of gradients."""
@@ -271,7 +271,7 @@ def _clip_factor(norm: torch.Tensor, limit: float | None) -> torch.Tensor | None
     return None if limit is None else torch.clamp(limit / (norm + 1e-6), max=1.0)
 
 
-def _result(reduced: Reduced, norm: float, *, skipped: bool) -> StepResult:
+def _result(reduced: BackwardResult, norm: float, *, skipped: bool) -> StepResult:
     loss = reduced.loss
     return StepResult(
         loss.mean,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from wafer_backend.device_stream import CpuStream, CudaStream, DeviceStream, RingBuffer, aligned
+from wafer_backend.device_stream import CpuStream, CudaStream, DeviceStream, RingBuffer, align_size
 from wafer_backend.errors import StepError
 from wafer_backend.gradient_offload import GradientOffload
-from wafer_backend.prefetch import Fetches, Orders, Prefetcher
+from wafer_backend.prefetch import Fetches, Orders, WeightPrefetcher
 from wafer_backend.transport import Transport
 
 
@@ -34,7 +34,7 @@ class LinkRule:
     @property
     def capacity(self) -> int:
         """Bytes of a ring; every weight may lose some to alignment."""
-        return aligned(self.largest) + aligned(self.ahead) + aligned(1)
+        return align_size(self.largest) + align_size(self.ahead) + align_size(1)
 
 
 class DeviceLink:
@@ -44,7 +44,7 @@ class DeviceLink:
         self._transport = transport
         self._rule = rule
         self._orders = Orders()
-        self._weights: Prefetcher | None = None
+        self._weights: WeightPrefetcher | None = None
         self._gradients: GradientOffload | None = None
         self.peak_bytes = 0
         self.retired_bytes = 0
@@ -64,7 +64,7 @@ class DeviceLink:
         weights = RingBuffer(down, self._rule.capacity, own_storages=True)
         gradients = RingBuffer(up, self._rule.capacity, own_storages=False)
         fetch = self._transport.fetch_weight
-        self._weights = Prefetcher(fetch, weights, self._orders, self._rule.ahead)
+        self._weights = WeightPrefetcher(fetch, weights, self._orders, self._rule.ahead)
         self._gradients = GradientOffload(self._transport, gradients)
         try:
             yield
@@ -97,7 +97,7 @@ class DeviceLink:
         self._offload.finish_leaf(system, leaf, loss_sum, n_counted)
 
     @property
-    def _prefetcher(self) -> Prefetcher:
+    def _prefetcher(self) -> WeightPrefetcher:
         if self._weights is None:
             raise StepError("a weight was used outside a step; weights live in MemoryX")
         return self._weights

@@ -30,7 +30,7 @@ _POISON = 0xFF
 """Bytes of NaN in fp32, bf16 and fp16, and of -1 in integers."""
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A moment in a queue of work."""
 
     def query(self) -> bool:
@@ -51,8 +51,8 @@ class Slot:
     start: int
     stop: int
     tensor: torch.Tensor
-    after: list[Event] = field(default_factory=list)
-    ready: Event | None = None
+    after: list[StreamEvent] = field(default_factory=list)
+    ready: StreamEvent | None = None
     source: torch.Tensor | None = None
     holders: int = 0
 
@@ -66,25 +66,25 @@ class DeviceStream(Protocol):
     def copy_async(self, source: torch.Tensor, slot: Slot) -> None:
         """Queue a copy of `source` into a slot; it starts when `slot.after` has passed."""
 
-    def record(self) -> Event:
+    def record(self) -> StreamEvent:
         """The moment when all copies queued so far are done."""
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         """Who reads next does so after `event`."""
 
-    def release(self, slot: Slot) -> Event | None:
+    def release(self, slot: Slot) -> StreamEvent | None:
         """The moment when who has read so far is done with a slot; None when that is now."""
 
     def close(self) -> None:
         """Block until every copy is done; the stream is not used again."""
 
 
-class _Freed(NamedTuple):
+class _FreedBytes(NamedTuple):
     """Bytes whose reader is done at `event`."""
 
     start: int
     stop: int
-    event: Event
+    event: StreamEvent
 
 
 class RingBuffer:
@@ -98,11 +98,11 @@ class RingBuffer:
     def __init__(self, stream: DeviceStream, capacity: int, *, own_storages: bool) -> None:
         self._stream = stream
         self._own_storages = own_storages
-        self.capacity = aligned(capacity)
+        self.capacity = align_size(capacity)
         with torch.inference_mode(False):
             self._memory = stream.allocate(self.capacity)
         self._live: list[Slot] = []
-        self._freed: list[_Freed] = []
+        self._freed: list[_FreedBytes] = []
         self._head = 0
         self.used_bytes = self.peak_bytes = self.retired_bytes = 0
         self._note_freed(Slot(0, self.capacity, self._memory))
@@ -114,7 +114,7 @@ class RingBuffer:
 
     def fits(self, nbytes: int) -> bool:
         """Whether a tensor of so many bytes finds a slot now."""
-        return nbytes > 0 and self._place(aligned(nbytes)) is not None
+        return nbytes > 0 and self._place(align_size(nbytes)) is not None
 
     def load(self, source: torch.Tensor) -> Slot | None:
         """Queue a copy of a dense tensor into a slot; None when no slot is free for it.
@@ -122,7 +122,7 @@ class RingBuffer:
         The copy has the strides that `source.to(..., copy=True)` would give it, and so the bits of
         what is computed from it are the same. `source` must not change before the slot is read.
         """
-        size = aligned(source.nbytes)
+        size = align_size(source.nbytes)
         start = self._place(size) if size else None
         if start is None:
             return None
@@ -178,7 +178,7 @@ class RingBuffer:
         typed = piece.view(source.dtype)
         return typed.as_strided(like.shape, like.stride(), typed.storage_offset())
 
-    def _readers(self, slot: Slot) -> list[Event]:
+    def _readers(self, slot: Slot) -> list[StreamEvent]:
         """Who may still read the bytes of a new slot; whole pieces it covers are forgotten."""
         found = [f.event for f in self._freed if f.start < slot.stop and slot.start < f.stop]
         self._forget_inside(slot)
@@ -188,7 +188,7 @@ class RingBuffer:
         event = self._stream.release(slot)
         self._forget_inside(slot)
         if event is not None:
-            self._freed.append(_Freed(slot.start, slot.stop, event))
+            self._freed.append(_FreedBytes(slot.start, slot.stop, event))
 
     def _forget_inside(self, slot: Slot) -> None:
         self._freed = [f for f in self._freed if f.start < slot.start or slot.stop < f.stop]
@@ -216,11 +216,11 @@ class CpuStream:
         delay = self._delays.uniform(0, self._longest_delay)
         self._last = self._thread.submit(_copy_late, source.detach(), slot.tensor, delay)
 
-    def record(self) -> Event:
+    def record(self) -> StreamEvent:
         """The last copy that is queued."""
-        return _Copied(self._last)
+        return _PendingCopy(self._last)
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         """Block."""
         event.synchronize()
 
@@ -233,7 +233,7 @@ class CpuStream:
         self._thread.shutdown(wait=True)
 
 
-class _Copied:
+class _PendingCopy:
     """A copy on the thread; an error there is raised where it is waited for."""
 
     def __init__(self, future: "Future[None]") -> None:
@@ -272,12 +272,12 @@ class CudaStream:
         with torch.cuda.stream(self._stream):
             slot.tensor.copy_(source, non_blocking=True)
 
-    def record(self) -> Event:
+    def record(self) -> StreamEvent:
         """An event behind all copies so far."""
-        event: Event = self._stream.record_event()
+        event: StreamEvent = self._stream.record_event()
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         """The current stream waits; the host does not, unless it is the reader."""
         if self._to_host:
             event.synchronize()
@@ -285,7 +285,7 @@ class CudaStream:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(event)  # type: ignore[arg-type]
 
-    def release(self, slot: Slot) -> Event | None:
+    def release(self, slot: Slot) -> StreamEvent | None:
         """An event behind what the current stream was given so far; none for the host."""
         return None if self._to_host else self._computed()
 
@@ -293,15 +293,15 @@ class CudaStream:
         """Block the host until all copies are done."""
         self._stream.synchronize()
 
-    def _computed(self) -> Event:
-        event: Event = torch.cuda.current_stream(self._device).record_event()
+    def _computed(self) -> StreamEvent:
+        event: StreamEvent = torch.cuda.current_stream(self._device).record_event()
         return event
 
 
-def aligned(nbytes: int) -> int:
+def align_size(nbytes: int) -> int:
     """Bytes that a tensor takes in a ring.
 
-    >>> aligned(1), aligned(512), aligned(513)
+    >>> align_size(1), align_size(512), align_size(513)
     (512, 512, 1024)
     """
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT

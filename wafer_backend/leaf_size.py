@@ -22,7 +22,7 @@ from wafer_backend.wafer import Leaf, Wafer, WaferRule
 
 
 @dataclass(frozen=True)
-class Need:
+class ActivationNeed:
     """Bytes of saved activations: `fixed` whatever the samples, and those of one sample."""
 
     fixed: int
@@ -47,7 +47,7 @@ class LeafSize:
         self.chosen = chosen
         self._room = room
         self._probe = probe
-        self._need: Need | None = None
+        self._need: ActivationNeed | None = None
 
     def load(self, worker: ActivationWorker, arguments: Arguments, *, learns: bool) -> GlobalBatch:
         """A batch cut into leaves. Raises BackendConfigError when one sample does not fit."""
@@ -106,15 +106,15 @@ class Probe:
         """Their bytes, as they travel."""
         return sum(sorted(map(self._memoryx.streamed_bytes, self._memoryx.parameters))[-2:])
 
-    def need(self, batch: GlobalBatch) -> Need:
+    def need(self, batch: GlobalBatch) -> ActivationNeed:
         """Run the first sample, and the first two."""
         one, two = (self._saved_bytes(replace(batch, micro_batch_size=n)) for n in (1, 2))
         per_sample = max(0, two - one)
-        return Need(max(0, one - per_sample), per_sample)
+        return ActivationNeed(max(0, one - per_sample), per_sample)
 
     def _saved_bytes(self, batch: GlobalBatch) -> int:
         worker = ActivationWorker(self._rule.device)
-        wafer = Wafer(0, self._module, _Discarding(self._memoryx), worker, self._rule)
+        wafer = Wafer(0, self._module, _DiscardingTransport(self._memoryx), worker, self._rule)
         leaf = Leaf(0, 0, batch.micro_batch_size, worker.leaf(batch, 0))
         before = self._buffers.snapshot()
         with (
@@ -133,7 +133,7 @@ class Probe:
         return wafer.activations.peak_bytes
 
 
-class _Discarding:
+class _DiscardingTransport:
     """A transport of weights only."""
 
     def __init__(self, memoryx: MemoryX) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 from pipeline.core import storage
 from wafer_backend.errors import CheckpointError
 from wafer_backend.outline import Outline
-from wafer_backend.tensor_bytes import Array, Layout, layout_from
+from wafer_backend.tensor_bytes import Array, TensorLayout, layout_from
 
 VERSION = 0.5
 _SUFFIX = ".__metadata__"
@@ -37,15 +37,19 @@ _BROKEN = (OSError, RuntimeError, KeyError, ValueError, TypeError, RecursionErro
 
 
 @dataclass(frozen=True)
-class Leaf:
+class StoredLeaf:
     """One leaf to write: its layout and how to get its bytes (called twice: hash, write)."""
 
-    layout: Layout
+    layout: TensorLayout
     stored: Callable[[], Array]
 
 
 def write(
-    path: Path, spec: Any, leaves: Mapping[str, Leaf], links: Mapping[str, str], run_state: Any
+    path: Path,
+    spec: Any,
+    leaves: Mapping[str, StoredLeaf],
+    links: Mapping[str, str],
+    run_state: Any,
 ) -> None:
     """Publish a file: all of it or nothing. `links` maps the names of tied leaves to stored ones.
 
@@ -67,7 +71,7 @@ def write(
     storage.publish(path, _pieces(outline, leaves, offsets))
 
 
-def _place(file: h5py.File, name: str, layout: Layout) -> int | None:
+def _place(file: h5py.File, name: str, layout: TensorLayout) -> int | None:
     """Reserve room for a leaf; returns its offset in the file, None for a leaf of no bytes."""
     settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     settings.set_layout(h5py.h5d.CONTIGUOUS)
@@ -85,7 +89,7 @@ def _place(file: h5py.File, name: str, layout: Layout) -> int | None:
 
 
 def _pieces(
-    outline: Outline, leaves: Mapping[str, Leaf], offsets: Mapping[str, int | None]
+    outline: Outline, leaves: Mapping[str, StoredLeaf], offsets: Mapping[str, int | None]
 ) -> Iterator[bytes | memoryview]:
     """The file from its first byte to its last."""
     position = 0
@@ -102,7 +106,7 @@ def _flat(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-def _metadata(leaf: Leaf) -> str:
+def _metadata(leaf: StoredLeaf) -> str:
     layout = leaf.layout
     hashed = storage.hash_bytes(_flat(leaf.stored()))
     return _json(
@@ -141,7 +145,7 @@ class MdlFile:
             self._texts = self._attributes()
             self.spec = json.loads(self._texts["__spec__"])
 
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str) -> TensorLayout:
         """What a leaf is."""
         with self._explained():
             metadata = self._described(name)
@@ -157,7 +161,7 @@ class MdlFile:
         with self._explained():
             return str(self._described(name).get("link", name))
 
-    def read(self, name: str, layout: Layout) -> Array:
+    def read(self, name: str, layout: TensorLayout) -> Array:
         """The stored array of a leaf, its hash checked."""
         with self._explained():
             array = np.empty(layout.stored_shape, layout.stored_dtype)
@@ -202,7 +206,7 @@ class MdlFile:
             raise ValueError(f"{name}: {metadata!r} does not describe a tensor")
         return metadata
 
-    def _dataset(self, name: str, layout: Layout) -> h5py.Dataset:
+    def _dataset(self, name: str, layout: TensorLayout) -> h5py.Dataset:
         """The dataset of a leaf, when it is a plain one inside this file."""
         plain = "/" not in name and type(self._file.get(name, getlink=True)) is h5py.HardLink
         dataset = self._file[name] if plain else None

@@ -14,13 +14,13 @@ from torch import nn
 
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.partial import Partial, merge
-from wafer_backend.precision import Precision, streamed_dtype, widened
+from wafer_backend.precision import Precision, streamed_dtype, widen
 from wafer_backend.shards import assign_servers
 from wafer_backend.sparse import masks
 from wafer_backend.staging import Staging
-from wafer_backend.tree import Combiner, Node
+from wafer_backend.tree import Combiner, TreeNode
 
-SendPartial = Callable[[Node, Partial], None]
+SendPartial = Callable[[TreeNode, Partial], None]
 MASK = "mask"
 """What the mask of a weight is called beside it."""
 
@@ -94,7 +94,7 @@ class MemoryX:
         One in half precision is copied before this returns, any other is kept by reference, and
         never written to.
         """
-        wide = widened(gradient)
+        wide = widen(gradient)
         own = set() if wide is gradient else {name}
         known = self._leaf_gradients.get(leaf, Partial())
         self._leaf_gradients[leaf] = merge(known, Partial({name: wide}, own=own))
@@ -105,7 +105,7 @@ class MemoryX:
         """Count a finished leaf into its lane; completed maximal nodes are sent to SwarmX."""
         partial = self._leaf_gradients.pop(leaf, Partial())
         partial = replace(partial, loss_sum=loss_sum, n_counted=n_counted)
-        for node, value in self._lanes[system].push(Node(0, leaf), partial):
+        for node, value in self._lanes[system].push(TreeNode(0, leaf), partial):
             send(node, value)
 
     @property

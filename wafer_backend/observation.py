@@ -37,16 +37,16 @@ _ABSENT = object()
 
 
 @contextlib.contextmanager
-def observed(
+def observe(
     made: "CompiledModule", timeline: Timeline, modules: ModuleTimes | None
 ) -> Iterator[None]:
     """`timeline` learns what the roles of `made` do, `modules` how long its modules take."""
     with contextlib.ExitStack() as stack:
-        watch = _Watch(timeline, stack)
+        watch = _MethodWatch(timeline, stack)
         _watch_coordinator(watch, made)
         _watch_memoryx(watch, made.memoryx)
         _watch_transport(watch, made.transport)
-        serves = _Done(ACTIVATION_WORKER, "stream")
+        serves = _SpanOwner(ACTIVATION_WORKER, "stream")
         watch.timed(made.worker, "leaf", serves, lambda batch, index: f"leaf {index}")
         watch.timed(made.worker, "put_aside", serves, _always("evict"))
         watch.timed(made.worker, "bring_back", serves, _always("bring back"))
@@ -59,14 +59,14 @@ def observed(
         yield
 
 
-class _Done(NamedTuple):
+class _SpanOwner(NamedTuple):
     """Of a span: who, and what kind of thing."""
 
     role: str
     kind: Kind
 
 
-class _Watch:
+class _MethodWatch:
     """Replaces methods of objects; `stack` puts them back."""
 
     def __init__(self, timeline: Timeline, stack: contextlib.ExitStack) -> None:
@@ -82,7 +82,7 @@ class _Watch:
         else:
             self._stack.callback(setattr, target, name, own)
 
-    def timed(self, target: Any, name: str, done: _Done, label: Callable[..., str]) -> None:
+    def timed(self, target: Any, name: str, done: _SpanOwner, label: Callable[..., str]) -> None:
         """A span around each call; `label` names it from the arguments."""
 
         def make(method: Method) -> Method:
@@ -99,20 +99,23 @@ def _always(name: str) -> Callable[..., str]:
     return lambda *args, **kwargs: name
 
 
-def _watch_coordinator(watch: _Watch, made: "CompiledModule") -> None:
+def _watch_coordinator(watch: _MethodWatch, made: "CompiledModule") -> None:
     """Steps; and what it spends waiting for leaves."""
-    directs, step = made._coordinator, _Done(COORDINATOR, "step")
+    directs, step = made._coordinator, _SpanOwner(COORDINATOR, "step")
     watch.timed(directs, "train_step", step, lambda batch, *, step, **_: f"step {step}")
     watch.timed(directs, "evaluate", step, _always("evaluation"))
     watch.timed(made, "_loss", step, lambda batch: f"step {made.step}")
     watch.timed(directs, "forward", step, lambda batch, step, **_: f"step {step}, forward")
     watch.timed(directs, "replay", step, lambda batch, step, *_: f"step {step}, backward")
     watch.timed(
-        directs, "_run", _Done(COORDINATOR, "stall"), lambda batch, *_: f"{batch.leaves} leaves"
+        directs,
+        "_run",
+        _SpanOwner(COORDINATOR, "stall"),
+        lambda batch, *_: f"{batch.leaves} leaves",
     )
 
 
-def _watch_memoryx(watch: _Watch, memoryx: MemoryX) -> None:
+def _watch_memoryx(watch: _MethodWatch, memoryx: MemoryX) -> None:
     """Weights out, gradients in, nodes on to SwarmX, and what comes before the optimizer."""
     timeline = watch.timeline
 
@@ -143,9 +146,9 @@ def _watch_memoryx(watch: _Watch, memoryx: MemoryX) -> None:
     watch.replace(memoryx, "weight", weight)
     watch.replace(memoryx, "receive_gradient", receive)
     watch.replace(memoryx, "finish_leaf", finish)
-    watch.timed(memoryx, "delivered", _Done(MEMORYX, "reduce"), _always("divide"))
-    watch.timed(memoryx, "gradient_norms", _Done(MEMORYX, "reduce"), _always("norms"))
-    watch.timed(memoryx, "scale_gradients", _Done(MEMORYX, "optimizer"), _always("clip"))
+    watch.timed(memoryx, "delivered", _SpanOwner(MEMORYX, "reduce"), _always("divide"))
+    watch.timed(memoryx, "gradient_norms", _SpanOwner(MEMORYX, "reduce"), _always("norms"))
+    watch.timed(memoryx, "scale_gradients", _SpanOwner(MEMORYX, "optimizer"), _always("clip"))
 
 
 def _reducing(timeline: Timeline, send: Method) -> Method:
@@ -160,7 +163,7 @@ def _reducing(timeline: Timeline, send: Method) -> Method:
     return call
 
 
-def _watch_transport(watch: _Watch, transport: Any) -> None:
+def _watch_transport(watch: _MethodWatch, transport: Any) -> None:
     """A weight on its way down through SwarmX."""
     timeline = watch.timeline
 
@@ -176,7 +179,7 @@ def _watch_transport(watch: _Watch, transport: Any) -> None:
     watch.replace(transport, "fetch_weight", fetch)
 
 
-def _watch_wafer(watch: _Watch, wafer: Wafer, memoryx: MemoryX) -> None:
+def _watch_wafer(watch: _MethodWatch, wafer: Wafer, memoryx: MemoryX) -> None:
     """Leaves and their forward; waiting for weights; gradients sent."""
     timeline, role = watch.timeline, wafer_role(wafer.system)
 
@@ -205,7 +208,7 @@ def _watch_wafer(watch: _Watch, wafer: Wafer, memoryx: MemoryX) -> None:
 
     for name in ("train", "evaluate", "forward", "replay"):
         watch.replace(wafer, name, run)
-    watch.timed(wafer, "_forward", _Done(role, "compute"), _always("forward"))
+    watch.timed(wafer, "_forward", _SpanOwner(role, "compute"), _always("forward"))
     source = wafer.stream or wafer._casts
     if source is not None:
         watch.replace(source, "_fetch", lambda method: fetch)
@@ -225,7 +228,7 @@ def _held(wafer: Wafer, memoryx: MemoryX) -> dict[str, int]:
 
 
 def _watch_modules(
-    watch: _Watch, wafer: Wafer, module: torch.nn.Module, modules: ModuleTimes
+    watch: _MethodWatch, wafer: Wafer, module: torch.nn.Module, modules: ModuleTimes
 ) -> None:
     """Leaves that learn; hooks would take evaluation off PyTorch's fused paths."""
 

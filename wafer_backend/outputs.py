@@ -78,7 +78,7 @@ class GlobalOutput:
         return share.to(value.dtype)
 
 
-def joined(outputs: Sequence[Any], samples: Sequence[int], *, scalars: Join) -> GlobalOutput:
+def join_outputs(outputs: Sequence[Any], samples: Sequence[int], *, scalars: Join) -> GlobalOutput:
     """The global output; `scalars`: how 0-d floats join, "mean" or "sum".
 
     Raises StepError when leaves differ in structure, in trailing dimensions, or in what must agree.

@@ -27,7 +27,7 @@ def streamed_dtype(parameter: torch.Tensor, precision: Precision) -> torch.dtype
     return _HALF[precision] if casts else parameter.dtype
 
 
-def computing(
+def use_precision(
     precision: Precision, device: torch.device
 ) -> contextlib.AbstractContextManager[None]:
     """What forward runs under; an autocast around the call does not reach inside."""
@@ -35,6 +35,6 @@ def computing(
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
 
 
-def widened(gradient: torch.Tensor) -> torch.Tensor:
+def widen(gradient: torch.Tensor) -> torch.Tensor:
     """A gradient as it is added up: half precision becomes fp32, anything else stays."""
     return gradient.float() if gradient.dtype in _HALVES else gradient

@@ -5,7 +5,8 @@ from then on the next weights are copied into the ring while those before them a
 `budget` bytes, across the end of a leaf too. A leaf that takes another order gets its weights one
 by one, as it asks, and teaches the new order. Bits never depend on any of this.
 
-A `Prefetcher` lives as long as a pass over a batch: no copy outlives an update of the weights.
+A `WeightPrefetcher` lives as long as a pass over a batch: no copy outlives an update of the
+weights.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ class Orders:
         self.fetches = Fetches()
 
 
-class Prefetcher:
+class WeightPrefetcher:
     """Fetches weights from the host into `ring`, those that come next ahead of time."""
 
     def __init__(self, fetch: Fetch, ring: RingBuffer, orders: Orders, budget: int) -> None:

@@ -55,7 +55,9 @@ class ResidentCasts:
 
 
 @contextlib.contextmanager
-def evicting(activations: Activations, is_weight: Callable[[torch.Tensor], bool]) -> Iterator[None]:
+def evict_saved(
+    activations: Activations, is_weight: Callable[[torch.Tensor], bool]
+) -> Iterator[None]:
     """Send what graphs save away through `activations`, weights excepted."""
 
     def pack(tensor: torch.Tensor) -> torch.Tensor | SavedActivation:

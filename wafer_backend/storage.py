@@ -55,7 +55,7 @@ def write(state: Any, path: str | Path, run_state: Any = None) -> None:
     spec, leaves = flatten(state)
     links = _tied(leaves)
     stored = {
-        name: mdl.Leaf(layout_of(name, leaf), functools.partial(_stored, leaf))
+        name: mdl.StoredLeaf(layout_of(name, leaf), functools.partial(_stored, leaf))
         for name, leaf in leaves.items()
         if name not in links
     }

@@ -5,7 +5,7 @@ import weakref
 import torch
 
 
-class _Watch(weakref.ref[torch.Tensor]):
+class _StorageReference(weakref.ref[torch.Tensor]):
     """A weak reference that knows the storage its tensor had."""
 
     __slots__ = ("pointer",)
@@ -21,13 +21,13 @@ class StorageLedger:
     def __init__(self) -> None:
         self._tensors: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
-        self._watches: set[_Watch] = set()
+        self._watches: set[_StorageReference] = set()
         self.resident_bytes = 0
         self.peak_bytes = 0
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Count the storage of `tensor` for as long as this tensor object lives."""
-        watch = _Watch(tensor, self._gone)
+        watch = _StorageReference(tensor, self._gone)
         storage = tensor.untyped_storage()
         watch.pointer = pointer = storage.data_ptr()
         self._watches.add(watch)
@@ -39,7 +39,7 @@ class StorageLedger:
             self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
 
     def _gone(self, watch: "weakref.ref[torch.Tensor]") -> None:
-        assert isinstance(watch, _Watch)
+        assert isinstance(watch, _StorageReference)
         self._watches.discard(watch)
         pointer = watch.pointer
         self._tensors[pointer] -= 1

@@ -66,7 +66,7 @@ class _SavedWeight(NamedTuple):
     offset: int
 
 
-class _SavedElsewhere(NamedTuple):
+class _HookedActivation(NamedTuple):
     """What hooks that are not ours made of an activation, and how they give it back."""
 
     unpack: Unpack
@@ -249,20 +249,20 @@ class WeightStream:
     def _packing_above(self, pack: Pack, unpack: Unpack) -> Pack:
         """Weights are ours; activations go to the hooks that were on top, and are counted."""
 
-        def pack_above(tensor: torch.Tensor) -> _SavedWeight | _SavedElsewhere:
+        def pack_above(tensor: torch.Tensor) -> _SavedWeight | _HookedActivation:
             weight = self._pack_weight(tensor)
             if weight is not None:
                 return weight
             activation = tensor.detach()
             self.activations.count(activation)
-            return _SavedElsewhere(unpack, pack(activation))
+            return _HookedActivation(unpack, pack(activation))
 
         return pack_above
 
-    def _unpack(self, saved: _SavedWeight | SavedActivation | _SavedElsewhere) -> torch.Tensor:
+    def _unpack(self, saved: _SavedWeight | SavedActivation | _HookedActivation) -> torch.Tensor:
         if isinstance(saved, SavedActivation):
             return self.activations.unpack(saved)
-        if isinstance(saved, _SavedElsewhere):
+        if isinstance(saved, _HookedActivation):
             return saved.unpack(saved.packed)
         node = torch._C._current_autograd_node()
         if node is not self._node:

@@ -4,7 +4,7 @@ import torch
 
 from wafer_backend.errors import StepError
 from wafer_backend.partial import Partial, add
-from wafer_backend.tree import Combiner, Node
+from wafer_backend.tree import Combiner, TreeNode
 
 
 class SwarmX:
@@ -23,7 +23,7 @@ class SwarmX:
         """Hand a streamed weight down; bits are never touched."""
         return weight
 
-    def reduce(self, node: Node, partial: Partial) -> None:
+    def reduce(self, node: TreeNode, partial: Partial) -> None:
         """Take one maximal node of one CS-2; siblings are added as soon as both are here."""
         if self._reduce is None:
             raise StepError("SwarmX received a partial outside a step")

@@ -42,7 +42,7 @@ _LONG_DOUBLES = (np.dtype(np.longdouble).str, np.dtype(np.clongdouble).str)
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """How a leaf is stored. `kind`: torch tensor, numpy array or numpy scalar. `dtype`: torch's
     name without "torch.", or numpy's `dtype.str`. `shape`: of the leaf itself.
     """
@@ -74,7 +74,7 @@ class Layout:
         return (*self.shape, 2) if paired else self.shape
 
 
-def layout_of(name: str, leaf: Any) -> Layout:
+def layout_of(name: str, leaf: Any) -> TensorLayout:
     """The layout of a tensor, array or numpy scalar. Raises CheckpointError for odd ones."""
     if isinstance(leaf, torch.Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
@@ -83,22 +83,22 @@ def layout_of(name: str, leaf: Any) -> Layout:
             raise CheckpointError(
                 f"{name}: a {what} tensor cannot be saved; convert it to a dense one"
             )
-        return Layout("tensor", dtype, tuple(leaf.shape))
+        return TensorLayout("tensor", dtype, tuple(leaf.shape))
     dtype = leaf.dtype
     if dtype.kind not in _NUMPY_KINDS or dtype.str in _LONG_DOUBLES:
         raise CheckpointError(f"{name}: a numpy {dtype} cannot be saved; convert it to numbers")
     kind: Kind = "array" if isinstance(leaf, np.ndarray) else "scalar"
-    return Layout(kind, dtype.str, tuple(leaf.shape))
+    return TensorLayout(kind, dtype.str, tuple(leaf.shape))
 
 
-def layout_from(kind: str, dtype: str, shape: tuple[int, ...]) -> Layout:
+def layout_from(kind: str, dtype: str, shape: tuple[int, ...]) -> TensorLayout:
     """A layout read from a file. Raises ValueError for what `layout_of` never makes."""
     if kind == "tensor":
         if dtype not in _BY_NAME:
             raise ValueError(f"dtype {dtype!r}")
     elif kind not in ("array", "scalar") or np.dtype(dtype).kind not in _NUMPY_KINDS:
         raise ValueError(f"{kind!r} of {dtype!r}")
-    return Layout(kind, dtype, shape)  # type: ignore[arg-type]
+    return TensorLayout(kind, dtype, shape)  # type: ignore[arg-type]
 
 
 def to_stored(leaf: Any) -> Array:
@@ -114,7 +114,7 @@ def to_stored(leaf: Any) -> Array:
     return tensor.numpy()
 
 
-def from_stored(array: Array, layout: Layout) -> Any:
+def from_stored(array: Array, layout: TensorLayout) -> Any:
     """The leaf of a stored array; inverse of `to_stored`."""
     if layout.kind != "tensor":
         value = array.reshape(-1).view(np.dtype(layout.dtype)).reshape(layout.shape)

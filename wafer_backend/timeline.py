@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from pipeline.core import storage
-from pipeline.core.storage import Published
+from pipeline.core.storage import WrittenFile
 
 Clock = Callable[[], int]
 Kind = Literal["step", "stream", "compute", "reduce", "optimizer", "stall"]
@@ -65,7 +65,7 @@ class _Count(NamedTuple):
 
 
 @dataclass
-class Moved:
+class BytesMoved:
     """Bytes that passed a role: weights towards the wafers, gradients away from them."""
 
     weights_down: int = 0
@@ -82,7 +82,7 @@ class Timeline:
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self.clock = clock
         self.spans: list[Span] = []
-        self.moved: dict[str, Moved] = {}
+        self.moved: dict[str, BytesMoved] = {}
         self.resident: dict[str, dict[str, int]] = {}
         self._counts: list[_Count] = []
         self._begun = clock()
@@ -106,7 +106,7 @@ class Timeline:
 
     def count_moved(self, role: str, *, down: int = 0, up: int = 0) -> None:
         """Count bytes of weights down, and of gradients up."""
-        moved = self.moved.setdefault(role, Moved())
+        moved = self.moved.setdefault(role, BytesMoved())
         moved.weights_down += down
         moved.gradients_up += up
 
@@ -140,7 +140,7 @@ class Timeline:
         other = {"note": _NOTE, "bytes_moved": moved, "resident_bytes": resident}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
-    def write(self, path: Path, keep: Callable[[str], bool] = lambda role: True) -> Published:
+    def write(self, path: Path, keep: Callable[[str], bool] = lambda role: True) -> WrittenFile:
         """Publish the trace, for Perfetto or chrome://tracing. Raises ResourceError."""
         return storage.write_json(path, self.trace(keep))
 

@@ -28,7 +28,7 @@ Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
 
-class Executor(Protocol):
+class StepExecutor(Protocol):
     """What tracing asks of `utils.data.DataExecutor`."""
 
     user_iteration: int
@@ -55,7 +55,7 @@ class _Scope:
     `closing`: None, or, while queued calls are made, whether checkpoint closures are due.
     """
 
-    executor: Executor | None = None
+    executor: StepExecutor | None = None
     calls: list[_Call] = field(default_factory=list)
     closing: bool | None = None
 
@@ -78,7 +78,7 @@ def current_executor() -> Any:
     return _state.scopes[-1].executor
 
 
-def set_executor(executor: Executor | None) -> None:
+def set_executor(executor: StepExecutor | None) -> None:
     """Called by a DataExecutor: itself when it starts, None when it has ended.
 
     Starting runs the closures that were called before it, as of the initial step.
@@ -100,7 +100,7 @@ def set_executor(executor: Executor | None) -> None:
         raise
 
 
-def run_closures(executor: Executor) -> None:
+def run_closures(executor: StepExecutor) -> None:
     """Called by a DataExecutor at the end of a step: make the queued calls, in order."""
     calls = _state.scopes[-1].calls
     queued = calls.copy()

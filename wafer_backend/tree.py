@@ -1,9 +1,9 @@
 """The canonical tree: which samples form a leaf, which leaves a CS-2 owns, in what order to add.
 
 A global batch of B samples is cut into K = ceil(B / m) leaves of m consecutive samples (the last
-may be shorter). Node (level l, index i) covers leaves [i * 2^l, (i + 1) * 2^l) cut to [0, K); its
-value is left + right, or left where the right half is empty. CS-2 j of N owns leaves [floor(j K /
-N), floor((j + 1) K / N)) and sends one partial per maximal aligned node inside that range. Every
+may be shorter). `TreeNode` (level l, index i) covers leaves [i * 2^l, (i + 1) * 2^l) cut to [0, K);
+its value is left + right, or left where the right half is empty. CS-2 j of N owns leaves [floor(j K
+/ N), floor((j + 1) K / N)) and sends one partial per maximal aligned node inside that range. Every
 addition is then one of the tree's own, so the bits do not depend on N. (A pairwise tree over
 per-system sums does depend on it: K = 12 already differs.)
 
@@ -20,26 +20,26 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, order=True)
-class Node:
+class TreeNode:
     """One node of the canonical tree."""
 
     level: int
     index: int
 
     @property
-    def parent(self) -> "Node":
+    def parent(self) -> "TreeNode":
         """The node one level up that covers this one."""
-        return Node(self.level + 1, self.index >> 1)
+        return TreeNode(self.level + 1, self.index >> 1)
 
     @property
-    def sibling(self) -> "Node":
+    def sibling(self) -> "TreeNode":
         """The other half of the parent."""
-        return Node(self.level, self.index ^ 1)
+        return TreeNode(self.level, self.index ^ 1)
 
     def leaves(self, count: int) -> range:
         """Leaves covered, cut to [0, count); may be empty.
 
-        >>> Node(2, 2).leaves(11)
+        >>> TreeNode(2, 2).leaves(11)
         range(8, 11)
         """
         first, last = self.index << self.level, (self.index + 1) << self.level
@@ -90,14 +90,14 @@ def spans(num_csx: int, leaves: int) -> list[range]:
     return [leaves_of_system(system, num_csx, leaves) for system in range(num_csx)]
 
 
-def maximal_nodes(span: range, leaves: int) -> list[Node]:
+def maximal_nodes(span: range, leaves: int) -> list[TreeNode]:
     """The largest nodes inside `span`, left to right; together they cover it exactly once.
 
     >>> maximal_nodes(range(3, 8), 12)
-    [Node(level=0, index=3), Node(level=2, index=1)]
+    [TreeNode(level=0, index=3), TreeNode(level=2, index=1)]
     """
     combiner: Combiner[None] = Combiner(leaves, span, lambda left, right: None)
-    nodes = [node for leaf in span for node, _ in combiner.push(Node(0, leaf), None)]
+    nodes = [node for leaf in span for node, _ in combiner.push(TreeNode(0, leaf), None)]
     return sorted(nodes, key=lambda node: node.leaves(leaves).start)
 
 
@@ -133,10 +133,10 @@ class Combiner(Generic[Value]):
         self._leaves = leaves
         self._span = span
         self._add = add
-        self._pending: dict[Node, Value] = {}
+        self._pending: dict[TreeNode, Value] = {}
         self.peak = 0
 
-    def push(self, node: Node, value: Value) -> list[tuple[Node, Value]]:
+    def push(self, node: TreeNode, value: Value) -> list[tuple[TreeNode, Value]]:
         """Add one node; returns the maximal node it completed, if any, with its value."""
         self.peak = max(self.peak, len(self._pending) + 1)
         while self._has_parent(node):
@@ -154,7 +154,7 @@ class Combiner(Generic[Value]):
     def __len__(self) -> int:
         return len(self._pending)
 
-    def _has_parent(self, node: Node) -> bool:
+    def _has_parent(self, node: TreeNode) -> bool:
         if len(node.leaves(self._leaves)) == self._leaves:
             return False
         above = node.parent.leaves(self._leaves)

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from wafer_backend.activation_worker import ActivationWorker, Arguments
-from wafer_backend.activations import ActivationRule, Activations, recomputed
-from wafer_backend.attachment import attached
+from wafer_backend.activations import ActivationRule, Activations, recompute_blocks
+from wafer_backend.attachment import attach_source
 from wafer_backend.device_link import DeviceLink, LinkRule
 from wafer_backend.errors import StepError
 from wafer_backend.loss import LeafLoss, LossReduction, OtherPath, leaf_loss, required_loss
-from wafer_backend.precision import Precision, computing
-from wafer_backend.resident import ResidentCasts, evicting
+from wafer_backend.precision import Precision, use_precision
+from wafer_backend.resident import ResidentCasts, evict_saved
 from wafer_backend.sparse import masks
 from wafer_backend.streaming import WeightStream
 from wafer_backend.transport import Transport
@@ -94,10 +94,10 @@ class Wafer:
             stack.enter_context(_gradients_aside(self._parameters))
             stack.enter_context(masks.running_leaves())
             if source is not None:
-                stack.enter_context(attached(self._module, source))
+                stack.enter_context(attach_source(self._module, source))
             if self._rule.activations == "recompute":
                 call = _plainly if source is None else source.call
-                stack.enter_context(recomputed(self._module, call))
+                stack.enter_context(recompute_blocks(self._module, call))
             if self.link is not None:
                 stack.enter_context(self.link.opened())
             yield
@@ -150,14 +150,14 @@ class Wafer:
             if source is not None:
                 stack.enter_context(source.leaf())
             if self.stream is None and self._rule.activations == "evict":
-                stack.enter_context(evicting(self.activations, self._weight_test()))
+                stack.enter_context(evict_saved(self.activations, self._weight_test()))
             yield
         if source is not None:
             self._check_all_streamed()
 
     def _forward(self, leaf: Leaf) -> Any:
         args, kwargs = leaf.arguments
-        with computing(self._rule.precision, self._rule.device):
+        with use_precision(self._rule.precision, self._rule.device):
             return self._module(*args, **kwargs)
 
     def _read_loss(self, output: Any, leaf: Leaf, strict: bool) -> LeafLoss:

@@ -8,7 +8,7 @@ document with J in 0.6 .. 1. They are cut into 9 bands of 13 rows. Every method 
 its own, pinned to one core, with one thread; figures are medians of `--repeat` rounds, process CPU
 seconds first. All must agree on the label of every document, or the benchmark fails.
 
-* in memory: `dedup.components.connected`, signatures in memory to labels, digests included.
+* in memory: `dedup.components.label_components`, signatures in memory to labels, digests included.
 * out of core: `digests` (signatures to digests), `runs` (digests of `--shard` documents at a time
   to two files per shard and band: sorting and writing into the page cache, no fsync) and `join`
   (published runs to labels: mapping, key ranges under `--memory`, buckets, union-find). Digests are

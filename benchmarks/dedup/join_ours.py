@@ -4,8 +4,8 @@
                         [--shard DOCUMENTS] [--memory BYTES]
 
 METHOD: `prepare` writes planted signatures to FOLDER/signatures (with `--keep-signatures`) and
-their digests to FOLDER/digests-SHARD, and tells what the digests took; `memory` is `connected`;
-`disk` writes sorted runs to FOLDER and joins them.
+their digests to FOLDER/digests-SHARD, and tells what the digests took; `memory` is
+`label_components`; `disk` writes sorted runs to FOLDER and joins them.
 """
 
 import argparse
@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.dedup.peers.clock import Clock, answer, peak_bytes
 from benchmarks.dedup.planted import CELLS, planted_signatures
-from dedup.components import connected, finish, new_parents, unite
+from dedup.components import finish, label_components, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
 from dedup.lsh import band_digests
-from dedup.runs import slice_run, sorted_run
+from dedup.runs import slice_run, sort_run
 
 CHUNK = 50_000
 
@@ -46,7 +46,7 @@ def main() -> None:
         clocks.append(Clock())
         if signatures is not None:
             with clocks[-1].timing("join"):
-                labels = connected(signatures, options.bands, options.rows)
+                labels = label_components(signatures, options.bands, options.rows)
         else:
             write_runs(options, clocks[-1])
             with clocks[-1].timing("join"):
@@ -58,8 +58,8 @@ def main() -> None:
 def warm_up(bands: int, rows: int) -> None:
     """Load or compile every kernel."""
     signatures = planted_signatures(0, 500)
-    connected(signatures, bands, rows)
-    run = sorted_run(band_digests(signatures, bands, rows)[0], np.arange(500, dtype=np.uint32))
+    label_components(signatures, bands, rows)
+    run = sort_run(band_digests(signatures, bands, rows)[0], np.arange(500, dtype=np.uint32))
     unite(new_parents(500), *buckets([run[0]], [run[1]]))
 
 
@@ -93,7 +93,7 @@ def write_runs(options: argparse.Namespace, clock: Clock) -> None:
         documents = np.arange(start, stop, dtype=np.uint32)
         with clock.timing("runs"):
             for band, one in enumerate(digests.reshape(options.bands, -1)):
-                run = sorted_run(one, documents)
+                run = sort_run(one, documents)
                 for kind, part in zip(("digests", "documents"), run, strict=True):
                     part.tofile(options.folder / f"run-{number}-{band}-{kind}")
 

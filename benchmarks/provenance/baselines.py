@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import U64
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.provenance.fingerprints.sketch import grams_of
 from pipeline.provenance.fingerprints.words import BASE, words_of
 
@@ -28,7 +28,7 @@ class Method(Protocol):
 
 
 def words(text: str) -> U64:
-    return words_of(joined([text])).hashes
+    return words_of(join_texts([text])).hashes
 
 
 class ExactGrams:

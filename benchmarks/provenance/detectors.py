@@ -28,7 +28,7 @@ from pipeline.provenance.detectors.licences import detect_licences
 from pipeline.provenance.detectors.markers import MarkerSettings, detect_markers
 from pipeline.provenance.detectors.notices import detect_notices
 from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
-from pipeline.provenance.detectors.sweep import Swept, sweep_all
+from pipeline.provenance.detectors.sweep import SweepHits, sweep_all
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def measure(batch: pa.Table, rounds: int) -> dict[str, dict[str, Any]]:
     }
     swept = sweep_all(batch["text"], groups)
     origin, identifier, artefact = OriginSettings(), IdentifierSettings(), ArtefactSettings()
-    work: dict[str, Callable[[], pa.Table | Swept]] = {
+    work: dict[str, Callable[[], pa.Table | SweepHits]] = {
         "sweep": lambda: sweep_all(batch["text"], groups),
         "artefact": lambda: detect_artefacts(batch, artefact),
         "origin": lambda: detect_origin(batch, origin),
@@ -92,7 +92,9 @@ def measure(batch: pa.Table, rounds: int) -> dict[str, dict[str, Any]]:
     return {name: _timed(one, rounds, megabytes) for name, one in work.items()}
 
 
-def _timed(work: Callable[[], pa.Table | Swept], rounds: int, megabytes: float) -> dict[str, Any]:
+def _timed(
+    work: Callable[[], pa.Table | SweepHits], rounds: int, megabytes: float
+) -> dict[str, Any]:
     result = work()
     taken = []
     for _ in range(rounds):

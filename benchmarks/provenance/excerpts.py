@@ -35,7 +35,7 @@ from benchmarks.common.corpus import read_records
 from benchmarks.common.measuring import machine
 from benchmarks.provenance.baselines import Ensemble, ExactGrams, Method, fired
 from benchmarks.provenance.edits import Edit, Vocabulary, edits, verbatim
-from pipeline.provenance.fingerprints import Index, build_index, find_passages
+from pipeline.provenance.fingerprints import FingerprintIndex, build_index, find_passages
 from pipeline.provenance.fingerprints.warm_up import warm_up
 
 HOST = 18_000
@@ -124,7 +124,7 @@ def _baselines(works: list[str]) -> list[Method]:
 
 
 def _recall(
-    corpus: Corpus, index: Index, methods: Sequence[Method], options: argparse.Namespace
+    corpus: Corpus, index: FingerprintIndex, methods: Sequence[Method], options: argparse.Namespace
 ) -> list[Row]:
     rng = random.Random(options.seed)
     vocabulary = Vocabulary(text[:BOOK] for text in corpus.works.values())
@@ -169,7 +169,9 @@ def _plant(
     )  # fmt: skip
 
 
-def _row(name: str, planted: list[Planted], index: Index, methods: Sequence[Method]) -> Row:
+def _row(
+    name: str, planted: list[Planted], index: FingerprintIndex, methods: Sequence[Method]
+) -> Row:
     texts = [one.text for one in planted]
     overlaps = overlaps_of(planted, index)
     recall = {"ours": float((overlaps > 0).mean())}
@@ -179,7 +181,7 @@ def _row(name: str, planted: list[Planted], index: Index, methods: Sequence[Meth
     return Row(name, recall, median, low)
 
 
-def overlaps_of(planted: list[Planted], index: Index) -> npt.NDArray[np.float64]:
+def overlaps_of(planted: list[Planted], index: FingerprintIndex) -> npt.NDArray[np.float64]:
     """Intersection over union, in bytes, of each excerpt and the best passage found of its work; 0
     where none is found."""
     texts = pa.array([one.text for one in planted], pa.large_string())
@@ -194,7 +196,7 @@ def overlaps_of(planted: list[Planted], index: Index) -> npt.NDArray[np.float64]
 
 
 def _unrelated(
-    corpus: Corpus, index: Index, methods: Sequence[Method], megabytes: float
+    corpus: Corpus, index: FingerprintIndex, methods: Sequence[Method], megabytes: float
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Speed and what fires, by method; and every passage of ours."""
     texts = pa.array(corpus.unrelated, pa.large_string())
@@ -228,7 +230,9 @@ def _prefix(texts: list[str], megabytes: float) -> list[str]:
     return shuffled[: int(np.searchsorted(sizes, megabytes)) + 1]
 
 
-def _sizes(index: Index, methods: Sequence[Method], megabytes: float) -> dict[str, float]:
+def _sizes(
+    index: FingerprintIndex, methods: Sequence[Method], megabytes: float
+) -> dict[str, float]:
     tables = {name: table.nbytes for name, table in index.tables.items()}
     words = tables.pop("texts")
     sizes = {"ours": sum(tables.values()), "ours, stored words": words}

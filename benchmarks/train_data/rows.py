@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.core import storage
-from pipeline.core.mixture_order import Part
+from pipeline.core.mixture_order import OrderPart
 from pipeline.hdf5.format import LAYOUTS, FormatName
 from pipeline.hdf5.training_order import training_order
 from pipeline.hdf5.write import shard_image
@@ -70,7 +70,7 @@ def rows_per_second(directory: Path, name: FormatName, length: int) -> float:
     return sorted(rates)[1]
 
 
-def milliseconds_of_order(parts: list[Part]) -> float:
+def milliseconds_of_order(parts: list[OrderPart]) -> float:
     """To find the rows of a batch of 512."""
     order = training_order("keyed", parts, SEED, [False] * len(parts))
     started = time.process_time()
@@ -92,8 +92,8 @@ def main() -> None:
                     f"{name}, rows of {length}: {rate:,.0f} rows/s, {rate * length:,.0f} tokens/s"
                 )
     weights = (0.3, 1, 2.5, 0.1, 4, 1.2, 0.7, 1)
-    mixture = [Part(10**8, int(10**8 * weight)) for weight in weights]
-    for title, parts in (("one data set", [Part(10**9, 10**9)]), ("eight", mixture)):
+    mixture = [OrderPart(10**8, int(10**8 * weight)) for weight in weights]
+    for title, parts in (("one data set", [OrderPart(10**9, 10**9)]), ("eight", mixture)):
         print(f"order, {title}: {milliseconds_of_order(parts):.2f} ms for a batch of 512")
 
 

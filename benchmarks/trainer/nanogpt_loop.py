@@ -37,10 +37,10 @@ from pipeline.hdf5.write import sample_shard
 from trainer import build, flops
 from trainer.allocator import keep_freed_memory
 from trainer.config import ModelConfig, load_params
-from trainer.data import Prefetcher, open_training
-from trainer.loop import Training
-from trainer.request import Request
-from trainer.stop import listening
+from trainer.data import BatchPrefetcher, open_training
+from trainer.loop import TrainingRun
+from trainer.request import TrainOptions
+from trainer.stop import catch_signals
 
 SHAPES = {
     "1M": Shape(64, 2, 2, 8192, 128),
@@ -108,17 +108,19 @@ def write_params(directory: Path, shape: Shape, options: argparse.Namespace) -> 
 
 
 @contextlib.contextmanager
-def prepared(directory: Path, options: argparse.Namespace) -> Iterator[tuple[Training, Prefetcher]]:
+def prepared(
+    directory: Path, options: argparse.Namespace
+) -> Iterator[tuple[TrainingRun, BatchPrefetcher]]:
     """A training run that stands before its first step, and its batches read ahead."""
     params = load_params(write_params(directory, SHAPES[options.shape], options))
-    request = Request(options.target, directory / "params.yaml", directory / "out", "train")
+    request = TrainOptions(options.target, directory / "params.yaml", directory / "out", "train")
     source = open_training(params.train_input, params.model, directory / "hdf5" / "train")
     request.model_dir.mkdir()
-    with listening() as stop:
+    with catch_signals() as stop:
         training = build.training(params, request, source, stop, lambda line: None)
         with (
             contextlib.closing(training),
-            Prefetcher(training.data, first_step=1, last_step=10**6) as ahead,
+            BatchPrefetcher(training.data, first_step=1, last_step=10**6) as ahead,
         ):
             yield training, ahead
 

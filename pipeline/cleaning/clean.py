@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U8
 from dedup.text import TextArray, Texts
-from pipeline.cleaning.encoded import encoded, has_surrogate
+from pipeline.cleaning.encoded import encode_texts, has_surrogate
 from pipeline.cleaning.installed import tables_or_reason
-from pipeline.cleaning.output import Output
+from pipeline.cleaning.output import GrowingBuffer
 from pipeline.cleaning.repair import fixed_lines
-from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, Scanned, scan_spans
+from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, ScanResult, scan_spans
 from pipeline.cleaning.spans import spans_of
 from pipeline.cleaning.tables import Tables
 
@@ -38,7 +38,7 @@ def clean_texts(texts: TextArray) -> pa.LargeStringArray:
         return _by_ftfy(texts)
     if isinstance(texts, Sequence) and any(map(has_surrogate, texts)):
         return _beside_surrogates(texts)
-    cleaned = [_clean(chunk, tables) for chunk in encoded(texts)]
+    cleaned = [_clean(chunk, tables) for chunk in encode_texts(texts)]
     if len(cleaned) == 1:
         return cleaned[0]
     return pa.concat_arrays(cleaned) if cleaned else pa.array([], pa.large_string())
@@ -71,7 +71,7 @@ def _beside_surrogates(texts: Sequence[str]) -> pa.LargeStringArray:
 
 
 def _by_ftfy(texts: TextArray) -> pa.LargeStringArray:
-    chunks = encoded(texts)
+    chunks = encode_texts(texts)
     fixed = [
         ftfy.fix_text(chunk.text(i), normalization="NFC")
         for chunk in chunks
@@ -83,7 +83,7 @@ def _by_ftfy(texts: TextArray) -> pa.LargeStringArray:
 def _clean(texts: Texts, tables: Tables) -> pa.LargeStringArray:
     """Piece by piece, so that what was scanned is still in the processor's cache when copied."""
     spans = spans_of(texts)
-    output = Output(int(spans.bounds[-1] - spans.bounds[0]))
+    output = GrowingBuffer(int(spans.bounds[-1] - spans.bounds[0]))
     room = np.empty(0, np.uint8)
     offsets = np.zeros(len(texts) + 1, np.int64)
     for start, stop in spans.pieces(_PIECE):
@@ -98,7 +98,7 @@ def _clean(texts: Texts, tables: Tables) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), output.finished())
 
 
-def _write(given: U8, scanned: Scanned, tables: Tables, output: Output) -> I64:
+def _write(given: U8, scanned: ScanResult, tables: Tables, output: GrowingBuffer) -> I64:
     """Write what was scanned with the suspect lines replaced; returns the bounds of its spans."""
     suspects = scanned.suspects
     out = scanned.out.data

@@ -15,10 +15,10 @@ def has_surrogate(text: str) -> bool:
     return False
 
 
-def encoded(texts: TextArray) -> list[Texts]:
+def encode_texts(texts: TextArray) -> list[Texts]:
     """`dedup.text.texts_of`; ValueError names a text with a lone surrogate.
 
-    >>> encoded(["fine", "\\ud800"])
+    >>> encode_texts(["fine", "\\ud800"])
     Traceback (most recent call last):
     ...
     ValueError: text 1 holds a lone surrogate, U+D800 at character 0, ...

@@ -19,7 +19,7 @@ from dedup.compiled import kernel
 from dedup.text import TextArray
 from dedup.utf8 import code_point
 from pipeline.cleaning.characters import every_character
-from pipeline.cleaning.encoded import encoded
+from pipeline.cleaning.encoded import encode_texts
 
 CASED = 0x20000
 """Code points from here on have no case and are no white space."""
@@ -35,7 +35,7 @@ def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
     [True, False, False]
     """
     masks = [np.zeros(0, np.bool_)]
-    for chunk in encoded(texts):
+    for chunk in encode_texts(texts):
         mask = np.zeros(len(chunk), np.bool_)
         _judge(chunk.data, chunk.offsets, min_length, _counts(), mask)
         masks.append(mask)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 
-class Output:
+class GrowingBuffer:
     """A buffer with room for `expected` bytes, which grows if they do not do.
 
     Its memory comes from Arrow's pool, which uses again what was freed.

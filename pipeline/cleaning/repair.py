@@ -33,7 +33,7 @@ from pipeline.cleaning.scan import (
     SPAN,
     UNESCAPED,
     UNESCAPES,
-    Scanned,
+    ScanResult,
     scan_spans,
 )
 from pipeline.cleaning.tables import Tables
@@ -84,7 +84,7 @@ class _Line:
         return unicodedata.normalize("NFC", self.written)
 
 
-def fixed_lines(data: U8, scanned: Scanned, suspects: I64, tables: Tables) -> list[bytes]:
+def fixed_lines(data: U8, scanned: ScanResult, suspects: I64, tables: Tables) -> list[bytes]:
     """What each of these suspect lines of a scan over `data` becomes, as UTF-8."""
     lines = [_line(data, scanned, row) for row in suspects]
     left = lines
@@ -96,7 +96,7 @@ def fixed_lines(data: U8, scanned: Scanned, suspects: I64, tables: Tables) -> li
     return [(line.ask_ftfy() if line.fixed is None else line.fixed).encode() for line in lines]
 
 
-def _line(data: U8, scanned: Scanned, row: I64) -> _Line:
+def _line(data: U8, scanned: ScanResult, row: I64) -> _Line:
     text = data[row[LINE_IN] : row[LINE_END]].tobytes().decode()
     written = scanned.out[row[OUT_START] : row[OUT_END]].tobytes().decode()
     flags = int(row[FLAGS])

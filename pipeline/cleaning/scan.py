@@ -355,7 +355,7 @@ def scan(
 
 
 @dataclass(frozen=True, eq=False)
-class Scanned:
+class ScanResult:
     """What a scan wrote: span i is out[bounds[i]:bounds[i + 1]], as far as no suspect is in it."""
 
     out: U8
@@ -364,7 +364,9 @@ class Scanned:
     """(S, 6) int64, in order."""
 
 
-def scan_spans(data: U8, bounds: I64, kinds: U8, tables: Tables, room: U8 | None = None) -> Scanned:
+def scan_spans(
+    data: U8, bounds: I64, kinds: U8, tables: Tables, room: U8 | None = None
+) -> ScanResult:
     """Scan the spans data[bounds[i]:bounds[i + 1]] of valid UTF-8, which are of kind kinds[i].
 
     room: memory for the output, at least as long as the spans together.
@@ -374,4 +376,4 @@ def scan_spans(data: U8, bounds: I64, kinds: U8, tables: Tables, room: U8 | None
     out = np.empty(int(bounds[-1] - bounds[0]), np.uint8) if room is None else room
     out_bounds = np.empty(len(bounds), np.int64)
     suspects = scan(data, bounds, kinds, tables.classes, tables.rows, out, out_bounds)
-    return Scanned(out, out_bounds, suspects)
+    return ScanResult(out, out_bounds, suspects)

@@ -19,7 +19,7 @@ SEGMENT = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class TextSpans:
     """N spans of D documents. bounds (N + 1,) int64, bytes; kinds (N,) uint8; first (D + 1,) int64:
     the first span of each document.
     """
@@ -39,7 +39,7 @@ class Spans:
             start = stop
 
 
-def spans_of(texts: Texts, segment: int = SEGMENT) -> Spans:
+def spans_of(texts: Texts, segment: int = SEGMENT) -> TextSpans:
     """The spans of all documents; the bounds of the texts themselves where no line is so long."""
     offsets = texts.offsets
     long = np.flatnonzero(np.diff(offsets) > segment)
@@ -51,9 +51,9 @@ def spans_of(texts: Texts, segment: int = SEGMENT) -> Spans:
     kinds = np.full(first[-1], CONTINUED, np.uint8)
     kinds[first[:-1]] = DOCUMENT
     if not numbers.any():
-        return Spans(offsets, kinds, first)
+        return TextSpans(offsets, kinds, first)
     bounds = np.sort(np.concatenate([offsets, *cuts]), kind="stable")
-    return Spans(bounds, kinds, first)
+    return TextSpans(bounds, kinds, first)
 
 
 @kernel

@@ -16,8 +16,8 @@ import numpy as np
 
 from dedup.arrays import I64
 from pipeline.convert.indexed import index_bytes
-from pipeline.convert.pack import Buffer, Place
-from pipeline.convert.stream import Block, Shard, Vocabulary
+from pipeline.convert.pack import Buffer, ShardPlace
+from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import InputError
 
@@ -33,8 +33,8 @@ class BinTarget:
     def __init__(
         self,
         part_tokens: int,
-        vocabulary: Vocabulary,
-        place: Place,
+        vocabulary: StreamVocabulary,
+        place: ShardPlace,
         outputs: Mapping[str, int] | None = None,
     ) -> None:
         self.part_tokens = part_tokens
@@ -49,13 +49,13 @@ class BinTarget:
         """See `Target`."""
         return name in (_PARTS, *(f"{o}{end}" for o in self.outputs for end in (".bin", ".idx")))
 
-    def feed(self, block: Block) -> Iterator[Shard]:
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """See `Target`."""
         self.buffer.add(block.items)
         while (count := self._next_part()) and self.buffer.length >= count:
             yield self._part(count)
 
-    def finish(self) -> Iterator[Shard]:
+    def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
         if self.buffer.length:
             yield self._part(self.buffer.length)
@@ -71,7 +71,7 @@ class BinTarget:
     def _next_part(self) -> int:
         return min(self.part_tokens, self._output()[1])
 
-    def _part(self, count: int) -> Shard:
+    def _part(self, count: int) -> OutputFile:
         output, _ = self._output()
         tokens = self.buffer.take(count)
         name = f"{_PARTS}/{self.index:06d}.bin"
@@ -80,7 +80,7 @@ class BinTarget:
         eos = tokens == self.vocabulary.eos_id
         facts = {"tokens": count, "documents": int(eos.sum()), "ended": bool(eos[-1]),
                  "output": output}  # fmt: skip
-        return Shard(name, tokens.astype(self.dtype).tobytes(), self.consumed, facts)
+        return OutputFile(name, tokens.astype(self.dtype).tobytes(), self.consumed, facts)
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""

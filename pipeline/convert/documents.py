@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, Array
 from pipeline.convert.detokenize import Detokenizer
-from pipeline.convert.pack import Buffer, Place
-from pipeline.convert.stream import Block, Shard, Vocabulary
+from pipeline.convert.pack import Buffer, ShardPlace
+from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
 from pipeline.sources.streams import zstd
 
@@ -27,7 +27,7 @@ _GROUP_BYTES = 16 << 20
 _ZSTD_LEVEL = 3
 
 
-class Form(Protocol):
+class DocumentWriter(Protocol):
     """A file format of documents."""
 
     suffix: str
@@ -48,12 +48,12 @@ class Jsonl:
         self._lines: list[bytes] = []
 
     def add(self, text: str, tokens: list[int] | None) -> None:
-        """See `Form`."""
+        """See `DocumentWriter`."""
         record = {"text": text} if tokens is None else {"text": text, "tokens": tokens}
         self._lines.append(msgspec.json.encode(record) + b"\n")
 
     def image(self) -> bytes | tuple[bytes, ...]:
-        """See `Form`."""
+        """See `DocumentWriter`."""
         lines, self._lines = tuple(self._lines), []
         if not self._compress:
             return lines
@@ -78,7 +78,7 @@ class Parquet:
         self._size = 0
 
     def add(self, text: str, tokens: list[int] | None) -> None:
-        """See `Form`."""
+        """See `DocumentWriter`."""
         self._texts.append(text)
         self._tokens.append(tokens)
         self._size += len(text)
@@ -92,7 +92,7 @@ class Parquet:
         self._texts, self._tokens, self._size = [], [], 0
 
     def image(self) -> bytes | tuple[bytes, ...]:
-        """See `Form`."""
+        """See `DocumentWriter`."""
         if self._texts:
             self._end_group()
         groups, self._groups = self._groups, []
@@ -105,7 +105,7 @@ class Parquet:
 
 
 @dataclass
-class _Counts:
+class _ShardCounts:
     """What a shard holds."""
 
     documents: int = 0
@@ -122,13 +122,13 @@ class _Counts:
 class DocumentTarget:
     """Files of whole documents, each closed when its text reaches `shard_bytes`."""
 
-    form: Form
+    form: DocumentWriter
     shard_bytes: int
-    vocabulary: Vocabulary
+    vocabulary: StreamVocabulary
     detokenizer: Detokenizer
-    place: Place
+    place: ShardPlace
     _buffer: Buffer = field(default_factory=Buffer)
-    _counts: _Counts = field(default_factory=_Counts)
+    _counts: _ShardCounts = field(default_factory=_ShardCounts)
 
     def __post_init__(self) -> None:
         self.index = self.place.index
@@ -138,7 +138,7 @@ class DocumentTarget:
         """See `Target`."""
         return name.startswith("documents_") and name.endswith(self.form.suffix)
 
-    def feed(self, block: Block) -> Iterator[Shard]:
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """See `Target`."""
         before = self._buffer.length
         ends = np.flatnonzero(block.items == self.vocabulary.eos_id) + 1
@@ -154,7 +154,7 @@ class DocumentTarget:
                 "with --tokenizer or --eos-id"
             )
 
-    def finish(self) -> Iterator[Shard]:
+    def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
         left = self._buffer.length
         if left:
@@ -164,7 +164,7 @@ class DocumentTarget:
         elif not self.index:
             raise InputError("the stream is empty: there is nothing to write")
 
-    def _documents(self, tokens: Array, ends: I64) -> Iterator[Shard]:
+    def _documents(self, tokens: Array, ends: I64) -> Iterator[OutputFile]:
         starts = np.concatenate([[0], ends[:-1]])
         for data, begin, end in zip(
             self.detokenizer.documents(tokens, ends), starts.tolist(), ends.tolist(), strict=True
@@ -186,16 +186,16 @@ class DocumentTarget:
         self._counts.tokens += len(tokens)
         self._counts.without_eos += not ended
 
-    def _shard(self) -> Shard:
+    def _shard(self) -> OutputFile:
         name = f"documents_{self.index:06d}{self.form.suffix}"
         self.index += 1
         self.consumed += self._counts.tokens
-        facts, self._counts = self._counts.facts(), _Counts()
-        return Shard(name, self.form.image(), self.consumed, facts)
+        facts, self._counts = self._counts.facts(), _ShardCounts()
+        return OutputFile(name, self.form.image(), self.consumed, facts)
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""
-        total = {key: sum(s[key] for s in shards) for key in _Counts().facts()}
+        total = {key: sum(s[key] for s in shards) for key in _ShardCounts().facts()}
         return {
             "tokens": total["tokens"],
             "documents": total["documents"],

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.convert.options import Options
-from pipeline.convert.plan import Plan
+from pipeline.convert.options import ConvertOptions
+from pipeline.convert.plan import ConvertPlan
 
 _TEXT_PER_TOKEN = 4.3
 """Bytes of English in a GPT-2 token."""
@@ -12,7 +12,7 @@ _PACKED = {"gzip": 1.4, "gzip-shuffle": 1.25, "none": 12.0}
 _SHOWN = 5
 
 
-def estimate(plan: Plan, options: Options) -> dict[str, Any]:
+def estimate(plan: ConvertPlan, options: ConvertOptions) -> dict[str, Any]:
     """Plain data for the terminal or JSON; figures named `about_` are estimates."""
     facts = plan.source.facts
     files = [path for path, _ in facts.files]
@@ -35,7 +35,7 @@ def estimate(plan: Plan, options: Options) -> dict[str, Any]:
     }
 
 
-def _tokens(plan: Plan) -> tuple[int, bool]:
+def _tokens(plan: ConvertPlan) -> tuple[int, bool]:
     """(number, whether it is exact)."""
     facts = plan.source.facts
     if facts.unit == "tokens" and facts.items is not None:
@@ -50,7 +50,7 @@ def _tokens(plan: Plan) -> tuple[int, bool]:
     return int(size * per_byte), False
 
 
-def _size(plan: Plan, options: Options, tokens: int) -> int:
+def _size(plan: ConvertPlan, options: ConvertOptions, tokens: int) -> int:
     width = plan.source.facts.vocabulary.dtype.itemsize
     per_token = {
         "hdf5": _PACKED[options.compression],

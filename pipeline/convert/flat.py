@@ -6,8 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from dedup.arrays import Array
-from pipeline.convert.indexed import Index, file_size, read_index
-from pipeline.convert.stream import NO_CUTS, Block, Ends, Facts, Mark, Vocabulary, checked_ids
+from pipeline.convert.indexed import SequenceIndex, file_size, read_index
+from pipeline.convert.stream import (
+    NO_CUTS,
+    Ends,
+    Mark,
+    StreamBlock,
+    StreamFacts,
+    StreamVocabulary,
+    check_ids,
+)
 from pipeline.core.errors import InputError
 
 _BLOCK = 1 << 20
@@ -17,23 +25,25 @@ _BLOCK = 1 << 20
 class BinSource:
     """`.bin` files in the order given. A mark is (file, token)."""
 
-    def __init__(self, paths: Sequence[Path], vocabulary: Vocabulary, ends: Ends) -> None:
+    def __init__(self, paths: Sequence[Path], vocabulary: StreamVocabulary, ends: Ends) -> None:
         self.ends = ends
         self.paths = tuple(paths)
         self.indexes = tuple(_index_of(path) for path in paths)
         kinds = {".bin without .idx" if i is None else ".bin with .idx" for i in self.indexes}
         counts = [_tokens(p, i) for p, i in zip(self.paths, self.indexes, strict=True)]
         files = tuple((str(path), file_size(path)) for path in paths)
-        self.facts = Facts(" and ".join(sorted(kinds)), files, "tokens", vocabulary, sum(counts))
+        self.facts = StreamFacts(
+            " and ".join(sorted(kinds)), files, "tokens", vocabulary, sum(counts)
+        )
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`."""
         first, begin = mark or (0, 0)
         for number in range(first, len(self.paths)):
             yield from self._file(number, begin)
             begin = 0
 
-    def _file(self, number: int, begin: int) -> Iterator[Block]:
+    def _file(self, number: int, begin: int) -> Iterator[StreamBlock]:
         path, index = self.paths[number], self.indexes[number]
         if file_size(path) == 0:
             return
@@ -42,17 +52,17 @@ class BinSource:
         total = file_size(path) // dtype.itemsize
         for start in range(begin, total, _BLOCK):
             raw: Array = np.fromfile(path, dtype, _BLOCK, offset=start * dtype.itemsize)
-            ids = checked_ids(raw, vocabulary, f"{path}: tokens from {start}")
+            ids = check_ids(raw, vocabulary, f"{path}: tokens from {start}")
             stop = start + len(ids)
             ends = NO_CUTS if index is None else index.document_ends(start, stop) - start
             if index is None and stop == total:
                 ends = np.array([len(ids)])
             last = stop == total and number == len(self.paths) - 1
             where = f"{path}: the document that ends before token {{}}"
-            yield self.ends.block(Block(ids, (number, start)), ends, start, where, last)
+            yield self.ends.block(StreamBlock(ids, (number, start)), ends, start, where, last)
 
 
-def _index_of(path: Path) -> Index | None:
+def _index_of(path: Path) -> SequenceIndex | None:
     index = path.with_suffix(".idx")
     return read_index(index, file_size(path)) if index.exists() else None
 
@@ -63,7 +73,7 @@ def id_limit(path: Path) -> int | None:
     return 1 << 16 if index is None or index.dtype.itemsize <= 2 else None
 
 
-def _tokens(path: Path, index: Index | None) -> int:
+def _tokens(path: Path, index: SequenceIndex | None) -> int:
     if index is not None:
         return index.tokens
     size = file_size(path)

@@ -14,14 +14,21 @@ from pipeline.convert.row_streams import (
     NOTHING_PENDING,
     Carry,
     Channels,
-    Unpacked,
+    UnpackedRows,
     unpack_samples,
     unpack_vsl,
 )
-from pipeline.convert.stream import Block, Facts, Mark, Vocabulary, checked_ids, require
+from pipeline.convert.stream import (
+    Mark,
+    StreamBlock,
+    StreamFacts,
+    StreamVocabulary,
+    check_ids,
+    require,
+)
 from pipeline.core.errors import InputError
 from pipeline.core.storage import verify_file
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.hdf5.convert_reader import ForeignReader
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, SHARD_SUFFIX, VSL_FEATURES
 
@@ -123,13 +130,13 @@ def _params(directory: Path) -> dict[str, Any]:
 
 
 class _Hdf5Source:
-    def __init__(self, files: Hdf5Files, vocabulary: Vocabulary, unit: str) -> None:
+    def __init__(self, files: Hdf5Files, vocabulary: StreamVocabulary, unit: str) -> None:
         self.files = files
         named = tuple((str(path), file_size(path)) for path in files.paths)
         length = files.shape[2] if len(files.shape) == 3 else None
         items = files.number("n_examples") if unit == "rows" else None
         kind = f"HDF5 ({files.layout})"
-        self.facts = Facts(kind, named, unit, vocabulary, items, length)
+        self.facts = StreamFacts(kind, named, unit, vocabulary, items, length)
 
     def arrays(self, first: int, begin: int) -> Iterator[tuple[int, int, Array]]:
         """(file, index of its first item, array) from item `begin` of file `first` on."""
@@ -152,35 +159,35 @@ class _Hdf5Source:
 class RowSource(_Hdf5Source):
     """Rows as they stand. A mark is (file, row)."""
 
-    def __init__(self, files: Hdf5Files, vocabulary: Vocabulary) -> None:
+    def __init__(self, files: Hdf5Files, vocabulary: StreamVocabulary) -> None:
         super().__init__(files, vocabulary, "rows")
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`."""
         for number, start, block in self.arrays(*(mark or (0, 0))):
             if block.dtype != np.dtype("<i4"):
                 path = self.files.paths[number]
                 raise InputError(f"{path}: rows of {block.dtype}, expected int32")
-            yield Block(block, (number, start))
+            yield StreamBlock(block, (number, start))
 
 
 class CorpusSource(_Hdf5Source):
     """The flat corpus. A mark is (file, token)."""
 
-    def __init__(self, files: Hdf5Files, vocabulary: Vocabulary) -> None:
+    def __init__(self, files: Hdf5Files, vocabulary: StreamVocabulary) -> None:
         super().__init__(files, vocabulary, "tokens")
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`."""
         for number, start, block in self.arrays(*(mark or (0, 0))):
             where = f"{self.files.paths[number]}: tokens from {start}"
-            yield Block(checked_ids(block, self.facts.vocabulary, where), (number, start))
+            yield StreamBlock(check_ids(block, self.facts.vocabulary, where), (number, start))
 
 
 class UnpackedSource(_Hdf5Source):
     """The stream behind `sample` or `vsl` rows. A mark is (file, row, label that is pending)."""
 
-    def __init__(self, files: Hdf5Files, vocabulary: Vocabulary, lossy: bool) -> None:
+    def __init__(self, files: Hdf5Files, vocabulary: StreamVocabulary, lossy: bool) -> None:
         super().__init__(files, vocabulary, "tokens")
         self.lossy = lossy
         features = files.features
@@ -192,30 +199,30 @@ class UnpackedSource(_Hdf5Source):
             *(features.index(name) if name in features else -1 for name in _IDS)
         )
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`. Raises InputError for what a stream cannot hold, unless lossy."""
         first, begin, pending = mark or (0, 0, NOTHING_PENDING)
         for number, start, rows in self.arrays(first, begin):
             where = f"{self.files.paths[number]}: rows from {start}"
             found = self._unpack(rows, pending, where)
-            ids = checked_ids(found.tokens, self.facts.vocabulary, where)
+            ids = check_ids(found.tokens, self.facts.vocabulary, where)
             self._check(found, where)
             losses = {"masked_tokens": found.masked, "cut_documents": len(found.cuts)}
-            yield Block(ids, (number, start, pending), found.cuts, losses)
+            yield StreamBlock(ids, (number, start, pending), found.cuts, losses)
             pending = found.pending
         if pending >= 0 and not self.files.shuffled:
             last = np.array([pending])
-            ids = checked_ids(last, self.facts.vocabulary, "the last label")
-            yield Block(ids, (len(self.files.paths), 0, pending))
+            ids = check_ids(last, self.facts.vocabulary, "the last label")
+            yield StreamBlock(ids, (len(self.files.paths), 0, pending))
 
-    def _unpack(self, rows: Array, pending: int, where: str) -> Unpacked:
+    def _unpack(self, rows: Array, pending: int, where: str) -> UnpackedRows:
         vocabulary = self.facts.vocabulary
         if self.channels.span >= 0 and self.channels.position >= 0:
             return unpack_vsl(rows, self.channels, vocabulary.eos_id, where)
         carry = Carry(pending, self.files.shuffled)
         return unpack_samples(rows, self.channels, (vocabulary.eos_id, self.pad_id), carry, where)
 
-    def _check(self, found: Unpacked, where: str) -> None:
+    def _check(self, found: UnpackedRows, where: str) -> None:
         if found.masked:
             require(
                 self.lossy,
@@ -228,6 +235,6 @@ class UnpackedSource(_Hdf5Source):
             )
             require(
                 self.lossy,
-                f"{where}: {counted(len(found.cuts), 'document')} cut, because {why}; `prep "
+                f"{where}: {pluralise(len(found.cuts), 'document')} cut, because {why}; `prep "
                 "convert RUN` reads a run directory, which has them whole",
             )

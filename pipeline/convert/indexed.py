@@ -33,7 +33,7 @@ _LARGEST_SIZE = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class Index:
+class SequenceIndex:
     """A checked index, its arrays mapped, not loaded."""
 
     path: Path
@@ -62,7 +62,7 @@ class Index:
         return int(self.pointers[sequence]) // self.dtype.itemsize
 
 
-def read_index(path: Path, data_bytes: int) -> Index:
+def read_index(path: Path, data_bytes: int) -> SequenceIndex:
     """The index at `path` of a .bin of `data_bytes` bytes.
 
     Raises InputError for anything but a version 1 index whose sequences follow each other from the
@@ -99,7 +99,7 @@ def read_index(path: Path, data_bytes: int) -> Index:
             f".bin has {data_bytes:,}"
         )
     _check_documents(path, doc_idx, sequences)
-    return Index(path, dtype, pointers, doc_idx, tokens)
+    return SequenceIndex(path, dtype, pointers, doc_idx, tokens)
 
 
 def _arrays(mapped: npt.NDArray[np.uint8], sequences: int, documents: int) -> tuple[Any, Any, Any]:

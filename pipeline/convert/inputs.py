@@ -20,7 +20,7 @@ _BIN = (".bin", ".idx")
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ConvertInputs:
     """All inputs, of one kind; `paths` is empty for text, whose reader finds the files."""
 
     kind: Kind
@@ -28,7 +28,7 @@ class Inputs:
     paths: tuple[Path, ...] = ()
 
 
-def detect(given: Sequence[str], kind: Kind | None, text_key: str) -> Inputs:
+def detect(given: Sequence[str], kind: Kind | None, text_key: str) -> ConvertInputs:
     """Look at the inputs. Raises InputError for one that is not there, ConfigError for several
     kinds at once."""
     expanded = [path for name in given for path in _expanded(name)]
@@ -39,8 +39,8 @@ def detect(given: Sequence[str], kind: Kind | None, text_key: str) -> Inputs:
         raise ConfigError(f"inputs of several kinds ({examples}): convert each kind on its own")
     only = next(iter(found))
     if only == "text":
-        return Inputs("text", tuple(given))
-    return Inputs(only, tuple(given), tuple(_members([Path(p) for p in expanded], only)))
+        return ConvertInputs("text", tuple(given))
+    return ConvertInputs(only, tuple(given), tuple(_members([Path(p) for p in expanded], only)))
 
 
 def _expanded(name: str) -> list[str]:

@@ -16,7 +16,7 @@ DEFAULT_SHARD = 128 << 20
 
 
 @dataclass(frozen=True)
-class Options:
+class ConvertOptions:
     """The arguments; None where the default depends on the input."""
 
     inputs: tuple[str, ...]

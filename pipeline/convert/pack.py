@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dedup.arrays import Array
-from pipeline.convert.stream import Block, Shard, Vocabulary
+from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
 from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import fingerprint_of
@@ -46,7 +46,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardPlace:
     """Where a target begins: the index of its next shard, and the items that those before hold."""
 
     index: int = 0
@@ -56,7 +56,7 @@ class Place:
 class _Hdf5Target:
     """Shards of `per_shard` items, a row or token each, named as those of `prep run`."""
 
-    def __init__(self, per_shard: int, compression: Compression, place: Place) -> None:
+    def __init__(self, per_shard: int, compression: Compression, place: ShardPlace) -> None:
         self.per_shard = per_shard
         self.compression = compression
         self.index = place.index
@@ -67,12 +67,12 @@ class _Hdf5Target:
         """See `Target`."""
         return name == DATA_PARAMS or (name.startswith("examples_") and name.endswith(SHARD_SUFFIX))
 
-    def _shard(self, array: Array, items: int, facts: Mapping[str, Any]) -> Shard:
+    def _shard(self, array: Array, items: int, facts: Mapping[str, Any]) -> OutputFile:
         name = shard_name(self.index)
         self.index += 1
         self.consumed += items
         noted = {"n_examples": len(array), "content_hash": array_hash(array), **facts}
-        return Shard(name, shard_image(array, self.compression), self.consumed, noted)
+        return OutputFile(name, shard_image(array, self.compression), self.consumed, noted)
 
     def _params(
         self, directory: Path, shards: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]
@@ -92,21 +92,21 @@ class SampleTarget(_Hdf5Target):
     """(N, 3, MSL) rows: ids, loss mask, labels; the last row is padded with EOS, mask 0."""
 
     def __init__(
-        self, length: int, per_shard: int, vocabulary: Vocabulary, compression: Compression,
-        place: Place,
+        self, length: int, per_shard: int, vocabulary: StreamVocabulary, compression: Compression,
+        place: ShardPlace,
     ) -> None:  # fmt: skip
         super().__init__(per_shard, compression, place)
         self.length = length
         self.vocabulary = vocabulary
 
-    def feed(self, block: Block) -> Iterator[Shard]:
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """See `Target`; a shard needs the token after its last one, which is its last label."""
         self.buffer.add(block.items)
         width = self.per_shard * self.length
         while self.buffer.length > width:
             yield self._rows(self.buffer.take(width + 1, keep=1), self.per_shard)
 
-    def finish(self) -> Iterator[Shard]:
+    def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
         left = self.buffer.length
         if left > 1:
@@ -114,7 +114,7 @@ class SampleTarget(_Hdf5Target):
         elif not self.index:
             raise InputError(f"a stream of {left} tokens has no label: there is nothing to pack")
 
-    def _rows(self, tokens: Array, count: int) -> Shard:
+    def _rows(self, tokens: Array, count: int) -> OutputFile:
         labels = len(tokens) - 1
         padded = np.full(count * self.length + 1, self.vocabulary.eos_id, np.int32)
         padded[: len(tokens)] = tokens
@@ -144,7 +144,7 @@ class SampleTarget(_Hdf5Target):
                 "loss_valid_tokens": labels,
                 "stream_tokens": labels + 1,
             },
-            **described(self.vocabulary),
+            **describe_ids(self.vocabulary),
         }
         facts = {"tokens": labels + 1, "documents": documents}
         return {**facts, **self._params(directory, shards, extra)}
@@ -154,32 +154,36 @@ class CorpusTarget(_Hdf5Target):
     """The flat stream, uint16 or uint32, cut anywhere."""
 
     def __init__(
-        self, per_shard: int, vocabulary: Vocabulary, compression: Compression, place: Place
+        self,
+        per_shard: int,
+        vocabulary: StreamVocabulary,
+        compression: Compression,
+        place: ShardPlace,
     ) -> None:
         super().__init__(per_shard, compression, place)
         self.vocabulary = vocabulary
 
-    def feed(self, block: Block) -> Iterator[Shard]:
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """See `Target`."""
         self.buffer.add(block.items)
         while self.buffer.length >= self.per_shard:
             yield self._tokens(self.buffer.take(self.per_shard))
 
-    def finish(self) -> Iterator[Shard]:
+    def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
         if self.buffer.length:
             yield self._tokens(self.buffer.take(self.buffer.length))
         elif not self.index:
             raise InputError("the stream is empty: there is nothing to write")
 
-    def _tokens(self, tokens: Array) -> Shard:
+    def _tokens(self, tokens: Array) -> OutputFile:
         documents = int((tokens == self.vocabulary.eos_id).sum())
         return self._shard(np.ascontiguousarray(tokens), len(tokens), {"documents": documents})
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""
         documents = sum(s["documents"] for s in shards)
-        extra = {"documents": documents, **described(self.vocabulary)}
+        extra = {"documents": documents, **describe_ids(self.vocabulary)}
         facts = self._params(directory, shards, extra)
         return {"tokens": facts["n_examples"], "documents": documents, **facts}
 
@@ -188,19 +192,19 @@ class RowTarget(_Hdf5Target):
     """Rows as they came, mask and all; `params` are those that stood beside them."""
 
     def __init__(
-        self, per_shard: int, params: Mapping[str, Any], compression: Compression, place: Place
+        self, per_shard: int, params: Mapping[str, Any], compression: Compression, place: ShardPlace
     ) -> None:
         super().__init__(per_shard, compression, place)
         self.params = params
 
-    def feed(self, block: Block) -> Iterator[Shard]:
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """See `Target`."""
         self.buffer.add(block.items)
         while self.buffer.length >= self.per_shard:
             rows = np.ascontiguousarray(self.buffer.take(self.per_shard))
             yield self._shard(rows, len(rows), {})
 
-    def finish(self) -> Iterator[Shard]:
+    def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
         if self.buffer.length:
             rows = np.ascontiguousarray(self.buffer.take(self.buffer.length))
@@ -213,7 +217,7 @@ class RowTarget(_Hdf5Target):
         return self._params(directory, shards, self.params)
 
 
-def described(vocabulary: Vocabulary) -> dict[str, Any]:
+def describe_ids(vocabulary: StreamVocabulary) -> dict[str, Any]:
     """What data_params.json says of the ids."""
     known: dict[str, Any] = {"vocab_size": vocabulary.vocab_size, "eos_id": vocabulary.eos_id}
     if vocabulary.tokenizer is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.convert.binary import BinTarget
 from pipeline.convert.detokenize import detokenizer_of
-from pipeline.convert.documents import DocumentTarget, Form, Jsonl, Parquet
+from pipeline.convert.documents import DocumentTarget, DocumentWriter, Jsonl, Parquet
 from pipeline.convert.flat import BinSource, id_limit
 from pipeline.convert.hdf5 import (
     CorpusSource,
@@ -18,15 +18,15 @@ from pipeline.convert.hdf5 import (
     UnpackedSource,
     hdf5_files,
 )
-from pipeline.convert.inputs import Inputs, detect, open_saved
-from pipeline.convert.options import DEFAULT_LENGTH, DEFAULT_SHARD, Options
-from pipeline.convert.pack import CorpusTarget, Place, RowTarget, SampleTarget
+from pipeline.convert.inputs import ConvertInputs, detect, open_saved
+from pipeline.convert.options import DEFAULT_LENGTH, DEFAULT_SHARD, ConvertOptions
+from pipeline.convert.pack import CorpusTarget, RowTarget, SampleTarget, ShardPlace
 from pipeline.convert.run_tokens import RunSource, open_run
-from pipeline.convert.stream import Ends, Source, Target, Vocabulary
+from pipeline.convert.stream import Ends, StreamSource, StreamVocabulary, Target
 from pipeline.convert.texts import TextSource
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.sources.files import find
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.template import parse_template
@@ -43,23 +43,23 @@ _WORKERS_FROM = 64 << 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConvertPlan:
     """A conversion that could begin."""
 
-    source: Source
-    target: Callable[[Place], Target]
+    source: StreamSource
+    target: Callable[[ShardPlace], Target]
     settings: Mapping[str, Any]
     """What the bytes of the output depend on, beside the input."""
     notes: tuple[str, ...] = ()
     lossy: bool = False
 
 
-def plan_of(options: Options) -> Plan:
+def plan_of(options: ConvertOptions) -> ConvertPlan:
     """Look at the inputs and choose. Raises ConfigError and InputError."""
     return replace(_plan_of(options), lossy=options.lossy)
 
 
-def _plan_of(options: Options) -> Plan:
+def _plan_of(options: ConvertOptions) -> ConvertPlan:
     inputs = detect(options.inputs, options.kind, options.text_key)
     if inputs.kind == "text":
         return _from_text(options)
@@ -73,20 +73,20 @@ def _plan_of(options: Options) -> Plan:
     return _stream(options, _token_source(inputs, vocabulary, ends))
 
 
-def splits_to_convert(options: Options) -> tuple[str, ...]:
+def splits_to_convert(options: ConvertOptions) -> tuple[str, ...]:
     """The splits of a run that are converted each on its own, into a directory of its name; none
     for other inputs, and for `bin`, where each is a pair of files."""
     inputs = detect(options.inputs, options.kind, options.text_key)
     return () if inputs.kind != "run" or options.to == "bin" else tuple(_open_run(inputs).tokens)
 
 
-def _open_run(inputs: Inputs, split: str | None = None) -> RunSource:
+def _open_run(inputs: ConvertInputs, split: str | None = None) -> RunSource:
     if len(inputs.paths) > 1:
         raise ConfigError("prep runs: convert one at a time")
     return open_run(inputs.paths[0], split)
 
 
-def _from_run(options: Options, source: RunSource) -> Plan:
+def _from_run(options: ConvertOptions, source: RunSource) -> ConvertPlan:
     for option, value in (("--tokenizer", options.tokenizer), ("--eos", options.eos),
                           ("--eos-id", options.eos_id)):  # fmt: skip
         if value is not None:
@@ -116,7 +116,7 @@ def _shipped(eos: str | None) -> TokenizerDefinition:
     return load_definition(GPT2, eos)
 
 
-def _token_source(inputs: Inputs, vocabulary: Vocabulary, ends: Ends) -> Source:
+def _token_source(inputs: ConvertInputs, vocabulary: StreamVocabulary, ends: Ends) -> StreamSource:
     if inputs.kind == "bin":
         return BinSource(inputs.paths, vocabulary, ends)
     if inputs.kind == "tokens":
@@ -126,7 +126,7 @@ def _token_source(inputs: Inputs, vocabulary: Vocabulary, ends: Ends) -> Source:
     return SavedTokenSource(inputs.paths[0], open_saved(inputs.paths[0]), vocabulary, ends)
 
 
-def _from_text(options: Options) -> Plan:
+def _from_text(options: ConvertOptions) -> ConvertPlan:
     tokenizer = _definition(options.tokenizer or GPT2, options.eos)
     files, passed = find("input", list(options.inputs), Path(), options.input_format)
     template = None if options.template is None else parse_template(options.template)
@@ -138,11 +138,11 @@ def _from_text(options: Options) -> Plan:
         large = sum(file.text_estimate for file in files) >= _WORKERS_FROM
         workers = len(os.sched_getaffinity(0)) if large else 0
     source = TextSource(files, rules, tokenizer, workers, options.lossy)
-    notes = (f"{counted(passed, 'file')} passed over: no known format",) if passed else ()
+    notes = (f"{pluralise(passed, 'file')} passed over: no known format",) if passed else ()
     return _stream(options, source, notes)
 
 
-def _from_hdf5(options: Options, files: Hdf5Files) -> Plan:
+def _from_hdf5(options: ConvertOptions, files: Hdf5Files) -> ConvertPlan:
     limit = 1 << 16 if files.dtype.itemsize == 2 else None
     eos_id, vocab_size = files.number("eos_id"), files.number("vocab_size")
     vocabulary = _vocabulary(options, eos_id, vocab_size, limit)
@@ -160,7 +160,7 @@ def _from_hdf5(options: Options, files: Hdf5Files) -> Plan:
     return _stream(options, UnpackedSource(files, vocabulary, options.lossy))
 
 
-def _rows(options: Options, files: Hdf5Files, vocabulary: Vocabulary) -> Plan:
+def _rows(options: ConvertOptions, files: Hdf5Files, vocabulary: StreamVocabulary) -> ConvertPlan:
     _, channels, length = files.shape
     per_shard = options.samples_per_file or _per_shard(options, channels * length * 4)
     params = dict(files.params) or {
@@ -168,7 +168,7 @@ def _rows(options: Options, files: Hdf5Files, vocabulary: Vocabulary) -> Plan:
     }  # fmt: skip
     note = f"rows are copied as they are (MSL {length}), mask and all"
     settings = {"to": "rows", "items_per_file": per_shard, "compression": options.compression}
-    return Plan(
+    return ConvertPlan(
         RowSource(files, vocabulary),
         lambda place: RowTarget(per_shard, params, options.compression, place),
         settings,
@@ -176,13 +176,13 @@ def _rows(options: Options, files: Hdf5Files, vocabulary: Vocabulary) -> Plan:
     )
 
 
-def _per_shard(options: Options, item_bytes: int) -> int:
+def _per_shard(options: ConvertOptions, item_bytes: int) -> int:
     return max(1, (options.shard_size or DEFAULT_SHARD) // item_bytes)
 
 
 def _vocabulary(
-    options: Options, eos_id: int | None, vocab_size: int | None, limit: int | None
-) -> Vocabulary:
+    options: ConvertOptions, eos_id: int | None, vocab_size: int | None, limit: int | None
+) -> StreamVocabulary:
     """What the options say of the ids, checked against what the data set says of itself; `limit` is
     the number of ids that its dtype can hold, if that is few."""
     to_text = options.to in ("jsonl", "jsonl.zst", "parquet")
@@ -191,10 +191,10 @@ def _vocabulary(
     known = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
     if options.tokenizer is None and known and not to_text:
         assert eos_id is not None
-        return Vocabulary(eos_id, vocab_size or limit or 1 << 31)
+        return StreamVocabulary(eos_id, vocab_size or limit or 1 << 31)
     tokenizer = _definition(options.tokenizer or GPT2, options.eos)
     _check_same(tokenizer, eos_id, vocab_size, options.tokenizer is not None)
-    return Vocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
+    return StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
 
 
 def _check_same(
@@ -216,7 +216,9 @@ def _check_same(
         )
 
 
-def _stream(options: Options, source: Source, notes: tuple[str, ...] = ()) -> Plan:
+def _stream(
+    options: ConvertOptions, source: StreamSource, notes: tuple[str, ...] = ()
+) -> ConvertPlan:
     """A plan for a source of tokens."""
     vocabulary = source.facts.vocabulary
     settings: dict[str, Any] = {
@@ -228,26 +230,28 @@ def _stream(options: Options, source: Source, notes: tuple[str, ...] = ()) -> Pl
         return _stream_to_hdf5(options, source, notes, settings)
     if options.to == "bin":
         part = _BIN_PART // vocabulary.dtype.itemsize
-        return Plan(source, lambda place: BinTarget(part, vocabulary, place), settings, notes)
+        return ConvertPlan(
+            source, lambda place: BinTarget(part, vocabulary, place), settings, notes
+        )
     return _stream_to_text(options, source, notes, settings)
 
 
 def _stream_to_hdf5(
-    options: Options, source: Source, notes: tuple[str, ...], settings: dict[str, Any]
-) -> Plan:
+    options: ConvertOptions, source: StreamSource, notes: tuple[str, ...], settings: dict[str, Any]
+) -> ConvertPlan:
     vocabulary, compression = source.facts.vocabulary, options.compression
     length = options.length or DEFAULT_LENGTH
     item = 12 * length if options.to == "hdf5" else vocabulary.dtype.itemsize
     per_shard = options.samples_per_file or _per_shard(options, item)
     settings |= {"items_per_file": per_shard, "compression": compression}
     if options.to == "corpus":
-        return Plan(
+        return ConvertPlan(
             source,
             lambda place: CorpusTarget(per_shard, vocabulary, compression, place),
             settings,
             notes,
         )
-    return Plan(
+    return ConvertPlan(
         source,
         lambda place: SampleTarget(length, per_shard, vocabulary, compression, place),
         {**settings, "max_sequence_length": length},
@@ -256,8 +260,8 @@ def _stream_to_hdf5(
 
 
 def _stream_to_text(
-    options: Options, source: Source, notes: tuple[str, ...], settings: dict[str, Any]
-) -> Plan:
+    options: ConvertOptions, source: StreamSource, notes: tuple[str, ...], settings: dict[str, Any]
+) -> ConvertPlan:
     vocabulary = source.facts.vocabulary
     assert vocabulary.tokenizer is not None
     detokenizer = detokenizer_of(vocabulary.tokenizer)
@@ -267,7 +271,7 @@ def _stream_to_text(
             "space, normalised characters); --lossy writes them anyway"
         )
     size = options.shard_size or DEFAULT_SHARD
-    return Plan(
+    return ConvertPlan(
         source,
         lambda place: DocumentTarget(_form(options.to), size, vocabulary, detokenizer, place),
         {**settings, "shard_size": size},
@@ -275,5 +279,5 @@ def _stream_to_text(
     )
 
 
-def _form(to: str) -> Form:
+def _form(to: str) -> DocumentWriter:
     return Parquet() if to == "parquet" else Jsonl(compress=to == "jsonl.zst")

@@ -32,7 +32,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Unpacked:
+class UnpackedRows:
     """Tokens of a block of rows, the positions at which documents are cut, how many masked tokens
     they hold, and the last label, which comes next unless the next row begins with it."""
 
@@ -53,7 +53,7 @@ class Carry:
 
 def unpack_samples(
     rows_NCS: Array, channels: Channels, special: tuple[int, int], carry: Carry, where: str
-) -> Unpacked:
+) -> UnpackedRows:
     """Rows of `sample` as a stream; `special` are the ids of EOS and of padding.
 
     Raises InputError when labels are not the next ids.
@@ -62,7 +62,7 @@ def unpack_samples(
     ids_NS = rows_NCS[:, channels.ids]
     count, length = ids_NS.shape
     if channels.labels < 0:
-        return Unpacked(ids_NS.reshape(-1), np.zeros(0, np.int64), 0, NOTHING_PENDING)
+        return UnpackedRows(ids_NS.reshape(-1), np.zeros(0, np.int64), 0, NOTHING_PENDING)
     labels_NS = rows_NCS[:, channels.labels]
     mask_NS = rows_NCS[:, channels.mask] if channels.mask >= 0 else np.ones_like(ids_NS)
     counts = _without_last_token(ids_NS, mask_NS, labels_NS, pad_id)
@@ -98,7 +98,7 @@ def unpack_samples(
     after = int(last_label[-1]) if open_end else NOTHING_PENDING
     if len(inside) and inside[-1] == len(flat):
         inside, after = inside[:-1], DOCUMENT_ENDED
-    return Unpacked(flat, inside, masked, after)
+    return UnpackedRows(flat, inside, masked, after)
 
 
 def _lead(carry: Carry, ids_NS: Array, counts: I64) -> tuple[I64, bool]:
@@ -146,7 +146,7 @@ def _check_shift(ids_NS: Array, labels_NS: Array, inside: Flags, where: str) -> 
         )
 
 
-def unpack_vsl(rows_NCS: Array, channels: Channels, eos_id: int, where: str) -> Unpacked:
+def unpack_vsl(rows_NCS: Array, channels: Channels, eos_id: int, where: str) -> UnpackedRows:
     """Rows of `vsl`, segment after segment. Raises InputError when labels are not the next ids."""
     ids, mask, labels, span, position = (
         rows_NCS[:, channel]
@@ -166,4 +166,4 @@ def unpack_vsl(rows_NCS: Array, channels: Channels, eos_id: int, where: str) -> 
     cuts = ends + np.arange(1, len(ends) + 1)
     bare = cuts[closing != eos_id]
     masked = int((content & (mask == 0)).sum())
-    return Unpacked(tokens, bare, masked, NOTHING_PENDING)
+    return UnpackedRows(tokens, bare, masked, NOTHING_PENDING)

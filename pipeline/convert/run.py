@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.convert.pack import Place
-from pipeline.convert.plan import Plan
+from pipeline.convert.pack import ShardPlace
+from pipeline.convert.plan import ConvertPlan
 from pipeline.convert.stream import (
     LOSSES,
-    Block,
     Mark,
-    Shard,
+    OutputFile,
+    StreamBlock,
     Target,
     add_losses,
 )
@@ -29,7 +29,7 @@ CONVERSION = "conversion.json"
 
 
 @dataclass(frozen=True)
-class Summary:
+class ConvertSummary:
     """What a conversion made: the content of conversion.json, and whether it was there before."""
 
     directory: Path
@@ -45,7 +45,7 @@ class _Resume:
     losses: Counter[str] = field(default_factory=Counter)
     _window: deque[tuple[int, Mark, dict[str, int]]] = field(default_factory=deque)
 
-    def passed(self, block: Block) -> None:
+    def passed(self, block: StreamBlock) -> None:
         """A block was read."""
         self._window.append((self.offset, block.mark, dict(self.losses)))
         add_losses(self.losses, block)
@@ -59,13 +59,13 @@ class _Resume:
         return {"mark": list(mark), "start": start, "losses": losses, "consumed": consumed}
 
 
-def convert(plan: Plan, out: Path) -> Summary:
+def convert(plan: ConvertPlan, out: Path) -> ConvertSummary:
     """Convert, or go on with what an interrupted call left, or find all done.
 
     Raises ConfigError when `out` holds anything else, InputError for bad input, ResourceError.
     """
     identity = _identity(plan)
-    ours = _ours(plan.target(Place()))
+    ours = _ours(plan.target(ShardPlace()))
     convert_state.check(out, identity, _visible, ours)
     with lock.hold(out):
         state = convert_state.begin(out, identity, _visible, ours)
@@ -74,11 +74,11 @@ def convert(plan: Plan, out: Path) -> Summary:
             there += 1
         done = _finished(state, there)
         if done is not None:
-            _tidy(plan.target(Place()), out)
-            return Summary(out, done, up_to_date=True)
+            _tidy(plan.target(ShardPlace()), out)
+            return ConvertSummary(out, done, up_to_date=True)
         facts = _convert(plan, state, there)
-        _tidy(plan.target(Place()), out)
-    return Summary(out, facts, up_to_date=False)
+        _tidy(plan.target(ShardPlace()), out)
+    return ConvertSummary(out, facts, up_to_date=False)
 
 
 def _visible(name: str) -> bool:
@@ -89,7 +89,7 @@ def _ours(target: Target) -> Any:
     return lambda name: name == CONVERSION or target.ours(name)
 
 
-def _identity(plan: Plan) -> dict[str, Any]:
+def _identity(plan: ConvertPlan) -> dict[str, Any]:
     """What two calls must share. Times of files tell a changed input from the same one; they stand
     in the journal alone."""
     files = [(Path(path).name, size, _mtime(path)) for path, size in plan.source.facts.files]
@@ -118,10 +118,10 @@ def _finished(state: State, there: int) -> dict[str, Any] | None:
     return facts if whole else None
 
 
-def _convert(plan: Plan, state: State, there: int) -> dict[str, Any]:
+def _convert(plan: ConvertPlan, state: State, there: int) -> dict[str, Any]:
     start = state.entries[there - 1] if there else None
     consumed = int(start["consumed"]) if start else 0
-    target = plan.target(Place(there, consumed))
+    target = plan.target(ShardPlace(there, consumed))
     resume = _Resume(int(start["start"]) if start else 0)
     resume.losses.update(start["losses"] if start else {})
     if resume.losses and not plan.lossy:
@@ -140,8 +140,8 @@ def _convert(plan: Plan, state: State, there: int) -> dict[str, Any]:
 
 
 def _from(
-    plan: Plan, mark: Mark | None, consumed: int, resume: _Resume, progress: Meter
-) -> Iterator[Block]:
+    plan: ConvertPlan, mark: Mark | None, consumed: int, resume: _Resume, progress: Meter
+) -> Iterator[StreamBlock]:
     """Blocks from item `consumed` on."""
     share = getattr(plan.source, "share", None)
     for block in plan.source.blocks(mark):
@@ -156,7 +156,7 @@ def _from(
         progress.advance(len(block.items), int(done / read) if read > 0.01 else None)
 
 
-def _publish(state: State, target: Target, shard: Shard, resume: _Resume) -> None:
+def _publish(state: State, target: Target, shard: OutputFile, resume: _Resume) -> None:
     failpoint.hit("convert.shard")
     data = shard.data if isinstance(shard.data, bytes) else list(shard.data)
     published = storage.publish(state.directory / shard.name, data)
@@ -165,7 +165,7 @@ def _publish(state: State, target: Target, shard: Shard, resume: _Resume) -> Non
     state.note(index, shard.name, published.size, published.hash, facts)
 
 
-def _commit(plan: Plan, state: State, target: Target, resume: _Resume) -> dict[str, Any]:
+def _commit(plan: ConvertPlan, state: State, target: Target, resume: _Resume) -> dict[str, Any]:
     """Publish what describes the whole, then conversion.json: the conversion is done."""
     failpoint.hit("convert.commit")
     shards = [state.entries[index] for index in range(target.index)]

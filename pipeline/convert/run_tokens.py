@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.convert.stream import Block, Facts, Mark, Vocabulary
+from pipeline.convert.stream import Mark, StreamBlock, StreamFacts, StreamVocabulary
 from pipeline.core.errors import InputError
 from pipeline.core.storage import verify_file
-from pipeline.repack import MIXTURE, Tokenized, open_tokenized, vocabulary_of
+from pipeline.repack import MIXTURE, TokenizedRun, open_tokenized, vocabulary_of
 from pipeline.splits import TRAIN
 from pipeline.tokenizers.definition import restore_definition
 
@@ -34,7 +34,7 @@ class RunSource:
     `row_length`: MSL of the run's own rows.
     """
 
-    def __init__(self, run: Tokenized, split: str | None = None) -> None:
+    def __init__(self, run: TokenizedRun, split: str | None = None) -> None:
         self.run = run
         self._shards = run.stages["tokenize"].shards
         self._sound: set[int] = set()
@@ -47,9 +47,9 @@ class RunSource:
         paths = [run.directory / shard.path for shard in self._shards]
         files = tuple(zip(map(str, paths), (shard.size for shard in self._shards), strict=True))
         items = sum(self.tokens.values())
-        self.facts = Facts("prep run", files, "tokens", _vocabulary(run), items)
+        self.facts = StreamFacts("prep run", files, "tokens", _vocabulary(run), items)
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`. Raises IntegrityError for a file that is not as the run published it."""
         first = mark or (0, 0, 0, 0)
         most = max(int(self._copies(shard).max(initial=1)) for shard in range(len(self._shards)))
@@ -57,7 +57,7 @@ class RunSource:
             if place >= first[:3]:
                 yield from self._documents(place, first[3] if place == first[:3] else 0)
 
-    def _documents(self, place: tuple[int, int, int], begin: int) -> Iterator[Block]:
+    def _documents(self, place: tuple[int, int, int], begin: int) -> Iterator[StreamBlock]:
         split, copy, shard = place
         if shard not in self._sound:
             stored = self._shards[shard]
@@ -69,7 +69,7 @@ class RunSource:
             some = pa.array(wanted[row : row + _DOCUMENTS])
             tokens = lists.slice(row, _DOCUMENTS).filter(some).flatten().to_numpy()
             if len(tokens):
-                yield Block(tokens, (*place, row))
+                yield StreamBlock(tokens, (*place, row))
 
     def _table(self, shard: int) -> pa.Table:
         with pa.memory_map(str(self.run.directory / self._shards[shard].path)) as file:
@@ -93,7 +93,7 @@ def open_run(directory: Path, split: str | None = None) -> RunSource:
     return source
 
 
-def _splits(run: Tokenized, names: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
+def _splits(run: TokenizedRun, names: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
     """The place among `names` of the split of every kept document, shard by shard, or -1."""
     table = pq.read_table(run.directory / layout.DOCUMENTS, columns=["split", "tokens"])
     kept = table["tokens"].to_numpy() > 0
@@ -103,8 +103,8 @@ def _splits(run: Tokenized, names: tuple[str, ...]) -> list[npt.NDArray[np.int64
     return [split[a:b][kept[a:b]] for a, b in pairwise(ends)]
 
 
-def _vocabulary(run: Tokenized) -> Vocabulary:
+def _vocabulary(run: TokenizedRun) -> StreamVocabulary:
     known = vocabulary_of(run)
     data = (run.directory / layout.TOKENIZER).read_bytes()
     tokenizer = restore_definition(layout.TOKENIZER, data, known.eos_id)
-    return Vocabulary(known.eos_id, known.vocab_size, tokenizer)
+    return StreamVocabulary(known.eos_id, known.vocab_size, tokenizer)

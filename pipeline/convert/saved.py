@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.convert.inputs import Inputs, open_saved
-from pipeline.convert.options import Options
+from pipeline.convert.inputs import ConvertInputs, open_saved
+from pipeline.convert.options import ConvertOptions
 from pipeline.core.errors import ConfigError
 from pipeline.hdf5.format import DATA_PARAMS
 
@@ -24,7 +24,7 @@ class SavedRows:
     left_out: tuple[str, ...]
 
 
-def saved_rows(inputs: Inputs) -> SavedRows:
+def saved_rows(inputs: ConvertInputs) -> SavedRows:
     """The columns of numbers of a saved dataset. Raises ConfigError and InputError."""
     if len(inputs.paths) > 1:
         raise ConfigError("saved datasets: convert one at a time")
@@ -50,7 +50,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def convert_saved(rows: SavedRows, options: Options) -> dict[str, Any]:
+def convert_saved(rows: SavedRows, options: ConvertOptions) -> dict[str, Any]:
     """Write the rows; returns what the summary says of them."""
     from pipeline.hdf5.convert import convert_dataset_to_HDF5
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from pipeline.convert.estimate import estimate
 from pipeline.convert.inputs import detect
-from pipeline.convert.options import Options
+from pipeline.convert.options import ConvertOptions
 from pipeline.convert.plan import plan_of, splits_to_convert
 from pipeline.convert.run import convert
 from pipeline.convert.saved import SavedRows, convert_saved, saved_rows
 from pipeline.convert.stream import LOSSES
-from pipeline.core.words import counted
-from pipeline.terminal import print_facts, print_json, print_line, readable_bytes
+from pipeline.core.words import pluralise
+from pipeline.terminal import format_bytes, print_facts, print_json, print_line
 
 _COUNTS = {
     "documents": ("document", ""),
@@ -21,7 +21,7 @@ _COUNTS = {
 }
 
 
-def run_and_show(options: Options, dry_run: bool, as_json: bool) -> None:
+def run_and_show(options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
     """Convert, or only look, and print the outcome."""
     inputs = detect(options.inputs, options.kind, options.text_key)
     if inputs.kind == "dataset" and options.to == "hdf5" and options.length is None:
@@ -37,7 +37,7 @@ def run_and_show(options: Options, dry_run: bool, as_json: bool) -> None:
     return None
 
 
-def _as_json(options: Options, dry_run: bool) -> dict[str, Any]:
+def _as_json(options: ConvertOptions, dry_run: bool) -> dict[str, Any]:
     plan = plan_of(options)
     if dry_run:
         return estimate(plan, options)
@@ -46,7 +46,7 @@ def _as_json(options: Options, dry_run: bool) -> dict[str, Any]:
     return {**told, **summary.facts}
 
 
-def _run_and_show(options: Options, dry_run: bool) -> None:
+def _run_and_show(options: ConvertOptions, dry_run: bool) -> None:
     plan = plan_of(options)
     if dry_run:
         return print_facts(_words(estimate(plan, options)))
@@ -58,7 +58,7 @@ def _run_and_show(options: Options, dry_run: bool) -> None:
     return _show(summary.facts, options)
 
 
-def _saved(rows: SavedRows, options: Options, dry_run: bool, as_json: bool) -> None:
+def _saved(rows: SavedRows, options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
     facts: dict[str, Any] = {"features": list(rows.columns), "left_out": list(rows.left_out)}
     if dry_run:
         facts = {"rows": len(rows.dataset), **facts}
@@ -73,25 +73,25 @@ def _saved(rows: SavedRows, options: Options, dry_run: bool, as_json: bool) -> N
     return _show(made, options)
 
 
-def _show(facts: dict[str, Any], options: Options) -> None:
+def _show(facts: dict[str, Any], options: ConvertOptions) -> None:
     counts = ", ".join(
-        f"{counted(facts[key], noun)}{rest}"
+        f"{pluralise(facts[key], noun)}{rest}"
         for key, (noun, rest) in _COUNTS.items()
         if facts.get(key) is not None and (key != "n_examples" or options.to == "hdf5")
     )
     print_line(f"{facts['from']} -> {options.to}: {counts}")
     for word, count in facts["lost"].items():
         noun, rest = LOSSES[word]
-        print_line(f"lost: {counted(count, noun)}{rest}")
+        print_line(f"lost: {pluralise(count, noun)}{rest}")
     if facts.get("documents_not_utf8"):
-        broken = counted(facts["documents_not_utf8"], "document")
+        broken = pluralise(facts["documents_not_utf8"], "document")
         print_line(
             f"note: not UTF-8: {broken}; their ids are in `tokens` next to a text with U+FFFD"
         )
     if facts.get("documents_without_eos"):
-        endless = counted(facts["documents_without_eos"], "document")
+        endless = pluralise(facts["documents_without_eos"], "document")
         print_line(f"note: no EOS at the end of {endless}; converted back, they would end with one")
-    print_line(f"outputs: {options.out}/ ({counted(facts['shards'], 'shard')})")
+    print_line(f"outputs: {options.out}/ ({pluralise(facts['shards'], 'shard')})")
 
 
 def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
@@ -99,7 +99,7 @@ def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
         if isinstance(value, list):
             return ", ".join(map(str, value))
         if key.endswith("_bytes"):
-            return readable_bytes(value)
+            return format_bytes(value)
         return f"{value:,}" if isinstance(value, int) else str(value)
 
     return [

@@ -34,7 +34,7 @@ LOSSES = {
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class StreamVocabulary:
     """What is known of the token ids: the id that ends a document, how many ids there are, and the
     tokenizer itself where text is made or read."""
 
@@ -49,7 +49,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Block:
+class StreamBlock:
     """Part of a stream: tokens (n,) or rows (n, channels, MSL)."""
 
     items: Array
@@ -62,7 +62,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Facts:
+class StreamFacts:
     """What a source says of itself before it is read."""
 
     kind: str
@@ -71,7 +71,7 @@ class Facts:
     """(path, bytes) of every file, in reading order."""
     unit: str
     """What its blocks hold: `tokens` or `rows`."""
-    vocabulary: Vocabulary
+    vocabulary: StreamVocabulary
     items: int | None = None
     """Tokens or rows, where known before reading."""
     max_sequence_length: int | None = None
@@ -82,17 +82,17 @@ class Facts:
         return sum(size for _, size in self.files)
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """Something that yields a stream."""
 
-    facts: Facts
+    facts: StreamFacts
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """The stream from a mark on, or from its beginning. Raises InputError."""
 
 
 @dataclass(frozen=True)
-class Shard:
+class OutputFile:
     """A finished output file, and how far into the stream it and those before it reach."""
 
     name: str
@@ -107,10 +107,10 @@ class Target(Protocol):
     index: int
     """Of the next shard."""
 
-    def feed(self, block: Block) -> Iterator[Shard]:
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """Take a block; every shard that is full now."""
 
-    def finish(self) -> Iterator[Shard]:
+    def finish(self) -> Iterator[OutputFile]:
         """The shards of what is left."""
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -135,7 +135,9 @@ class Ends:
     lossy: bool
     add: bool
 
-    def block(self, block: Block, ends: I64, first: int, where: str, last: bool = False) -> Block:
+    def block(
+        self, block: StreamBlock, ends: I64, first: int, where: str, last: bool = False
+    ) -> StreamBlock:
         """A block of which documents end behind `ends`, ascending positions in (0, n].
 
         `first` is what the message counts from, `where` the message up to what is wrong, with a
@@ -155,14 +157,14 @@ class Ends:
         return replace(block, cuts=bare, losses={**block.losses, "boundaries": len(bare)})
 
 
-def add_losses(total: Counter[str], block: Block) -> None:
+def add_losses(total: Counter[str], block: StreamBlock) -> None:
     """Add a block's losses to a running count, zeros left out."""
     for word, count in block.losses.items():
         if count:
             total[word] += count
 
 
-def checked_ids(ids: Array, vocabulary: Vocabulary, where: str) -> Array:
+def check_ids(ids: Array, vocabulary: StreamVocabulary, where: str) -> Array:
     """`ids` in the dtype of the vocabulary. Raises InputError for an id outside it."""
     if not len(ids):
         return ids.astype(vocabulary.dtype)

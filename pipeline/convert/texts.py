@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dedup.arrays import Array
 from pipeline.cluster import check_semaphores
-from pipeline.convert.stream import Block, Facts, Mark, Vocabulary, require
+from pipeline.convert.stream import Mark, StreamBlock, StreamFacts, StreamVocabulary, require
 from pipeline.core.errors import InputError, ResourceError
 from pipeline.sources.files import HashingReader, InputFile, read
 from pipeline.sources.record import BAD_REASONS, BadRecord, Place
@@ -49,12 +49,12 @@ class TextSource:
         self.tokenizer = tokenizer
         self.workers = workers
         self.lossy = lossy
-        vocabulary = Vocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
+        vocabulary = StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
         sizes = tuple((file.shown, file.size) for file in files)
-        self.facts = Facts("text", sizes, "tokens", vocabulary)
+        self.facts = StreamFacts("text", sizes, "tokens", vocabulary)
         self._read = 0
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`. Raises InputError for bad records, unless lossy, naming file and line."""
         with _Tokenizing(self.tokenizer, self.workers) as tokenizing:
             pending: deque[tuple[_Batch, Callable[[], Array]]] = deque()
@@ -109,7 +109,7 @@ def _named(file: InputFile, place: Place) -> str:
     return f"{file.shown}, row {place.byte_offset}"
 
 
-def _block(batch: _Batch, tokens: Callable[[], Array]) -> Block:
+def _block(batch: _Batch, tokens: Callable[[], Array]) -> StreamBlock:
     try:
         ids = tokens()
     except InputError as error:
@@ -119,7 +119,7 @@ def _block(batch: _Batch, tokens: Callable[[], Array]) -> Block:
             "a worker that tokenizes died; run the same command again to resume, with fewer "
             "--workers if memory is short"
         ) from error
-    return Block(ids, (batch.file, batch.ordinal), losses={"bad_records": batch.bad})
+    return StreamBlock(ids, (batch.file, batch.ordinal), losses={"bad_records": batch.bad})
 
 
 def _tokens(texts: list[str], tokenizer: TokenizerDefinition) -> Array:

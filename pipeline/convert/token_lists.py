@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.convert.indexed import file_size
-from pipeline.convert.stream import Block, Ends, Facts, Mark, Vocabulary, checked_ids
+from pipeline.convert.stream import (
+    Ends,
+    Mark,
+    StreamBlock,
+    StreamFacts,
+    StreamVocabulary,
+    check_ids,
+)
 from pipeline.core.errors import InputError
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
@@ -46,12 +53,12 @@ def _schema(path: Path) -> pa.Schema:
 class TokenListSource:
     """Parquet files in the order given. A mark is (file, row group, row in it)."""
 
-    def __init__(self, paths: Sequence[Path], vocabulary: Vocabulary, ends: Ends) -> None:
+    def __init__(self, paths: Sequence[Path], vocabulary: StreamVocabulary, ends: Ends) -> None:
         self.paths = tuple(paths)
         self.ends = ends
         self.columns = [self._column(path) for path in paths]
         files = tuple((str(path), file_size(path)) for path in paths)
-        self.facts = Facts("parquet of token ids", files, "tokens", vocabulary)
+        self.facts = StreamFacts("parquet of token ids", files, "tokens", vocabulary)
 
     @staticmethod
     def _column(path: Path) -> str:
@@ -60,7 +67,7 @@ class TokenListSource:
             raise InputError(f"{path}: no column holds lists of integers, unlike the other inputs")
         return column
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`."""
         first, group, row = mark or (0, 0, 0)
         for number in range(first, len(self.paths)):
@@ -72,7 +79,9 @@ class TokenListSource:
                 raise InputError(f"{path}: not a valid parquet file: {error}") from error
             group = row = 0
 
-    def _file(self, file: pq.ParquetFile, number: int, begin: int, skip: int) -> Iterator[Block]:
+    def _file(
+        self, file: pq.ParquetFile, number: int, begin: int, skip: int
+    ) -> Iterator[StreamBlock]:
         """Blocks from row `skip` of row group `begin` on."""
         counts = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
         for group in range(begin, len(counts)):
@@ -87,7 +96,7 @@ class TokenListSource:
                     yield self._block(part, here, shown, last and row == counts[group])
             skip = 0
 
-    def _block(self, lists: pa.Array, mark: Mark, row: int, last: bool) -> Block:
+    def _block(self, lists: pa.Array, mark: Mark, row: int, last: bool) -> StreamBlock:
         path = str(self.paths[mark[0]])
         return list_block(lists, mark, (path, row, last), self.facts.vocabulary, self.ends)
 
@@ -95,7 +104,7 @@ class TokenListSource:
 class SavedTokenSource:
     """The token lists of a saved Hugging Face dataset. A mark is (row,)."""
 
-    def __init__(self, path: Path, dataset: Any, vocabulary: Vocabulary, ends: Ends) -> None:
+    def __init__(self, path: Path, dataset: Any, vocabulary: StreamVocabulary, ends: Ends) -> None:
         self.path = path
         self.ends = ends
         column = column_of(dataset.features.arrow_schema)
@@ -107,9 +116,9 @@ class SavedTokenSource:
             (str(file["filename"]), file_size(Path(file["filename"])))
             for file in dataset.cache_files
         )
-        self.facts = Facts("saved dataset of token ids", files, "tokens", vocabulary)
+        self.facts = StreamFacts("saved dataset of token ids", files, "tokens", vocabulary)
 
-    def blocks(self, mark: Mark | None) -> Iterator[Block]:
+    def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `Source`."""
         total = len(self.dataset)
         for row in range(mark[0] if mark else 0, total, _ROWS):
@@ -121,8 +130,8 @@ class SavedTokenSource:
 
 
 def list_block(
-    lists: Any, mark: Mark, where: tuple[str, int, bool], vocabulary: Vocabulary, ends: Ends
-) -> Block:
+    lists: Any, mark: Mark, where: tuple[str, int, bool], vocabulary: StreamVocabulary, ends: Ends
+) -> StreamBlock:
     """Token lists as a block; `where` is the file, its first row, and whether nothing follows."""
     path, row, last = where
     if isinstance(lists, pa.ChunkedArray):
@@ -130,7 +139,7 @@ def list_block(
     if lists.null_count or lists.flatten().null_count:
         raise InputError(f"{path}: a null among the token lists from row {row} on")
     lengths = pc.list_value_length(lists).to_numpy().astype(np.int64)
-    ids = checked_ids(lists.flatten().to_numpy(), vocabulary, f"{path}: lists from row {row}")
+    ids = check_ids(lists.flatten().to_numpy(), vocabulary, f"{path}: lists from row {row}")
     behind = np.unique(np.cumsum(lengths))
     rows = f"{path}: a list from row {row} on, which ends before token {{}} of these,"
-    return ends.block(Block(ids, mark), behind[behind > 0], 0, rows, last)
+    return ends.block(StreamBlock(ids, mark), behind[behind > 0], 0, rows, last)

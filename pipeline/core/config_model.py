@@ -20,8 +20,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from pipeline.core.errors import ConfigError, printable
-from pipeline.core.strict_yaml import Loaded, loads_value
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.strict_yaml import YamlDocument, loads_value
 
 
 class FrozenModel(BaseModel):
@@ -98,7 +98,7 @@ Model = TypeVar("Model", bound=BaseModel)
 _MOST_ERRORS = 20
 
 
-def parse(model: type[Model], loaded: Loaded, overrides: Iterable[str] = ()) -> Model:
+def parse(model: type[Model], loaded: YamlDocument, overrides: Iterable[str] = ()) -> Model:
     """Validate a loaded file, after applying `--set dotted.key=value` overrides.
 
     Raises ConfigError with a line for each mistake, in the order of the file:
@@ -149,7 +149,7 @@ def _place_in(value: Any, location: Sequence[str | int]) -> tuple[str, ...]:
     return tuple(place)
 
 
-def _in_order(loaded: Loaded, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _in_order(loaded: YamlDocument, errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The errors by line, without those that only say that something inside is wrong."""
     inside = {error["place"][:n] for error in errors for n in range(len(error["place"]))}
     own = (error for error in errors if error["place"] not in inside)
@@ -159,7 +159,7 @@ def _in_order(loaded: Loaded, errors: list[dict[str, Any]]) -> list[dict[str, An
 def _override(model: type[BaseModel], value: Any, text: str) -> str:
     dotted, equals, right = text.partition("=")
     if not equals or not dotted:
-        raise ConfigError(f"--set {printable(text)}: expected dotted.key=value")
+        raise ConfigError(f"--set {escape_text(text)}: expected dotted.key=value")
     target, *_ = [value]
     *parents, last = dotted.split(".")
     for name in parents:
@@ -208,13 +208,13 @@ def _child(target: Any, name: str, dotted: str) -> Any:
 
 
 def _explain(
-    model: type[BaseModel], loaded: Loaded, error: dict[str, Any], overridden: list[str]
+    model: type[BaseModel], loaded: YamlDocument, error: dict[str, Any], overridden: list[str]
 ) -> str:
     location = list(error["place"])
     dotted = ".".join(location)
     option = next((o for o in overridden if o == dotted or o.startswith(f"{dotted}.")), None)
     place = f"--set {option}" if option else f"{loaded.where(dotted)}: {dotted}"
-    where = printable(place, 1000)
+    where = escape_text(place, 1000)
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key{_did_you_mean(model, location)}"
     if error["type"] == "missing":
@@ -223,7 +223,7 @@ def _explain(
     message = " or ".join([first, *(other.removeprefix("expected ") for other in others)])
     if error["type"] == "value_error" and isinstance(error["input"], dict):
         return f"{where}: {message}"  # of keys that contradict one another, which it names
-    got = printable(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
+    got = escape_text(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
     return f"{where}: {message}; got {got}{_boolean_hint(error)}"
 
 

@@ -48,11 +48,11 @@ class ReadOnlyError(ResourceError):
     """A directory that is there may not be written."""
 
 
-def printable(text: str, limit: int = 200) -> str:
+def escape_text(text: str, limit: int = 200) -> str:
     """Return `text` safe to print in a message: control characters escaped, cut at `limit`
     characters.
 
-    >>> printable("a" + chr(27) + "b")
+    >>> escape_text("a" + chr(27) + "b")
     'a\\\\x1bb'
     """
     shown = text if len(text) <= limit else text[:limit] + "…"

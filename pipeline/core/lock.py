@@ -22,8 +22,8 @@ _TRIES = 4
 @contextlib.contextmanager
 def hold(directory: Path) -> Iterator[None]:
     """Hold DIRECTORY/.lock for the life of the block, in which nothing is written through symbolic
-    links below DIRECTORY (`storage.confined`). The file names the holder's pid and host, and since
-    when.
+    links below DIRECTORY (`storage.confine_writes`). The file names the holder's pid and host, and
+    since when.
 
     Raises ResourceError naming the holder when another process has it, and ReadOnlyError where this
     process may not write. Network file systems without flock are not covered (docs/guarantees.md).
@@ -40,7 +40,7 @@ def hold(directory: Path) -> Iterator[None]:
         except OSError as error:
             refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
-        stack.enter_context(storage.confined(directory))
+        stack.enter_context(storage.confine_writes(directory))
         yield
 
 

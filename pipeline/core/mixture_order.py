@@ -63,7 +63,7 @@ class KeyedShuffle:
 
 
 @dataclass(frozen=True)
-class Part:
+class OrderPart:
     """One data set: its rows, and the samples of an epoch that read them."""
 
     rows: int
@@ -94,7 +94,7 @@ def samples_of_weight(rows: int, weight: float) -> int:
 class TrainingOrder:
     """The endless sequence of rows that a training run reads."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[OrderPart, ...]
     seed: int
     shuffle: Shuffle
 

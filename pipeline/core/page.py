@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["is_hidden", "page_environment", "spelled", "visible"]
+__all__ = ["is_hidden", "page_environment", "spell_hidden", "spell_out"]
 
 _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not show
 
@@ -29,7 +29,7 @@ def page_environment(
 
     environment = Environment(
         autoescape=True,
-        finalize=visible,
+        finalize=spell_hidden,
         loader=FunctionLoader(template),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -49,17 +49,17 @@ def is_hidden(character: str) -> bool:
     return unicodedata.category(character) in _HIDDEN
 
 
-def spelled(character: str) -> str:
+def spell_out(character: str) -> str:
     """A character that does not show as its escape.
 
-    >>> print(spelled("\\u202e"))
+    >>> print(spell_out("\\u202e"))
     \\u202e
     """
     return character.encode("unicode_escape").decode()
 
 
-def visible(value: Any) -> Any:
+def spell_hidden(value: Any) -> Any:
     """Spell out the hidden characters of a string; other values and markup stay as they are."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return "".join(spelled(c) if is_hidden(c) else c for c in value)
+    return "".join(spell_out(c) if is_hidden(c) else c for c in value)

@@ -5,8 +5,8 @@ rename -> fsync of the directory. A path therefore holds its old content or its 
 part of either. An fsync error abandons the attempt and is never retried: the kernel may have
 dropped the dirty pages (docs/guarantees.md).
 
-No file is written through a symbolic link of its own name. Inside `confined` neither is one written
-through a link in the place of a directory: each is opened from the one above it.
+No file is written through a symbolic link of its own name. Inside `confine_writes` neither is one
+written through a link in the place of a directory: each is opened from the one above it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import Any
 import xxhash
 
 from pipeline.core import failpoint
-from pipeline.core.errors import ConfigError, IntegrityError, ResourceError, printable
+from pipeline.core.errors import ConfigError, IntegrityError, ResourceError, escape_text
 
 TEMP_MARK = ".tmp-"
 _READ_BLOCK = 1 << 22
@@ -37,7 +37,7 @@ _confined: list[tuple[Path, str]] = []
 
 
 @dataclass(frozen=True)
-class Published:
+class WrittenFile:
     """What was written: size in bytes and xxh3-128 hash in hex."""
 
     size: int
@@ -49,7 +49,7 @@ def check_local(path: Path) -> None:
     name that is not UTF-8."""
     url = _URL.match(str(path))
     if url:
-        shown = f"{url[1]}://{printable(str(path)[url.end() :].partition('?')[0])}"
+        shown = f"{url[1]}://{escape_text(str(path)[url.end() :].partition('?')[0])}"
         raise ConfigError(
             f"{shown}: a URL; expected a path on this machine, as only raw shards can be read "
             "from URLs; write the output here and copy it there afterwards"
@@ -78,8 +78,8 @@ def hash_file(path: Path) -> str:
 def publish(
     path: Path,
     data: bytes | Iterable[bytes | memoryview],
-    accept: Callable[[Published], None] = lambda published: None,
-) -> Published:
+    accept: Callable[[WrittenFile], None] = lambda published: None,
+) -> WrittenFile:
     """Write `data` (one buffer, or several as they come, joined) to `path` atomically and durably.
 
     `accept` is told size and hash before the file gets its name, and may raise to prevent it.
@@ -95,8 +95,8 @@ def publish(
 
 def _publish(
     parent: int, name: str, pieces: Iterable[bytes | memoryview],
-    accept: Callable[[Published], None],
-) -> Published:  # fmt: skip
+    accept: Callable[[WrittenFile], None],
+) -> WrittenFile:  # fmt: skip
     temp = f"{TEMP_MARK}{name}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         published = _write_durably(parent, temp, pieces)
@@ -112,7 +112,7 @@ def _publish(
     return published
 
 
-def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview]) -> Published:
+def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview]) -> WrittenFile:
     digest, size = xxhash.xxh3_128(), 0
     torn = failpoint.hit("storage.publish.start")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -129,11 +129,11 @@ def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview])
         file.flush()
         failpoint.hit("storage.publish.fsync")
         os.fsync(file.fileno())
-    return Published(size, digest.hexdigest())
+    return WrittenFile(size, digest.hexdigest())
 
 
 @contextlib.contextmanager
-def confined(directory: Path) -> Iterator[None]:
+def confine_writes(directory: Path) -> Iterator[None]:
     """Within the block this process writes and deletes nothing below `directory` through a symbolic
     link: it raises IntegrityError. The directory itself may be reached through links."""
     known = [(directory, form(directory)) for form in (os.path.abspath, os.path.realpath)]
@@ -362,7 +362,7 @@ def canonical_json(value: Any) -> bytes:
     return (json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def write_json(path: Path, value: Any) -> Published:
+def write_json(path: Path, value: Any) -> WrittenFile:
     """Publish `value` as canonical JSON."""
     return publish(path, canonical_json(value))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -24,7 +24,7 @@ _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
 @dataclass(frozen=True)
-class Loaded:
+class YamlDocument:
     """A parsed file: `value`, and `lines` mapping each dotted key to its 1-based line."""
 
     path: Path
@@ -45,7 +45,7 @@ class Loaded:
 
 
 @dataclass
-class Open:
+class OpenNode:
     """A mapping or sequence being read; `key`: of the value that comes next."""
 
     value: dict[str, Any] | list[Any]
@@ -63,7 +63,7 @@ class Builder:
 
     path: Path
     lines: dict[str, int] = field(default_factory=dict)
-    stack: list[Open] = field(default_factory=list)
+    stack: list[OpenNode] = field(default_factory=list)
     root: Any = None
     documents: int = 0
     repeated: list[str] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Builder:
 
     def _refuse_tag_and_anchor(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
         if event.tag not in (None, "!"):
-            raise self.fail(event, f"tags ({printable(str(event.tag))}) are not allowed")
+            raise self.fail(event, f"tags ({escape_text(str(event.tag))}) are not allowed")
         if event.anchor is not None:
             raise self.fail(
                 event, f"anchors (&{event.anchor}) are not allowed; write the value out"
@@ -105,7 +105,7 @@ class Builder:
             raise self.fail(event, f"more than {MAX_DEPTH} nested levels")
         value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
         path = self.place(event, value)
-        self.stack.append(Open(value, path))
+        self.stack.append(OpenNode(value, path))
 
     def _scalar(self, event: yaml.ScalarEvent) -> None:
         top = self.stack[-1] if self.stack else None
@@ -114,7 +114,7 @@ class Builder:
         else:
             self.place(event, self.resolve(event))
 
-    def _key(self, event: yaml.ScalarEvent, top: Open) -> None:
+    def _key(self, event: yaml.ScalarEvent, top: OpenNode) -> None:
         name = str(event.value)
         dotted = f"{top.path}.{name}" if top.path else name
         if name == "<<":
@@ -127,7 +127,7 @@ class Builder:
     def repeat(self, event: yaml.Event, dotted: str) -> None:
         """A key that its mapping has already. Raises ConfigError."""
         first = self.lines[dotted]
-        raise self.fail(event, f"duplicate key {printable(dotted)} (first on line {first})")
+        raise self.fail(event, f"duplicate key {escape_text(dotted)} (first on line {first})")
 
     def place(self, event: yaml.Event, value: Any) -> str:
         """Put a value where it belongs; returns its dotted path."""
@@ -171,16 +171,16 @@ def scalar_value(text: str) -> Any:
         return _CONSTANTS[text]
     if _INTEGER.match(text):
         if len(text) > 40:
-            raise ValueError(f"the number {printable(text, 20)} is too long")
+            raise ValueError(f"the number {escape_text(text, 20)} is too long")
         return int(text)
     if _NOT_FINITE.match(text) or (
         _FLOAT.match(text) and float(text) in (float("inf"), -float("inf"))
     ):
-        raise ValueError(f"{printable(text, 20)} is not a finite number")
+        raise ValueError(f"{escape_text(text, 20)} is not a finite number")
     return float(text) if _FLOAT.match(text) else text
 
 
-def load(path: Path, builder: Builder | None = None) -> Loaded:
+def load(path: Path, builder: Builder | None = None) -> YamlDocument:
     """Read a YAML file whose top level is a mapping; strictly, or as `builder` does.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
@@ -189,7 +189,7 @@ def load(path: Path, builder: Builder | None = None) -> Loaded:
     _feed(builder, _read(path))
     if not isinstance(builder.root, dict):
         raise ConfigError(f"{path}:1: expected a mapping of keys to values at the top level")
-    return Loaded(path, builder.root, builder.lines, tuple(builder.repeated))
+    return YamlDocument(path, builder.root, builder.lines, tuple(builder.repeated))
 
 
 def loads_value(text: str) -> Any:
@@ -209,7 +209,7 @@ def _feed(builder: Builder, text: str) -> None:
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}:1: not valid YAML: {printable(str(error))}") from error
+        raise ConfigError(f"{path}:1: not valid YAML: {escape_text(str(error))}") from error
 
 
 def _read(path: Path) -> str:

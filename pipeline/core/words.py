@@ -1,12 +1,12 @@
 """Counts with their nouns, for messages, terminals and pages."""
 
 
-def counted(number: int, noun: str) -> str:
+def pluralise(number: int, noun: str) -> str:
     """A count with its noun, one of it or more.
 
-    >>> counted(1, "row"), counted(1200, "copy"), counted(0, "data set"), counted(2, "sketch")
-    ('1 row', '1,200 copies', '0 data sets', '2 sketches')
-    >>> counted(30, "day")
+    >>> pluralise(0, "row"), pluralise(1, "row"), pluralise(1200, "copy"), pluralise(2, "sketch")
+    ('0 rows', '1 row', '1,200 copies', '2 sketches')
+    >>> pluralise(30, "day")
     '30 days'
     """
     if number == 1:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import F64, I64
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.settings import (
     C4Config,
@@ -94,7 +94,7 @@ def _check_languages(config: LanguageConfig) -> None:
             close = difflib.get_close_matches(code, sorted(known), n=1, cutoff=0.5)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ConfigError(
-                f"filters.language.keep: {printable(code)}: expected ISO 639 codes of languages "
+                f"filters.language.keep: {escape_text(code)}: expected ISO 639 codes of languages "
                 f"that lid.176 knows, such as en{hint}"
             )
 
@@ -131,7 +131,7 @@ class Failures:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _RuleFailures:
     """One rule: the documents that fail it, and for each the columns of `Failures`."""
 
     reason: str
@@ -144,7 +144,7 @@ class _Failed:
 def find_failures(texts: pa.ChunkedArray | pa.Array, filters: Filters) -> Failures:
     """Every rule that each of N texts fails."""
     config = filters.config
-    failed: list[_Failed] = []
+    failed: list[_RuleFailures] = []
     if config.language:
         failed += _language(texts, config.language)
     if config.gopher:
@@ -169,19 +169,19 @@ def find_failures(texts: pa.ChunkedArray | pa.Array, filters: Filters) -> Failur
 
 def _outside(
     reason: str, values_N: F64, low: float | None, high: float | None = None
-) -> Iterator[_Failed]:
+) -> Iterator[_RuleFailures]:
     """The documents whose value lies outside [low, high]."""
     least, most = -np.inf if low is None else low, np.inf if high is None else high
     rows = np.flatnonzero((values_N < least) | (values_N > most))
     if len(rows):
         found = values_N[rows]
         measured = reason.partition("_")[2].replace("_", " ")
-        yield _Failed(
+        yield _RuleFailures(
             reason, rows, found, np.where(found < least, least, most), [measured] * len(rows)
         )
 
 
-def _language(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator[_Failed]:
+def _language(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator[_RuleFailures]:
     found = [language.detect(text.as_py(), config.max_characters) for text in texts]
     codes, probability = [code for code, _ in found], np.array([p for _, p in found], np.float64)
     kept = np.array([code in config.keep for code in codes], np.bool_)
@@ -190,10 +190,10 @@ def _language(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iter
         rows = np.flatnonzero(wrong)
         limit = config.min_probability if reason == "language_uncertain" else np.nan
         limits = np.full(len(rows), limit)
-        yield _Failed(reason, rows, probability[rows], limits, [codes[row] for row in rows])
+        yield _RuleFailures(reason, rows, probability[rows], limits, [codes[row] for row in rows])
 
 
-def _gopher(texts: pa.ChunkedArray | pa.Array, config: GopherConfig) -> Iterator[_Failed]:
+def _gopher(texts: pa.ChunkedArray | pa.Array, config: GopherConfig) -> Iterator[_RuleFailures]:
     values = dict(zip(gopher.MEASURES, gopher.measure(texts, config.stop_words).T, strict=True))
     limits = {
         "word_count": (config.min_words, config.max_words),
@@ -211,7 +211,7 @@ def _gopher(texts: pa.ChunkedArray | pa.Array, config: GopherConfig) -> Iterator
 
 def _repetition(
     texts: pa.ChunkedArray | pa.Array, config: GopherRepetitionConfig
-) -> Iterator[_Failed]:
+) -> Iterator[_RuleFailures]:
     limits = np.array([getattr(config, name) for name in repetition.MEASURES], np.float64)
     values = repetition.measure(texts, limits)
     for name, column, limit in zip(repetition.MEASURES, values.T, limits.tolist(), strict=True):
@@ -220,7 +220,7 @@ def _repetition(
 
 def _c4(
     texts: pa.ChunkedArray | pa.Array, config: C4Config, bad_words: tuple[str, ...]
-) -> Iterator[_Failed]:
+) -> Iterator[_RuleFailures]:
     if config.lorem_ipsum:
         yield _found("c4_lorem_ipsum", np.flatnonzero(c4.holds(texts, c4.LOREM_IPSUM)))
     if config.curly_bracket:
@@ -234,7 +234,7 @@ def _c4(
     yield from _outside("c4_sentences", sentences, config.min_sentences)
 
 
-def _found(reason: str, rows: I64, targets: Sequence[str] | None = None) -> _Failed:
+def _found(reason: str, rows: I64, targets: Sequence[str] | None = None) -> _RuleFailures:
     nothing = np.full(len(rows), np.nan)
     what = reason.partition("_")[2].replace("_", " ")
-    return _Failed(reason, rows, nothing, nothing, targets or [what] * len(rows))
+    return _RuleFailures(reason, rows, nothing, nothing, targets or [what] * len(rows))

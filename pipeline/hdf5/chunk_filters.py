@@ -49,7 +49,7 @@ class DamagedChunk(ValueError):
     """The stored bytes of a chunk are not what was written."""
 
 
-def unfiltered(
+def undo_filters(
     stored: bytes, filters: Sequence[int], size: int, itemsize: int, trusted: bool
 ) -> Bytes:
     """The `size` bytes of a chunk as (size,) uint8; `filters` in the order they were applied.

@@ -21,18 +21,18 @@ from typing import Any
 
 from pipeline.core import lock, storage
 from pipeline.hdf5 import convert_state
-from pipeline.hdf5.convert_job import checked_job, conflicts
+from pipeline.hdf5.convert_job import check_job, conflicts
 from pipeline.hdf5.convert_layout import data_params
-from pipeline.hdf5.convert_load import deaths_explained
+from pipeline.hdf5.convert_load import explain_deaths
 from pipeline.hdf5.convert_progress import meter
 from pipeline.hdf5.convert_write import FileWriter, write_files
 from pipeline.hdf5.format import DATA_PARAMS
 
-__all__ = ["Converted", "convert_dataset_to_HDF5"]
+__all__ = ["ConversionResult", "convert_dataset_to_HDF5"]
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConversionResult:
     """What a call left: the directory, its files in order, and how many of them it made itself."""
 
     directory: Path
@@ -51,7 +51,7 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
     data_collator: Callable[[list[Any]], Mapping[str, Any]] | None = None,
     dtype: Any = "i4",
     compression: str | int | None = "gzip",
-) -> Converted:
+) -> ConversionResult:
     """Write every sample of `dataset` to `{output_dir}/{name}-{1,2,…}.h5`, in order.
 
     dataset: a map-style dataset (`__getitem__`, `__len__`: torch, Hugging Face, a list) or an
@@ -76,7 +76,7 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
     samples that cannot be stored (naming index and feature), ResourceError for a full disk, a lock
     that is held or a worker that died.
     """
-    job = checked_job(
+    job = check_job(
         dataset, os.fspath(output_dir), name, samples_per_file, num_workers, batch_size,
         data_collator, dtype, compression,
     )  # fmt: skip
@@ -85,9 +85,9 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
         state = convert_state.begin(job.directory, job.identity(), conflicts, job.ours)
         writer = FileWriter(job, state)
         label = job.directory.resolve().name
-        with deaths_explained(), meter(label, "samples", job.samples).shown() as progress:
+        with explain_deaths(), meter(label, "samples", job.samples).shown() as progress:
             layout = write_files(writer, progress)
         params = data_params(layout, writer.samples, job.params)
         storage.publish(job.directory / DATA_PARAMS, params)
     files = tuple(job.file_name(index) for index in range(writer.files))
-    return Converted(job.directory, files, writer.samples, writer.written)
+    return ConversionResult(job.directory, files, writer.samples, writer.written)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.core.errors import ConfigError
 from pipeline.hdf5.chunk_filters import compress
-from pipeline.hdf5.convert_layout import Group, Layout
+from pipeline.hdf5.convert_layout import FeatureGroup, FeatureLayout
 from pipeline.hdf5.format import COUNT_ATTRIBUTE
 
 _GZIP_LEVELS = range(10)
@@ -56,7 +56,7 @@ def compression_of(value: str | int | None) -> Compression:
 
 
 def file_image(
-    layout: Layout,
+    layout: FeatureLayout,
     chunks: Sequence[Sequence[bytes]],
     dtype: np.dtype[Any],
     compression: Compression,
@@ -72,7 +72,7 @@ def file_image(
 
 
 def _write_group(
-    file: h5py.File, name: str, group: Group, chunks: Sequence[bytes],
+    file: h5py.File, name: str, group: FeatureGroup, chunks: Sequence[bytes],
     dtype: np.dtype[Any], compression: Compression,
 ) -> None:  # fmt: skip
     shape = group.sample_shape

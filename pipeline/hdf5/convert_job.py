@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.hdf5.convert_file import compression_of
 from pipeline.hdf5.convert_samples import Collator, Packer
 from pipeline.hdf5.format import DATA_PARAMS, SHARD_SUFFIX
@@ -18,7 +18,7 @@ _DTYPES = "iuf"
 
 
 @dataclass(frozen=True)
-class Job:
+class ConvertJob:
     """What is converted, to where and how."""
 
     dataset: Any
@@ -60,10 +60,10 @@ def conflicts(name: str) -> bool:
     return name.endswith(SHARD_SUFFIX) or name == DATA_PARAMS
 
 
-def checked_job(
+def check_job(
     dataset: Any, output_dir: str, name: str, samples_per_file: int, num_workers: int,
     batch_size: int, collator: Collator | None, dtype: Any, compression: str | int | None,
-) -> Job:  # fmt: skip
+) -> ConvertJob:  # fmt: skip
     """The job that the arguments describe. Raises ConfigError naming the wrong one."""
     _check_number("samples_per_file", samples_per_file, 1)
     _check_number("num_workers", num_workers, 0)
@@ -79,7 +79,7 @@ def checked_job(
         "samples_per_file": samples_per_file,
     }
     packer = Packer(collator, stored, compression_of(compression))
-    return Job(dataset, Path(output_dir), name, num_workers, batch_size, packer, params)
+    return ConvertJob(dataset, Path(output_dir), name, num_workers, batch_size, packer, params)
 
 
 def _check_number(argument: str, value: object, least: int) -> None:
@@ -99,7 +99,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 
 def _check_dataset(dataset: Any) -> None:
     if isinstance(dataset, Mapping):
-        splits = ", ".join(printable(str(key), 40) for key in list(dataset)[:5])
+        splits = ", ".join(escape_text(str(key), 40) for key in list(dataset)[:5])
         raise ConfigError(
             f"dataset: a dict ({splits}), expected a dataset of samples; convert each on its own"
         )

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class FeatureGroup:
     """Features of one shape, stacked: a dataset of shape (n_examples, len(features), *shape)."""
 
     shape: Shape
@@ -27,10 +27,10 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FeatureLayout:
     """The groups, in the order of their first features."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[FeatureGroup, ...]
 
     def names(self) -> list[str]:
         """The HDF5 dataset of each group."""
@@ -41,7 +41,7 @@ class Layout:
         return {name: group.shape for group in self.groups for name in group.features}
 
 
-def layout_of(shapes: Mapping[str, Shape]) -> Layout:
+def layout_of(shapes: Mapping[str, Shape]) -> FeatureLayout:
     """Group features by shape, in first-seen order.
 
     >>> [group.features for group in layout_of({"a": (4,), "b": (2,), "c": (4,)}).groups]
@@ -50,10 +50,12 @@ def layout_of(shapes: Mapping[str, Shape]) -> Layout:
     groups: dict[Shape, list[str]] = {}
     for feature, shape in shapes.items():
         groups.setdefault(shape, []).append(feature)
-    return Layout(tuple(Group(shape, tuple(features)) for shape, features in groups.items()))
+    return FeatureLayout(
+        tuple(FeatureGroup(shape, tuple(features)) for shape, features in groups.items())
+    )
 
 
-def data_params(layout: Layout, n_examples: int, settings: Mapping[str, Any]) -> bytes:
+def data_params(layout: FeatureLayout, n_examples: int, settings: Mapping[str, Any]) -> bytes:
     """`data_params.json`, byte for byte what Model Zoo writes; `settings` are its last four keys.
 
     Its maximum sequence length is the first axis of a single group and the last axis of one among

@@ -11,13 +11,13 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from pipeline.core.errors import ConfigError, InputError, ResourceError
-from pipeline.hdf5.convert_job import Job
+from pipeline.hdf5.convert_job import ConvertJob
 from pipeline.hdf5.convert_samples import (
     IterableReader,
     MapReader,
-    Packed,
+    PackedBatch,
     Problem,
-    Request,
+    SampleRequest,
     as_is,
 )
 
@@ -25,25 +25,25 @@ from pipeline.hdf5.convert_samples import (
 class Queue:
     """The batch sampler: every request in it is made once; `requests` may be filled again."""
 
-    def __init__(self, first: Iterable[Request]) -> None:
+    def __init__(self, first: Iterable[SampleRequest]) -> None:
         self.requests = iter(first)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[SampleRequest]:
         return self.requests
 
 
-def map_loader(reader: MapReader, queue: Queue, job: Job, workers: int) -> DataLoader[Any]:
+def map_loader(reader: MapReader, queue: Queue, job: ConvertJob, workers: int) -> DataLoader[Any]:
     """A loader whose workers stay alive between two fillings of the queue."""
     return _loader(reader, job, workers, batch_sampler=queue, persistent_workers=workers > 0)
 
 
-def iterable_loader(reader: IterableReader, job: Job) -> DataLoader[Any]:
+def iterable_loader(reader: IterableReader, job: ConvertJob) -> DataLoader[Any]:
     """A loader of at most one worker: several would yield the samples of a plain iterable dataset
     several times, and in an order that depends on their number."""
     return _loader(reader, job, min(job.num_workers, 1), batch_size=None)
 
 
-def _loader(reader: Any, job: Job, workers: int, **how: Any) -> DataLoader[Any]:
+def _loader(reader: Any, job: ConvertJob, workers: int, **how: Any) -> DataLoader[Any]:
     with _no_advice():
         return DataLoader(
             reader, num_workers=workers, collate_fn=as_is,
@@ -61,7 +61,7 @@ def let_go(directory: str, worker: int) -> None:
 
 
 @contextlib.contextmanager
-def deaths_explained() -> Iterator[None]:
+def explain_deaths() -> Iterator[None]:
     """Raises ResourceError when a worker dies, which torch tells at any moment, by a signal."""
     try:
         yield
@@ -84,7 +84,7 @@ def _no_advice() -> Iterator[None]:
         yield
 
 
-def packed_batches(loader: DataLoader[Any]) -> Iterator[Packed]:
+def packed_batches(loader: DataLoader[Any]) -> Iterator[PackedBatch]:
     """What the workers pack. Raises InputError for what they find wrong, ConfigError when the
     dataset cannot be sent to them."""
     try:

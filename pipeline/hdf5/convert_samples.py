@@ -16,9 +16,9 @@ import numpy as np
 import xxhash
 from torch.utils.data import IterableDataset
 
-from pipeline.core.errors import InputError, PrepError, printable
+from pipeline.core.errors import InputError, PrepError, escape_text
 from pipeline.hdf5.convert_file import Compression
-from pipeline.hdf5.convert_layout import Layout, layout_of
+from pipeline.hdf5.convert_layout import FeatureLayout, layout_of
 from pipeline.hdf5.convert_values import (
     Values,
     as_numbers,
@@ -34,12 +34,12 @@ _LARGEST_CHUNK = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBatch:
     """A batch of samples, ready to be stored: chunks[group][sample], and a digest per sample."""
 
     first: int
     count: int
-    layout: Layout
+    layout: FeatureLayout
     chunks: tuple[tuple[bytes, ...], ...]
     digests: bytes
     """xxh3-128 of each sample's values as stored, one after the other."""
@@ -55,25 +55,25 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Request:
+class SampleRequest:
     """Samples [first, stop) of a map-style dataset; `layout` is None in the first request."""
 
     first: int
     stop: int
-    layout: Layout | None
+    layout: FeatureLayout | None
 
 
 @dataclass(frozen=True)
 class Packer:
-    """How a list of samples becomes a `Packed` batch."""
+    """How a list of samples becomes a `PackedBatch`."""
 
     collator: Collator | None
     dtype: np.dtype[Any]
     compression: Compression
 
     def pack(
-        self, samples: list[Any], first: int, layout: Layout | None, compress: bool = True
-    ) -> Packed:
+        self, samples: list[Any], first: int, layout: FeatureLayout | None, compress: bool = True
+    ) -> PackedBatch:
         """Pack samples whose first has index `first`. Raises InputError, also for what the
         collator raises."""
         batch = self._collated(samples, first)
@@ -95,7 +95,7 @@ class Packer:
             if compress:
                 chunks.append([self.compression.packed(chunk) for chunk in row])
         by_group = tuple(zip(*chunks, strict=True))
-        return Packed(first, len(samples), layout, by_group, b"".join(digests))
+        return PackedBatch(first, len(samples), layout, by_group, b"".join(digests))
 
     def _collated(self, samples: list[Any], first: int) -> dict[str, Values]:
         if self.collator is None:
@@ -105,7 +105,7 @@ class Packer:
         except Exception as error:
             raise InputError(
                 f"samples {first} to {first + len(samples) - 1}: the data_collator raised "
-                f"{type(error).__name__}: {printable(str(error))}"
+                f"{type(error).__name__}: {escape_text(str(error))}"
             ) from error
         if not isinstance(made, Mapping):
             raise InputError(f"data_collator returned a {type(made).__name__}, expected a dict")
@@ -113,7 +113,7 @@ class Packer:
         for feature, values in batch.items():
             if values.ndim == 0 or len(values) != len(samples):
                 raise InputError(
-                    f"data_collator: feature {printable(feature)!r} has shape {values.shape} for "
+                    f"data_collator: feature {escape_text(feature)!r} has shape {values.shape} for "
                     f"{len(samples)} samples; expected one row for each sample"
                 )
         return batch
@@ -131,7 +131,7 @@ class MapReader:
         self.dataset = dataset
         self.packer = packer
 
-    def __getitems__(self, request: Request) -> Packed | Problem:
+    def __getitems__(self, request: SampleRequest) -> PackedBatch | Problem:
         try:
             samples = self._read(request.first, request.stop)
             return self.packer.pack(samples, request.first, request.layout)
@@ -153,10 +153,10 @@ class MapReader:
         try:
             return self.dataset[index]
         except Exception as error:
-            raise unreadable(index, error) from error
+            raise sample_error(index, error) from error
 
 
-class IterableReader(IterableDataset[Packed | Problem]):
+class IterableReader(IterableDataset[PackedBatch | Problem]):
     """An iterable dataset, iterated by one process, cut into packed batches.
 
     Samples before `begin` are read and hashed, but not compressed.
@@ -171,7 +171,7 @@ class IterableReader(IterableDataset[Packed | Problem]):
         self.samples_per_file = samples_per_file
         self.begin = begin
 
-    def __iter__(self) -> Iterator[Packed | Problem]:
+    def __iter__(self) -> Iterator[PackedBatch | Problem]:
         layout = None
         first = 0
         try:
@@ -193,7 +193,7 @@ class IterableReader(IterableDataset[Packed | Problem]):
             except StopIteration:
                 break
             except Exception as error:
-                raise unreadable(total, error) from error
+                raise sample_error(total, error) from error
             samples.append(sample)
             total += 1
             if len(samples) == self.batch_size or total % self.samples_per_file == 0:
@@ -203,10 +203,10 @@ class IterableReader(IterableDataset[Packed | Problem]):
             yield samples
 
 
-def unreadable(index: int, error: Exception) -> InputError:
+def sample_error(index: int, error: Exception) -> InputError:
     """The error for a sample whose dataset raised."""
     return InputError(
-        f"sample {index}: reading it raised {type(error).__name__}: {printable(str(error))}"
+        f"sample {index}: reading it raised {type(error).__name__}: {escape_text(str(error))}"
     )
 
 
@@ -216,10 +216,10 @@ def as_is(batch: Any) -> Any:
 
 
 def requests(
-    spans: Iterable[tuple[int, int]], batch_size: int, layout: Layout | None
-) -> Iterator[Request]:
+    spans: Iterable[tuple[int, int]], batch_size: int, layout: FeatureLayout | None
+) -> Iterator[SampleRequest]:
     """Every batch of the given (first sample, number of samples), in order."""
     for first, count in spans:
         end = first + count
         for begin in range(first, end, batch_size):
-            yield Request(begin, min(begin + batch_size, end), layout)
+            yield SampleRequest(begin, min(begin + batch_size, end), layout)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.journal import DIRECTORY
 
 IDENTITY = f"{DIRECTORY}/conversion.json"
@@ -99,7 +99,7 @@ def check(
     if known is not None and known != dict(identity):
         raise ConfigError(f"{directory}: holds another conversion: {_difference(known, identity)}")
     if strange:
-        shown = ", ".join(printable(name) for name in strange[:_SHOWN])
+        shown = ", ".join(escape_text(name) for name in strange[:_SHOWN])
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         raise ConfigError(
             f"{directory}: holds files that this conversion did not write ({shown}{more}); choose "
@@ -116,7 +116,7 @@ def _published_name(temp: str) -> str:
 def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     fields = [*wanted, *(key for key in known if key not in wanted)]
     name = next(key for key in fields if known.get(key) != wanted.get(key))
-    there, now = (printable(json.dumps(side.get(name)), 80) for side in (known, wanted))
+    there, now = (escape_text(json.dumps(side.get(name)), 80) for side in (known, wanted))
     return (
         f"{name} was {there} then, and is {now} now; choose another directory, or delete this one "
         "to start again"

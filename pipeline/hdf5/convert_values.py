@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.hdf5.convert_layout import Shape
 
 Values = npt.NDArray[Any]
@@ -51,18 +51,18 @@ def features(sample: Any, index: int) -> dict[str, Any]:
 
 def as_numbers(value: Any, index: int, feature: str) -> Values:
     """A tensor, array, number or nested list as a numpy array of numbers."""
-    where = f"sample {index}, feature {printable(feature)!r}"
+    where = f"sample {index}, feature {escape_text(feature)!r}"
     if hasattr(value, "detach"):
         value = _of_tensor(value)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"{where}: not an array of numbers ({printable(str(error))}); lists must be of equal "
+            f"{where}: not an array of numbers ({escape_text(str(error))}); lists must be of equal "
             "length: pad or cut them"
         ) from error
     if array.dtype.kind not in NUMERIC:
-        shown = printable(repr(value), 60)
+        shown = escape_text(repr(value), 60)
         raise InputError(
             f"{where}: {shown} is not a number or an array of numbers; leave the feature out of "
             "the samples, or tokenize it first"
@@ -86,18 +86,18 @@ def same_shapes(
     """Raises InputError unless `found` has the features and shapes of sample `reference`."""
     for feature in expected.keys() - found.keys():
         raise InputError(
-            f"sample {index} has no feature {printable(feature)!r}, which sample {reference} has"
+            f"sample {index} has no feature {escape_text(feature)!r}, which sample {reference} has"
         )
     for feature in found.keys() - expected.keys():
         raise InputError(
-            f"sample {index} has a feature {printable(feature)!r}, which sample {reference} lacks"
+            f"sample {index} has a feature {escape_text(feature)!r}, which sample {reference} lacks"
         )
     for feature, array in found.items():
         if array.shape != expected[feature]:
             raise InputError(
-                f"sample {index}, feature {printable(feature)!r}: shape {array.shape}, but sample "
-                f"{reference} has {expected[feature]}; pad or cut the samples to one length, or "
-                "give a data_collator that does"
+                f"sample {index}, feature {escape_text(feature)!r}: shape {array.shape}, but "
+                f"sample {reference} has {expected[feature]}; pad or cut the samples to one "
+                "length, or give a data_collator that does"
             )
 
 
@@ -117,7 +117,7 @@ def exact(values: Values, dtype: np.dtype[Any], feature: str, first: int) -> Val
     value = values[place].item()
     at = f" at {list(place[1:])}" if len(place) > 1 else ""
     raise InputError(
-        f"sample {first + place[0]}, feature {printable(feature)!r}: the value {value}{at} "
+        f"sample {first + place[0]}, feature {escape_text(feature)!r}: the value {value}{at} "
         f"{_why(value, dtype)}"
     )
 

@@ -8,16 +8,16 @@ import xxhash
 from pipeline.core import failpoint
 from pipeline.core.errors import InputError
 from pipeline.hdf5.convert_file import file_image
-from pipeline.hdf5.convert_job import Job
-from pipeline.hdf5.convert_layout import Layout
+from pipeline.hdf5.convert_job import ConvertJob
+from pipeline.hdf5.convert_layout import FeatureLayout
 from pipeline.hdf5.convert_load import Queue, iterable_loader, map_loader, packed_batches
 from pipeline.hdf5.convert_progress import Meter
 from pipeline.hdf5.convert_samples import (
     DIGEST_BYTES,
     IterableReader,
     MapReader,
-    Packed,
-    Request,
+    PackedBatch,
+    SampleRequest,
     requests,
 )
 from pipeline.hdf5.convert_state import State
@@ -27,7 +27,7 @@ class FileWriter:
     """Collects packed batches until a file is full; `samples` and `files` count the whole data
     set, `written` the files of this call."""
 
-    def __init__(self, job: Job, state: State) -> None:
+    def __init__(self, job: ConvertJob, state: State) -> None:
         self.job = job
         self.state = state
         self.samples = 0
@@ -36,7 +36,7 @@ class FileWriter:
         self._chunks: list[list[bytes]] = []
         self._digests = b""
 
-    def add(self, packed: Packed) -> None:
+    def add(self, packed: PackedBatch) -> None:
         """Take the next batch of the file that is being filled."""
         if not self._digests:
             self._chunks = [[] for _ in packed.layout.groups]
@@ -45,7 +45,7 @@ class FileWriter:
             for mine, more in zip(self._chunks, packed.chunks, strict=True):
                 mine.extend(more)
 
-    def finish(self, index: int, layout: Layout, publish: bool = True) -> None:
+    def finish(self, index: int, layout: FeatureLayout, publish: bool = True) -> None:
         """The batches since the last call are file `index`: publish it, or only compare it with
         the file that is there. Raises InputError when an earlier call saw other samples."""
         facts = {
@@ -78,7 +78,7 @@ class FileWriter:
         )
 
 
-def write_files(writer: FileWriter, progress: Meter) -> Layout:
+def write_files(writer: FileWriter, progress: Meter) -> FeatureLayout:
     """Make every file that is missing; returns the layout that all of them share."""
     map_style = writer.job.samples is not None
     layout = (_write_map if map_style else _write_iterable)(writer, progress)
@@ -90,7 +90,7 @@ def write_files(writer: FileWriter, progress: Meter) -> Layout:
     return layout
 
 
-def _write_map(writer: FileWriter, progress: Meter) -> Layout | None:
+def _write_map(writer: FileWriter, progress: Meter) -> FeatureLayout | None:
     """The same workers first read a batch or two (what is the layout? is it still the same data?),
     then the files that are missing."""
     job, state = writer.job, writer.state
@@ -117,13 +117,13 @@ def _write_map(writer: FileWriter, progress: Meter) -> Layout | None:
     return layout
 
 
-def _span(job: Job, samples: int, index: int) -> tuple[int, int]:
+def _span(job: ConvertJob, samples: int, index: int) -> tuple[int, int]:
     """(first sample, number of samples) of a file."""
     first = index * job.samples_per_file
     return first, min(job.samples_per_file, samples - first)
 
 
-def _probes(job: Job, samples: int, there: list[int]) -> Iterator[Request]:
+def _probes(job: ConvertJob, samples: int, there: list[int]) -> Iterator[SampleRequest]:
     """The first batch of the data set, and the last one of the last file that is there."""
     yield next(requests([_span(job, samples, 0)], job.batch_size, None))
     if there:
@@ -132,7 +132,7 @@ def _probes(job: Job, samples: int, there: list[int]) -> Iterator[Request]:
 
 
 def _fill(
-    writer: FileWriter, missing: list[int], batches: Iterator[Packed], progress: Meter
+    writer: FileWriter, missing: list[int], batches: Iterator[PackedBatch], progress: Meter
 ) -> None:
     files = iter(missing)
     for packed in batches:
@@ -143,7 +143,7 @@ def _fill(
             writer.finish(next(files), packed.layout)
 
 
-def _write_iterable(writer: FileWriter, progress: Meter) -> Layout | None:
+def _write_iterable(writer: FileWriter, progress: Meter) -> FeatureLayout | None:
     """Iterate from the beginning; files that are there are compared with what comes, the others
     are written."""
     job = writer.job
@@ -165,6 +165,6 @@ def _write_iterable(writer: FileWriter, progress: Meter) -> Layout | None:
     return layout
 
 
-def _finish_next(writer: FileWriter, layout: Layout, there: int) -> None:
+def _finish_next(writer: FileWriter, layout: FeatureLayout, there: int) -> None:
     writer.finish(writer.files, layout, publish=writer.files >= there)
     writer.files += 1

@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.format import DATA_PARAMS, DATASET, SAMPLE, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import windows
 from pipeline.hdf5.shard_file import ShardFile
-from pipeline.hdf5.shard_files import Expected, ShardFiles
+from pipeline.hdf5.shard_files import ExpectedFile, ShardFiles
 
 Sample = dict[str, npt.NDArray[Any]]
 Labels = Literal["shifted", "hf"]
@@ -28,7 +28,7 @@ _MOST_PARAMS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Group:
+class DatasetGroup:
     """One dataset of every file, and the features on its axis 1; a corpus has none."""
 
     files: ShardFiles
@@ -189,15 +189,15 @@ def read_params(directory: Path) -> dict[str, Any]:
     return params
 
 
-def open_groups(directory: Path, params: dict[str, Any]) -> tuple[Group, ...]:
+def open_groups(directory: Path, params: dict[str, Any]) -> tuple[DatasetGroup, ...]:
     """`data` with its features, or `data_0`, `data_1`, ... of a converted data set."""
     if "data_0_features" not in params:
         files = _open_files(directory, DATASET, _recorded(params))
-        return (Group(files, _features(directory, files, params.get("features"))),)
-    groups: list[Group] = []
+        return (DatasetGroup(files, _features(directory, files, params.get("features"))),)
+    groups: list[DatasetGroup] = []
     while (key := f"data_{len(groups)}_features") in params:
         files = _open_files(directory, f"{DATASET}_{len(groups)}", _recorded(params))
-        groups.append(Group(files, _features(directory, files, params[key])))
+        groups.append(DatasetGroup(files, _features(directory, files, params[key])))
     if len({group.files.rows for group in groups}) > 1:
         raise InputError(f"{directory}: its groups of features differ in their number of rows")
     return tuple(groups)
@@ -244,7 +244,7 @@ def _open_files(directory: Path, name: str, recorded: dict[str, tuple[int, str]]
         rows, digest = recorded.get(path.name, (None, None))
         if rows is None:
             rows = _matching_rows(first, ShardFile(path, name))
-        expected.append(Expected(path, rows, digest))
+        expected.append(ExpectedFile(path, rows, digest))
     return ShardFiles(expected, first.shape[1:], first.dtype, name)
 
 

@@ -31,7 +31,7 @@ WHY = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class FileFinding:
     """One thing that is wrong with a file, or with the directory (`file` is empty).
 
     `row` is the first row concerned, `count` how many rows are (0 where rows are not the matter).

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import counted
-from pipeline.hdf5.findings import Finding
-from pipeline.hdf5.foreign_params import Params, disagreements, read_params
+from pipeline.core.words import pluralise
+from pipeline.hdf5.findings import FileFinding
+from pipeline.hdf5.foreign_params import ForeignParams, disagreements, read_params
 from pipeline.hdf5.format import SHARD_SUFFIX
 
 ENOUGH_LABELS = 32_768
@@ -34,7 +34,7 @@ _COMMAND = ("-m", "pipeline.hdf5.foreign_child")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChildLimits:
     """What the child process may use; memory on top of what it begins with."""
 
     memory_bytes: int = 4 << 30
@@ -56,8 +56,8 @@ class ForeignReport:
     vocab_size: int | None = None
     eos_id: int | None = None
     facts: dict[str, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
+    findings: list[FileFinding] = field(default_factory=list)
+    notes: list[FileFinding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
 
 
@@ -65,7 +65,7 @@ def check_directory(
     directory: Path,
     vocab_size: int | None = None,
     eos_id: int | None = None,
-    limits: Limits = Limits(),
+    limits: ChildLimits = ChildLimits(),
 ) -> ForeignReport:
     """Read everything in `directory` (or one .h5 file) and report.
 
@@ -83,7 +83,7 @@ def check_directory(
     if not paths:
         below = sorted({p.parent.name for p in root.glob(f"*/*{SHARD_SUFFIX}")})
         hint = f"; name one of its directories: {', '.join(below[:_NAMED])}" if below else ""
-        report.findings.append(Finding("", "no_files", f"no *{SHARD_SUFFIX} files in it{hint}"))
+        report.findings.append(FileFinding("", "no_files", f"no *{SHARD_SUFFIX} files in it{hint}"))
         return report
     answers = _Child(root, params, report, limits).examine([path.name for path in paths])
     _add_up(report, params, answers, whole=directory.is_dir())
@@ -93,7 +93,9 @@ def check_directory(
 class _Child:
     """Examines files in child processes: another one for the rest when one dies of a file."""
 
-    def __init__(self, root: Path, params: Params, report: ForeignReport, limits: Limits) -> None:
+    def __init__(
+        self, root: Path, params: ForeignParams, report: ForeignReport, limits: ChildLimits
+    ) -> None:
         self.report, self.limits = report, limits
         self.request = {
             "directory": str(root), "groups": params.groups(), "vocab_size": report.vocab_size,
@@ -115,13 +117,13 @@ class _Child:
                 elif "problem" in answer:
                     problem = answer["problem"]
                 else:
-                    self.report.findings += [Finding(**f) for f in answer["across"]]
-                    self.report.notes += [Finding(**f) for f in answer["notes"]]
+                    self.report.findings += [FileFinding(**f) for f in answer["across"]]
+                    self.report.notes += [FileFinding(**f) for f in answer["notes"]]
                     self.report.not_checked += answer["not_checked"]
                     return answers
             if begun not in left:
                 raise InputError(f"the process that reads foreign files ended: {problem}")
-            self.report.findings.append(Finding(begun, "limits", problem))
+            self.report.findings.append(FileFinding(begun, "limits", problem))
             self.report.not_checked.append(f"repeated and lost rows: {begun} could not be read")
             left = left[left.index(begun) + 1 :]
         return answers
@@ -176,11 +178,11 @@ def _lines(handle: int, seconds: float) -> Iterator[bytes]:
 
 
 def _add_up(
-    report: ForeignReport, params: Params, answers: list[dict[str, Any]], whole: bool
+    report: ForeignReport, params: ForeignParams, answers: list[dict[str, Any]], whole: bool
 ) -> None:
     """Facts of all files, and what only shows when they are seen together."""
     for answer in answers:
-        report.findings += [Finding(**finding) for finding in answer["findings"]]
+        report.findings += [FileFinding(**finding) for finding in answer["findings"]]
         for name, value in answer["facts"].items():
             report.facts[name] = report.facts.get(name, 0) + value
     shaped = [answer for answer in answers if answer["shapes"]]
@@ -201,7 +203,7 @@ def _add_up(
         report.not_checked.append("ids above the vocabulary: give --vocab-size")
 
 
-def _odd_files(shaped: list[dict[str, Any]]) -> Iterator[Finding]:
+def _odd_files(shaped: list[dict[str, Any]]) -> Iterator[FileFinding]:
     """Files whose datasets have another dtype or row shape than those of the first one."""
     first = {name: (d, tuple(s[1:])) for name, (d, s) in shaped[0]["shapes"].items()}
     for answer in shaped[1:]:
@@ -210,10 +212,10 @@ def _odd_files(shaped: list[dict[str, Any]]) -> Iterator[Finding]:
                 there, (kind, row) = shaped[0]["file"], first[name]
                 what = f"{name!r} holds {dtype} rows of {tuple(shape[1:])}, "
                 what += f"{there} holds {kind} rows of {row}"
-                yield Finding(answer["file"], "differs", what)
+                yield FileFinding(answer["file"], "differs", what)
 
 
-def _documents(report: ForeignReport) -> Iterator[Finding]:
+def _documents(report: ForeignReport) -> Iterator[FileFinding]:
     """Whether there are EOS between documents."""
     if report.eos_id is None:
         report.not_checked.append("EOS between documents: give --eos")
@@ -225,16 +227,16 @@ def _documents(report: ForeignReport) -> Iterator[Finding]:
     eos = f"EOS ({report.eos_id})"
     if report.layout == "sample" and not inside and ending > 1:
         what = f"{eos} ends {ending:,} full rows and is inside none of them"
-        yield Finding("", "eos_overwrites", what, count=ending)
+        yield FileFinding("", "eos_overwrites", what, count=ending)
     elif not inside and not labels and counting >= ENOUGH_LABELS:
-        yield Finding("", "no_eos", f"no {eos} among {counted(counting, 'token')} that count")
+        yield FileFinding("", "no_eos", f"no {eos} among {pluralise(counting, 'token')} that count")
     elif not inside and not labels and counting:
         report.not_checked.append(
-            f"EOS between documents: only {counted(counting, 'token')} to look at"
+            f"EOS between documents: only {pluralise(counting, 'token')} to look at"
         )
 
 
-def _windows(report: ForeignReport, params: Params) -> Iterator[Finding]:
+def _windows(report: ForeignReport, params: ForeignParams) -> Iterator[FileFinding]:
     """Whether neighbouring rows of `sample` share a token, where rows are in stream order."""
     neighbours = report.facts.get("neighbours", 0)
     overlapping = report.facts.get("neighbours_that_overlap", 0)
@@ -243,7 +245,7 @@ def _windows(report: ForeignReport, params: Params) -> Iterator[Finding]:
     if params.rows_are_in_order():
         apart = neighbours - overlapping
         what = f"{apart:,} of {neighbours:,} neighbouring rows do not overlap by one token"
-        yield Finding("", "windows", what, count=apart)
+        yield FileFinding("", "windows", what, count=apart)
     else:
         report.not_checked.append(
             "whether windows overlap by one token: rows are shuffled, or nothing says that they "

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.core.words import counted
-from pipeline.hdf5.findings import Finding
+from pipeline.core.words import pluralise
+from pipeline.hdf5.findings import FileFinding
 from pipeline.hdf5.foreign_file import FileReport, examine
-from pipeline.hdf5.foreign_lineage import Spans, lost_or_repeated
+from pipeline.hdf5.foreign_lineage import LineageSpans, find_lost_or_repeated
 from pipeline.hdf5.foreign_rows import Expectations
 
 MOST_HASHED_ROWS = 20_000_000
@@ -47,7 +47,7 @@ def main() -> None:
         _say({"file": name, "shapes": report.shapes, "facts": facts, "findings": findings})
     across, notes, not_checked = _lost(reports), [], []
     if sum(len(report.facts.hashes) // 8 for report in reports) > MOST_HASHED_ROWS:
-        not_checked.append(f"repeated rows: more than {counted(MOST_HASHED_ROWS, 'row')}")
+        not_checked.append(f"repeated rows: more than {pluralise(MOST_HASHED_ROWS, 'row')}")
     else:
         across = [*copied_files(reports), *across]
         notes = repeated_rows(reports)
@@ -66,7 +66,7 @@ def _say(value: Any) -> None:
     sys.stdout.flush()
 
 
-def repeated_rows(reports: Sequence[FileReport]) -> list[Finding]:
+def repeated_rows(reports: Sequence[FileReport]) -> list[FileFinding]:
     """Rows with the very input ids of an earlier row: text that is there twice, as much text is."""
     hashes = np.concatenate([np.zeros(0, np.uint64), *map(_hashes, reports)])
     order = np.argsort(hashes, kind="stable")
@@ -78,12 +78,12 @@ def repeated_rows(reports: Sequence[FileReport]) -> list[Finding]:
     for report in reports:
         if first < report.facts.rows:
             what = "the input ids of an earlier row"
-            return [Finding(report.name, "repeated", what, first, len(again))]
+            return [FileFinding(report.name, "repeated", what, first, len(again))]
         first -= report.facts.rows
     return []
 
 
-def copied_files(reports: Sequence[FileReport]) -> list[Finding]:
+def copied_files(reports: Sequence[FileReport]) -> list[FileFinding]:
     """Files of which another one has every row: the same file under another name, or rows that were
     written twice. One row alone may be a natural repeat, unless it is all of both files."""
     rows = [np.unique(_hashes(report)) for report in reports]
@@ -98,7 +98,7 @@ def copied_files(reports: Sequence[FileReport]) -> list[Finding]:
                 what = "the same content as" if is_same else "all of its rows are in"
                 what += f" {reports[other].name}"
                 count = reports[number].facts.rows
-                found.append(Finding(reports[number].name, "copied", what, count=count))
+                found.append(FileFinding(reports[number].name, "copied", what, count=count))
                 break
     return found
 
@@ -107,12 +107,12 @@ def _hashes(report: FileReport) -> npt.NDArray[np.uint64]:
     return np.frombuffer(report.facts.hashes, np.uint64)
 
 
-def _lost(reports: Sequence[FileReport]) -> list[Finding]:
+def _lost(reports: Sequence[FileReport]) -> list[FileFinding]:
     """Only where every file has its lineage."""
     parts = [report.spans for report in reports if report.spans is not None]
     if not parts or len(parts) < len(reports):
         return []
-    return lost_or_repeated(Spans.joined(parts))
+    return find_lost_or_repeated(LineageSpans.joined(parts))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import hash_file
-from pipeline.hdf5.dataset import Group, as_int32, open_groups, read_params
-from pipeline.hdf5.foreign_params import Params
+from pipeline.hdf5.dataset import DatasetGroup, as_int32, open_groups, read_params
+from pipeline.hdf5.foreign_params import ForeignParams
 from pipeline.hdf5.format import (
     CORPUS,
     DATA_PARAMS,
@@ -23,7 +23,7 @@ from pipeline.hdf5.format import (
     SHARD_SUFFIX,
     VSL,
     VSL_FEATURES,
-    Layout,
+    ShardLayout,
 )
 from pipeline.hdf5.read import Rows, SampleDataset, open_dataset
 
@@ -53,7 +53,7 @@ class ForeignDataset(SampleDataset):
         corpus_length: int | None = None,
         vocab_size: int | None = None,
     ) -> None:
-        said = Params(directory, params)
+        said = ForeignParams(directory, params)
         group = _only_group(directory, params)
         layout = _layout(directory, group)
         stated = said.number("vocab_size")
@@ -142,7 +142,7 @@ def holds_shards(directory: Path) -> bool:
     return next(directory.glob(f"*{SHARD_SUFFIX}"), None) is not None
 
 
-def _only_group(directory: Path, params: Mapping[str, Any]) -> Group:
+def _only_group(directory: Path, params: Mapping[str, Any]) -> DatasetGroup:
     inverted = params.get("dataset")
     if isinstance(inverted, Mapping) and inverted.get("inverted_mask") is True:
         raise InputError(
@@ -159,7 +159,7 @@ def _only_group(directory: Path, params: Mapping[str, Any]) -> Group:
     return groups[0]
 
 
-def _layout(directory: Path, group: Group) -> Layout:
+def _layout(directory: Path, group: DatasetGroup) -> ShardLayout:
     files = group.files
     if not files.row_shape and files.dtype.kind in "iu" and files.dtype.itemsize <= 4:
         return CORPUS
@@ -179,7 +179,7 @@ def _layout(directory: Path, group: Group) -> Layout:
     )
 
 
-def _length(said: Params, group: Group, corpus_length: int | None) -> int:
+def _length(said: ForeignParams, group: DatasetGroup, corpus_length: int | None) -> int:
     if group.files.row_shape:
         return group.files.row_shape[-1]
     length = corpus_length or said.number("max_sequence_length", "max_seq_length")
@@ -191,7 +191,7 @@ def _length(said: Params, group: Group, corpus_length: int | None) -> int:
     return length
 
 
-def _hash_of(group: Group) -> str:
+def _hash_of(group: DatasetGroup) -> str:
     """What tells this data set from another one: names and bytes of its files."""
     names = [(each.path.name, _hash_once(each.path, *_state(each.path))) for each in
              group.files.files]  # fmt: skip

@@ -9,9 +9,9 @@ import xxhash
 
 from dedup.arrays import Array
 from pipeline.core.errors import PrepError
-from pipeline.core.words import counted
-from pipeline.hdf5.findings import Finding
-from pipeline.hdf5.foreign_lineage import Spans, lineage_path, read_spans
+from pipeline.core.words import pluralise
+from pipeline.hdf5.findings import FileFinding
+from pipeline.hdf5.foreign_lineage import LineageSpans, lineage_path, read_spans
 from pipeline.hdf5.foreign_rows import Block, Expectations, RowChecks, RowFacts
 from pipeline.hdf5.format import COUNT_ATTRIBUTE, SAMPLE, VSL
 from pipeline.hdf5.shard_file import ShardFile, open_hdf5
@@ -30,8 +30,8 @@ class FileReport:
     name: str
     shapes: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     facts: RowFacts = field(default_factory=RowFacts)
-    findings: list[Finding] = field(default_factory=list)
-    spans: Spans | None = None
+    findings: list[FileFinding] = field(default_factory=list)
+    spans: LineageSpans | None = None
 
 
 def examine(path: Path, groups: Groups, expectations: Expectations) -> FileReport:
@@ -46,14 +46,14 @@ def examine(path: Path, groups: Groups, expectations: Expectations) -> FileRepor
     except PrepError as error:
         message = str(error).removeprefix(f"{path}: ")
         code = "refused" if any(word in message for word in _REFUSED) else "unreadable"
-        report.findings.append(Finding(path.name, code, message))
+        report.findings.append(FileFinding(path.name, code, message))
     return report
 
 
-def _count(path: Path, files: list[ShardFile]) -> Iterator[Finding]:
+def _count(path: Path, files: list[ShardFile]) -> Iterator[FileFinding]:
     rows = {file.rows for file in files}
     if len(rows) > 1:
-        yield Finding(
+        yield FileFinding(
             path.name, "layout", f"its datasets differ in their number of rows: {sorted(rows)}"
         )
     with open_hdf5(path) as file:
@@ -61,16 +61,16 @@ def _count(path: Path, files: list[ShardFile]) -> Iterator[Finding]:
             stated = file.attrs.get(COUNT_ATTRIBUTE)
             count = None if stated is None else int(stated)
         except (TypeError, ValueError, OSError):
-            yield Finding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is not a number")
+            yield FileFinding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is not a number")
             return
     if count is None:
-        yield Finding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is missing")
+        yield FileFinding(path.name, "count", f"attribute {COUNT_ATTRIBUTE} is missing")
     elif count not in rows:
         what = (
             f"attribute {COUNT_ATTRIBUTE} is {count:,}, but the file holds "
-            f"{counted(min(rows), 'row')}"
+            f"{pluralise(min(rows), 'row')}"
         )
-        yield Finding(path.name, "count", what)
+        yield FileFinding(path.name, "count", what)
 
 
 def _examine_data(
@@ -81,7 +81,7 @@ def _examine_data(
     if len(first.shape) == 1 and first.dtype.kind == "u":
         return _examine_corpus(path, first, expectations, report)
     if problem := _layout_problem(files):
-        report.findings.append(Finding(path.name, "layout", problem))
+        report.findings.append(FileFinding(path.name, "layout", problem))
         return None
     names = [
         features or _default_features(file.shape[1])
@@ -91,7 +91,7 @@ def _examine_data(
         if len(features) != file.shape[1]:
             what = f"{file.shape[1]} features in {file.name!r}, but data_params.json names "
             what += f"{len(features)}" if features else "none"
-            report.findings.append(Finding(path.name, "params", what))
+            report.findings.append(FileFinding(path.name, "params", what))
             return None
     checks = RowChecks(path.name, expectations)
     inputs: list[Array] = []
@@ -145,7 +145,7 @@ def _examine_corpus(
         if size is not None and (wrong := tokens >= size).any():
             what = f"tokens outside the vocabulary of {size:,}"
             place = start + int(np.flatnonzero(wrong)[0])
-            report.findings.append(Finding(path.name, "ids", what, place, int(wrong.sum())))
+            report.findings.append(FileFinding(path.name, "ids", what, place, int(wrong.sum())))
             break
     else:
         report.facts.hashes += digest.digest() if report.facts.tokens else b""
@@ -160,4 +160,4 @@ def _examine_lineage(path: Path, input_tokens: Array | int, report: FileReport) 
         report.findings += findings
     except (OSError, ValueError, KeyError, IndexError) as error:
         what = f"{lineage_path(path).name} cannot be read: {error}"
-        report.findings.append(Finding(path.name, "lineage", what.splitlines()[0]))
+        report.findings.append(FileFinding(path.name, "lineage", what.splitlines()[0]))

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from dedup.arrays import I64
-from pipeline.core.words import counted
-from pipeline.hdf5.findings import Finding
+from pipeline.core.words import pluralise
+from pipeline.hdf5.findings import FileFinding
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
 
 
 @dataclass(frozen=True)
-class Spans:
+class LineageSpans:
     """Lineage of one shard: which tokens of which documents, in file order."""
 
     doc: I64
@@ -28,7 +28,7 @@ class Spans:
     stream_row: I64
 
     @classmethod
-    def joined(cls, parts: Sequence["Spans"]) -> "Spans":
+    def joined(cls, parts: Sequence["LineageSpans"]) -> "LineageSpans":
         """Those of several shards."""
         columns = zip(*((s.doc, s.start, s.length, s.stream_row) for s in parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
@@ -39,7 +39,7 @@ def lineage_path(shard: Path) -> Path:
     return shard.with_name(shard.name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX)
 
 
-def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[Spans, list[Finding]]:
+def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[LineageSpans, list[FileFinding]]:
     """Spans of a shard; `input_tokens` are the counting inputs of every row, or of a corpus all its
     tokens. The finding says where spans do not cover exactly those."""
     table: Any = pq.read_table(lineage_path(shard))
@@ -54,40 +54,40 @@ def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[Spans, list[Findin
     findings = []
     if len(wrong):
         what = "spans of the lineage do not cover the tokens exactly"
-        findings.append(Finding(shard.name, "lineage", what, int(wrong[0]), len(wrong)))
+        findings.append(FileFinding(shard.name, "lineage", what, int(wrong[0]), len(wrong)))
     rows = column["stream_row"][first] if "stream_row" in column else np.zeros(0)
-    spans = Spans(
+    spans = LineageSpans(
         column["doc"].astype(np.int64), column["doc_token_start"].astype(np.int64), end - begin,
         rows.astype(np.int64),
     )  # fmt: skip
     return spans, findings
 
 
-def lost_or_repeated(spans: Spans) -> list[Finding]:
+def find_lost_or_repeated(spans: LineageSpans) -> list[FileFinding]:
     """Findings about the directory from the spans of all its shards."""
     findings = []
     stored = np.sort(spans.stream_row)
     repeated = int((stored[1:] == stored[:-1]).sum())
     if repeated:
         findings.append(
-            Finding("", "lost", f"{counted(repeated, 'row')} of the stream found twice")
+            FileFinding("", "lost", f"{pluralise(repeated, 'row')} of the stream found twice")
         )
     lost = int(stored[-1] + 1 - len(np.unique(stored))) if len(stored) else 0
     if lost:
-        findings.append(Finding("", "lost", f"{counted(lost, 'row')} of the stream missing"))
+        findings.append(FileFinding("", "lost", f"{pluralise(lost, 'row')} of the stream missing"))
     gaps, twice = _gaps_and_repeats(spans)
     if gaps:
         findings.append(
-            Finding("", "lost", f"{counted(gaps, 'time')} tokens of a document are missing")
+            FileFinding("", "lost", f"{pluralise(gaps, 'time')} tokens of a document are missing")
         )
     if twice:
         findings.append(
-            Finding("", "lost", f"{counted(twice, 'time')} tokens of a document are repeated")
+            FileFinding("", "lost", f"{pluralise(twice, 'time')} tokens of a document are repeated")
         )
     return findings
 
 
-def _gaps_and_repeats(spans: Spans) -> tuple[int, int]:
+def _gaps_and_repeats(spans: LineageSpans) -> tuple[int, int]:
     """Stretches of documents that are there less often, or more often, than their beginning is.
 
     A document may be there several times (a mixture repeats sources), but then as a whole. The

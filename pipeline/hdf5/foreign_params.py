@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.storage import hash_file
-from pipeline.core.words import counted
-from pipeline.hdf5.findings import Finding
+from pipeline.core.words import pluralise
+from pipeline.hdf5.findings import FileFinding
 from pipeline.hdf5.foreign_file import Groups
 from pipeline.hdf5.format import DATA_PARAMS, DATASET
 
@@ -17,7 +17,7 @@ _SECTIONS = ("post-process", "processing", "dataset", "setup", "h5_dataset_stats
 
 
 @dataclass(frozen=True)
-class Params:
+class ForeignParams:
     """The file's content; empty where there is none."""
 
     directory: Path
@@ -55,7 +55,7 @@ def _names(value: object) -> tuple[str, ...]:
     return ()
 
 
-def read_params(directory: Path) -> tuple[Params, list[Finding]]:
+def read_params(directory: Path) -> tuple[ForeignParams, list[FileFinding]]:
     """The parameters, and what is wrong with the file itself."""
     path = directory / DATA_PARAMS
     try:
@@ -64,18 +64,18 @@ def read_params(directory: Path) -> tuple[Params, list[Finding]]:
         else:
             value = json.loads(path.read_bytes())
             if isinstance(value, dict):
-                return Params(directory, value), []
+                return ForeignParams(directory, value), []
             problem = f"{DATA_PARAMS} is not a JSON object"
     except FileNotFoundError:
         problem = f"{DATA_PARAMS} is missing"
     except (OSError, ValueError, RecursionError) as error:
         problem = f"{DATA_PARAMS} cannot be read: {error}"
-    return Params(directory, {}), [Finding("", "params", problem)]
+    return ForeignParams(directory, {}), [FileFinding("", "params", problem)]
 
 
 def disagreements(
-    params: Params, rows: Mapping[str, int], sequence_length: int | None
-) -> Iterator[Finding]:
+    params: ForeignParams, rows: Mapping[str, int], sequence_length: int | None
+) -> Iterator[FileFinding]:
     """Where the parameters and the files differ; `rows` are those of every file (tokens of a
     corpus), `sequence_length` is None for a corpus."""
     total = sum(rows.values())
@@ -83,19 +83,19 @@ def disagreements(
         stated = params.number(name)
         if stated is not None and stated != total and sequence_length is not None:
             what = (
-                f"{DATA_PARAMS}: {name} is {stated:,}, but the files hold {counted(total, 'row')}"
+                f"{DATA_PARAMS}: {name} is {stated:,}, but the files hold {pluralise(total, 'row')}"
             )
-            yield Finding("", "params", what)
+            yield FileFinding("", "params", what)
     stated = params.number("max_sequence_length", "max_seq_length")
     if stated is not None and sequence_length not in (None, stated):
         what = (
             f"{DATA_PARAMS}: the sequence length is {stated}, but the files have {sequence_length}"
         )
-        yield Finding("", "params", what)
+        yield FileFinding("", "params", what)
     yield from _listed_files(params, rows)
 
 
-def _listed_files(params: Params, rows: Mapping[str, int]) -> Iterator[Finding]:
+def _listed_files(params: ForeignParams, rows: Mapping[str, int]) -> Iterator[FileFinding]:
     """`files` with rows and hashes, which our own parameters have."""
     listed = params.value.get("files")
     if not isinstance(listed, list):
@@ -104,17 +104,17 @@ def _listed_files(params: Params, rows: Mapping[str, int]) -> Iterator[Finding]:
         f["name"]: f for f in listed if isinstance(f, dict) and isinstance(f.get("name"), str)
     }
     for name in sorted(entries.keys() - rows.keys()):
-        yield Finding("", "params", f"{DATA_PARAMS} names {name!r}, which is not there")
+        yield FileFinding("", "params", f"{DATA_PARAMS} names {name!r}, which is not there")
     for name, count in rows.items():
         entry = entries.get(name)
         if entry is None:
-            yield Finding(name, "params", f"{DATA_PARAMS} does not name it")
+            yield FileFinding(name, "params", f"{DATA_PARAMS} does not name it")
             continue
         stated = entry.get("n_examples")
         if stated is not None and stated != count:
             what = f"{DATA_PARAMS} says {stated} rows, but the file holds {count:,}"
-            yield Finding(name, "params", what)
+            yield FileFinding(name, "params", what)
         digest = entry.get("hash")
         if isinstance(digest, str) and hash_file(params.directory / name) != digest:
             what = f"its bytes differ from those that {DATA_PARAMS} records"
-            yield Finding(name, "unreadable", what)
+            yield FileFinding(name, "unreadable", what)

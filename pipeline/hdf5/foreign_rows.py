@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from dedup.arrays import Array
-from pipeline.hdf5.findings import Finding
+from pipeline.hdf5.findings import FileFinding
 
 Block = Mapping[str, Array]
 """Feature name -> (B, S) integers."""
@@ -52,10 +52,10 @@ class RowChecks:
         self._wrong: dict[tuple[str, str], tuple[int, int]] = {}
         self._last_label: int | None = None
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[FileFinding]:
         """One finding for every kind of error, with its first row and how many rows have it."""
         return [
-            Finding(self._file, code, what, row, count)
+            FileFinding(self._file, code, what, row, count)
             for (code, what), (row, count) in self._wrong.items()
         ]
 

@@ -53,7 +53,7 @@ _MOST_CHUNK_TOKENS = 6144
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """A layout: its name, the channels on axis 1 of `data` (none: `data` is flat), its dtypes."""
 
     name: FormatName
@@ -66,13 +66,13 @@ class Layout:
         return len(self.features)
 
 
-SAMPLE = Layout("sample", SAMPLE_FEATURES)
-VSL = Layout("vsl", VSL_FEATURES)
-CORPUS = Layout("corpus", (), ("<u2", "<u4"))
-LAYOUTS: dict[FormatName, Layout] = {layout.name: layout for layout in (SAMPLE, VSL, CORPUS)}
+SAMPLE = ShardLayout("sample", SAMPLE_FEATURES)
+VSL = ShardLayout("vsl", VSL_FEATURES)
+CORPUS = ShardLayout("corpus", (), ("<u2", "<u4"))
+LAYOUTS: dict[FormatName, ShardLayout] = {layout.name: layout for layout in (SAMPLE, VSL, CORPUS)}
 
 
-def layout_of(shape: Sequence[int], dtype: str) -> Layout:
+def layout_of(shape: Sequence[int], dtype: str) -> ShardLayout:
     """The layout of `data` with this shape and numpy dtype string.
 
     Raises ValueError when it is none of the three.

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import InputError
-from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, SAMPLE, Layout
-from pipeline.hdf5.shard_files import Expected, ShardFiles
+from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, SAMPLE, ShardLayout
+from pipeline.hdf5.shard_files import ExpectedFile, ShardFiles
 
 Rows = npt.NDArray[np.int32]
 
@@ -43,7 +43,7 @@ class SampleDataset:
     ) -> None:
         self.directory = directory
         self.params = params
-        self.layout: Layout = LAYOUTS[params.get("format", SAMPLE.name)]
+        self.layout: ShardLayout = LAYOUTS[params.get("format", SAMPLE.name)]
         self.shards = tuple(
             ShardInfo(f["name"], f["n_examples"], f["hash"], f["content_hash"])
             for f in params["files"]
@@ -61,7 +61,7 @@ class SampleDataset:
         self.ancestors = tuple(str(parent) for parent in params.get("ancestors", ()))
         self.takedowns = tuple(str(name) for name in params.get("takedowns", ()))
         self.files = ShardFiles(
-            [Expected(directory / shard.name, shard.rows, shard.hash) for shard in self.shards],
+            [ExpectedFile(directory / shard.name, shard.rows, shard.hash) for shard in self.shards],
             self._row_shape(),
             np.dtype(self._dtype()),
         )

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.hdf5.chunk_filters import FLETCHER32, KNOWN, DamagedChunk, unfiltered
+from pipeline.hdf5.chunk_filters import FLETCHER32, KNOWN, DamagedChunk, undo_filters
 from pipeline.hdf5.format import DATASET
 
 Rows = npt.NDArray[np.int64]
@@ -123,7 +123,7 @@ class ShardFile:
             if len(stored) != size:
                 raise DamagedChunk(f"only {len(stored):,} of its {size:,} bytes are there")
             want = self._chunk_bytes if self._chunked else size
-            raw = unfiltered(stored, self.filters, want, self.dtype.itemsize, self._trusted)
+            raw = undo_filters(stored, self.filters, want, self.dtype.itemsize, self._trusted)
         except DamagedChunk as error:
             raise IntegrityError(
                 f"{self.path}: damaged: chunk {index} (rows from {index * self.rows_per_chunk}): "

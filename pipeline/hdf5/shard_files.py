@@ -19,7 +19,7 @@ _MOST_OPEN = 64
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedFile:
     """What a file of the set holds; `hash` is None where nobody recorded one."""
 
     path: Path
@@ -38,7 +38,7 @@ class ShardFiles:
 
     def __init__(
         self,
-        files: Sequence[Expected],
+        files: Sequence[ExpectedFile],
         row_shape: tuple[int, ...],
         dtype: np.dtype[Any],
         name: str = DATASET,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pipeline.core.mixture_order import KeyedShuffle, Part, Shuffle, TrainingOrder
+from pipeline.core.mixture_order import KeyedShuffle, OrderPart, Shuffle, TrainingOrder
 from pipeline.hdf5.sampler import ModelZooShuffle
 
 OrderName = Literal["keyed", "modelzoo"]
@@ -11,7 +11,7 @@ OrderName = Literal["keyed", "modelzoo"]
 
 
 def training_order(
-    name: OrderName, parts: Sequence[Part], seed: int, rows_globally_shuffled: Sequence[bool]
+    name: OrderName, parts: Sequence[OrderPart], seed: int, rows_globally_shuffled: Sequence[bool]
 ) -> TrainingOrder:
     """The order over data sets; the flags are those of their manifests.
 

@@ -17,7 +17,7 @@ _BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class SplitFacts:
+class SplitContents:
     """What a full read of a split found.
 
     `eos_labels`: labels that are an EOS and count. A corpus has neither rows nor a mask: its
@@ -31,7 +31,7 @@ class SplitFacts:
     tokens: int = 0
 
 
-def check_split(dataset: SampleDataset) -> SplitFacts:
+def check_split(dataset: SampleDataset) -> SplitContents:
     """Read all of a split.
 
     Raises IntegrityError for ids outside the vocabulary, labels that are not the next input of
@@ -57,10 +57,10 @@ def check_split(dataset: SampleDataset) -> SplitFacts:
         raise IntegrityError(
             f"{dataset.directory}: {rows} rows ({dataset.rows} declared), {padded} padded"
         )
-    return SplitFacts(rows, mask_sum, eos_labels, padded)
+    return SplitContents(rows, mask_sum, eos_labels, padded)
 
 
-def _check_corpus(dataset: SampleDataset) -> SplitFacts:
+def _check_corpus(dataset: SampleDataset) -> SplitContents:
     tokens = eos = 0
     for shard, start, block in dataset.blocks(_BLOCK_TOKENS):
         if block.max() >= dataset.vocab_size:
@@ -70,7 +70,7 @@ def _check_corpus(dataset: SampleDataset) -> SplitFacts:
             )
         tokens += len(block)
         eos += int((block == dataset.eos_id).sum())
-    return SplitFacts(0, 0, eos, 0, tokens)
+    return SplitContents(0, 0, eos, 0, tokens)
 
 
 def _check_rows(block: Rows, dataset: SampleDataset, where: str) -> None:

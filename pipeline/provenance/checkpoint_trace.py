@@ -18,11 +18,11 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.forward import windows_of
 from pipeline.provenance.inverse import Inverse
-from pipeline.provenance.masked import masked_since
+from pipeline.provenance.masked import read_masked_documents
 from pipeline.provenance.training import (
-    Checkpoint,
     Period,
-    Training,
+    TrainingCheckpoint,
+    TrainingRecord,
     checkpoint_at,
     read_training,
 )
@@ -47,7 +47,7 @@ class CheckpointTrace:
     this one, of which nothing is known here."""
 
     model_dir: Path
-    checkpoint: Checkpoint
+    checkpoint: TrainingCheckpoint
     rows: int
     rows_of_data_set: int
     labels_read: int
@@ -76,7 +76,7 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
     )  # fmt: skip
 
 
-def _times_read(training: Training, dataset: SampleDataset, last_step: int) -> dict[int, I64]:
+def _times_read(training: TrainingRecord, dataset: SampleDataset, last_step: int) -> dict[int, I64]:
     """Version of the data set -> how often each of its rows was read, (R,)."""
     times: dict[int, I64] = {}
     index, order = training.part_of(dataset), training.order(dataset)
@@ -95,7 +95,7 @@ def _labels_read(
 ) -> tuple[I64, npt.NDArray[np.bool_]]:
     """Per document the labels that were read, and whether anything of it was, (documents,) each."""
     tokens = np.concatenate([part["tokens"].to_numpy() for _, part in table.parts(["tokens"])])
-    masked = masked_since(directory, dataset)
+    masked = read_masked_documents(directory, dataset)
     labels, touched = np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.bool_)
     for part in Inverse(dataset).parts():
         docs = np.unique(part["doc"].to_numpy()).astype(np.int64)

@@ -43,7 +43,7 @@ class SimilarityBin:
 
 
 @dataclass(frozen=True)
-class Column:
+class MatrixColumn:
     """Where kept documents stand: a source of this run, or an earlier index."""
 
     source: str
@@ -59,7 +59,7 @@ class Matrix:
     """
 
     rows: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[MatrixColumn, ...] = ()
     counts: tuple[tuple[int, ...], ...] = ()
     rest_rows: int = 0
     rest_columns: int = 0
@@ -71,7 +71,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Summary:
+class ClusterSummary:
     """The whole table in numbers; documents by kind and by state, the largest count first."""
 
     clusters: int = 0
@@ -105,17 +105,17 @@ class Cluster:
         return min(known, default=(None, False))
 
 
-def summarize(clusters: pa.Table) -> Summary:
+def summarize(clusters: pa.Table) -> ClusterSummary:
     """The summary of all rows of the table."""
     sizes = clusters.group_by(_CLUSTER, use_threads=False).aggregate([("member", "count")])
     similarities, not_computed = _similarities(clusters)
-    return Summary(
+    return ClusterSummary(
         len(sizes), len(clusters), _counts(clusters, "kind"), _counts(clusters, "member_state"),
         _sizes(sizes["member_count"].to_numpy() + 1), similarities, not_computed, _matrix(clusters),
     )  # fmt: skip
 
 
-def largest(clusters: pa.Table, top: int) -> list[Cluster]:
+def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
     """The `top` clusters with most documents; equal ones by index, then key."""
     estimated = pc.if_else(pc.is_null(clusters["jaccard"]), clusters["estimate"], None)
     clusters = clusters.set_column(clusters.column_names.index("estimate"), "estimate", estimated)
@@ -187,17 +187,17 @@ def _matrix(clusters: pa.Table) -> Matrix:
     duplicates = clusters.filter(pc.equal(clusters["member_state"], DUPLICATE))
     columns = ["source", "kept_source", "index"]
     grouped = duplicates.group_by(columns, use_threads=False).aggregate([("member", "count")])
-    cells: dict[tuple[str, Column], int] = {}
+    cells: dict[tuple[str, MatrixColumn], int] = {}
     for row in grouped.to_pylist():
-        cell = row["source"], Column(row["kept_source"] or "", row["index"])
+        cell = row["source"], MatrixColumn(row["kept_source"] or "", row["index"])
         cells[cell] = cells.get(cell, 0) + row["member_count"]
     return _folded(cells, _SHOWN_SOURCES)
 
 
-def _folded(cells: dict[tuple[str, Column], int], most: int) -> Matrix:
+def _folded(cells: dict[tuple[str, MatrixColumn], int], most: int) -> Matrix:
     """The matrix of these cells; beyond the `most` largest, sources and columns are summed up."""
     by_row: dict[str, int] = {}
-    by_column: dict[Column, int] = {}
+    by_column: dict[MatrixColumn, int] = {}
     for (source, column), count in cells.items():
         by_row[source] = by_row.get(source, 0) + count
         by_column[column] = by_column.get(column, 0) + count

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 
 _COLUMNS = ["kept", "member", "kind", "estimate", "jaccard", "member_state", "index"]
 _LABELS = ["kind", "member_state"]
@@ -23,11 +23,11 @@ _LABELS = ["kind", "member_state"]
 
 def read_clusters(path: Path) -> pa.Table:
     """The table without `bands`, which only shown rows need (`read_bands`)."""
-    with readable(path):
+    with wrap_read_errors(path):
         return pq.read_table(path, columns=_COLUMNS, read_dictionary=_LABELS)
 
 
-def mentioned(clusters: pa.Table) -> pa.Array:
+def find_mentioned_keys(clusters: pa.Table) -> pa.Array:
     """Keys of all documents of this run that the table names, each once or twice."""
     here = clusters.filter(pc.equal(clusters["index"], ""))
     return pa.chunked_array(
@@ -38,8 +38,8 @@ def mentioned(clusters: pa.Table) -> pa.Array:
 def with_sources(clusters: pa.Table, documents: pa.Table) -> pa.Table:
     """Append `source`, `kept_source` (null for an index) and `similarity`.
 
-    `documents` has `doc_key` and `source` of all documents `mentioned`, or of more. Raises
-    IntegrityError when one is missing.
+    `documents` has `doc_key` and `source` of all documents that `find_mentioned_keys` names, or of
+    more. Raises IntegrityError when one is missing.
     """
     keys = documents["doc_key"].combine_chunks()
     here = pc.equal(clusters["index"], "")
@@ -61,7 +61,7 @@ def rows_of(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table:
     """All columns of the rows whose `column` (`kept` or `member`) is among these keys, read one row
     group at a time."""
     wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-    with readable(path):
+    with wrap_read_errors(path):
         file = pq.ParquetFile(path)
         parts = [file.schema_arrow.empty_table()]
         for group in range(file.num_row_groups):

@@ -18,7 +18,7 @@ from pipeline.hdf5.read import SampleDataset
 _BLOCK_TOKENS = 1 << 19
 
 
-class Masked(Protocol):
+class MaskedLabels(Protocol):
     """Labels [start, stop) of rows of a shard that are masked, (N,) each; of `vsl` one for each
     segment."""
 
@@ -30,7 +30,7 @@ class Masked(Protocol):
     def stop(self) -> I64: ...  # noqa: D102
 
 
-_NONE: Mapping[int, Masked] = {}
+_NONE: Mapping[int, MaskedLabels] = {}
 
 
 def lineage_path(shard: Path) -> Path:
@@ -44,7 +44,10 @@ def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
 
 
 def check_lineage(
-    dataset: SampleDataset, split: str, documents: pa.Table, masked: Mapping[int, Masked] = _NONE
+    dataset: SampleDataset,
+    split: str,
+    documents: pa.Table,
+    masked: Mapping[int, MaskedLabels] = _NONE,
 ) -> tuple[int, int]:
     """Spans of the split, and those that end with the last label of their document.
 
@@ -72,7 +75,9 @@ def check_lineage(
     return spans, ends
 
 
-def _covers(dataset: SampleDataset, index: int, table: pa.Table, masked: Masked | None) -> bool:
+def _covers(
+    dataset: SampleDataset, index: int, table: pa.Table, masked: MaskedLabels | None
+) -> bool:
     start, end = (table[name].to_numpy().astype(np.int64) for name in ("token_start", "token_end"))
     if dataset.layout is CORPUS:
         ends = np.array([dataset.shards[index].rows])

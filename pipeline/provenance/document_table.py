@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64, Mask
 from pipeline import layout
 from pipeline.core import ids
-from pipeline.core.errors import InputError, printable
-from pipeline.provenance.records import keys_start_with, readable
+from pipeline.core.errors import InputError, escape_text
+from pipeline.provenance.records import keys_start_with, wrap_read_errors
 from pipeline.provenance.references import (
-    file_named,
-    files_ending,
+    find_file,
+    find_files_ending,
     is_key,
-    listed,
+    shorten_list,
     split_place,
 )
 
@@ -40,12 +40,12 @@ class DocumentTable:
             )
         self.directory = directory
         self.path = directory / layout.DOCUMENTS
-        with readable(self.path):
+        with wrap_read_errors(self.path):
             self._file = pq.ParquetFile(self.path, memory_map=True, read_dictionary=_REPEATED)
         self._meta = self._file.metadata
         sizes = [self._meta.row_group(g).num_rows for g in range(self._meta.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
-        with readable(directory / layout.SOURCES) as path:
+        with wrap_read_errors(directory / layout.SOURCES) as path:
             sources = pq.read_table(path, columns=["input", "path"]).to_pylist()
         self.files = [f"{row['input']}/{row['path']}" for row in sources]
         """Input and path of every raw shard, by path_id."""
@@ -59,7 +59,7 @@ class DocumentTable:
         groups = np.unique(group_N)
         sizes = np.diff(self._starts)[groups]
         place = np.cumsum(sizes) - sizes
-        with readable(self.path):
+        with wrap_read_errors(self.path):
             table = self._file.read_row_groups(groups.tolist(), list(columns))
         if not len(groups):
             return table
@@ -74,13 +74,13 @@ class DocumentTable:
         if is_key(wanted):
             found = self.rows_where(["doc_key"], lambda t: keys_start_with(t["doc_key"], wanted))
             self._only_one(wanted, found)
-        elif place and not files_ending(self.files, wanted):
-            found = self._at(file_named(self.files, place[0], str(self.directory)), place[1])
+        elif place and not find_files_ending(self.files, wanted):
+            found = self._at(find_file(self.files, place[0], str(self.directory)), place[1])
         else:
-            file = file_named(self.files, wanted, str(self.directory))
+            file = find_file(self.files, wanted, str(self.directory))
             found = self._of_file(file, ["path_id"], lambda t: pc.equal(t["path_id"], file))
         if not len(found):
-            raise InputError(f"{printable(wanted)}: no such document in {self.directory}")
+            raise InputError(f"{escape_text(wanted)}: no such document in {self.directory}")
         return found
 
     def rows_of_keys(self, keys: Sequence[bytes]) -> I64:
@@ -108,7 +108,7 @@ class DocumentTable:
     def parts(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
         """(first row, these columns) of every row group."""
         for group in range(self._meta.num_row_groups):
-            with readable(self.path):
+            with wrap_read_errors(self.path):
                 yield int(self._starts[group]), self._file.read_row_group(group, columns)
 
     def _rows(
@@ -116,7 +116,7 @@ class DocumentTable:
     ) -> I64:
         found = [np.zeros(0, np.int64)]
         for group in groups:
-            with readable(self.path):
+            with wrap_read_errors(self.path):
                 table = self._file.read_row_group(group, columns)
             mask = chosen(table)
             picked = mask if isinstance(mask, np.ndarray) else mask.to_numpy()
@@ -144,7 +144,7 @@ class DocumentTable:
     def _only_one(self, wanted: str, found: I64) -> None:
         if len(found) > 1:
             keys = self.take(found, ["doc_key"])["doc_key"].to_pylist()
-            names = listed([key.hex() for key in keys])
+            names = shorten_list([key.hex() for key in keys])
             raise InputError(
                 f"{wanted}: {len(found):,} documents begin with it: {names}; give more digits"
             )

@@ -62,7 +62,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Chain:
+class EventChain:
     """A log that holds together: its events, its head, and the bytes of a line that a crash left
     unfinished."""
 
@@ -107,7 +107,7 @@ def append_line(path: Path, line: str) -> None:
         storage.sync_directory(path.parent)
 
 
-def verify_events(directory: Path, head: Head | None = None) -> Chain:
+def verify_events(directory: Path, head: Head | None = None) -> EventChain:
     """Check the log of a run directory against its own head, or against an earlier one that was
     kept elsewhere; a directory without a log has an empty one.
 
@@ -123,7 +123,7 @@ def verify_events(directory: Path, head: Head | None = None) -> Chain:
     _check_own_head(path, hashes, own)
     if head is not None:
         _check_end(path, hashes, head, "the head given")
-    return Chain(tuple(events), Head(len(events), hashes[-1]), len(torn))
+    return EventChain(tuple(events), Head(len(events), hashes[-1]), len(torn))
 
 
 @contextlib.contextmanager

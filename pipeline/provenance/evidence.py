@@ -33,7 +33,7 @@ DECISION_SCHEMA = pa.schema([
 decision this one has taken over; null for an own decision."""
 
 
-def screened(directory: Path) -> list[Path]:
+def find_screenings(directory: Path) -> list[Path]:
     """Where evidence on a run's documents stands: in the run, and in every finished rescan of it
     (`prep rescan`), by name."""
     later = sorted((directory / layout.RESCANS).glob(f"*/{layout.MANIFEST}"))

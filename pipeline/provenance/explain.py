@@ -15,12 +15,12 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.provenance.cluster_table import rows_of
-from pipeline.provenance.find_documents import led_to
+from pipeline.provenance.find_documents import find_led_to
 from pipeline.provenance.masked import takedowns_of
 from pipeline.provenance.origin import texts_home
 from pipeline.provenance.quarantined import QUARANTINED
 from pipeline.provenance.recipe import Recipe, recipe_of
-from pipeline.provenance.records import Place, Record, RunRecords, readable
+from pipeline.provenance.records import RecordPlace, RunRecord, RunRecords, wrap_read_errors
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000
@@ -33,7 +33,7 @@ class Link:
     together. `place` is None when it stands in the index named by `index`."""
 
     key: str
-    place: Place | None
+    place: RecordPlace | None
     index: str
     state: str
     kind: str
@@ -43,7 +43,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class DocumentEvidence:
     """What a detector, a filter (`rule` says which) or decontamination found in the document: see
     `pipeline.provenance.evidence`."""
 
@@ -75,13 +75,13 @@ class Explanation:
     similarity where none was recorded.
     """
 
-    record: Record
+    record: RunRecord
     finished: bool
     decision_reason: str
     decision_of: str
     taken_down: tuple[str, ...]
     origin: Path | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[DocumentEvidence, ...]
     excerpt: str
     in_quarantine: bool
     kept_by: Link | None
@@ -128,9 +128,9 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
     )
 
 
-def _record(records: RunRecords, asked: Path, wanted: str) -> Record:
+def _record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
     """What `wanted` names, or the one document that a row of the run or a work leads to."""
-    led = led_to(asked, wanted) if records.finished else None
+    led = find_led_to(asked, wanted) if records.finished else None
     if led is None:
         return records.find(wanted)
     found = records.by_key(led[0])
@@ -157,7 +157,7 @@ def _links(
     return kept_by, tuple(_link(row, row["member"], found) for row in shown), len(below)
 
 
-def _link(row: dict[str, Any], other: bytes, found: dict[bytes, Record]) -> Link:
+def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
     """The row as seen from the end that is not `other`."""
     record = None if row["index"] else found[other]
     state = record.state if record else "kept"
@@ -188,16 +188,18 @@ def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | No
     return jaccard(*texts, recipe.preset)
 
 
-def evidence_of(directory: Path, keys: Sequence[bytes]) -> dict[bytes, tuple[Evidence, ...]]:
+def evidence_of(
+    directory: Path, keys: Sequence[bytes]
+) -> dict[bytes, tuple[DocumentEvidence, ...]]:
     """All evidence on documents, by key; nothing while there is no such table."""
     path = directory / layout.EVIDENCE
-    found: dict[bytes, tuple[Evidence, ...]] = {}
+    found: dict[bytes, tuple[DocumentEvidence, ...]] = {}
     if not path.exists():
         return found
-    for row in _about(path, keys, ["doc_key", *(field.name for field in fields(Evidence))]):
+    for row in _about(path, keys, ["doc_key", *(field.name for field in fields(DocumentEvidence))]):
         key = row.pop("doc_key")
         row["attributes"] = json.loads(row["attributes"] or "{}")
-        found[key] = (*found.get(key, ()), Evidence(**row))
+        found[key] = (*found.get(key, ()), DocumentEvidence(**row))
     return found
 
 
@@ -210,7 +212,7 @@ def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[s
     """Rows of a table on some documents; none while the table is not there."""
     if not path.exists():
         return []
-    with readable(path):
+    with wrap_read_errors(path):
         wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         rows: list[dict[str, Any]] = pq.read_table(
             path, columns=columns, filters=pc.field("doc_key").isin(wanted)

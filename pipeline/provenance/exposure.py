@@ -18,9 +18,9 @@ from dedup.arrays import I64
 from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.forward import PLACES, Whereabouts, stream_tokens, whereabouts
-from pipeline.provenance.masked import NEVER, masked_since
-from pipeline.provenance.training import Checkpoint, Period, Training, read_training
+from pipeline.provenance.forward import PLACES, SplitPlaces, locate_documents, stream_tokens
+from pipeline.provenance.masked import NEVER, read_masked_documents
+from pipeline.provenance.training import Period, TrainingCheckpoint, TrainingRecord, read_training
 from pipeline.splits import TRAIN
 
 _COLUMNS = [
@@ -88,14 +88,14 @@ class Exposure:
     steps: tuple[int, ...]
     context_steps: tuple[int, ...]
     labels_read: int
-    first_exposed: Checkpoint | None
-    last_unexposed: Checkpoint | None
+    first_exposed: TrainingCheckpoint | None
+    last_unexposed: TrainingCheckpoint | None
     next_step: int | None
     elsewhere: tuple[Period, ...]
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardTrace:
     """The answer to a forward question. `places` has the columns `forward.PLACES`."""
 
     documents: tuple[TracedDocument, ...]
@@ -110,12 +110,12 @@ class _Split:
 
     dataset: SampleDataset
     which: I64
-    found: Whereabouts
+    found: SplitPlaces
     masked_from: I64
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Readings:
     """Every time that a step read a document, (N,) each: its place in `which`, the step, and how
     many labels of it."""
 
@@ -127,7 +127,7 @@ class _Read:
 def trace_documents(
     directory: Path, docs: Sequence[int] | I64, model_dir: Path | None = None,
     because: Sequence[str] | None = None,
-) -> Forward:  # fmt: skip
+) -> ForwardTrace:  # fmt: skip
     """Where documents (rows of documents.parquet, each once) stand, and what the training run in
     `model_dir` read of them.
 
@@ -145,7 +145,7 @@ def trace_documents(
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
     read = _read(training, trained) if training and trained else None
     rows = [split.found.places for split in splits]
-    return Forward(
+    return ForwardTrace(
         _documents(table, docs_N, about, because, splits, read),
         tuple(_share(split, about) for split in splits),
         pa.concat_tables([PLACES.empty_table(), *rows]).combine_chunks(),
@@ -159,7 +159,7 @@ def _splits(directory: Path, about: pa.Table) -> list[str]:
     return [n for n in sorted(kept) if (directory / "hdf5" / n / DATA_PARAMS).is_file()]
 
 
-def _opened(directory: Path, split: str, training: Training | None) -> SampleDataset:
+def _opened(directory: Path, split: str, training: TrainingRecord | None) -> SampleDataset:
     """A split, its rows as the training run reads them."""
     if training is not None and split == TRAIN:
         return training.open(directory)
@@ -172,12 +172,12 @@ def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Ta
     which = np.flatnonzero(kept.to_numpy())
     which = which[np.argsort(docs_N[which])]
     tokens = about["tokens"].to_numpy().astype(np.int64)[which]
-    found = whereabouts(dataset, docs_N[which], tokens)
-    since = masked_since(directory, dataset).since_of(docs_N[which])
+    found = locate_documents(dataset, docs_N[which], tokens)
+    since = read_masked_documents(directory, dataset).since_of(docs_N[which])
     return _Split(dataset, which, found, since)
 
 
-def _read(training: Training, split: _Split) -> _Read:
+def _read(training: TrainingRecord, split: _Split) -> _Readings:
     windows = split.found.windows
     order = np.argsort(windows.position, kind="stable")
     position = windows.position[order]
@@ -189,12 +189,12 @@ def _read(training: Training, split: _Split) -> _Read:
     version, step = (np.repeat(c, count) for c in (readings.version, readings.step))
     index = windows.index[at]
     live = split.masked_from[index] > version
-    return _Read(index[live], step[live], windows.labels[at][live])
+    return _Readings(index[live], step[live], windows.labels[at][live])
 
 
 def _documents(
     table: DocumentTable, docs_N: I64, about: pa.Table, because: Sequence[str] | None,
-    splits: Sequence[_Split], read: _Read | None,
+    splits: Sequence[_Split], read: _Readings | None,
 ) -> tuple[TracedDocument, ...]:  # fmt: skip
     counts = np.zeros((len(docs_N), len(_COUNTS)), np.int64)
     takedown = [""] * len(docs_N)
@@ -219,7 +219,7 @@ def _documents(
 _COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
 
 
-def _counted(split: _Split, read: _Read | None) -> I64:
+def _counted(split: _Split, read: _Readings | None) -> I64:
     """`_COUNTS` of every document of a split, (D, 5); first_step is 0 where there is none."""
     windows, documents = split.found.windows, len(split.which)
     with_label = windows.labels > 0
@@ -255,7 +255,7 @@ def _share(split: _Split, about: pa.Table) -> SplitShare:
 
 
 def _exposure(
-    training: Training, directory: Path, split: _Split | None, read: _Read | None
+    training: TrainingRecord, directory: Path, split: _Split | None, read: _Readings | None
 ) -> Exposure:
     steps = context = np.zeros(0, np.int64)
     labels, next_step = 0, None

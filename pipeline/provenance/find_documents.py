@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.provenance import identifiers
 from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.evidence import screened
+from pipeline.provenance.evidence import find_screenings
 from pipeline.provenance.masked import taken_for_works
 from pipeline.provenance.origin import texts_home
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.provenance.registry import load_registry
 from pipeline.provenance.registry.finding import find_works
 from pipeline.provenance.registry.works import Work, works_of
@@ -50,7 +50,7 @@ def find_named(directory: Path, wanted: str) -> FoundDocuments:
     """The document with this key, or at FILE:LINE, or all documents of FILE, of SHARD[ROW] or with
     evidence of a work given by its id. Raises InputError."""
     because = ""
-    if (led := led_to(directory, wanted)) is not None:
+    if (led := find_led_to(directory, wanted)) is not None:
         keys, because = led
         rows = DocumentTable(directory).rows_of_keys(keys).tolist()
     else:
@@ -58,13 +58,13 @@ def find_named(directory: Path, wanted: str) -> FoundDocuments:
     return FoundDocuments(tuple(rows), (because,) * len(rows))
 
 
-def led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
+def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
     """Keys of the documents that a row or a work leads to, and what led there; None for what names
     documents itself."""
     if (spans := trace_reference(directory, wanted)) is not None:
         keys = list(dict.fromkeys(bytes.fromhex(span.document) for span in spans))
-        return keys, f"in row {printable(wanted)}"
-    if WORK_ID.fullmatch(wanted) and screened(texts_home(directory)):
+        return keys, f"in row {escape_text(wanted)}"
+    if WORK_ID.fullmatch(wanted) and find_screenings(texts_home(directory)):
         works = _evidence(texts_home(directory), pc.field("work_id") == wanted, "")
         if works:
             return list(works), f"evidence of work {wanted}"
@@ -103,7 +103,7 @@ def find_of_number(
     normal = _NUMBERS[kind](number)
     if normal is None:
         raise ConfigError(
-            f"{printable(number)}: not a valid {kind}: its form or its check digit is wrong"
+            f"{escape_text(number)}: not a valid {kind}: its form or its check digit is wrong"
         )
     printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
     found = _evidence(directory, printed, f"prints {normal}")
@@ -118,19 +118,19 @@ _NO_REGISTRY = (
 
 
 def _said(works: Sequence[Work]) -> tuple[str, ...]:
-    return tuple(f"work {w.work_id}: {printable(w.title_raw, 80)} ({w.status})" for w in works)
+    return tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
 
 
 def _works(directory: Path, registry: Path | None) -> list[Work] | None:
     """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
-    paths = [place / WORKS for place in screened(directory) if (place / WORKS).is_file()]
+    paths = [place / WORKS for place in find_screenings(directory) if (place / WORKS).is_file()]
     if not paths:
         return None
     works: dict[str, Work] = {}
     for path in paths:
-        with readable(path):
+        with wrap_read_errors(path):
             table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         works |= {work.work_id: work for work in works_of(table)}
     return list(works.values())
@@ -151,13 +151,13 @@ def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
 
 def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
     """Document key -> why, of the documents that some evidence is about."""
-    paths = [place / layout.EVIDENCE for place in screened(directory)]
+    paths = [place / layout.EVIDENCE for place in find_screenings(directory)]
     if not paths:
         raise InputError(f"{directory}: no {layout.EVIDENCE}: nothing was screened in this run")
     columns = ["doc_key", "detector", "work_id"]
     rows: list[dict[str, Any]] = []
     for path in paths:
-        with readable(path):
+        with wrap_read_errors(path):
             rows += pq.read_table(path, columns=columns, filters=which).to_pylist()
     found: dict[bytes, str] = {}
     for row in rows:

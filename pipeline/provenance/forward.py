@@ -22,9 +22,9 @@ PLACES = pa.schema([
     ("token_start", pa.int64()), ("token_end", pa.int64()), ("doc_token_start", pa.int64()),
     ("label_start", pa.int64()), ("label_end", pa.int64()),
 ])  # fmt: skip
-"""One row per document, copy and HDF5 row, as `pipeline.provenance.trace.Span` has them: inputs
-[token_start, token_end), labels [label_start, label_end). Of a corpus `row` and labels are null and
-tokens are places in the file."""
+"""One row per document, copy and HDF5 row, as `pipeline.provenance.trace.TokenSpan` has them:
+inputs [token_start, token_end), labels [label_start, label_end). Of a corpus `row` and labels are
+null and tokens are places in the file."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _segments(inverse: pa.Table, tokens_N: I64, index_N: I64, length: int) -> Wi
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class SplitPlaces:
     """Where D documents stand in a split: `PLACES`; the windows of training rows, whose `index` is
     the document; and how many copies of each there are, (D,)."""
 
@@ -137,7 +137,7 @@ class Whereabouts:
     copies: I64
 
 
-def whereabouts(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> Whereabouts:
+def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> SplitPlaces:
     """Where documents (dense indices, ascending) of so many tokens stand in a split."""
     inverse = Inverse(dataset).of(docs_D)
     windows = windows_of(inverse, tokens_D, docs_D, dataset)
@@ -149,7 +149,7 @@ def whereabouts(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> Whereabou
         found = _corpus_places(dataset, inverse, docs_D, tokens_D)
     else:
         found = _row_places(dataset, windows, docs_D)
-    return Whereabouts(found, windows, copies)
+    return SplitPlaces(found, windows, copies)
 
 
 def _row_places(dataset: SampleDataset, windows: Windows, docs_D: I64) -> pa.Table:

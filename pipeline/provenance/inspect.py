@@ -13,16 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import layout
-from pipeline.core.errors import ConfigError, InputError, printable
-from pipeline.provenance.cluster_summary import Cluster, Summary, largest, of_cluster, summarize
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.provenance.cluster_summary import (
+    Cluster,
+    ClusterSummary,
+    of_cluster,
+    select_largest,
+    summarize,
+)
 from pipeline.provenance.cluster_table import (
-    mentioned,
+    find_mentioned_keys,
     read_bands,
     read_clusters,
     with_sources,
 )
 from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
-from pipeline.provenance.records import PLACE, Place, RunRecords, keys_start_with
+from pipeline.provenance.records import PLACE, RecordPlace, RunRecords, keys_start_with
 from pipeline.provenance.references import is_key
 from pipeline.stages.keep import KINDS
 
@@ -31,7 +37,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Filters:
+class ClusterFilters:
     """Which rows of clusters.parquet count: a source at either end, a kind, exact Jaccard."""
 
     source: str = ""
@@ -41,11 +47,11 @@ class Filters:
 
 
 @dataclass(frozen=True)
-class ShownCluster:
+class ClusterRow:
     """A cluster and where its kept document stands; `place` is None for one in an index."""
 
     cluster: Cluster
-    place: Place | None
+    place: RecordPlace | None
 
 
 @dataclass(frozen=True)
@@ -54,16 +60,16 @@ class Inspection:
     dedup (`compared`)."""
 
     all_rows: int
-    summary: Summary
+    summary: ClusterSummary
     compared: dict[str, int]
-    largest: tuple[ShownCluster, ...]
+    largest: tuple[ClusterRow, ...]
 
 
 @dataclass(frozen=True)
-class Member:
+class ClusterMember:
     """One document of a cluster, as clusters.parquet has it."""
 
-    place: Place
+    place: RecordPlace
     kind: str
     state: str
     bands: tuple[int, ...]
@@ -76,24 +82,24 @@ class Member:
 class Members:
     """A cluster with all its members that passed the filters, the least similar first."""
 
-    shown: ShownCluster
+    shown: ClusterRow
     excerpt: str
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
 
 
-def inspect(directory: Path, filters: Filters, top: int) -> Inspection:
+def inspect(directory: Path, filters: ClusterFilters, top: int) -> Inspection:
     """The summary of what passes the filters, and its `top` largest clusters."""
     records = RunRecords(directory)
     clusters, documents = _load(directory, records)
     compared = records.count_by_source()
     _check(filters, compared)
     chosen = _chosen(clusters, filters)
-    found = largest(chosen, top)
-    shown = tuple(ShownCluster(c, _kept_place(records, documents, c)) for c in found)
+    found = select_largest(chosen, top)
+    shown = tuple(ClusterRow(c, _kept_place(records, documents, c)) for c in found)
     return Inspection(len(clusters), summarize(chosen), compared, shown)
 
 
-def inspect_cluster(directory: Path, wanted: str, filters: Filters) -> Members:
+def inspect_cluster(directory: Path, wanted: str, filters: ClusterFilters) -> Members:
     """The cluster of a document, kept or not, here or in an index; `wanted` as `prep explain` takes
     it. Raises InputError when it is in no cluster or the beginning of several keys."""
     records = RunRecords(directory)
@@ -103,11 +109,11 @@ def inspect_cluster(directory: Path, wanted: str, filters: Filters) -> Members:
     index, kept = _cluster_of(clusters, prefix)
     rows = of_cluster(_chosen(clusters, filters), index, kept)
     if not len(rows):
-        raise InputError(f"{printable(wanted)}: no member of its cluster passes the filters")
-    cluster = largest(rows, 1)[0]
+        raise InputError(f"{escape_text(wanted)}: no member of its cluster passes the filters")
+    cluster = select_largest(rows, 1)[0]
     keys = rows["member"].to_pylist()
     texts = records.texts([*keys, *([] if index else [kept])], EXCERPT_BYTES)
-    shown = ShownCluster(cluster, _kept_place(records, documents, cluster))
+    shown = ClusterRow(cluster, _kept_place(records, documents, cluster))
     members = _members(rows, texts, records.places(_rows(documents, keys)), directory)
     return Members(shown, "" if index else _kept_excerpt(records, kept, texts), members)
 
@@ -121,12 +127,12 @@ def _kept_excerpt(records: RunRecords, kept: bytes, texts: dict[bytes, str]) -> 
 
 
 def _members(
-    rows: pa.Table, texts: dict[bytes, str], places: list[Place], directory: Path
-) -> tuple[Member, ...]:
+    rows: pa.Table, texts: dict[bytes, str], places: list[RecordPlace], directory: Path
+) -> tuple[ClusterMember, ...]:
     by_key = {place.key: place for place in places}
     bands = read_bands(_path(directory), rows["member"].to_pylist())
     return tuple(
-        Member(
+        ClusterMember(
             by_key[row["member"].hex()], row["kind"], row["member_state"], bands[row["member"]],
             row["estimate"], row["jaccard"], texts.get(row["member"], _instead(row)),
         )
@@ -138,18 +144,18 @@ def _instead(row: dict[str, Any]) -> str:
     return IN_QUARANTINE if row["member_state"] == QUARANTINED else ""
 
 
-def _check(filters: Filters, sources: Mapping[str, int]) -> None:
+def _check(filters: ClusterFilters, sources: Mapping[str, int]) -> None:
     """Raises ConfigError or InputError for a filter that nothing can pass."""
     if filters.kind and filters.kind not in KINDS:
-        raise ConfigError(f"--kind {printable(filters.kind)}: expected one of {', '.join(KINDS)}")
+        raise ConfigError(f"--kind {escape_text(filters.kind)}: expected one of {', '.join(KINDS)}")
     low, high = filters.min_jaccard, filters.max_jaccard
     if low is not None and high is not None and low > high:
         raise ConfigError(f"--min-jaccard {low:g} is above --max-jaccard {high:g}")
     if filters.source and filters.source not in sources:
         close = get_close_matches(filters.source, sources, n=1) or list(sources)[:_NAMED]
         raise InputError(
-            f"--source {printable(filters.source)}: no document of it reached dedup; "
-            f"expected a source such as {', '.join(printable(source) for source in close)}"
+            f"--source {escape_text(filters.source)}: no document of it reached dedup; "
+            f"expected a source such as {', '.join(escape_text(source) for source in close)}"
         )
 
 
@@ -163,11 +169,11 @@ def _path(directory: Path) -> Path:
 def _load(directory: Path, records: RunRecords) -> tuple[pa.Table, pa.Table]:
     """The table with sources, and the places of all documents it names."""
     clusters = read_clusters(_path(directory))
-    documents = records.live(mentioned(clusters), PLACE)
+    documents = records.live(find_mentioned_keys(clusters), PLACE)
     return with_sources(clusters, documents), documents
 
 
-def _chosen(clusters: pa.Table, filters: Filters) -> pa.Table:
+def _chosen(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
     if filters.source:
         both = pc.or_kleene(
             pc.equal(clusters["source"], filters.source),
@@ -200,7 +206,7 @@ def _rows(documents: pa.Table, keys: list[bytes]) -> pa.Table:
     return documents.filter(pc.is_in(documents["doc_key"], pa.array(keys, pa.binary(16))))
 
 
-def _kept_place(records: RunRecords, documents: pa.Table, cluster: Cluster) -> Place | None:
+def _kept_place(records: RunRecords, documents: pa.Table, cluster: Cluster) -> RecordPlace | None:
     if cluster.index:
         return None
     return records.places(_rows(documents, [bytes.fromhex(cluster.kept)]))[0]

@@ -19,7 +19,7 @@ from pipeline.core import rng
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.permutation import invert, permute
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 
 INVERSE = "inverse.parquet"
 STREAM_SCHEMA = pa.schema([("doc", pa.uint32()), ("stream_start", pa.int64())])
@@ -73,7 +73,7 @@ class Inverse:
                 f"{self._path}: missing: made before there was an {INVERSE}; repeat the `prep run` "
                 "(or `prep repack`) that made the directory, it adds the file"
             )
-        with readable(self._path):
+        with wrap_read_errors(self._path):
             self._file = pq.ParquetFile(self._path, memory_map=True)
 
     def of(self, docs_D: I64) -> pa.Table:
@@ -83,7 +83,7 @@ class Inverse:
             for group, low, high in self._bounds()
             if np.searchsorted(docs_D, low) < np.searchsorted(docs_D, high, side="right")
         ]
-        with readable(self._path):
+        with wrap_read_errors(self._path):
             table = self._file.read_row_groups(groups)
         doc = table["doc"].to_numpy().astype(np.int64)
         first = np.searchsorted(doc, docs_D)
@@ -94,7 +94,7 @@ class Inverse:
     def parts(self) -> Iterator[pa.Table]:
         """All rows, one row group at a time."""
         for group in range(self._file.num_row_groups):
-            with readable(self._path):
+            with wrap_read_errors(self._path):
                 yield self._file.read_row_group(group)
 
     def document_at(self, stream_start: int) -> int:

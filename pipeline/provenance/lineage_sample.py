@@ -25,8 +25,8 @@ from pipeline.hdf5.format import CORPUS, DATA_PARAMS, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.lineage_shards import RowSpans, all_spans, count_spans
-from pipeline.provenance.masked import masked_since
-from pipeline.provenance.records import readable
+from pipeline.provenance.masked import read_masked_documents
+from pipeline.provenance.records import wrap_read_errors
 
 SEED = 0
 _SHOWN = 5
@@ -63,7 +63,7 @@ class LineageSample:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _SampledSpan:
     """A span of a shard and its tokens there; of `vsl` with the label behind its last input."""
 
     place: str
@@ -89,7 +89,7 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
     datasets = [open_dataset(split) for split in splits]
     drawn, of, masked = _draw(directory, datasets, count, seed)
     texts = _Texts(directory, np.unique(np.array([d.doc for d in drawn], np.int64)))
-    by_doc: dict[int, list[_Drawn]] = {}
+    by_doc: dict[int, list[_SampledSpan]] = {}
     for span in drawn:
         by_doc.setdefault(span.doc, []).append(span)
     compared, wrong = 0, []
@@ -108,7 +108,7 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
 
 def _draw(
     directory: Path, datasets: Sequence[SampleDataset], count: int, seed: int
-) -> tuple[list[_Drawn], int, int]:
+) -> tuple[list[_SampledSpan], int, int]:
     """The spans drawn, how many there are, and how many were drawn of masked documents."""
     shards = [(dataset, index) for dataset in datasets for index in range(len(dataset.shards))]
     spans = [count_spans(d.directory / d.shards[index].name) for d, index in shards]
@@ -116,20 +116,20 @@ def _draw(
     total = int(starts[-1])
     generator = rng.generator(seed, "lineage-sample")
     chosen = np.sort(generator.choice(total, min(count, total), replace=False))
-    drawn: list[_Drawn] = []
+    drawn: list[_SampledSpan] = []
     masked = 0
     for number, (dataset, index) in enumerate(shards):
         here = chosen[(chosen >= starts[number]) & (chosen < starts[number + 1])] - starts[number]
         if not len(here):
             continue
         found = all_spans(dataset, index).at(here)
-        gone = masked_since(directory, dataset).at(found.doc, len(dataset.takedowns))
+        gone = read_masked_documents(directory, dataset).at(found.doc, len(dataset.takedowns))
         masked += int(gone.sum())
         drawn += _read(dataset, index, found.at(np.flatnonzero(~gone)))
     return drawn, total, masked
 
 
-def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_Drawn]:
+def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_SampledSpan]:
     """The stored tokens of spans of one shard, by row."""
     shard = dataset.directory / dataset.shards[index].name
     name = f"{shard.parent.name}/{shard.name}"
@@ -140,7 +140,7 @@ def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_Draw
     if dataset.layout is CORPUS:
         file = dataset.files.open(index)
         for _, start, end, doc, first in columns:
-            yield _Drawn(f"{name}: tokens {start}:{end}", doc, first, file.read(start, end))
+            yield _SampledSpan(f"{name}: tokens {start}:{end}", doc, first, file.read(start, end))
         return
     rows: dict[int, Tokens] = {}
     base = int(dataset.starts[index])
@@ -152,7 +152,7 @@ def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_Draw
         ids = rows[row][0, start:end]
         if dataset.layout is VSL:
             ids = np.append(ids, rows[row][2, end - 1])
-        yield _Drawn(f"{name}: row {row}, tokens {start}:{end}", doc, first, ids.copy())
+        yield _SampledSpan(f"{name}: row {row}, tokens {start}:{end}", doc, first, ids.copy())
 
 
 class _Texts:
@@ -175,7 +175,7 @@ class _Texts:
         from pipeline.tokenizers.definition import restore_definition
         from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
-        with readable(self._directory / layout.TOKENIZER) as path:
+        with wrap_read_errors(self._directory / layout.TOKENIZER) as path:
             data = path.read_bytes()
         tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
         for key, text in self._texts():
@@ -184,7 +184,7 @@ class _Texts:
 
     def _texts(self) -> Iterator[tuple[bytes, bytes]]:
         for path in sorted((self._directory / "documents").glob("*.arrow")):
-            with readable(path):
+            with wrap_read_errors(path):
                 table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             known = pc.is_in(table["doc_key"], self._wanted).to_numpy()
             for row in np.flatnonzero(known).tolist():
@@ -199,7 +199,7 @@ def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, in
     found: dict[bytes, list[tuple[int, int]]] = {}
     if not path.exists():
         return found
-    with readable(path):
+    with wrap_read_errors(path):
         table = pq.read_table(
             path, columns=["doc_key", "byte_start", "byte_end"],
             filters=pc.field("doc_key").isin(keys),

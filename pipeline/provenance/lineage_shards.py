@@ -17,7 +17,7 @@ from dedup.arrays import I64
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.coverage import lineage_path
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 
 _COLUMNS = ["token_end", "doc", "doc_token_start"]
 
@@ -92,12 +92,15 @@ def stream_rows(shard: Path) -> I64:
 
 def count_spans(shard: Path) -> int:
     """How many spans the lineage of a shard has."""
-    with readable(lineage_path(shard)) as path:
+    with wrap_read_errors(lineage_path(shard)) as path:
         return int(pq.read_metadata(path).num_rows)
 
 
 def _table(shard: Path, columns: list[str]) -> pa.Table:
-    with readable(lineage_path(shard)) as path, pq.ParquetFile(pa.memory_map(str(path))) as file:
+    with (
+        wrap_read_errors(lineage_path(shard)) as path,
+        pq.ParquetFile(pa.memory_map(str(path))) as file,
+    ):
         return file.read(columns, use_threads=False)
 
 

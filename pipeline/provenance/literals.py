@@ -30,7 +30,7 @@ _5, _CLASS, _KEY = np.uint64(5), np.uint64(_CLASSES - 1), np.uint64(_KEYS - 1)
 
 
 @dataclass(frozen=True)
-class Found:
+class LiteralHits:
     """N places: text (N,), needle (N,) and offset (N,) int64, in order of text, offset and needle.
     The offset is in bytes, from the beginning of the text.
     """
@@ -43,7 +43,7 @@ class Found:
         return len(self.text)
 
 
-def sweep(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> Found:
+def sweep(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> LiteralHits:
     """The first `places` places of each of the M `needles` in each text; they may overlap.
 
     Raises ValueError for a needle of less than two bytes.
@@ -61,7 +61,7 @@ def sweep(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> Fou
         before += len(chunk)
     if not parts:
         parts = [(np.zeros(0, np.int64),) * 3]
-    return Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return LiteralHits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def warm_up() -> None:

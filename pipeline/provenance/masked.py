@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline import layout
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 
 NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedDocuments:
     """Documents (dense indices, ascending) and the first version in which each is masked, (N,)."""
 
     doc: I64
@@ -44,7 +44,7 @@ class Masked:
 
 def text_of_work(work_id: str) -> str:
     """Why a document was taken down that holds text of a work, as `because` has it."""
-    return f"text of work {printable(work_id)}"
+    return f"text of work {escape_text(work_id)}"
 
 
 def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str]:
@@ -53,7 +53,7 @@ def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str
     reasons = pa.array([text_of_work(work) for work in work_ids], pa.string())
     found: dict[bytes, str] = {}
     for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
-        with readable(file) as path:
+        with wrap_read_errors(file) as path:
             columns = ["doc_key", "because"]
             chosen = pc.field("because").isin(reasons)
             rows = pq.read_table(path, columns=columns, filters=chosen).to_pylist()
@@ -66,20 +66,20 @@ def takedowns_of(directory: Path, key: bytes) -> tuple[str, ...]:
     wanted = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
     found = []
     for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
-        with readable(file) as path:
+        with wrap_read_errors(file) as path:
             if len(pq.read_table(path, columns=["doc"], filters=wanted)):
                 found.append(file.stem)
     return tuple(found)
 
 
-def masked_since(directory: Path, dataset: SampleDataset) -> Masked:
+def read_masked_documents(directory: Path, dataset: SampleDataset) -> MaskedDocuments:
     """What takedowns masked in a data set of the run in `directory`. Raises IntegrityError when the
     record of one is missing."""
     docs, versions = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for version, name in enumerate(dataset.takedowns, 1):
-        with readable(directory / layout.TAKEDOWNS / f"{name}.parquet") as path:
+        with wrap_read_errors(directory / layout.TAKEDOWNS / f"{name}.parquet") as path:
             doc = pq.read_table(path, columns=["doc"])["doc"].to_numpy().astype(np.int64)
         docs.append(doc)
         versions.append(np.full(len(doc), version))
     doc, first = np.unique(np.concatenate(docs), return_index=True)
-    return Masked(doc, np.concatenate(versions)[first])
+    return MaskedDocuments(doc, np.concatenate(versions)[first])

@@ -20,10 +20,10 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.progress import Progress
 from pipeline.provenance.find_documents import FoundDocuments, rows_with_siblings
-from pipeline.provenance.quarantined import beside, held_shard, with_texts
+from pipeline.provenance.quarantined import quarantine_path, read_held_shard, with_texts
 from pipeline.provenance.recipe import Recipe, recipe_of
-from pipeline.provenance.records import readable
-from pipeline.provenance.search import cleaned_as, looked_at, readable_home, scan_run
+from pipeline.provenance.records import wrap_read_errors
+from pipeline.provenance.search import clean_query, describe_scope, find_readable_home, scan_run
 
 LEAST_PART, LEAST_LETTERS = 14, 24
 """Words in a row of a part of the text that is always found: 10 grams of 5 words; and letters of
@@ -44,9 +44,9 @@ def find_text(
     if not text.strip():
         raise InputError("--text: expected a text, got only white space")
     progress = progress or Progress(quiet=True)
-    home = readable_home(directory)
+    home = find_readable_home(directory)
     shards = sorted((home / "documents").glob("*.arrow"))
-    cleaned = cleaned_as(home, text)
+    cleaned = clean_query(home, text)
     found: dict[bytes, str] = {}
     notes: list[str] = []
     for why, keys in (
@@ -66,7 +66,7 @@ def find_text(
 
 
 def _table(path: Path, columns: list[str]) -> pa.Table:
-    with readable(path):
+    with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
 
 
@@ -97,7 +97,7 @@ def _near(
     threshold = recipe.threshold or _THRESHOLD
     for path, rows in _candidates(directory, shards, cleaned, recipe):
         table = _table(path, ["doc_key", "text"]).take(pa.array(rows))
-        table = with_texts(table, held_shard(directory / beside(path.name)))
+        table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
             similarity = jaccard(cleaned, other, recipe.preset)
             if similarity >= threshold:
@@ -140,7 +140,10 @@ def _passages(
     works = [path.stat().st_size for path in shards]
     with progress.stage("passages", works, 0) as stage:
         for position, path in enumerate(shards):
-            for table in (_table(path, ["doc_key", "text"]), held_shard(home / beside(path.name))):
+            for table in (
+                _table(path, ["doc_key", "text"]),
+                read_held_shard(home / quarantine_path(path.name)),
+            ):
                 best: dict[int, tuple[int, float, float]] = {}
                 for row in find_passages(table["text"], index).to_pylist():
                     shares = row["document_fraction"], row["work_fraction"]
@@ -163,7 +166,7 @@ def _whole(
 ) -> Iterator[tuple[bytes, str]]:
     """Documents that hold all of the text, which may be too short for anything else."""
     found, searched = scan_run(directory, text, progress)
-    notes += looked_at(searched)
+    notes += describe_scope(searched)
     for hit in found:
         if hit.changed:
             yield hit.key, f"the text with {hit.changed:,} of {searched.words:,} words changed"

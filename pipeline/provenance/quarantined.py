@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import layout
-from pipeline.provenance.records import readable, texts_of
+from pipeline.provenance.records import texts_of, wrap_read_errors
 
 SCHEMA = pa.schema([
     ("doc_key", pa.binary(16)), ("text_key", pa.binary(16)), ("source", pa.string()),
@@ -30,20 +30,20 @@ IN_QUARANTINE = "[its text is in quarantine: prep quarantine show]"
 """What stands where else the beginning of a text is shown."""
 
 
-def beside(documents: str) -> str:
+def quarantine_path(documents: str) -> str:
     """The path of the shard of quarantine/ beside one of documents/.
 
-    >>> beside("documents/000003.arrow")
+    >>> quarantine_path("documents/000003.arrow")
     'quarantine/000003.arrow'
     """
     return f"{layout.QUARANTINE}/{documents.rpartition('/')[2]}"
 
 
-def held_shard(path: Path) -> pa.Table:
+def read_held_shard(path: Path) -> pa.Table:
     """A shard of quarantine/, memory-mapped; empty when there is none."""
     if not path.exists():
         return SCHEMA.empty_table()
-    with readable(path):
+    with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
@@ -52,18 +52,18 @@ def keys_of(held: pa.Table) -> pa.Array:
     return held["doc_key"].combine_chunks()
 
 
-def held_shards(directory: Path) -> Iterator[pa.Table]:
+def read_held_shards(directory: Path) -> Iterator[pa.Table]:
     """All shards of quarantine/."""
     for path in sorted((directory / layout.QUARANTINE).glob("*.arrow")):
-        yield held_shard(path)
+        yield read_held_shard(path)
 
 
-def held_text(directory: Path, key: bytes) -> dict[bytes, str]:
+def read_held_text(directory: Path, key: bytes) -> dict[bytes, str]:
     """The text of a document in quarantine by its key, to be compared and not shown; nothing where
     there is none."""
     wanted = pa.array([key], SCHEMA.field("doc_key").type)
     found: dict[bytes, str] = {}
-    for table in held_shards(directory):
+    for table in read_held_shards(directory):
         found |= texts_of(table, wanted, None)
     return found
 

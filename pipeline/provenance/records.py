@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
-from pipeline.core.errors import InputError, IntegrityError, printable
+from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.provenance.references import (
-    file_named,
-    files_ending,
+    find_file,
+    find_files_ending,
     is_key,
-    listed,
+    shorten_list,
     split_place,
 )
 from pipeline.stages.keep import STATES
@@ -38,7 +38,7 @@ _Part = Callable[[list[str]], pa.Table]
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """A record's identity and where it was read, as `prep trace` prints it: `file` is input and
     path, `line` the 1-based line (for parquet the 0-based row)."""
 
@@ -49,11 +49,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """A record with its one end. `state` is empty when the run stopped before the keep-list;
     `reason` to `tokens` are empty until it is finished."""
 
-    place: Place
+    place: RecordPlace
     state: str
     reason: str
     decision: str
@@ -65,7 +65,7 @@ class Record:
     representative: str
 
 
-def where(place: Place | None, index: str) -> str:
+def describe_place(place: RecordPlace | None, index: str) -> str:
     """Source, file and line of a document in words, or the index it stands in."""
     if index or place is None:
         return f"in the earlier index {index}"
@@ -82,43 +82,43 @@ class RunRecords:
             raise InputError(f"{directory}: no {layout.INPUTS}; expected a run directory")
         self.directory = directory
         self.finished = (directory / layout.MANIFEST).exists()
-        with readable(directory / layout.INPUTS) as path:
+        with wrap_read_errors(directory / layout.INPUTS) as path:
             inputs = pq.read_table(path, columns=["input", "path"]).to_pylist()
         self._files = [f"{row['input']}/{row['path']}" for row in inputs]
 
-    def find(self, wanted: str) -> Record:
+    def find(self, wanted: str) -> RunRecord:
         """The record named by a key in hex, six or more digits of its beginning, FILE:LINE, or
         FILE where it has one record, as pages and commands print them; of FILE an ending is enough
         that no other file has. Raises InputError when none or several match."""
         place = split_place(wanted)
         if is_key(wanted):
             found = self._records(lambda table: keys_start_with(table["doc_key"], wanted))
-        elif place and not files_ending(self._files, wanted):
+        elif place and not find_files_ending(self._files, wanted):
             found = self._at(*place)
         else:
-            file = file_named(self._files, wanted, str(self.directory))
+            file = find_file(self._files, wanted, str(self.directory))
             found = self._records(lambda table: table["path_id"].to_numpy() == file)
         return self.only_one(wanted, found)
 
-    def only_one(self, wanted: str, found: Sequence[Record]) -> Record:
+    def only_one(self, wanted: str, found: Sequence[RunRecord]) -> RunRecord:
         """What `wanted` named. Raises InputError unless it is one record."""
         if not found:
-            raise InputError(f"{printable(wanted)}: no such document in {self.directory}")
+            raise InputError(f"{escape_text(wanted)}: no such document in {self.directory}")
         if len(found) > 1:
-            names = [f"{r.place.key} ({printable(r.place.file)}:{r.place.line})" for r in found]
+            names = [f"{r.place.key} ({escape_text(r.place.file)}:{r.place.line})" for r in found]
             raise InputError(
-                f"{printable(wanted)}: {len(found):,} documents match: {listed(names)}; give "
-                "one of these"
+                f"{escape_text(wanted)}: {len(found):,} documents match: {shorten_list(names)}; "
+                "give one of these"
             )
         return found[0]
 
-    def by_key(self, keys: Sequence[bytes]) -> dict[bytes, Record]:
+    def by_key(self, keys: Sequence[bytes]) -> dict[bytes, RunRecord]:
         """The records with these keys, 16 bytes each; unknown keys are left out."""
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found = self._records(lambda table: pc.is_in(table["doc_key"], value_set).to_numpy())
         return {bytes.fromhex(record.place.key): record for record in found}
 
-    def places(self, table: pa.Table) -> list[Place]:
+    def places(self, table: pa.Table) -> list[RecordPlace]:
         """The rows of a table with the columns `PLACE` as places."""
         return [self._place(row) for row in table.select(PLACE).to_pylist()]
 
@@ -146,7 +146,7 @@ class RunRecords:
         """The first characters of a record that did not become a document; else empty."""
         wanted = pa.scalar(key, pa.binary(ids.KEY_BYTES))
         for path in sorted((self.directory / "drops").glob("*.parquet")):
-            with readable(path):
+            with wrap_read_errors(path):
                 table = pq.read_table(path, columns=["doc_key", "excerpt"])
             found = table.filter(pc.equal(table["doc_key"], wanted))["excerpt"]
             if len(found):
@@ -166,7 +166,7 @@ class RunRecords:
 
     def _parts(self) -> Iterator[_Part]:
         if self.finished:
-            with readable(self.directory / layout.DOCUMENTS) as path:
+            with wrap_read_errors(self.directory / layout.DOCUMENTS) as path:
                 file = pq.ParquetFile(path)
                 for group in range(file.num_row_groups):
                     yield partial(file.read_row_group, group)
@@ -174,7 +174,7 @@ class RunRecords:
             for path in self._shards():
                 yield partial(_unfinished, path, self.directory / "keep" / path.name)
 
-    def _records(self, chosen: Callable[[pa.Table], npt.NDArray[np.bool_]]) -> list[Record]:
+    def _records(self, chosen: Callable[[pa.Table], npt.NDArray[np.bool_]]) -> list[RunRecord]:
         """Records of the rows that `chosen` picks from a table with the columns `PLACE`."""
         found = []
         for part in self._parts():
@@ -184,22 +184,22 @@ class RunRecords:
                 found += [self._record(row) for row in part(columns).take(rows).to_pylist()]
         return found
 
-    def _at(self, ending: str, line: int) -> list[Record]:
-        file = file_named(self._files, ending, str(self.directory))
+    def _at(self, ending: str, line: int) -> list[RunRecord]:
+        file = find_file(self._files, ending, str(self.directory))
         return self._records(partial(_stands_at, path_id=file, line=line))
 
-    def _record(self, row: dict[str, Any]) -> Record:
+    def _record(self, row: dict[str, Any]) -> RunRecord:
         ends = {name: row[name] for name in ["state", *_ENDS]}
         representative = (row["representative"] or b"").hex()
-        return Record(self._place(row), **ends, representative=representative)
+        return RunRecord(self._place(row), **ends, representative=representative)
 
-    def _place(self, row: dict[str, Any]) -> Place:
+    def _place(self, row: dict[str, Any]) -> RecordPlace:
         line = row["line"] or row["byte_offset"]
-        return Place(row["doc_key"].hex(), row["source"], self._files[row["path_id"]], line)
+        return RecordPlace(row["doc_key"].hex(), row["source"], self._files[row["path_id"]], line)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[Path]:
+def wrap_read_errors(path: Path) -> Iterator[Path]:
     """Turns what goes wrong in reading `path` into an IntegrityError that names it."""
     try:
         yield path
@@ -234,7 +234,7 @@ def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> npt.NDArray[np.bool_]
 
 
 def _arrow(path: Path) -> pa.Table:
-    with readable(path):
+    with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 

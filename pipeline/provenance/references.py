@@ -4,8 +4,8 @@ and rows of HDF5 shards."""
 import re
 from collections.abc import Sequence
 
-from pipeline.core.errors import InputError, printable
-from pipeline.core.page import visible
+from pipeline.core.errors import InputError, escape_text
+from pipeline.core.page import spell_hidden
 
 LEAST_DIGITS = 6
 _SHOWN = 5
@@ -22,7 +22,7 @@ def read_number(text: str) -> int:
     (4355, 4355)
     """
     if not re.fullmatch(_NUMBER, text):
-        raise ValueError(f"{printable(text)}: expected a whole number such as 4355 or 4,355")
+        raise ValueError(f"{escape_text(text)}: expected a whole number such as 4355 or 4,355")
     return int(text.replace(",", ""))
 
 
@@ -55,7 +55,7 @@ def split_row(wanted: str) -> tuple[str, int] | None:
     return (found[1], read_number(found[2])) if found else None
 
 
-def files_ending(files: Sequence[str], ending: str) -> list[int]:
+def find_files_ending(files: Sequence[str], ending: str) -> list[int]:
     """The raw shards (`input/path`) that a name means: all of it or a unique ending, as it is or
     with what does not show escaped."""
     for same in (str.__eq__, lambda file, wanted: file.endswith(f"/{wanted}")):
@@ -66,30 +66,30 @@ def files_ending(files: Sequence[str], ending: str) -> list[int]:
 
 
 def _forms(file: str) -> set[str]:
-    return {file, printable(file, len(file)), visible(file)}
+    return {file, escape_text(file, len(file)), spell_hidden(file)}
 
 
-def file_named(files: Sequence[str], ending: str, where: str) -> int:
+def find_file(files: Sequence[str], ending: str, where: str) -> int:
     """The one raw shard that a name means. Raises InputError naming the candidates, or what was
     expected in `where`."""
-    found = files_ending(files, ending)
+    found = find_files_ending(files, ending)
     if not found:
         raise InputError(
-            f"{printable(ending)}: expected a document key ({LEAST_DIGITS} or more hex digits), or "
-            f"FILE or FILE:LINE of a file among the inputs of {where}"
+            f"{escape_text(ending)}: expected a document key ({LEAST_DIGITS} or more hex digits), "
+            f"or FILE or FILE:LINE of a file among the inputs of {where}"
         )
     if len(found) > 1:
-        names = listed([printable(files[n]) for n in found])
+        names = shorten_list([escape_text(files[n]) for n in found])
         raise InputError(
-            f"{printable(ending)}: {len(found)} files end with it: {names}; give more of the path"
+            f"{escape_text(ending)}: {len(found)} files end with it: {names}; give more of the path"
         )
     return found[0]
 
 
-def listed(names: Sequence[str]) -> str:
+def shorten_list(names: Sequence[str]) -> str:
     """The first names of a list that may be long.
 
-    >>> listed(["a", "b"]), listed("abcdefg")
+    >>> shorten_list(["a", "b"]), shorten_list("abcdefg")
     ('a, b', 'a, b, c, d, e and 2 more')
     """
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""

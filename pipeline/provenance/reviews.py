@@ -18,13 +18,13 @@ from pydantic import Field, ValidationError
 
 from pipeline.core import ids
 from pipeline.core.config_model import FrozenModel
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.provenance.detectors.contract import Finding, attributes_json, findings_table
 from pipeline.provenance.events import append_event, append_line
 from pipeline.provenance.policy.model import Decision
 
 if TYPE_CHECKING:
-    from pipeline.provenance.records import Record
+    from pipeline.provenance.records import RunRecord
 
 REVIEWS = "reviews.jsonl"
 _KEY = r"^[0-9a-f]{32}$"
@@ -60,13 +60,13 @@ def record_review(
     Raises InputError for an unknown document or one without a text, ConfigError for spans that are
     missing, unwanted or not in the text, IntegrityError when the event log does not hold together.
     """
-    from pipeline.provenance.quarantined import held_text
+    from pipeline.provenance.quarantined import read_held_text
     from pipeline.provenance.records import RunRecords
 
     records = RunRecords(directory)
     record = records.find(wanted)
     key = bytes.fromhex(record.place.key)
-    text = _text(records.texts([key]) or held_text(directory, key), record)
+    text = _text(records.texts([key]) or read_held_text(directory, key), record)
     if not by.strip() or not note.strip():
         raise ConfigError("--by and --note: expected the name of a person, and a reason")
     what = {
@@ -83,7 +83,7 @@ def record_review(
     return review
 
 
-def _text(texts: dict[bytes, str], record: "Record") -> bytes:
+def _text(texts: dict[bytes, str], record: "RunRecord") -> bytes:
     if not texts:
         state = record.state or "not decided"
         raise InputError(
@@ -129,7 +129,7 @@ def load_reviews(path: Path) -> tuple[Review, ...]:
 
 def _said(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    return printable(": ".join([*map(str, first["loc"]), first["msg"]]))
+    return escape_text(": ".join([*map(str, first["loc"]), first["msg"]]))
 
 
 def review_findings(reviews: Iterable[Review], batch: pa.Table) -> pa.Table:

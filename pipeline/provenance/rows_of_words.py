@@ -13,7 +13,7 @@ from pipeline.core import ids
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.lineage_sample import read_cuts, without
-from pipeline.provenance.records import RunRecords, readable
+from pipeline.provenance.records import RunRecords, wrap_read_errors
 from pipeline.provenance.training import read_training
 from pipeline.splits import TRAIN
 
@@ -52,7 +52,7 @@ def _tokens_of_spans(
     from pipeline.tokenizers.definition import reference_tokenizer, restore_definition
 
     eos_id = open_dataset(directory / "hdf5" / split).eos_id
-    with readable(directory / layout.TOKENIZER) as path:
+    with wrap_read_errors(directory / layout.TOKENIZER) as path:
         data = path.read_bytes()
     tokenizer = reference_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
     cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))

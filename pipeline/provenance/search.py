@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.progress import Progress
 from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.exposure import Exposure, Forward, TracedDocument, trace_documents
+from pipeline.provenance.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
 from pipeline.provenance.fingerprints.warm_up import compile_first
 from pipeline.provenance.origin import texts_home
-from pipeline.provenance.quarantined import beside, held_shard
-from pipeline.provenance.records import readable
+from pipeline.provenance.quarantined import quarantine_path, read_held_shard
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.provenance.rows_of_words import RowName, rows_of_words, steps_of_rows
 from pipeline.provenance.text_scan import Query, RowPlaces, TextPlace, find_places, query_of
 
@@ -75,7 +75,7 @@ class FoundText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Searched:
+class SearchScope:
     """What was looked for and at: words, of which so many may be changed; texts in documents/ and
     in quarantine/ and their bytes; documents whose text was taken out (taken down, or purged);
     records that never became documents, of which no text is kept; `home`: the run whose texts they
@@ -114,7 +114,7 @@ class SearchAnswer:
 
     documents: tuple[FoundDocument, ...]
     total: int
-    searched: Searched
+    searched: SearchScope
     exposure: Exposure | None
 
 
@@ -142,7 +142,7 @@ def search(
 
 
 def _with_rows(
-    directory: Path, home: Path, model_dir: Path | None, traced: Forward,
+    directory: Path, home: Path, model_dir: Path | None, traced: ForwardTrace,
     by_key: Mapping[bytes, FoundText],
 ) -> tuple[FoundDocument, ...]:  # fmt: skip
     """The traced documents with the rows of the words, and the steps that read those."""
@@ -173,12 +173,12 @@ def _row_name(row: RowName) -> str:
     return row[0] if row[1] is None else f"{row[0]}[{row[1]}]"
 
 
-def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], Searched]:
+def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], SearchScope]:
     """The documents whose texts hold `text`, and what was looked at. Raises InputError as
     `search`."""
     if not text.strip():
         raise InputError("expected words to look for, got only white space")
-    home = readable_home(directory)
+    home = find_readable_home(directory)
     compile_first(progress.note)
     queries = _queries(home, text)
     shards = sorted((home / "documents").glob("*.arrow"))
@@ -196,36 +196,36 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
             stage.done(position, {"documents": int(looked[0])})
     documents, quarantined, size, without = counts.tolist()
     never = max(0, _records(home) - documents - quarantined - without)
-    return found, Searched(
+    return found, SearchScope(
         words=len(queries[0].words), edits=queries[0].edits, documents=documents,
         quarantined=quarantined, text_bytes=size, without_text=without, never_documents=never,
         home=home,
     )  # fmt: skip
 
 
-def looked_at(searched: Searched) -> list[str]:
+def describe_scope(searched: SearchScope) -> list[str]:
     """What was looked for and at, and what was not, in sentences."""
     near = f", or all of them except {_words(searched.edits)}" if searched.edits else ""
     what = f"{_words(searched.words)} in a row" if searched.words else "these characters"
     held = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
     lines = [
-        f"looked for {what}{near}, in the texts of {counted(searched.documents, 'document')}{held} "
-        f"({searched.text_bytes / 1e6:,.1f} MB)"
+        f"looked for {what}{near}, in the texts of "
+        f"{pluralise(searched.documents, 'document')}{held} ({searched.text_bytes / 1e6:,.1f} MB)"
     ]
     if searched.without_text:
-        without = counted(searched.without_text, "document")
+        without = pluralise(searched.without_text, "document")
         lines.append(f"not searched: {without} whose text was taken down")
     if searched.never_documents:
-        never = counted(searched.never_documents, "record")
+        never = pluralise(searched.never_documents, "record")
         lines.append(f"not searched: {never} dropped while reading, whose text is not kept")
     return lines
 
 
 def _words(count: int) -> str:
-    return counted(count, "word")
+    return pluralise(count, "word")
 
 
-def readable_home(directory: Path) -> Path:
+def find_readable_home(directory: Path) -> Path:
     """The run that has the texts of `directory`, as `texts_home`. Raises InputError also when its
     texts were deleted."""
     home = texts_home(directory)
@@ -241,12 +241,12 @@ def _records(home: Path) -> int:
 
 def _queries(home: Path, text: str) -> list[Query]:
     """What to look for: the text as it is given, and as the run cleaned its documents."""
-    given = [cleaned_as(home, text), text]
+    given = [clean_query(home, text), text]
     queries = {query.tokens: query for query in map(query_of, given) if query.tokens}
     return list(queries.values())
 
 
-def cleaned_as(home: Path, text: str) -> str:
+def clean_query(home: Path, text: str) -> str:
     """The text cleaned and masked as the documents of a run were; numbers of phones only with a
     country code."""
     manifest = read_manifest(home / "manifests" / "clean.json")
@@ -268,9 +268,9 @@ def _scan_shard(
 ) -> tuple[list[FoundText], tuple[int, int, int, int]]:
     """Documents of a shard that hold a query; texts in it, in the shard of quarantine/ beside it,
     bytes of both, and documents whose text is in neither."""
-    with readable(path):
+    with wrap_read_errors(path):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    held = held_shard(home / beside(path.name))
+    held = read_held_shard(home / quarantine_path(path.name))
     lengths = pc.binary_length(table["text"])
     empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0
     inside = pc.binary_length(held["text"])

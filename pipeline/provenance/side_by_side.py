@@ -31,7 +31,7 @@ Piece = tuple[str, bool]
 
 
 @dataclass(frozen=True)
-class Row:
+class LinePair:
     """A line of each text: 1-based line numbers (0 where a side has none) and their pieces.
 
     A row with `skipped` stands for so many equal lines that are not shown.
@@ -51,7 +51,7 @@ class Row:
         )
 
 
-def compare(left: str, right: str, context: int | None = CONTEXT) -> list[Row]:
+def compare(left: str, right: str, context: int | None = CONTEXT) -> list[LinePair]:
     """The texts as rows; equal lines farther than `context` from a difference are skipped (None
     skips nothing).
 
@@ -64,17 +64,17 @@ def compare(left: str, right: str, context: int | None = CONTEXT) -> list[Row]:
     return rows if context is None else _with_context(rows, context)
 
 
-def shortened(row: Row) -> Row:
+def shorten_row(row: LinePair) -> LinePair:
     """The row with the middle of long stretches left out, for people."""
     return replace(row, left=_shortened(row.left), right=_shortened(row.right))
 
 
-def first_difference(
+def find_first_difference(
     left: str, right: str, before: int = 80, length: int = 280
 ) -> tuple[tuple[Piece, ...], tuple[Piece, ...]] | None:
     """The passages of `length` characters around the first difference; None when there is none.
 
-    >>> first_difference("a big dog barks", "a big cat barks")[0]
+    >>> find_first_difference("a big dog barks", "a big cat barks")[0]
     (('a big ', False), ('dog', True), (' barks', False))
     """
     if left == right:
@@ -92,7 +92,7 @@ def first_difference(
     )
 
 
-def _rows(left: list[str], right: list[str]) -> Iterator[Row]:
+def _rows(left: list[str], right: list[str]) -> Iterator[LinePair]:
     head = _common(left, right)
     tail = _common(left[head:][::-1], right[head:][::-1])
     middle_left, middle_right = left[head : len(left) - tail], right[head : len(right) - tail]
@@ -108,29 +108,29 @@ def _rows(left: list[str], right: list[str]) -> Iterator[Row]:
     yield from (_equal(left[first + k], first + k, second + k) for k in range(tail))
 
 
-def _equal(line: str, i: int, j: int) -> Row:
+def _equal(line: str, i: int, j: int) -> LinePair:
     pieces = ((line, False),)
-    return Row(i + 1, j + 1, pieces, pieces)
+    return LinePair(i + 1, j + 1, pieces, pieces)
 
 
-def _changed(left: list[str], right: list[str], i: int, j: int) -> Iterator[Row]:
+def _changed(left: list[str], right: list[str], i: int, j: int) -> Iterator[LinePair]:
     """Rows of two different blocks of lines that start at 0-based lines i and j."""
     for x, y in _paired(left, right):
         if x is None and y is not None:
-            yield Row(0, j + y + 1, (), ((right[y], True),))
+            yield LinePair(0, j + y + 1, (), ((right[y], True),))
         elif y is None and x is not None:
-            yield Row(i + x + 1, 0, ((left[x], True),), ())
+            yield LinePair(i + x + 1, 0, ((left[x], True),), ())
         elif x is not None and y is not None:
             a, b = _pieces(_WORD.findall(left[x]), _WORD.findall(right[y]))
-            yield Row(i + x + 1, j + y + 1, a, b)
+            yield LinePair(i + x + 1, j + y + 1, a, b)
 
 
-def _beyond(left: list[str], right: list[str], start: int) -> Iterator[Row]:
+def _beyond(left: list[str], right: list[str], start: int) -> Iterator[LinePair]:
     """Rows of lines that are too many to be aligned; both blocks start at 0-based line `start`, or
     one is empty."""
     for k in range(max(len(left), len(right))):
         a, b = (((side[k], True),) if k < len(side) else () for side in (left, right))
-        yield Row(start + k + 1 if a else 0, start + k + 1 if b else 0, a, b)
+        yield LinePair(start + k + 1 if a else 0, start + k + 1 if b else 0, a, b)
 
 
 def _paired(left: list[str], right: list[str]) -> Iterator[tuple[int | None, int | None]]:
@@ -240,20 +240,20 @@ def _common(a: Sequence[object], b: Sequence[object]) -> int:
     return low
 
 
-def _with_context(rows: list[Row], context: int) -> list[Row]:
+def _with_context(rows: list[LinePair], context: int) -> list[LinePair]:
     """The rows near a difference, and one for every stretch of two and more left out between."""
     near = [False] * len(rows)
     for index, row in enumerate(rows):
         if row.differs:
             first, last = max(0, index - context), min(len(rows), index + context + 1)
             near[first:last] = [True] * (last - first)
-    kept: list[Row] = []
+    kept: list[LinePair] = []
     for shown, places in groupby(range(len(rows)), key=near.__getitem__):
         stretch = [rows[place] for place in places]
         if shown or len(stretch) == 1:
             kept += stretch
         else:
-            kept.append(Row(stretch[0].left_line, stretch[0].right_line, skipped=len(stretch)))
+            kept.append(LinePair(stretch[0].left_line, stretch[0].right_line, skipped=len(stretch)))
     return kept
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64, U64
-from dedup.text import Texts, joined, texts_of
+from dedup.text import Texts, join_texts, texts_of
 from pipeline.provenance.fingerprints.near import find_near
 from pipeline.provenance.fingerprints.words import words_of
 from pipeline.provenance.literals import sweep
@@ -81,7 +81,7 @@ class Query:
 
 def query_of(text: str) -> Query:
     """The query for a text, which holds more than white space."""
-    data, words = text.encode(), words_of(joined([text]))
+    data, words = text.encode(), words_of(join_texts([text]))
     spans = zip(words.hashes.tolist(), words.starts.tolist(), words.ends.tolist(), strict=True)
     surfaces = {word: data[start:end].decode() for word, start, end in spans}
     tokens = tuple(text.split())

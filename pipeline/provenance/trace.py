@@ -18,8 +18,8 @@ from pipeline.provenance.corpus_windows import windows_of_corpus
 from pipeline.provenance.document_table import DocumentTable
 from pipeline.provenance.inverse import Inverse, row_positions, stream_rows_at
 from pipeline.provenance.lineage_shards import RowSpans, spans_of_rows, spans_of_tokens
-from pipeline.provenance.masked import masked_since
-from pipeline.provenance.references import listed, split_row
+from pipeline.provenance.masked import read_masked_documents
+from pipeline.provenance.references import shorten_list, split_row
 from pipeline.provenance.training import read_training
 
 _COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
@@ -29,7 +29,7 @@ _READERS = 4
 
 
 @dataclass(frozen=True)
-class Span:
+class TokenSpan:
     """Tokens of one document in an HDF5 row, and where the document comes from.
 
     [token_start, token_end) of `input_ids`, the first being token doc_token_start of the document;
@@ -57,7 +57,7 @@ class Span:
     masked: bool
 
 
-def trace_step(directory: Path, model_dir: Path, step: int) -> list[Span]:
+def trace_step(directory: Path, model_dir: Path, step: int) -> list[TokenSpan]:
     """The documents behind 1-based training step `step` of the run in `model_dir`, in the order of
     the batch.
 
@@ -78,7 +78,7 @@ def read_elsewhere(directory: Path, model_dir: Path, step: int) -> list[tuple[st
     return training.read_elsewhere(training.open(directory), step)
 
 
-def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
+def trace_row(directory: Path, file: Path, row: int) -> list[TokenSpan]:
     """The documents in one row of an HDF5 shard, given as a path inside the run directory."""
     path, dataset, index = _shard(directory, file)
     shard = dataset.shards[index]
@@ -92,7 +92,7 @@ def trace_row(directory: Path, file: Path, row: int) -> list[Span]:
 
 def trace_tokens(
     directory: Path, file: Path, first: int, stop: int, row: int | None = None
-) -> list[Span]:
+) -> list[TokenSpan]:
     """The documents in tokens [first, stop) of a row's `input_ids`, or of a corpus shard; spans are
     cut to these tokens."""
     path, dataset, index = _shard(directory, file)
@@ -111,7 +111,7 @@ def trace_tokens(
     return [_cut(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first]
 
 
-def _cut(span: Span, first: int, stop: int) -> Span:
+def _cut(span: TokenSpan, first: int, stop: int) -> TokenSpan:
     """The part of a span that stands in tokens [first, stop), with the labels of these inputs."""
     begin, end = max(span.token_start, first), min(span.token_end, stop)
     labels: tuple[int | None, int | None] = (None, None)
@@ -122,10 +122,10 @@ def _cut(span: Span, first: int, stop: int) -> Span:
         "token_start": begin, "token_end": end, "label_start": labels[0], "label_end": labels[1],
         "doc_token_start": span.doc_token_start + begin - span.token_start,
     }  # fmt: skip
-    return Span(**{**vars(span), **moved})
+    return TokenSpan(**{**vars(span), **moved})
 
 
-def trace_reference(directory: Path, wanted: str) -> list[Span] | None:
+def trace_reference(directory: Path, wanted: str) -> list[TokenSpan] | None:
     """The documents in a row that is given as it is printed, SHARD[ROW]; None where it is not given
     so."""
     named = split_row(wanted)
@@ -159,7 +159,7 @@ def _shard_ending(directory: Path, file: Path) -> Path:
     if not found:
         raise InputError(f"{file}: no such shard in {directory}")
     if len(found) > 1:
-        names = listed([path.relative_to(directory).as_posix() for path in found])
+        names = shorten_list([path.relative_to(directory).as_posix() for path in found])
         raise InputError(f"{file}: {len(found)} shards end with it: {names}; give more of the path")
     return found[0]
 
@@ -179,11 +179,11 @@ class _Tracer:
     def __init__(self, directory: Path, dataset: SampleDataset, version: int | None = None) -> None:
         self._dataset = dataset
         self._documents = DocumentTable(directory)
-        self._masked = masked_since(directory, dataset)
+        self._masked = read_masked_documents(directory, dataset)
         self._version = len(dataset.ancestors) if version is None else version
         self._about: dict[int, tuple[Any, ...]] = {}
 
-    def rows(self, rows_R: I64) -> list[Span]:
+    def rows(self, rows_R: I64) -> list[TokenSpan]:
         """Spans of rows of the data set, in this order; of a corpus rows are windows."""
         if self._dataset.layout is CORPUS:
             w = windows_of_corpus(self._dataset, rows_R)
@@ -202,11 +202,11 @@ class _Tracer:
             return self._made(shard_R[rank], spans, spans.token_start, spans.token_end)
         return self._sample(rank, shard_R[rank], spans)
 
-    def corpus(self, index: int, spans: RowSpans) -> list[Span]:
+    def corpus(self, index: int, spans: RowSpans) -> list[TokenSpan]:
         """Spans of a corpus shard."""
         return self._made(np.full(len(spans), index), spans, None, None)
 
-    def _sample(self, rank: I64, shard: I64, spans: RowSpans) -> list[Span]:
+    def _sample(self, rank: I64, shard: I64, spans: RowSpans) -> list[TokenSpan]:
         """With the labels of every span, and the documents that have a row's last label only."""
         reached = spans.doc_token_start + spans.token_end - spans.token_start
         is_over = reached == self._tokens(spans.doc)
@@ -242,7 +242,7 @@ class _Tracer:
 
     def _made(
         self, shard: I64, spans: RowSpans, label_start: I64 | None, label_end: I64 | None
-    ) -> list[Span]:
+    ) -> list[TokenSpan]:
         self._learn(spans.doc)
         none = [None] * len(spans)
         columns: tuple[list[Any], ...] = (
@@ -259,7 +259,7 @@ class _Tracer:
         found = []
         for place, known, gone in zip(zip(*columns, strict=True), about, masked, strict=True):
             values: tuple[Any, ...] = (*place, *known[:-1], gone)
-            found.append(Span(*values))
+            found.append(TokenSpan(*values))
         return found
 
     def _learn(self, doc_N: I64) -> None:

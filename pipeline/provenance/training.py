@@ -12,7 +12,7 @@ import numpy as np
 
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.mixture_order import Part, TrainingOrder
+from pipeline.core.mixture_order import OrderPart, TrainingOrder
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step, steps_of_samples
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.training_order import OrderName, training_order
@@ -26,7 +26,7 @@ _LINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """A committed checkpoint: it holds what steps 1 to `step` learned."""
 
     step: int
@@ -61,7 +61,7 @@ class TrainedPart:
     the record leaves its rows to the data set: all of them, once in an epoch."""
 
     versions: tuple[tuple[int, str], ...]
-    part: Part | None
+    part: OrderPart | None
     rows_globally_shuffled: bool
 
     def hash_at(self, step: int) -> str:
@@ -70,7 +70,7 @@ class TrainedPart:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingRecord:
     """A training run. `parts`: its data sets, in the order of the mixture; `last_step`: the last
     one that was logged or stands in a checkpoint, 0 when none does; `max_sequence_length`: None in
     a record that does not tell."""
@@ -80,7 +80,7 @@ class Training:
     schedule: Schedule
     parts: tuple[TrainedPart, ...]
     last_step: int
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[TrainingCheckpoint, ...]
     order_name: OrderName = "keyed"
     max_sequence_length: int | None = None
 
@@ -98,7 +98,7 @@ class Training:
 
     def order(self, dataset: SampleDataset) -> TrainingOrder:
         """The order over all parts; `dataset` is the one that leaves its rows to it."""
-        parts = [p.part or Part(dataset.rows, dataset.rows) for p in self.parts]
+        parts = [p.part or OrderPart(dataset.rows, dataset.rows) for p in self.parts]
         shuffled = [
             p.rows_globally_shuffled if p.part else dataset.rows_globally_shuffled
             for p in self.parts
@@ -199,16 +199,16 @@ class Training:
                 return int(steps_of_samples(first, self.schedule)[0])
         raise AssertionError("within that many epochs every row is read")
 
-    def first_exposed(self, step: int) -> Checkpoint | None:
+    def first_exposed(self, step: int) -> TrainingCheckpoint | None:
         """The first checkpoint there is that has learned from `step`."""
         return next((c for c in self.checkpoints if c.step >= step), None)
 
-    def last_unexposed(self, step: int) -> Checkpoint | None:
+    def last_unexposed(self, step: int) -> TrainingCheckpoint | None:
         """The last checkpoint there is that has not learned from `step`."""
         return next((c for c in reversed(self.checkpoints) if c.step < step), None)
 
 
-def read_training(model_dir: Path) -> Training:
+def read_training(model_dir: Path) -> TrainingRecord:
     """Raises InputError when `model_dir` is that of no training run."""
     path = model_dir / RECORD
     try:
@@ -223,7 +223,7 @@ def read_training(model_dir: Path) -> Training:
         raise InputError(f"{path}: cannot read; give the model_dir of a training run") from error
     checkpoints = tuple(_checkpoints(model_dir))
     last = max([_last_logged(model_dir / METRICS), *(c.step for c in checkpoints)])
-    return Training(model_dir, seed, schedule, parts, last, checkpoints, order, length)
+    return TrainingRecord(model_dir, seed, schedule, parts, last, checkpoints, order, length)
 
 
 def _parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
@@ -237,14 +237,14 @@ def _parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
         rows, per_epoch = mine[0].get("rows"), mine[0].get("rows_per_epoch")
         if place != number or (len(by_part) > 1 and per_epoch is None):
             raise ValueError(f"part {place} of the data sets")
-        part = Part(int(rows), int(per_epoch)) if rows and per_epoch else None
+        part = OrderPart(int(rows), int(per_epoch)) if rows and per_epoch else None
         versions = sorted((int(entry["from_step"]), str(entry["dataset_hash"])) for entry in mine)
         shuffled = bool(mine[0].get("rows_globally_shuffled"))
         found.append(TrainedPart(tuple(versions), part, shuffled))
     return tuple(found)
 
 
-def checkpoint_at(training: Training, wanted: Path) -> Checkpoint:
+def checkpoint_at(training: TrainingRecord, wanted: Path) -> TrainingCheckpoint:
     """The checkpoint of this training run that `wanted` names: its directory, or the directory's
     name. Raises InputError when it is none of them."""
     for found in training.checkpoints:
@@ -256,13 +256,13 @@ def checkpoint_at(training: Training, wanted: Path) -> Checkpoint:
     raise InputError(f"{wanted}: no checkpoint of {training.model_dir}; committed there: {names}")
 
 
-def _checkpoints(model_dir: Path) -> list[Checkpoint]:
+def _checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
     root = model_dir / CHECKPOINTS
     found = []
     for path in root.iterdir() if root.is_dir() else ():
         match = _CHECKPOINT.match(path.name)
         if match and (path / "manifest.json").is_file():
-            found.append(Checkpoint(int(match[1]), path))
+            found.append(TrainingCheckpoint(int(match[1]), path))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.provenance.events import append_event, append_line
-from pipeline.provenance.quarantined import held_shards
-from pipeline.provenance.records import readable
+from pipeline.provenance.quarantined import read_held_shards
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.provenance.reviews import REVIEWS, Review
 from pipeline.quarantine.retention import read_days, read_retention
 from pipeline.runner import manifest_path
@@ -25,7 +25,7 @@ from pipeline.takedown.holds import held_documents
 
 
 @dataclass(frozen=True)
-class Quarantined:
+class QuarantinedDocument:
     """One document in quarantine: whether its text was purged, since when it is there, the last day
     that it is to stay (None: for good), and what `held` says keeps it."""
 
@@ -49,13 +49,13 @@ class Quarantined:
         return late and not self.purged and not self.held
 
 
-def list_quarantined(directory: Path) -> list[Quarantined]:
+def list_quarantined(directory: Path) -> list[QuarantinedDocument]:
     """Every document in quarantine, without its text, by shard and row. Raises InputError for a run
     that screened nothing."""
     return [about for about, _ in _rows(directory)]
 
 
-def show_quarantined(directory: Path, wanted: str, by: str) -> tuple[Quarantined, str]:
+def show_quarantined(directory: Path, wanted: str, by: str) -> tuple[QuarantinedDocument, str]:
     """One document (its key, or the beginning) with its text; an event names who looked."""
     about, text = _one(directory, wanted)
     _note(directory, by, {"action": "show", "doc_key": about.key})
@@ -69,12 +69,12 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
         raise ConfigError(f"--out {out}: exists already; expected a new file")
     rows = list(_rows(directory))
     _note(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
-    lines = ({**plain(about), "text": text.as_py()} for about, text in rows)
+    lines = ({**to_json_data(about), "text": text.as_py()} for about, text in rows)
     storage.publish(out, (msgspec.json.encode(line) + b"\n" for line in lines))
     return len(rows)
 
 
-def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> Quarantined:
+def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> QuarantinedDocument:
     """Record the review `allow` of a document; the next `prep run` puts it where it then belongs.
     Raises InputError when its text was purged."""
     about, _ = _one(directory, wanted)
@@ -98,15 +98,15 @@ def _note(directory: Path, by: str, what: dict[str, Any]) -> None:
     append_event(directory, "quarantine", by, what)
 
 
-def _one(directory: Path, wanted: str) -> tuple[Quarantined, pa.LargeStringScalar]:
+def _one(directory: Path, wanted: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
     found = [row for row in _rows(directory) if row[0].key.startswith(wanted.lower())]
     if len(found) != 1 or len(wanted) < 6:
         what = f"{len(found):,} documents match" if found else "no such document in quarantine"
-        raise InputError(f"{printable(wanted)}: {what}; give its key (`prep quarantine list`)")
+        raise InputError(f"{escape_text(wanted)}: {what}; give its key (`prep quarantine list`)")
     return found[0]
 
 
-def _rows(directory: Path) -> Iterator[tuple[Quarantined, pa.LargeStringScalar]]:
+def _rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeStringScalar]]:
     """Every document, and its text, which is read as it is asked for."""
     if not manifest_path(directory, NAME).exists():
         raise InputError(
@@ -114,7 +114,7 @@ def _rows(directory: Path) -> Iterator[tuple[Quarantined, pa.LargeStringScalar]]
             "`prep screen`"
         )
     facts = _Facts(_files(directory), read_days(directory), read_retention(directory))
-    for table in held_shards(directory):
+    for table in read_held_shards(directory):
         held = held_documents(directory, pc.unique(table["doc_key"]))
         gone = pc.and_(
             pc.equal(pc.binary_length(table["text"]), 0), pc.greater(table["text_bytes"], 0)
@@ -133,13 +133,13 @@ class _Facts:
     days: dict[str, date]
     retention: int | None
 
-    def about(self, row: dict[str, Any], held: str) -> Quarantined:
+    def about(self, row: dict[str, Any], held: str) -> QuarantinedDocument:
         """A row without its text."""
         key = row["doc_key"].hex()
         since, until = self.days.get(key), None
         if since is not None and self.retention is not None:
             until = since + timedelta(days=self.retention)
-        return Quarantined(
+        return QuarantinedDocument(
             key, row["text_key"].hex(), row["source"], self.files[row["path_id"]],
             row["line"] or row["byte_offset"], row["rule"], row["reason"],
             tuple(row["evidence"] or ()), row["text_bytes"], row["purged"], since, until, held,
@@ -147,12 +147,12 @@ class _Facts:
 
 
 def _files(directory: Path) -> list[str]:
-    with readable(directory / layout.SOURCES) as path:
+    with wrap_read_errors(directory / layout.SOURCES) as path:
         rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
     return [f"{row['input']}/{row['path']}" for row in rows]
 
 
-def plain(about: Quarantined) -> dict[str, Any]:
+def to_json_data(about: QuarantinedDocument) -> dict[str, Any]:
     """Plain data, for JSON."""
     days = {
         name: day.isoformat() if day else None

@@ -12,21 +12,21 @@ import pyarrow as pa
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import fingerprint_of
-from pipeline.quarantine.access import Quarantined, list_quarantined
+from pipeline.quarantine.access import QuarantinedDocument, list_quarantined
 from pipeline.quarantine.retention import read_retention
 from pipeline.takedown.apply import SignOff, apply, resume
-from pipeline.takedown.claim import Claim, LoadedClaim, What
+from pipeline.takedown.claim import Claim, ClaimSubject, LoadedClaim
 from pipeline.takedown.copies import outside_copies, stored_copies
 from pipeline.takedown.holds import refuse_held
-from pipeline.takedown.plan import Plan
+from pipeline.takedown.plan import TakedownPlan
 from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_takedowns
-from pipeline.takedown.resolve import exactly
+from pipeline.takedown.resolve import take_exactly
 from pipeline.takedown.run_tables import key_array, open_run
 
 
 def choose(
-    found: Sequence[Quarantined], keys: Sequence[str], older_than: int | None, today: date
-) -> list[Quarantined]:
+    found: Sequence[QuarantinedDocument], keys: Sequence[str], older_than: int | None, today: date
+) -> list[QuarantinedDocument]:
     """Those to purge: the documents with these keys, or all that are in quarantine for more than so
     many days and on no hold. What was purged before is left out. Raises InputError for a key that
     is not in quarantine."""
@@ -80,7 +80,7 @@ def purge(
     names = [about.key for about in chosen]
     refuse_held(directory, key_array([bytes.fromhex(name) for name in names]), "purge")
     run = open_run(directory)
-    taken = exactly(
+    taken = take_exactly(
         run,
         run.rows_of(key_array([bytes.fromhex(name) for name in names])),
         "purged from quarantine",
@@ -88,7 +88,7 @@ def purge(
     taken = taken.set_column(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )
-    plan = Plan(
+    plan = TakedownPlan(
         run, _claim(directory, names, older_than, by, today), taken, 0, (), (), (), (),
         stored_copies(run, taken), outside_copies(taken, (), ()),
     )  # fmt: skip
@@ -102,6 +102,6 @@ def _claim(
     basis = "named by key" if older_than is None else f"in quarantine for over {older_than} days"
     claim = Claim(
         id=f"purge-{number:04d}", claimant=by, received=today, basis=basis,
-        what=What(documents=tuple(keys)), note="",
+        what=ClaimSubject(documents=tuple(keys)), note="",
     )  # fmt: skip
     return LoadedClaim(claim, (), fingerprint_of({"claim": claim.model_dump(mode="json")}))

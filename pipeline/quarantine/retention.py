@@ -15,7 +15,7 @@ from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import StageManifest
-from pipeline.provenance.quarantined import held_shard
+from pipeline.provenance.quarantined import read_held_shard
 from pipeline.stages.quarantine import NAME
 
 
@@ -39,7 +39,7 @@ def note_days(directory: Path, stages: Mapping[str, StageManifest], today: date)
     keys = [
         key.hex()
         for shard in (stages[NAME].below(layout.QUARANTINE) if NAME in stages else ())
-        for key in held_shard(directory / shard.path)["doc_key"].to_pylist()
+        for key in read_held_shard(directory / shard.path)["doc_key"].to_pylist()
     ]
     if before.keys() != set(keys):
         days = {key: before.get(key, today).isoformat() for key in keys}

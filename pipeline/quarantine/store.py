@@ -19,8 +19,8 @@ from pipeline.cluster import Executor
 from pipeline.core import ids, storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import APART, Shard, StageManifest, read_manifest, write_manifest
-from pipeline.provenance.quarantined import beside, held_shard, keys_of, with_texts
-from pipeline.provenance.records import readable
+from pipeline.provenance.quarantined import keys_of, quarantine_path, read_held_shard, with_texts
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.runner import TextsApartError, manifest_path
 from pipeline.stage import arrow_output
 from pipeline.stages.quarantine import NAME
@@ -31,7 +31,7 @@ _CLEAN = "clean"
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ShardCall:
     """What travels to a worker: a shard of documents/."""
 
     directory: Path
@@ -50,9 +50,9 @@ def keep_apart(
     clean = stages[_CLEAN]
     held = {shard.path for shard in stages[NAME].shards} if NAME in stages else set()
     documents = clean.below("documents")
-    if any(shard.is_apart and beside(shard.path) not in held for shard in documents):
+    if any(shard.is_apart and quarantine_path(shard.path) not in held for shard in documents):
         raise TextsApartError("documents left quarantine")
-    left = [s for s in documents if not s.is_apart and beside(s.path) in held]
+    left = [s for s in documents if not s.is_apart and quarantine_path(s.path) in held]
     if not left:
         return dict(stages)
     storage.remove(directory / layout.MANIFEST)
@@ -64,8 +64,10 @@ def keep_apart(
     return {**stages, _CLEAN: clean}
 
 
-def _calls(directory: Path, shards: Sequence[Shard]) -> tuple[list[_Call], list[str]]:
-    return [_Call(directory, s) for s in shards], [f"quarantined texts of {s.path}" for s in shards]
+def _calls(directory: Path, shards: Sequence[Shard]) -> tuple[list[_ShardCall], list[str]]:
+    return [_ShardCall(directory, s) for s in shards], [
+        f"quarantined texts of {s.path}" for s in shards
+    ]
 
 
 def finish_moving(directory: Path) -> None:
@@ -75,7 +77,7 @@ def finish_moving(directory: Path) -> None:
         return
     for shard in _apart(_read(directory, _CLEAN)):
         try:
-            _take_out(_Call(directory, shard))
+            _take_out(_ShardCall(directory, shard))
         except IntegrityError:
             continue
 
@@ -96,7 +98,9 @@ def restore(directory: Path) -> bool:
     changed: dict[str, Shard] = {}
     for shard in apart:
         try:
-            changed[shard.path] = _put_back(directory, shard, hashes.get(beside(shard.path)))
+            changed[shard.path] = _put_back(
+                directory, shard, hashes.get(quarantine_path(shard.path))
+            )
         except IntegrityError:
             storage.remove(directory / shard.path)
     write_manifest(manifest_path(directory, _CLEAN), with_shards(clean, changed))
@@ -114,7 +118,7 @@ def _apart(clean: StageManifest | None) -> list[Shard]:
     return [s for s in clean.below("documents") if s.is_apart] if clean else []
 
 
-def _marked(call: _Call) -> Shard:
+def _marked(call: _ShardCall) -> Shard:
     """The shard as it will be."""
     directory, shard = call.directory, call.shard
     storage.verify_file(directory / shard.path, shard.hash)
@@ -123,7 +127,7 @@ def _marked(call: _Call) -> Shard:
     return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
 
 
-def _take_out(call: _Call) -> None:
+def _take_out(call: _ShardCall) -> None:
     """Bring a marked shard to the bytes that its manifest names. Raises IntegrityError when it is
     neither these nor the same with texts."""
     directory, shard = call.directory, call.shard
@@ -137,12 +141,12 @@ def _take_out(call: _Call) -> None:
 
 
 def _without_texts(directory: Path, shard: Shard) -> bytes:
-    held = held_shard(directory / beside(shard.path))
+    held = read_held_shard(directory / quarantine_path(shard.path))
     data = scrub_documents(directory / shard.path, keys_of(held))
     if data is None:
         raise IntegrityError(
-            f"{directory / beside(shard.path)}: missing, or not of the documents next to it; run "
-            "the command that made it again"
+            f"{directory / quarantine_path(shard.path)}: missing, or not of the documents next to "
+            "it; run the command that made it again"
         )
     return data
 
@@ -150,12 +154,12 @@ def _without_texts(directory: Path, shard: Shard) -> bytes:
 def _put_back(directory: Path, shard: Shard, held_hash: str | None) -> Shard:
     """Publish a marked shard with its texts; returns it without the mark. The hash of the shard of
     quarantine/ is None where no stage names it any more."""
-    path, beside_it = directory / shard.path, directory / beside(shard.path)
+    path, beside_it = directory / shard.path, directory / quarantine_path(shard.path)
     storage.verify_file(path, shard.hash)
     if held_hash is not None:
         storage.verify_file(beside_it, held_hash)
-    held = held_shard(beside_it)
-    with readable(path):
+    held = read_held_shard(beside_it)
+    with wrap_read_errors(path):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     _check_texts(beside_it, table, held)
     published = storage.publish(path, arrow_output(shard.path, with_texts(table, held)).data)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.report.page import short
+from pipeline.report.page import abbreviate_count
 
-__all__ = ["Chart", "Column", "binary", "chart"]
+__all__ = ["ChartColumn", "ColumnChart", "chart", "format_power"]
 
 _WIDTH, _HEIGHT = 520, 190  # in user units
 _LEFT, _TOP, _BOTTOM = 52, 10, 26
@@ -13,7 +13,7 @@ _MOST_LABELS = 9
 
 
 @dataclass(frozen=True)
-class Column:
+class ChartColumn:
     """One column to be drawn: `part` of `count` is set apart by colour."""
 
     label: str
@@ -45,7 +45,7 @@ class _Tick:
 
 
 @dataclass(frozen=True)
-class Chart:
+class ColumnChart:
     """A histogram ready to be drawn."""
 
     bars: tuple[_Bar, ...]
@@ -55,7 +55,7 @@ class Chart:
     left: int = _LEFT
 
 
-def chart(columns: Sequence[Column]) -> Chart | None:
+def chart(columns: Sequence[ChartColumn]) -> ColumnChart | None:
     """Columns with their grid; None when there is nothing to draw."""
     if not columns:
         return None
@@ -68,10 +68,12 @@ def chart(columns: Sequence[Column]) -> Chart | None:
         _bar(column, _LEFT + (i + 0.06) * slot, slot * 0.88, top, i % every == 0)
         for i, column in enumerate(columns)
     )
-    return Chart(bars, tuple(_Tick(_y(v, top), short(v)) for v in range(0, top + 1, step)))
+    return ColumnChart(
+        bars, tuple(_Tick(_y(v, top), abbreviate_count(v)) for v in range(0, top + 1, step))
+    )
 
 
-def _bar(column: Column, x: float, width: float, top: int, labelled: bool) -> _Bar:
+def _bar(column: ChartColumn, x: float, width: float, top: int, labelled: bool) -> _Bar:
     return _Bar(
         x=f"{x:.2f}",
         width=f"{width:.2f}",
@@ -104,10 +106,10 @@ def _nice_step(largest: int) -> int:
     return step
 
 
-def binary(value: int) -> str:
+def format_power(value: int) -> str:
     """A power of two in short.
 
-    >>> binary(512), binary(4096)
+    >>> format_power(512), format_power(4096)
     ('512', '4 Ki')
     """
     for prefix in ("", " Ki", " Mi", " Gi"):

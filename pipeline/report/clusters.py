@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipeline import layout
-from pipeline.core.words import counted
-from pipeline.provenance.cluster_summary import Cluster, Matrix, SimilarityBin, SizeBin, Summary
+from pipeline.core.words import pluralise
+from pipeline.provenance.cluster_summary import (
+    Cluster,
+    ClusterSummary,
+    Matrix,
+    SimilarityBin,
+    SizeBin,
+)
 from pipeline.provenance.side_by_side import Piece
-from pipeline.report.charts import Chart, Column, chart
+from pipeline.report.charts import ChartColumn, ColumnChart, chart
 from pipeline.report.model import Sample
 from pipeline.report.page import parts_of, render_page, size_label
 
-__all__ = ["ClusterPage", "ShownCluster", "ShownMember", "SourceShare", "render"]
+__all__ = ["ClusterExcerpt", "ClusterPage", "MemberExcerpt", "SourceShare", "render"]
 
 _SHOWN_SHARES = 40
 
@@ -37,7 +43,7 @@ class SourceShare:
 
 
 @dataclass(frozen=True)
-class ShownMember:
+class MemberExcerpt:
     """A document of a cluster beside the kept one: the passages around their first difference.
 
     Both are empty when the texts are equal (`equal`) or the kept text is not in this run.
@@ -55,7 +61,7 @@ class ShownMember:
 
 
 @dataclass(frozen=True)
-class ShownCluster:
+class ClusterExcerpt:
     """A cluster, its kept document (None: it stands in an earlier index) and some members. The
     state of the kept one is another than `kept` when a rule of the policy took the whole cluster.
     """
@@ -63,7 +69,7 @@ class ShownCluster:
     cluster: Cluster
     kept: Sample | None
     kept_state: str
-    members: tuple[ShownMember, ...]
+    members: tuple[MemberExcerpt, ...]
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ class ClusterPage:
     manifest_hash: str
     recipe: str = ""
     bands: int = 0
-    summary: Summary = field(default_factory=Summary)
+    summary: ClusterSummary = field(default_factory=ClusterSummary)
     shares: tuple[SourceShare, ...] = ()
-    clusters: tuple[ShownCluster, ...] = ()
+    clusters: tuple[ClusterExcerpt, ...] = ()
 
 
 def render(page: ClusterPage) -> bytes:
@@ -102,10 +108,10 @@ def render(page: ClusterPage) -> bytes:
     )
 
 
-def _size_chart(sizes: Sequence[SizeBin]) -> Chart | None:
+def _size_chart(sizes: Sequence[SizeBin]) -> ColumnChart | None:
     columns = [
-        Column(
-            label, f"{label} documents: {counted(s.clusters, 'cluster')}", s.clusters, s.clusters
+        ChartColumn(
+            label, f"{label} documents: {pluralise(s.clusters, 'cluster')}", s.clusters, s.clusters
         )
         for s in sizes
         for label in (size_label(s),)
@@ -113,15 +119,15 @@ def _size_chart(sizes: Sequence[SizeBin]) -> Chart | None:
     return chart(columns)
 
 
-def _similarity_chart(bins: Sequence[SimilarityBin]) -> Chart | None:
+def _similarity_chart(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
     return chart([_similarity_column(b) for b in bins])
 
 
-def _similarity_column(b: SimilarityBin) -> Column:
+def _similarity_column(b: SimilarityBin) -> ChartColumn:
     range_ = "1" if b.low == b.high else f"{b.low:.2f} to {b.high:.2f}"
     title = f"{range_}: {b.exact:,} exact" + f", {b.estimated:,} estimated" * bool(b.estimated)
     label = "1" if b.low == b.high else f"{b.low:.2f}"
-    return Column(label, title, b.exact + b.estimated, b.exact)
+    return ChartColumn(label, title, b.exact + b.estimated, b.exact)
 
 
 def _heat(matrix: Matrix) -> list[list[tuple[int, str]]]:

@@ -8,12 +8,12 @@ SVG computed here with fixed precision, coloured by style rules so that they fol
 from collections.abc import Sequence
 
 from pipeline import layout
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance import wording
 from pipeline.provenance.cluster_summary import SizeBin
-from pipeline.report.charts import Chart, Column, binary, chart
-from pipeline.report.model import Bin, Ledger, Report, SourceRow
-from pipeline.report.page import Part, parts_of, render_page, size_label
+from pipeline.report.charts import ChartColumn, ColumnChart, chart, format_power
+from pipeline.report.model import Bin, RecordLedger, Report, SourceRow
+from pipeline.report.page import BarPart, parts_of, render_page, size_label
 
 __all__ = ["render"]
 
@@ -49,18 +49,18 @@ def _balances(row: SourceRow) -> bool:
     return row.documents == row.dropped_total + row.quarantined + row.duplicates + row.kept
 
 
-def _shown(ledger: Ledger) -> list[SourceRow]:
+def _shown(ledger: RecordLedger) -> list[SourceRow]:
     """The sources with most records, the rest summed up in one row."""
     rows = sorted(ledger.sources, key=lambda row: (-row.records, row.source))
     if len(rows) <= _SHOWN_SOURCES:
         return rows
     rest = rows[_SHOWN_SOURCES - 1 :]
-    summed = Ledger(tuple(rest)).total()
-    summed = SourceRow(**{**vars(summed), "source": counted(len(rest), "smaller source")})
+    summed = RecordLedger(tuple(rest)).total()
+    summed = SourceRow(**{**vars(summed), "source": pluralise(len(rest), "smaller source")})
     return [*rows[: _SHOWN_SOURCES - 1], summed]
 
 
-def _segments(row: SourceRow) -> list[Part]:
+def _segments(row: SourceRow) -> list[BarPart]:
     """The terminal states of a source as parts of a bar, empty ones left out."""
     counts = {state: getattr(row, state) for state in _STATES} | {"dropped": row.dropped_total}
     return parts_of(counts, _STATES)
@@ -74,13 +74,13 @@ def _cluster_bars(sizes: Sequence[SizeBin]) -> list[tuple[str, int, str]]:
     ]
 
 
-def _histogram(bins: Sequence[Bin], unit: str) -> Chart | None:
+def _histogram(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
     """Documents by length, the kept ones set apart."""
     return chart(
         [
-            Column(
-                binary(b.low),
-                f"{b.low:,} to {b.high - 1:,} {unit}: {counted(b.count, 'document')}, "
+            ChartColumn(
+                format_power(b.low),
+                f"{b.low:,} to {b.high - 1:,} {unit}: {pluralise(b.count, 'document')}, "
                 f"{b.kept:,} kept",
                 b.count,
                 b.kept,

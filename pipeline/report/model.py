@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.provenance.cluster_summary import Summary
+from pipeline.provenance.cluster_summary import ClusterSummary
 
 __all__ = [
     "Bin",
     "Decision",
     "DropReason",
-    "Ledger",
     "MixtureRow",
+    "RecordLedger",
     "Report",
     "Sample",
     "SourceRow",
@@ -68,7 +68,7 @@ class SourceRow:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class RecordLedger:
     """Every record of the run, by source."""
 
     sources: tuple[SourceRow, ...] = ()
@@ -77,7 +77,7 @@ class Ledger:
         """The sum over all sources.
 
         >>> row = SourceRow("a", 5, 1, {"too short": 1}, 0, 1, 2, 90, 40, 12)
-        >>> Ledger((row, row)).total().documents
+        >>> RecordLedger((row, row)).total().documents
         8
         """
         dropped: dict[str, int] = {}
@@ -166,9 +166,9 @@ class Report:
     manifest_hash: str
     stages: tuple[StageIdentity, ...] = ()
     software: tuple[tuple[str, str], ...] = ()  # (name, version)
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: RecordLedger = field(default_factory=RecordLedger)
     reasons: tuple[DropReason, ...] = ()
-    clusters: Summary = field(default_factory=Summary)
+    clusters: ClusterSummary = field(default_factory=ClusterSummary)
     decisions: tuple[Decision, ...] = ()
     document_bytes: tuple[Bin, ...] = ()
     document_tokens: tuple[Bin, ...] = ()

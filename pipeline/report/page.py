@@ -12,11 +12,18 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from pipeline.core.page import is_hidden, page_environment, spelled
-from pipeline.core.words import counted
+from pipeline.core.page import is_hidden, page_environment, spell_out
+from pipeline.core.words import pluralise
 from pipeline.provenance.cluster_summary import SizeBin
 
-__all__ = ["Part", "parts_of", "render_page", "report_environment", "short", "size_label"]
+__all__ = [
+    "BarPart",
+    "abbreviate_count",
+    "parts_of",
+    "render_page",
+    "report_environment",
+    "size_label",
+]
 
 _PACKAGE = "pipeline.report"
 
@@ -24,7 +31,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True)
-class Part:
+class BarPart:
     """One part of a whole, for a stacked bar and its legend: its share in percent."""
 
     kind: str
@@ -33,15 +40,15 @@ class Part:
     percent: str
 
 
-def parts_of(counts: Mapping[str, int], labels: Mapping[str, str] | None = None) -> list[Part]:
+def parts_of(counts: Mapping[str, int], labels: Mapping[str, str] | None = None) -> list[BarPart]:
     """Counts by kind as parts of their sum, empty ones left out.
 
     >>> parts_of({"near": 3, "key": 0, "exact": 1})[1]
-    Part(kind='exact', label='exact', count=1, percent='25.000')
+    BarPart(kind='exact', label='exact', count=1, percent='25.000')
     """
     whole = sum(counts.values())
     return [
-        Part(kind, (labels or {}).get(kind, kind), count, f"{100 * count / whole:.3f}")
+        BarPart(kind, (labels or {}).get(kind, kind), count, f"{100 * count / whole:.3f}")
         for kind, count in counts.items()
         if count
     ]
@@ -59,8 +66,8 @@ def report_environment(package: str = _PACKAGE) -> Environment:
         (package, _PACKAGE),
         {
             "n": number,
-            "counted": counted,
-            "short": short,
+            "counted": pluralise,
+            "short": abbreviate_count,
             "size": _size,
             "share": _share,
             "marked": _marked,
@@ -78,7 +85,7 @@ def _marked(text: str) -> Markup:
     pieces = []
     for hidden, characters in groupby(text, key=is_hidden):
         if hidden:
-            shown = "".join(map(spelled, characters))
+            shown = "".join(map(spell_out, characters))
             kind = "ctl space" if shown.strip("\\nrt") == "" else "ctl"
             pieces.append(Markup('<span class="{}">{}</span>').format(kind, shown))
         else:
@@ -103,10 +110,10 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def short(value: int) -> str:
+def abbreviate_count(value: int) -> str:
     """A count for a headline: exact below a million.
 
-    >>> short(999_999), short(4_778_364), short(1_210_000_000_000)
+    >>> abbreviate_count(999_999), abbreviate_count(4_778_364), abbreviate_count(1_210_000_000_000)
     ('999,999', '4.78 M', '1.21 T')
     """
     for power, unit in ((12, "T"), (9, "G"), (6, "M")):

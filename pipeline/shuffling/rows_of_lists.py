@@ -36,7 +36,7 @@ def byte_rows(column: pa.Array) -> ByteRows:
     return ByteRows(flat, offsets[:-1], offsets[1:])
 
 
-class Rows:
+class ListRows:
     """A column of M rows that is filled piece by piece."""
 
     def __init__(self, kind: pa.DataType, byte_lengths_M: I64) -> None:
@@ -71,7 +71,7 @@ def byte_lengths_of(column: pa.ChunkedArray) -> I64:
 
 def take_rows(column: pa.ChunkedArray, order_M: I64) -> pa.Array:
     """The rows of a column in another order."""
-    taken = Rows(column.type, byte_lengths_of(column)[order_M])
+    taken = ListRows(column.type, byte_lengths_of(column)[order_M])
     places = np.argsort(order_M, kind="stable")
     starts = np.cumsum([0, *(len(chunk) for chunk in column.chunks)])
     cuts = np.searchsorted(order_M, starts, sorter=places)

@@ -4,20 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.sources.labels import chosen_label, has_surrogate, licence_field, source_label
-from pipeline.sources.record import FieldValue, Place, Record, Refused
+from pipeline.sources.record import FieldValue, Place, Record, RecordError
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.template import Path, Template, field_text
-from pipeline.sources.typed import typed
+from pipeline.sources.typed import check_type
 
 TopLevel = Callable[[str], Any]
 """The value of a top-level field other than `meta`; None when it is missing or null."""
 
 
-def assembled(
+def assemble_record(
     place: Place, text: str, meta: dict[str, Any], raw_meta: str | None, top: TopLevel,
     rules: RecordRules,
 ) -> Record:  # fmt: skip
-    """The record with its source label, licence and typed columns. Raises Refused."""
+    """The record with its source label, licence and typed columns. Raises RecordError."""
     if rules.source_key is None:
         source = source_label(meta, raw_meta is not None, rules.sources)
     else:
@@ -27,21 +27,21 @@ def assembled(
 
 
 def typed_values(rules: RecordRules, meta: dict[str, Any], top: TopLevel) -> tuple[FieldValue, ...]:
-    """The values of the typed columns, in order. Raises Refused for a value of another type."""
+    """The values of the typed columns, in order. Raises RecordError for a value of another type."""
     return tuple(
-        None if field.path is None else typed(look_up(field.path, meta, top), field.type)
+        None if field.path is None else check_type(look_up(field.path, meta, top), field.type)
         for field in rules.fields
     )
 
 
-def joined(template: Template, meta: dict[str, Any], top: TopLevel) -> str:
-    """The template with its fields filled in. Raises Refused."""
+def fill_template(template: Template, meta: dict[str, Any], top: TopLevel) -> str:
+    """The template with its fields filled in. Raises RecordError."""
     text = "".join(
         piece if isinstance(piece, str) else field_text(look_up(piece, meta, top))
         for piece in template
     )
     if has_surrogate(text):
-        raise Refused("surrogate")
+        raise RecordError("surrogate")
     return text
 
 
@@ -54,6 +54,6 @@ def look_up(path: Path, meta: dict[str, Any], top: TopLevel) -> Any:
 
 
 def check_length(text: str, limit: int) -> None:
-    """Raise Refused for a text of more than `limit` bytes."""
+    """Raise RecordError for a text of more than `limit` bytes."""
     if 4 * len(text) > limit and len(text.encode()) > limit:
-        raise Refused("too_large")
+        raise RecordError("too_large")

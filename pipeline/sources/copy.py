@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.sources import arrow, warc
-from pipeline.sources.files import HashingReader, InputFile, seekable
+from pipeline.sources.files import HashingReader, InputFile, open_seekable
 from pipeline.sources.formats import format_of
 from pipeline.sources.rules import RecordRules
-from pipeline.sources.streams import decompressed, zstd
+from pipeline.sources.streams import decompress_blocks, zstd
 
 ZSTD_LEVEL = 3
 GZIP_LEVEL = 6
@@ -37,7 +37,9 @@ _ROWS = 256
 _BUFFER = 1 << 20
 
 
-def copied(file: InputFile, reader: HashingReader, starts: I64, sizes: I64) -> Iterator[bytes]:
+def copy_records(
+    file: InputFile, reader: HashingReader, starts: I64, sizes: I64
+) -> Iterator[bytes]:
     """A file with the records that begin at these bytes of the decompressed file, ascending, and
     have so many; of a file of rows, with these rows.
 
@@ -50,7 +52,7 @@ def copied(file: InputFile, reader: HashingReader, starts: I64, sizes: I64) -> I
         yield from _rows(file, reader, starts)
         return
     compressor = _compressor(compression)
-    blocks = decompressed(file.shown, reader, compression)  # type: ignore[arg-type]
+    blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
     for piece in cut(blocks, starts, starts + sizes + BEHIND[kind]):
         yield compressor.compress(piece)
     yield compressor.flush()
@@ -129,7 +131,7 @@ class _Sink(io.RawIOBase):
 def _rows(file: InputFile, reader: HashingReader, rows: I64) -> Iterator[bytes]:
     sink = _Sink()
     try:
-        with seekable(file, reader) as (source, _):
+        with open_seekable(file, reader) as (source, _):
             schema, batches, writer = _reader_and_writer(file, source, sink)
             with writer:
                 for table in _grouped(_chosen(batches, rows), schema):
@@ -184,7 +186,7 @@ def count_records(path: Path) -> int:
     with open(path, "rb") as file:
         if kind == "arrow":
             return sum(len(batch) for batch in arrow.batches(file)[1])
-        blocks = decompressed(path, file, compression)
+        blocks = decompress_blocks(path, file, compression)
         if kind == "text":
             return int(any(blocks))
         if kind == "warc":

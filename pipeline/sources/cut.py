@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.sources.record import BadRecord, Place, Record
-from pipeline.sources.streams import Start
+from pipeline.sources.streams import StreamStart
 
-Blocks = Iterable[tuple[Start, bytes]]
+Blocks = Iterable[tuple[StreamStart, bytes]]
 
 BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
@@ -27,7 +27,7 @@ class Chunk:
     """Bytes of one part, which begins at `first` (of no length); `start` is where the frame that
     they came from begins."""
 
-    start: Start
+    start: StreamStart
     first: Place
     data: bytes
 
@@ -36,7 +36,7 @@ def cut_lines(blocks: Blocks, size: int, count: "LineCount") -> Iterator[Chunk]:
     """The bytes of a stream in order, those of one part after those of another; `count` counts
     them.
 
-    >>> blocks = [(Start(), b"one\\ntwo\\nth"), (Start(), b"ree\\nfour")]
+    >>> blocks = [(StreamStart(), b"one\\ntwo\\nth"), (StreamStart(), b"ree\\nfour")]
     >>> chunks = cut_lines(blocks, 6, LineCount(100))
     >>> [(chunk.first.line, chunk.first.byte_offset, chunk.data) for chunk in chunks]
     [(1, 0, b'one\\ntwo\\n'), (3, 8, b'th'), (3, 8, b'ree\\n'), (4, 14, b'four')]
@@ -63,7 +63,7 @@ def cut_records(
     blocks: Blocks, size: int, read: Callable[[Iterator[bytes]], Iterable[Record | BadRecord]]
 ) -> Iterator[Chunk]:
     """The same for a format whose records only its reader can tell apart."""
-    held: deque[tuple[Start, bytes]] = deque()
+    held: deque[tuple[StreamStart, bytes]] = deque()
     position = 0
     first, border = Place(0, 1, 0, 0), size
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.core.storage import hash_file
 from pipeline.sources import files, streams
 
@@ -68,8 +68,8 @@ def records(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         reader = files.HashingReader(str(path))
         with contextlib.closing(reader):
-            blocks = streams.decompressed(path, reader, files.FORMATS[suffix][1])  # type: ignore[arg-type]
-            for number, (_, _, line) in enumerate(streams.lines(blocks, LARGEST_RECORD), 1):
+            blocks = streams.decompress_blocks(path, reader, files.FORMATS[suffix][1])  # type: ignore[arg-type]
+            for number, (_, _, line) in enumerate(streams.split_lines(blocks, LARGEST_RECORD), 1):
                 if line is None:
                     raise InputError(
                         f"{path}:{number}: the line is longer than {LARGEST_RECORD:,} bytes"
@@ -90,8 +90,8 @@ def _record(line: bytes, place: str) -> dict[str, Any]:
             return _lenient(line)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{place}: expected a JSON object: {printable(str(error))}; found "
-            f"{printable(line.decode(errors='replace'), 60)}"
+            f"{place}: expected a JSON object: {escape_text(str(error))}; found "
+            f"{escape_text(line.decode(errors='replace'), 60)}"
         ) from error
 
 

@@ -11,20 +11,20 @@ from typing import BinaryIO
 import xxhash
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.sources import arrow, jsonl, parquet, text, warc
 from pipeline.sources.formats import FORMATS, KNOWN, Format, format_of, is_text
 from pipeline.sources.hub import hub, is_hub_name
 from pipeline.sources.labels import has_surrogate
 from pipeline.sources.limits import Allowance
-from pipeline.sources.listing import Listed, Listing, local
+from pipeline.sources.listing import Listing, StoredFile, local
 from pipeline.sources.record import START, BadRecord, Place, Record
-from pipeline.sources.remote import RemoteFile, is_url, opened, remote, shown
+from pipeline.sources.remote import RemoteFile, is_url, open_remote, redact_url, remote
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.saved_datasets import DESCRIPTIONS
-from pipeline.sources.streams import decompressed
+from pipeline.sources.streams import decompress_blocks
 
-__all__ = ["FORMATS", "HashingReader", "InputFile", "changed", "find", "hash_of", "read"]
+__all__ = ["FORMATS", "HashingReader", "InputFile", "change_error", "find", "hash_of", "read"]
 
 _SPOOL = 4 << 20
 _SHORTEST_HEAD = 4
@@ -75,7 +75,7 @@ class InputFile:
     @property
     def shown(self) -> str:
         """The location as messages name it: a URL without its query."""
-        return shown(self.location) if is_url(self.location) else self.location
+        return redact_url(self.location) if is_url(self.location) else self.location
 
 
 def find(
@@ -101,8 +101,8 @@ def find(
     files = [_input_file(name, f, shared, kind) for f in chosen.values()]
     empty = [p for p, listing in zip(patterns, listings, strict=True) if not listing.files]
     if empty or not files:
-        what = "nothing" if empty else f"{counted(len(found), 'file')} but none"
-        where = shown(_located((empty or patterns)[0], base))
+        what = "nothing" if empty else f"{pluralise(len(found), 'file')} but none"
+        where = redact_url(_located((empty or patterns)[0], base))
         text = any(is_text(file) for file in found)
         hint = "; plain text is only read on request: give *.txt, or `format: text`" if text else ""
         raise InputError(
@@ -112,7 +112,7 @@ def find(
     return sorted(files), len(found) - len(files)
 
 
-def _check_names(chosen: Iterable[Listed]) -> None:
+def _check_names(chosen: Iterable[StoredFile]) -> None:
     """Raise InputError naming files whose names are not UTF-8, which no table can hold."""
     wrong = [f.location for f in chosen if has_surrogate(f.name + f.location)]
     if wrong:
@@ -136,7 +136,7 @@ def _located(pattern: str, base: Path) -> str:
     return pattern if _is_elsewhere(pattern) else str(base / pattern)
 
 
-def _reads(file: Listed, listing: Listing, kind: str | None) -> bool:
+def _reads(file: StoredFile, listing: Listing, kind: str | None) -> bool:
     """Whether a file that was found is data. Plain text has to be asked for: beside other formats
     it is more likely a README."""
     base = os.path.basename(file.name)
@@ -145,7 +145,7 @@ def _reads(file: Listed, listing: Listing, kind: str | None) -> bool:
     return format_of(base) is not None and (listing.text or not is_text(base))
 
 
-def _input_file(name: str, file: Listed, shared: str, kind: str | None) -> InputFile:
+def _input_file(name: str, file: StoredFile, shared: str, kind: str | None) -> InputFile:
     return InputFile(name, os.path.relpath(file.name, shared), file.size, file.location, kind)
 
 
@@ -156,13 +156,13 @@ class HashingReader:
     def __init__(self, location: str) -> None:
         try:
             self.file: BinaryIO = (
-                opened(location) if is_url(location) else open(location, "rb")  # noqa: SIM115
+                open_remote(location) if is_url(location) else open(location, "rb")  # noqa: SIM115
             )
         except OSError as error:
             raise InputError(f"{location}: cannot read: {error.strerror or error}") from error
         self.digest = xxhash.xxh3_128()
         self.hashed = 0
-        self._shown = shown(location) if is_url(location) else location
+        self._shown = redact_url(location) if is_url(location) else location
         self._stamp = self._times()
 
     def hash_rest(self, size: int | None = None) -> str:
@@ -175,7 +175,7 @@ class HashingReader:
             self.digest.update(block)
             self.hashed += len(block)
         if self._times() != self._stamp or size not in (None, self.hashed):
-            raise changed(self._shown)
+            raise change_error(self._shown)
         return self.digest.hexdigest()
 
     def _times(self) -> tuple[int, int] | None:
@@ -204,7 +204,7 @@ class HashingReader:
         self.file.close()
 
 
-def changed(location: str) -> InputError:
+def change_error(location: str) -> InputError:
     """The error of a raw shard that is written while a run reads it."""
     return InputError(
         f"{location}: changed while this run read it; run the same command again once nothing "
@@ -229,7 +229,7 @@ def read(
     if kind in ("text", "lines") and compression is None and file.size < _SHORTEST_HEAD:
         blocks = iter([reader.read()])
     else:
-        blocks = decompressed(file.shown, reader, compression)  # type: ignore[arg-type]
+        blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
     yield from read_blocks(file, allowance_of(file, rules).over(blocks), rules)
 
 
@@ -259,7 +259,7 @@ def read_rows(
 ) -> Iterator[Record | BadRecord]:
     """The rows from `first` on of a format that is read here and there."""
     kind, allowance = file.format[0], allowance_of(file, rules)
-    with seekable(file, reader) as (source, location):
+    with open_seekable(file, reader) as (source, location):
         if kind == "parquet":
             yield from parquet.read(file.shown, source, rules, allowance, first)
         else:
@@ -267,7 +267,7 @@ def read_rows(
 
 
 @contextlib.contextmanager
-def seekable(file: InputFile, reader: HashingReader) -> Iterator[tuple[BinaryIO, str | None]]:
+def open_seekable(file: InputFile, reader: HashingReader) -> Iterator[tuple[BinaryIO, str | None]]:
     """A file that can be read here and there, and its path; of one behind a URL a temporary copy,
     which has none."""
     if not is_url(file.location):

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.sources import remote
-from pipeline.sources.listing import Listed, Listing
+from pipeline.sources.listing import Listing, StoredFile
 
 _NAME = re.compile(
     r"hf:(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?"
@@ -49,7 +49,7 @@ def parse_name(path: str) -> HubName:
     found = _NAME.fullmatch(path)
     if found is None:
         raise InputError(
-            f"{printable(path)}: expected hf:NAME, hf:NAME:SPLIT or hf:NAME@REVISION:CONFIG:SPLIT"
+            f"{escape_text(path)}: expected hf:NAME, hf:NAME:SPLIT or hf:NAME@REVISION:CONFIG:SPLIT"
         )
     return HubName(found["name"], found["revision"], found["config"], found["split"])
 
@@ -71,7 +71,7 @@ def _data_files(path: str, named: HubName) -> dict[str, list[str]]:
                 named.name, named.config, revision=named.revision
             )
     except Exception as error:  # the Hub, its cache and the network have errors of their own
-        said = printable(remote.shown(str(error)))
+        said = escape_text(remote.redact_url(str(error)))
         raise InputError(
             f"{path}: cannot find it on the Hugging Face Hub: {type(error).__name__}: {said}; "
             "without a network, load it with `datasets` on a machine that is online, call "
@@ -109,12 +109,12 @@ def _files_of_split(path: str, named: HubName, splits: dict[str, list[str]]) -> 
     )
 
 
-def _listed(path: str, url: str) -> Listed:
+def _listed(path: str, url: str) -> StoredFile:
     found = _FILE.fullmatch(url)
     if found is None:
         raise InputError(
-            f"{path}: {remote.shown(url)} is not a file of one revision on the Hub; give its "
+            f"{path}: {remote.redact_url(url)} is not a file of one revision on the Hub; give its "
             "files by URL, such as hf://datasets/NAME@REVISION/data/*.parquet"
         )
     size, _ = remote.version(url)
-    return Listed(f"/hf/{found['name']}@{found['revision']}/{found['path']}", size, url)
+    return StoredFile(f"/hf/{found['name']}@{found['revision']}/{found['path']}", size, url)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pipeline.sources.labels import has_surrogate
-from pipeline.sources.record import Refused
+from pipeline.sources.record import RecordError
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -18,14 +18,14 @@ def raw_fields(line: bytes) -> dict[str, bytes]:
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            raise Refused("not_utf8") from error
+            raise RecordError("not_utf8") from error
     try:
         parsed = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         return {name: bytes(raw) for name, raw in parsed.items()}
     except msgspec.ValidationError as error:
-        raise Refused(surrogates_or(line, "not_object")) from error
+        raise RecordError(surrogates_or(line, "not_object")) from error
     except RecursionError as error:
-        raise Refused("too_deep") from error
+        raise RecordError("too_deep") from error
     except msgspec.DecodeError:
         return _lenient(line)
 
@@ -41,13 +41,13 @@ def _lenient(line: bytes) -> dict[str, bytes]:
     try:
         value = json.loads(text)
     except RecursionError as error:
-        raise Refused("too_deep") from error
+        raise RecordError("too_deep") from error
     except ValueError as error:
-        raise Refused(surrogates_or(line, "bad_json")) from error
+        raise RecordError(surrogates_or(line, "bad_json")) from error
     if not isinstance(value, dict):
-        raise Refused("not_object")
+        raise RecordError("not_object")
     if any(has_surrogate(name) for name in value):
-        raise Refused("surrogate")
+        raise RecordError("surrogate")
     return {name: raw.encode() for name, raw in _raw_slices(text)}
 
 

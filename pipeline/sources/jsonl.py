@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from pipeline.sources.assemble import assembled, check_length, joined
+from pipeline.sources.assemble import assemble_record, check_length, fill_template
 from pipeline.sources.json_fields import raw_fields, surrogates_or
-from pipeline.sources.record import BadRecord, Place, Record, Refused
+from pipeline.sources.record import BadRecord, Place, Record, RecordError
 from pipeline.sources.rules import RecordRules
-from pipeline.sources.streams import lines
+from pipeline.sources.streams import split_lines
 
-__all__ = ["RecordRules", "Refused", "read"]
+__all__ = ["RecordError", "RecordRules", "read"]
 
 _BOM = b"\xef\xbb\xbf"
 _START = Place(0, 1, 0, 0)
@@ -30,7 +30,7 @@ _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 """What JSON escapes; msgspec takes no name with it."""
 
 _any_value = msgspec.json.Decoder().decode
-_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, Refused)
+_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, RecordError)
 
 
 def read(
@@ -40,7 +40,7 @@ def read(
     line stands in its file."""
     parse = _parser(rules)
     ordinal = first.ordinal
-    found = lines(blocks, rules.max_document_bytes)
+    found = split_lines(blocks, rules.max_document_bytes)
     for number, (offset, length, line) in enumerate(found, first.line):
         if number == 1 and line is not None and line.startswith(_BOM):
             line = line[len(_BOM) :]
@@ -50,14 +50,14 @@ def read(
         ordinal += 1
         try:
             if line is None:
-                raise Refused("too_large")
+                raise RecordError("too_large")
             yield parse(place, line)
-        except Refused as refused:
+        except RecordError as refused:
             yield BadRecord(place, str(refused))
 
 
 def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
-    """What makes a record of a line; it raises Refused."""
+    """What makes a record of a line; it raises RecordError."""
     if rules.template is not None or rules.fields or rules.text_key == "meta":
         return lambda place, line: _by_field(place, line, rules)
     label = rules.source_key[0] if rules.source_key else "meta"
@@ -80,7 +80,7 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
             if not isinstance(meta, dict):
                 return _by_field(place, line, rules)
             top = _nothing if label == "meta" else partial(_only, fields.label)
-            return assembled(place, fields.text, meta, raw or None, top, rules)
+            return assemble_record(place, fields.text, meta, raw or None, top, rules)
         except _FAILURES:
             return _by_field(place, line, rules)
 
@@ -104,24 +104,24 @@ def _by_field(place: Place, line: bytes, rules: RecordRules) -> Record:
 
     if rules.template is None:
         if rules.text_key not in fields:
-            raise Refused("no_text")
+            raise RecordError("no_text")
         text = _text(fields[rules.text_key])
         meta = _parse_meta(fields.get("meta"))
     else:
         meta = _parse_meta(fields.get("meta"))
-        text = joined(rules.template, meta, top)
+        text = fill_template(rules.template, meta, top)
         check_length(text, rules.max_document_bytes)
     raw = fields.get("meta")
-    return assembled(place, text, meta, None if raw is None else raw.decode(), top, rules)
+    return assemble_record(place, text, meta, None if raw is None else raw.decode(), top, rules)
 
 
 def _text(raw: bytes) -> str:
     try:
         return msgspec.json.decode(raw, type=str)
     except msgspec.ValidationError as error:
-        raise Refused("text_not_string") from error
+        raise RecordError("text_not_string") from error
     except msgspec.DecodeError as error:
-        raise Refused(surrogates_or(raw, "text_not_string")) from error
+        raise RecordError(surrogates_or(raw, "text_not_string")) from error
 
 
 def _value(raw: bytes) -> Any:
@@ -144,11 +144,11 @@ def _parse_meta(raw: bytes | None) -> dict[str, Any]:
     try:
         meta = json.loads(raw, parse_float=_finite)
     except RecursionError as error:
-        raise Refused("too_deep") from error
+        raise RecordError("too_deep") from error
     except ValueError as error:
-        raise Refused("bad_meta") from error
+        raise RecordError("bad_meta") from error
     if meta is None:
         return {}
     if not isinstance(meta, dict):
-        raise Refused("bad_meta")
+        raise RecordError("bad_meta")
     return meta

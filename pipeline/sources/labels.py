@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.sources.record import Refused
+from pipeline.sources.record import RecordError
 from pipeline.sources.template import field_text
 
 SOURCE_KEYS = ("pile_set_name", "redpajama_set_name")
@@ -15,28 +15,28 @@ def source_label(
     """The source a record names, or None. Raises when it is not a string or not allowed."""
     label = _first(meta, SOURCE_KEYS)
     if label is not None and not isinstance(label, str):
-        raise Refused("bad_meta")
+        raise RecordError("bad_meta")
     if (
         allowed is not None
         and label not in allowed
         and (label is not None or not has_meta or not meta)
     ):
-        raise Refused("unknown_source")
+        raise RecordError("unknown_source")
     if label is not None and has_surrogate(label):
-        raise Refused("surrogate")
+        raise RecordError("surrogate")
     return label
 
 
 def chosen_label(value: object, allowed: tuple[str, ...] | None) -> str | None:
-    """The label in the field that `source_key` names, or None where there is none. Raises Refused
-    for what is neither text nor an integer, and for a label that is not allowed."""
+    """The label in the field that `source_key` names, or None where there is none. Raises
+    RecordError for what is neither text nor an integer, and for a label that is not allowed."""
     if value is None or value == "":
         return None
     label = field_text(value)
     if allowed is not None and label not in allowed:
-        raise Refused("unknown_source")
+        raise RecordError("unknown_source")
     if has_surrogate(label):
-        raise Refused("surrogate")
+        raise RecordError("surrogate")
     return label
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.core.journal import DIRECTORY, EVENTS
 from pipeline.layout import CLEANED, MANIFEST, RECORDS
 from pipeline.sources.formats import format_of, is_text
@@ -19,7 +19,7 @@ from pipeline.sources.saved_datasets import check_one_split, without_caches
 
 
 @dataclass(frozen=True)
-class Listed:
+class StoredFile:
     """A file that was found: its name in the name space of its store, in which the names of one
     input have a directory in common; its size in bytes; and what opens it."""
 
@@ -34,7 +34,7 @@ class Listing:
     text among them is meant."""
 
     root: str
-    files: tuple[Listed, ...]
+    files: tuple[StoredFile, ...]
     text: bool
 
 
@@ -83,7 +83,9 @@ def _visible(names: Iterable[str]) -> list[str]:
 
 
 def _cannot_list(error: OSError) -> None:
-    raise InputError(f"{printable(str(error.filename))}: cannot list: {error.strerror}") from error
+    raise InputError(
+        f"{escape_text(str(error.filename))}: cannot list: {error.strerror}"
+    ) from error
 
 
 def _goes_round(path: Path, root: Path) -> bool:
@@ -106,9 +108,9 @@ def _data(directory: Path) -> Path:
     return directory
 
 
-def _listed(found: Iterable[Path]) -> tuple[Listed, ...]:
+def _listed(found: Iterable[Path]) -> tuple[StoredFile, ...]:
     return tuple(
-        Listed(_absolute(p), p.stat().st_size, str(p.resolve()))
+        StoredFile(_absolute(p), p.stat().st_size, str(p.resolve()))
         for p in map(_checked, without_caches(found))
         if p.is_file()
     )
@@ -118,7 +120,7 @@ def _checked(path: Path) -> Path:
     """The path. Raises InputError for data that is no file."""
     if not path.is_file() and format_of(path.name) is not None:
         what = "a link that leads nowhere" if path.is_symlink() else "not a regular file"
-        raise InputError(f"{printable(str(path), 1000)}: {what}; repair it or leave it out")
+        raise InputError(f"{escape_text(str(path), 1000)}: {what}; repair it or leave it out")
     return path
 
 

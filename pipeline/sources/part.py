@@ -11,10 +11,10 @@ from itertools import islice
 import xxhash
 
 from pipeline.core.manifest import Shard
-from pipeline.sources.files import HashingReader, InputFile, changed, read_blocks, read_rows
+from pipeline.sources.files import HashingReader, InputFile, change_error, read_blocks, read_rows
 from pipeline.sources.record import START, BadRecord, Place, Record
 from pipeline.sources.rules import RecordRules
-from pipeline.sources.streams import Start, decompressed, resumable
+from pipeline.sources.streams import StreamStart, decompress_blocks, resume_blocks
 from pipeline.stage import Inputs
 
 PIECE_COMPRESSION = "zst"
@@ -22,12 +22,12 @@ _PIECE_ESTIMATE = 3.0
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeFile:
     """All of the file, which is small enough."""
 
 
 @dataclass(frozen=True)
-class Refused:
+class DamagedFile:
     """Nothing: the file is damaged, and is left out for this reason."""
 
     problem: str
@@ -40,7 +40,7 @@ class Stretch:
 
     size: int
     hash: str
-    start: Start
+    start: StreamStart
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRange:
     """So many rows, whose texts have `size` bytes and this hash; `copy` holds those of a file
     behind a URL."""
 
@@ -61,7 +61,7 @@ class Rows:
     copy: Shard | None = None
 
 
-Content = Whole | Refused | Stretch | Piece | Rows
+Content = WholeFile | DamagedFile | Stretch | Piece | RowRange
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Part:
 
     file: InputFile
     path_id: int
-    content: Content = Whole()
+    content: Content = WholeFile()
     index: int = 0
     first: Place = START
     digest: str = ""
@@ -81,11 +81,11 @@ class Part:
     def work(self) -> int:
         """Estimated bytes of text."""
         match self.content:
-            case Stretch(size=size) | Rows(size=size):
+            case Stretch(size=size) | RowRange(size=size):
                 return size
             case Piece(shard):
                 return int(shard.size * _PIECE_ESTIMATE)
-            case Refused():
+            case DamagedFile():
                 return 0
         return self.file.text_estimate
 
@@ -93,7 +93,7 @@ class Part:
     def shards(self) -> tuple[Shard, ...]:
         """The published shards that reading needs."""
         match self.content:
-            case Piece(shard=shard) | Rows(copy=Shard() as shard):
+            case Piece(shard=shard) | RowRange(copy=Shard() as shard):
                 return (shard,)
         return ()
 
@@ -107,11 +107,11 @@ def read_part(part: Part, inputs: Inputs, rules: RecordRules) -> Iterator[Record
         case Piece(shard):
             path = inputs.path(shard)
             with open(path, "rb") as file:
-                blocks = decompressed(path, file, PIECE_COMPRESSION)
+                blocks = decompress_blocks(path, file, PIECE_COMPRESSION)
                 yield from read_blocks(part.file, blocks, rules, part.first)
         case Stretch():
             yield from read_blocks(part.file, _text(part, part.content), rules, part.first)
-        case Rows():
+        case RowRange():
             yield from _rows(part, part.content, inputs, rules)
 
 
@@ -121,7 +121,7 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
     digest = xxhash.xxh3_128()
     skip, left = part.first.byte_offset - stretch.start.text, stretch.size
     with closing(HashingReader(file.location)) as reader:
-        blocks = resumable(file.shown, reader, file.format[1], stretch.start)  # type: ignore[arg-type]
+        blocks = resume_blocks(file.shown, reader, file.format[1], stretch.start)  # type: ignore[arg-type]
         while left and (found := next(blocks, None)) is not None:
             block = found[1]
             data = block[skip : skip + left]
@@ -130,11 +130,11 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
             digest.update(data)
             yield data
     if left or digest.hexdigest() != stretch.hash:
-        raise changed(file.shown)
+        raise change_error(file.shown)
 
 
 def _rows(
-    part: Part, content: Rows, inputs: Inputs, rules: RecordRules
+    part: Part, content: RowRange, inputs: Inputs, rules: RecordRules
 ) -> Iterator[Record | BadRecord]:
     """Its rows, checked at the end."""
     file, digest, count = part.file, xxhash.xxh3_128(), 0
@@ -147,7 +147,7 @@ def _rows(
             count += 1
             yield item
     if count != content.rows or digest.hexdigest() != content.hash:
-        raise changed(part.file.shown)
+        raise change_error(part.file.shown)
 
 
 def update(digest: xxhash.xxh3_128, item: Record | BadRecord) -> int:

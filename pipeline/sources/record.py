@@ -43,7 +43,7 @@ class BadRecord:
     reason: str
 
 
-class Refused(Exception):
+class RecordError(Exception):
     """A record is bad; the message is its reason word."""
 
 

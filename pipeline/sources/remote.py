@@ -9,9 +9,9 @@ import re
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from pipeline.core.errors import InputError, ResourceError, printable
+from pipeline.core.errors import InputError, ResourceError, escape_text
 from pipeline.sources.formats import is_text, suffix_of
-from pipeline.sources.listing import Listed, Listing
+from pipeline.sources.listing import Listing, StoredFile
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WEB = ("http", "https")
@@ -39,10 +39,10 @@ def is_url(path: str) -> bool:
     return _URL.match(path) is not None
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL fit for messages: no user, password or query.
 
-    >>> shown("https://me:secret@host/a.jsonl?signature=x")
+    >>> redact_url("https://me:secret@host/a.jsonl?signature=x")
     'https://host/a.jsonl'
     """
     return _SECRETS.sub("", url)
@@ -56,11 +56,11 @@ def remote(url: str) -> Listing:
     parts = urlsplit(url)
     if parts.password or parts.username:
         raise InputError(
-            f"{shown(url)}: the URL holds a user name or password; set it in the environment or "
-            "in the configuration of fsspec instead"
+            f"{redact_url(url)}: the URL holds a user name or password; set it in the environment "
+            "or in the configuration of fsspec instead"
         )
     if "::" in url:
-        raise InputError(f"{shown(url)}: chained URLs are not supported")
+        raise InputError(f"{redact_url(url)}: chained URLs are not supported")
     root, files = _asking(url, _files, url)
     return Listing(root, files, is_text(unquote(parts.path)))
 
@@ -81,13 +81,13 @@ def _file_system(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
-        raise InputError(f"{shown(url)}: needs fsspec; {_INSTALL}") from error
+        raise InputError(f"{redact_url(url)}: needs fsspec; {_INSTALL}") from error
     web = {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"auto_decompress": False}}
     try:
         found: tuple[Any, str] = url_to_fs(url, **(web if urlsplit(url).scheme in _WEB else {}))
     except (ImportError, ValueError) as error:
-        said = printable(shown(str(error)))
-        raise InputError(f"{shown(url)}: cannot read such URLs: {said}; {_INSTALL}") from error
+        said = escape_text(redact_url(str(error)))
+        raise InputError(f"{redact_url(url)}: cannot read such URLs: {said}; {_INSTALL}") from error
     return found
 
 
@@ -113,10 +113,10 @@ def _trouble(url: str, error: Exception) -> InputError | ResourceError:
     answering; the cause tells more."""
     store = urlsplit(url).netloc.rpartition("@")[2]
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-    said = printable(shown(str(cause))) or type(cause).__name__
+    said = escape_text(redact_url(str(cause))) or type(cause).__name__
     status = getattr(cause, "status", None)
     if _says(cause, *_NO_BUCKET):
-        return InputError(f"{shown(url)}: there is no bucket {store}; correct its name")
+        return InputError(f"{redact_url(url)}: there is no bucket {store}; correct its name")
     if (
         cause is None
         or status in (404, 410)
@@ -126,14 +126,14 @@ def _trouble(url: str, error: Exception) -> InputError | ResourceError:
             and urlsplit(url).scheme not in _WEB
         )
     ):
-        return InputError(f"{shown(url)}: not found; correct the path")
+        return InputError(f"{redact_url(url)}: not found; correct the path")
     if isinstance(cause, PermissionError) or status in (401, 403) or _says(cause, *_NOT_ALLOWED):
         return InputError(
-            f"{shown(url)}: access denied ({said}); set credentials that may read {store} in the "
-            "environment or in the configuration of fsspec"
+            f"{redact_url(url)}: access denied ({said}); set credentials that may read {store} in "
+            "the environment or in the configuration of fsspec"
         )
     return ResourceError(
-        f"{shown(url)}: the store does not answer: {said}; run the same command again"
+        f"{redact_url(url)}: the store does not answer: {said}; run the same command again"
     )
 
 
@@ -147,7 +147,7 @@ def _says(error: BaseException | None, *words: str) -> bool:
     return False
 
 
-def _files(url: str) -> tuple[str, tuple[Listed, ...]]:
+def _files(url: str) -> tuple[str, tuple[StoredFile, ...]]:
     """(root, files) of a URL."""
     system, name = _file_system(url)
     path = name.partition("?")[0] if urlsplit(url).scheme in _WEB else name
@@ -189,7 +189,7 @@ def _below(system: Any, root: str, depth: int | None) -> dict[str, Any]:
     return found
 
 
-def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[Listed, ...]:
+def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[StoredFile, ...]:
     """The files among what a store lists, hidden files below `root` apart."""
     listed = []
     for name, info in found.items():
@@ -200,10 +200,10 @@ def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[Liste
         location = system.unstrip_protocol(name)
         if size is None:
             raise InputError(
-                f"{shown(location)}: the server does not report its size; download the file and "
-                "give its path"
+                f"{redact_url(location)}: the server does not report its size; download the file "
+                "and give its path"
             )
-        listed.append(Listed(_plain(system, name), int(size), location))
+        listed.append(StoredFile(_plain(system, name), int(size), location))
     return tuple(listed)
 
 
@@ -250,8 +250,8 @@ class RemoteFile:
         self._below += size - left
         if left and self._below < self._size:
             raise ResourceError(
-                f"{shown(self._location)}: ended after {self._below:,} of {self._size:,} bytes; "
-                "run the same command again"
+                f"{redact_url(self._location)}: ended after {self._below:,} of {self._size:,} "
+                "bytes; run the same command again"
             )
         return b"".join(pieces)
 
@@ -283,6 +283,6 @@ class RemoteFile:
         self._file.close()
 
 
-def opened(location: str) -> BinaryIO:
+def open_remote(location: str) -> BinaryIO:
     """A file behind a URL as a binary file. Raises InputError when it is not there."""
     return RemoteFile(location)  # type: ignore[return-value]

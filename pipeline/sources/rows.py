@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.core.errors import InputError
-from pipeline.sources.assemble import assembled, check_length, joined
+from pipeline.sources.assemble import assemble_record, check_length, fill_template
 from pipeline.sources.limits import Allowance
-from pipeline.sources.record import BadRecord, Place, Record, Refused
+from pipeline.sources.record import BadRecord, Place, Record, RecordError
 from pipeline.sources.rules import RecordRules
 
 
@@ -37,7 +37,7 @@ def records(
             row += 1
             try:
                 record = _record(place, index, columns, rules)
-            except Refused as refused:
+            except RecordError as refused:
                 yield BadRecord(place, str(refused))
             else:
                 allowance.use(len(record.text) + len(record.meta))
@@ -57,15 +57,15 @@ def _record(place: Place, index: int, columns: dict[str, pa.Array], rules: Recor
 
     if rules.template is None:
         if rules.text_key not in columns:
-            raise Refused("no_text")
+            raise RecordError("no_text")
         text = _text(columns[rules.text_key][index])
         check_length(text, rules.max_document_bytes)
         raw, meta = _meta(columns, index)
     else:
         raw, meta = _meta(columns, index)
-        text = joined(rules.template, meta, top)
+        text = fill_template(rules.template, meta, top)
         check_length(text, rules.max_document_bytes)
-    return assembled(place, text, meta, raw, top, rules)
+    return assemble_record(place, text, meta, raw, top, rules)
 
 
 def _text(cell: pa.Scalar) -> str:
@@ -74,9 +74,9 @@ def _text(cell: pa.Scalar) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise Refused("not_utf8") from error
+            raise RecordError("not_utf8") from error
     if not isinstance(value, str):
-        raise Refused("text_not_string")
+        raise RecordError("text_not_string")
     return value
 
 
@@ -93,9 +93,9 @@ def _meta(columns: dict[str, pa.Array], index: int) -> tuple[str | None, dict[st
         raw = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         meta = json.loads(raw)
     except RecursionError as error:
-        raise Refused("too_deep") from error
+        raise RecordError("too_deep") from error
     except (ValueError, TypeError) as error:
-        raise Refused("bad_meta") from error
+        raise RecordError("bad_meta") from error
     if not isinstance(meta, dict):
-        raise Refused("bad_meta")
+        raise RecordError("bad_meta")
     return raw, meta

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 
 STATE = "state.json"
 SPLITS = "dataset_dict.json"
@@ -42,9 +42,9 @@ def check_one_split(directory: Path) -> None:
     names = [str(name) for name in splits] if isinstance(splits, list) else []
     if len(names) > 1:
         raise InputError(
-            f"{directory}: a saved dataset with the splits {', '.join(map(printable, names))}; "
-            f"name the one to read, such as {directory.name}/{printable(names[0])}, or several as "
-            "a list"
+            f"{directory}: a saved dataset with the splits {', '.join(map(escape_text, names))}; "
+            f"name the one to read, such as {directory.name}/{escape_text(names[0])}, or several "
+            "as a list"
         )
 
 
@@ -71,5 +71,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot read: {printable(str(error))}") from error
+        raise InputError(f"{path}: cannot read: {escape_text(str(error))}") from error
     return value if isinstance(value, dict) else {}

@@ -6,12 +6,12 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 
-from pipeline.core.errors import PrepError, printable
+from pipeline.core.errors import PrepError, escape_text
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.remote import is_url
 from pipeline.sources.rules import RecordRules
-from pipeline.sources.streams import decompressed
+from pipeline.sources.streams import decompress_blocks
 from pipeline.sources.template import field_path
 
 _RECORDS = 100
@@ -54,7 +54,7 @@ def source_note(file: InputFile, rules: RecordRules) -> str | None:
         return None
     return (
         f"input {name}: records have a field {likely}, which is not used: all count as the source "
-        f"{printable(name)}; set inputs[].source_key: {likely} to keep their sources apart"
+        f"{escape_text(name)}; set inputs[].source_key: {likely} to keep their sources apart"
     )
 
 
@@ -67,7 +67,7 @@ def _head(file: InputFile) -> bytes:
     if file.has_rows:
         return b""
     with closing(HashingReader(file.location)) as reader:
-        return next(decompressed(file.shown, reader, file.format[1]), b"")  # type: ignore[arg-type]
+        return next(decompress_blocks(file.shown, reader, file.format[1]), b"")  # type: ignore[arg-type]
 
 
 def _labels(file: InputFile, rules: RecordRules, head: bytes) -> Iterator[str | None]:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from pipeline.core.errors import InputError
 
-__all__ = ["Start", "decompressed", "lines", "resumable", "sniff", "zstd"]
+__all__ = ["StreamStart", "decompress_blocks", "resume_blocks", "sniff", "split_lines", "zstd"]
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -32,7 +32,7 @@ def sniff(head: bytes) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StreamStart:
     """Where decompression can begin: a byte offset in the file, and the offset in the decompressed
     bytes that it stands for."""
 
@@ -40,28 +40,28 @@ class Start:
     text: int = 0
 
 
-def decompressed(path: Path, file: BinaryIO, compression: str | None) -> Iterator[bytes]:
+def decompress_blocks(path: Path, file: BinaryIO, compression: str | None) -> Iterator[bytes]:
     """Blocks of at most 1 MiB of a file's decompressed bytes.
 
     Raises InputError for bytes of another format, a cut-off or damaged stream, or a zstd window
     above 128 MiB.
     """
-    return (block for _, block in resumable(path, file, compression))
+    return (block for _, block in resume_blocks(path, file, compression))
 
 
-def resumable(
-    path: Path, file: BinaryIO, compression: str | None, start: Start | None = None
-) -> Iterator[tuple[Start, bytes]]:
+def resume_blocks(
+    path: Path, file: BinaryIO, compression: str | None, start: StreamStart | None = None
+) -> Iterator[tuple[StreamStart, bytes]]:
     """The same blocks, from `start` on, each with where its frame (zstd) or member (gzip) begins;
-    each block of an uncompressed file begins one. Raises what `decompressed` raises."""
+    each block of an uncompressed file begins one. Raises what `decompress_blocks` raises."""
     if start is None:
         _check_head(path, file, compression)
-        start = Start()
+        start = StreamStart()
     file.seek(start.raw)
     if compression is None:
         text = start.text
         while block := file.read(BLOCK):
-            yield Start(text, text), block
+            yield StreamStart(text, text), block
             text += len(block)
     elif compression == "zst":
         yield from _frames(path, file, _new_zstd, zstd.ZstdError, start)
@@ -143,13 +143,13 @@ class _XzStream:
 
 
 def _frames(
-    path: Path, file: BinaryIO, new: Any, failure: type[Exception], start: Start
-) -> Iterator[tuple[Start, bytes]]:
+    path: Path, file: BinaryIO, new: Any, failure: type[Exception], start: StreamStart
+) -> Iterator[tuple[StreamStart, bytes]]:
     """Decompress frame after frame (zstd) or member after member (gzip)."""
     pending = file.read(BLOCK)
     position, text = start.raw + len(pending), start.text
     while pending:
-        begin = Start(position - len(pending), text)
+        begin = StreamStart(position - len(pending), text)
         frame = new()
         while not frame.eof:
             try:
@@ -176,7 +176,7 @@ def _frames(
             position += len(pending)
 
 
-def lines(blocks: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int, bytes | None]]:
+def split_lines(blocks: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, int, bytes | None]]:
     """Cut a byte stream at newlines: (byte offset, byte length without newline, line).
 
     The line is None when it is longer than `max_bytes`; its bytes are counted but never held.

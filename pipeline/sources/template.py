@@ -2,7 +2,7 @@
 
 import re
 
-from pipeline.sources.record import Refused
+from pipeline.sources.record import RecordError
 
 Path = tuple[str, ...]
 """A field: its name, or the names on the way down, such as ("meta", "title")."""
@@ -67,11 +67,12 @@ def parse_template(text: str) -> Template:
 
 
 def field_text(value: object) -> str:
-    """The text of one field. Raises Refused for null and for what is neither text nor integer."""
+    """The text of one field. Raises RecordError for null and for what is neither text nor
+    integer."""
     if isinstance(value, str):
         return value
     if value is None:
-        raise Refused("missing_field")
+        raise RecordError("missing_field")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise Refused("field_not_string")
+    raise RecordError("field_not_string")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from pipeline.sources.assemble import assembled, joined
-from pipeline.sources.record import START, BadRecord, Place, Record, Refused
+from pipeline.sources.assemble import assemble_record, fill_template
+from pipeline.sources.record import START, BadRecord, Place, Record, RecordError
 from pipeline.sources.rules import RecordRules
-from pipeline.sources.streams import lines
+from pipeline.sources.streams import split_lines
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -26,7 +26,7 @@ def read_lines(
 ) -> Iterator[Record | BadRecord]:
     """Every non-blank line as a record; `start` is where the first line stands in its file."""
     ordinal = start.ordinal
-    found = lines(blocks, rules.max_document_bytes)
+    found = split_lines(blocks, rules.max_document_bytes)
     for number, (offset, length, line) in enumerate(found, start.line):
         if line is None or line.strip():
             text = None if line is None else line.removesuffix(b"\r")
@@ -38,9 +38,9 @@ def read_lines(
 def _item(place: Place, raw: bytes | None, rules: RecordRules) -> Record | BadRecord:
     try:
         if raw is None:
-            raise Refused("too_large")
+            raise RecordError("too_large")
         return text_record(place, raw.removeprefix(_BOM) if place.line == 1 else raw, rules)
-    except Refused as refused:
+    except RecordError as refused:
         return BadRecord(place, str(refused))
 
 
@@ -49,19 +49,19 @@ def text_record(
     raw_meta: str | None = None,
 ) -> Record:  # fmt: skip
     """A record whose only field is `text`, and whose meta the format itself gives. Raises
-    Refused."""
+    RecordError."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise Refused("not_utf8") from error
+        raise RecordError("not_utf8") from error
 
     def top(name: str) -> str | None:
         return text if name == "text" else None
 
     if rules.template is not None:
-        return assembled(
-            place, joined(rules.template, meta or {}, top), meta or {}, raw_meta, top, rules
+        return assemble_record(
+            place, fill_template(rules.template, meta or {}, top), meta or {}, raw_meta, top, rules
         )
     if rules.text_key != "text":
-        raise Refused("no_text")
-    return assembled(place, text, meta or {}, raw_meta, top, rules)
+        raise RecordError("no_text")
+    return assemble_record(place, text, meta or {}, raw_meta, top, rules)

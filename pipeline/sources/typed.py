@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time
 import pyarrow as pa
 
 from pipeline.sources.labels import has_surrogate
-from pipeline.sources.record import BadRecord, FieldValue, Record, Refused
+from pipeline.sources.record import BadRecord, FieldValue, Record, RecordError
 from pipeline.sources.template import Path
 
 COLUMN_TYPES = {
@@ -45,8 +45,8 @@ def typed_arrays(
     ]
 
 
-def typed(value: object, kind: str) -> FieldValue:
-    """The value if it is null or of the type, else Refused.
+def check_type(value: object, kind: str) -> FieldValue:
+    """The value if it is null or of the type, else RecordError.
 
     Integers are whole numbers of 64 bits; a float may be written as an integer; a timestamp is
     ISO 8601 text or an Arrow timestamp, in UTC where it names no zone.
@@ -56,7 +56,7 @@ def typed(value: object, kind: str) -> FieldValue:
     match kind, value:
         case "string", str():
             if has_surrogate(value):
-                raise Refused("surrogate")
+                raise RecordError("surrogate")
             return value
         case "bool", bool():
             return value
@@ -66,14 +66,14 @@ def typed(value: object, kind: str) -> FieldValue:
             return _float(value)
         case "timestamp", str() | date():
             return _timestamp(value)
-    raise Refused("bad_meta_field")
+    raise RecordError("bad_meta_field")
 
 
 def _float(value: float) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise Refused("bad_meta_field") from error
+        raise RecordError("bad_meta_field") from error
 
 
 def _timestamp(value: str | date) -> datetime:
@@ -85,4 +85,4 @@ def _timestamp(value: str | date) -> datetime:
         zoned = value if value.tzinfo else value.replace(tzinfo=UTC)
         return zoned.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise Refused("bad_meta_field") from error
+        raise RecordError("bad_meta_field") from error

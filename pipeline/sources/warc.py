@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from pipeline.core.errors import InputError, printable
-from pipeline.sources.record import START, BadRecord, Place, Record, Refused
+from pipeline.core.errors import InputError, escape_text
+from pipeline.sources.record import START, BadRecord, Place, Record, RecordError
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.text import text_record
 
@@ -30,7 +30,7 @@ def read(
     a file that is not read whole. Raises InputError when the framing is broken, and for a file of
     responses."""
     whole, begin = start_at is None, start_at or START
-    stream = _Stream(path, blocks, begin)
+    stream = _WarcBytes(path, blocks, begin)
     ordinal, markup = begin.ordinal, 0
     while stream.next_record():
         start, line = stream.offset, stream.line
@@ -60,9 +60,9 @@ def _item(
     meta = {key: headers[name] for key, name in META_HEADERS.items() if name in headers}
     try:
         if body is None:
-            raise Refused("too_large")
+            raise RecordError("too_large")
         return text_record(place, body, rules, meta, json.dumps(meta, ensure_ascii=False))
-    except Refused as refused:
+    except RecordError as refused:
         return BadRecord(place, str(refused))
 
 
@@ -70,13 +70,13 @@ def _length(path: object, start: int, headers: dict[str, str]) -> int:
     given = headers.get("content-length", "")
     if not (given.isascii() and given.isdigit() and len(given) < 19):
         raise InputError(
-            f"{path}: the record at byte {start:,} has the Content-Length {printable(given)!r}; "
+            f"{path}: the record at byte {start:,} has the Content-Length {escape_text(given)!r}; "
             "expected a number of bytes"
         )
     return int(given)
 
 
-class _Stream:
+class _WarcBytes:
     """The bytes of a WARC file, where the next of them stands (byte offset, 1-based line), and
     lines and blocks of bounded length."""
 
@@ -104,7 +104,7 @@ class _Stream:
         if not version.startswith(b"WARC/"):
             raise InputError(
                 f"{self._path}: byte {start:,}: expected a record that begins with WARC/1.0; got "
-                f"{printable(version[:40].decode(errors='replace'))!r}"
+                f"{escape_text(version[:40].decode(errors='replace'))!r}"
             )
         found: dict[str, str] = {}
         name = ""
@@ -123,7 +123,7 @@ class _Stream:
             if not colon:
                 raise InputError(
                     f"{self._path}: byte {start:,}: expected header lines such as "
-                    f"WARC-Type: conversion; got {printable(text.strip(), 40)!r}"
+                    f"WARC-Type: conversion; got {escape_text(text.strip(), 40)!r}"
                 )
             found[name] = value.strip()
         raise InputError(

@@ -10,7 +10,7 @@ from pipeline.stage import Inputs, Output, Result, Stage, Task, TaskFunction
 
 
 @dataclass(frozen=True)
-class _Elsewhere(Inputs):
+class _BorrowedInputs(Inputs):
     """Inputs whose `directories` stand below `location`."""
 
     location: Path
@@ -24,7 +24,7 @@ class _Elsewhere(Inputs):
 
 
 @dataclass(frozen=True)
-class _Borrowing:
+class _BorrowingTask:
     """A task function that finds its inputs there."""
 
     function: TaskFunction
@@ -32,7 +32,7 @@ class _Borrowing:
     directories: tuple[str, ...]
 
     def __call__(self, job: Any, inputs: Inputs) -> Result:
-        elsewhere = _Elsewhere(inputs.root, self.location, self.directories)
+        elsewhere = _BorrowedInputs(inputs.root, self.location, self.directories)
         return self.function(job, elsewhere)
 
 
@@ -45,7 +45,9 @@ def borrow(stage: Stage, location: Path, directories: tuple[str, ...]) -> Stage:
         replace(task, inputs=tuple(s for s in task.inputs if _directory(s) not in directories))
         for task in stage.tasks
     )
-    return replace(stage, function=_Borrowing(stage.function, location, directories), tasks=tasks)
+    return replace(
+        stage, function=_BorrowingTask(stage.function, location, directories), tasks=tasks
+    )
 
 
 def _directory(shard: Shard) -> str:

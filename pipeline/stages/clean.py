@@ -15,14 +15,14 @@ import ftfy
 
 from pipeline.cleaning.mask import software as mask_software
 from pipeline.config import Config
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
-from pipeline.sources.part import Part, Refused, Whole, read_part
+from pipeline.sources.part import DamagedFile, Part, WholeFile, read_part
 from pipeline.sources.record import BadRecord, Place
 from pipeline.sources.rules import RecordRules, rules_of, typed_columns
 from pipeline.stage import Inputs, Result, Stage, Task
-from pipeline.stages.document_rows import Cleaning, Item, Rows
+from pipeline.stages.document_rows import Cleaning, DocumentRows, Item
 from pipeline.stages.plan import Reading
 from pipeline.stages.withheld import load_withheld
 
@@ -41,15 +41,15 @@ class CleanJob:
 
 def _clean(job: CleanJob, inputs: Inputs) -> Result:
     withheld = load_withheld(inputs.root, job.cleaning.withheld)
-    task = Rows(job.index, job.cleaning, withheld)
+    task = DocumentRows(job.index, job.cleaning, withheld)
     noted: list[list[str | int]] = []
     skipped: list[list[str]] = []
     problems: list[str] = []
     for part, rules in zip(job.parts, job.rules, strict=True):
         file, digest, problem = part.file, part.digest, ""
-        if isinstance(part.content, Whole):
+        if isinstance(part.content, WholeFile):
             digest, problem = _take_file(task, part, rules, job.on_bad_record)
-        elif isinstance(part.content, Refused):
+        elif isinstance(part.content, DamagedFile):
             problem = part.content.problem
         else:
             found = _checked(read_part(part, inputs, rules), file, job.on_bad_record)
@@ -58,7 +58,7 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
             noted.append([file.input, file.path, file.size, digest])
         if problem:
             problems.append(problem)
-            why = printable(problem.replace(file.shown, file.path))
+            why = escape_text(problem.replace(file.shown, file.path))
             skipped.append([file.input, file.path, why])
     if problems and job.on_bad_shard == "fail":
         raise InputError("\n".join(problems))
@@ -78,7 +78,9 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
     return Result(task.outputs(), counters)
 
 
-def _take_file(task: Rows, part: Part, rules: RecordRules, on_bad_record: str) -> tuple[str, str]:
+def _take_file(
+    task: DocumentRows, part: Part, rules: RecordRules, on_bad_record: str
+) -> tuple[str, str]:
     """Take all records of a file, or none of one that is damaged, even near its end; returns its
     hash, and what is wrong with it."""
     file, problem = part.file, ""
@@ -134,7 +136,7 @@ def clean_stage(
 
 def _label(index: int, parts: tuple[Part, ...]) -> str:
     first, last = parts[0], parts[-1]
-    if isinstance(first.content, Whole):
+    if isinstance(first.content, WholeFile):
         return f"clean task {index} ({first.file.path} … {last.file.path})"
     where = f"line {first.first.line:,}" if first.first.line else f"row {first.first.ordinal:,}"
     return f"clean task {index} ({first.file.path} from {where})"

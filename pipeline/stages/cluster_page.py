@@ -10,12 +10,17 @@ import pyarrow.compute as pc
 
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
-from pipeline.provenance.cluster_summary import Cluster, largest, of_cluster
-from pipeline.provenance.cluster_table import mentioned, read_bands, read_clusters, with_sources
+from pipeline.provenance.cluster_summary import Cluster, of_cluster, select_largest
+from pipeline.provenance.cluster_table import (
+    find_mentioned_keys,
+    read_bands,
+    read_clusters,
+    with_sources,
+)
 from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
 from pipeline.provenance.records import texts_of
-from pipeline.provenance.side_by_side import first_difference
-from pipeline.report.clusters import ShownCluster, ShownMember, SourceShare
+from pipeline.provenance.side_by_side import find_first_difference
+from pipeline.report.clusters import ClusterExcerpt, MemberExcerpt, SourceShare
 from pipeline.report.model import Sample, excerpt
 from pipeline.stage import Inputs
 
@@ -48,7 +53,7 @@ class _Document:
 def load(path: Path, documents: pa.Table, files: Sequence[str]) -> ClusterTables:
     """The tables behind the page; `documents` has one row per record of the run."""
     clusters = read_clusters(path)
-    named = documents.filter(pc.is_in(documents["doc_key"], mentioned(clusters)))
+    named = documents.filter(pc.is_in(documents["doc_key"], find_mentioned_keys(clusters)))
     return ClusterTables(path, with_sources(clusters, named), named, files)
 
 
@@ -66,11 +71,11 @@ def source_shares(documents: pa.Table) -> tuple[SourceShare, ...]:
 
 def shown_clusters(
     tables: ClusterTables, texts: Sequence[Shard], inputs: Inputs
-) -> tuple[ShownCluster, ...]:
+) -> tuple[ClusterExcerpt, ...]:
     """The largest clusters with their least similar members; reads the texts of these only."""
     chosen = [
         (cluster, of_cluster(tables.clusters, cluster.index, bytes.fromhex(cluster.kept)))
-        for cluster in largest(tables.clusters, _CLUSTERS)
+        for cluster in select_largest(tables.clusters, _CLUSTERS)
     ]
     rows = [(cluster, members.slice(0, _MEMBERS).to_pylist()) for cluster, members in chosen]
     keys = {row["member"] for _, members in rows for row in members}
@@ -103,25 +108,25 @@ def _documents(
 def _shown(
     cluster: Cluster, members: list[dict[str, Any]], bands: dict[bytes, tuple[int, ...]],
     documents: dict[bytes, _Document],
-) -> ShownCluster:  # fmt: skip
+) -> ClusterExcerpt:  # fmt: skip
     kept = None if cluster.index else documents[bytes.fromhex(cluster.kept)]
     shown = tuple(
         _member(row, bands[row["member"]], documents[row["member"]], kept) for row in members
     )
     if kept is None:
-        return ShownCluster(cluster, None, "kept", shown)
-    return ShownCluster(cluster, kept.sample, kept.state, shown)
+        return ClusterExcerpt(cluster, None, "kept", shown)
+    return ClusterExcerpt(cluster, kept.sample, kept.state, shown)
 
 
 def _member(
     row: dict[str, Any], bands: tuple[int, ...], document: _Document, kept: _Document | None
-) -> ShownMember:
+) -> MemberExcerpt:
     different = None
     if kept and QUARANTINED not in (kept.state, document.state):
-        different = first_difference(kept.text, document.text)
+        different = find_first_difference(kept.text, document.text)
     kept_passage, passage = different or ((), ())
     equal = kept is not None and different is None and kept.whole and document.whole
-    return ShownMember(
+    return MemberExcerpt(
         document.sample, row["kind"], row["member_state"], bands, row["estimate"], row["jaccard"],
         equal, kept_passage, passage,
     )  # fmt: skip

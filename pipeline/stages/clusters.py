@@ -41,7 +41,7 @@ KEPT_STATE = 0
 
 
 @dataclass(frozen=True)
-class Rules:
+class ClusterRules:
     """What makes a candidate a duplicate, and which document is preferred."""
 
     preset: Preset
@@ -52,7 +52,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Slice:
+class MembershipSlice:
     """A task's memberships in one routed shard, all of channel number `channel`."""
 
     shard: Shard
@@ -69,13 +69,13 @@ class ClusterJob:
     members: Shard
     start: int
     stop: int
-    slices: tuple[Slice, ...]
+    slices: tuple[MembershipSlice, ...]
     batches: Batches
-    rules: Rules
+    rules: ClusterRules
 
 
 @dataclass(frozen=True)
-class _Ranked:
+class _RankedDocuments:
     """A task's documents (D) in rank order: dense index, component, and 0 new, 1 kept or 2 dropped
     by an earlier batch."""
 
@@ -109,7 +109,7 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
     return Result((output,), counters)
 
 
-def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _Ranked:
+def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
     """Ascending (batch, decision, source priority, doc_key): the smallest is preferred."""
     table = inputs.table(job.members).slice(job.start, job.stop - job.start)
     order = np.argsort(table["member"].to_numpy())
@@ -130,7 +130,7 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _Ranked:
             decision[place] = decisions_of(corpus.table("decisions", shard), doc_id[place])
     keys = ids.keys_as_u64(columns["doc_key"])
     rank = ids.sort_order(keys, np.array(priority), decision, batch)
-    return _Ranked(index[rank], component[rank], origin[rank])
+    return _RankedDocuments(index[rank], component[rank], origin[rank])
 
 
 def decisions_of(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
@@ -144,9 +144,9 @@ def decisions_of(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
     return rank
 
 
-def _memberships(job: ClusterJob, inputs: Inputs, ranked: _Ranked) -> "Memberships":
+def _memberships(job: ClusterJob, inputs: Inputs, ranked: _RankedDocuments) -> "Memberships":
     """The task's memberships by rank, buckets numbered over all channels."""
-    from dedup.clusters import grouped
+    from dedup.clusters import group_memberships
 
     by_index = np.argsort(ranked.index)
     members, buckets, channels, first = [], [], [], 0
@@ -158,13 +158,13 @@ def _memberships(job: ClusterJob, inputs: Inputs, ranked: _Ranked) -> "Membershi
         buckets.append(local.astype(np.int64) + first)
         channels.append(np.full(len(local), part.channel, np.uint8))
         first += int(local.max(initial=-1)) + 1
-    return grouped(
+    return group_memberships(
         np.concatenate(members), np.concatenate(buckets), np.concatenate(channels),
         len(ranked.index),
     )  # fmt: skip
 
 
-def _signatures(corpus: Corpus, ranked: _Ranked) -> npt.NDArray[np.unsignedinteger]:
+def _signatures(corpus: Corpus, ranked: _RankedDocuments) -> npt.NDArray[np.unsignedinteger]:
     """Signatures in rank order, (D, P)."""
     order = np.argsort(ranked.index)
     column = corpus.take("signatures", ["signature"], ranked.index[order])["signature"]
@@ -174,7 +174,7 @@ def _signatures(corpus: Corpus, ranked: _Ranked) -> npt.NDArray[np.unsignedinteg
     return matrix
 
 
-def selection_rules(rules: Rules) -> "Selection":
+def selection_rules(rules: ClusterRules) -> "Selection":
     """The rules as the selection takes them: channels as bits."""
     from dedup.clusters import Rules as Selection
 
@@ -202,7 +202,7 @@ class _Reader:
 
 def cluster_stage(
     bands: StageManifest, routes: StageManifest, components: StageManifest,
-    batches: Batches, rules: Rules,
+    batches: Batches, rules: ClusterRules,
 ) -> Stage:  # fmt: skip
     """One task per group of components."""
     members = components.find(MEMBERS)
@@ -213,7 +213,7 @@ def cluster_stage(
     for index, (start, stop) in enumerate(components.tasks[0].counters["tasks"]):
         cuts = [task.counters["cuts"][index : index + 2] for task in routes.tasks]
         slices = tuple(
-            Slice(shard, channel, a, b)
+            MembershipSlice(shard, channel, a, b)
             for shard, channel, (a, b) in zip(routes.shards, channels, cuts, strict=True)
             if b > a
         )

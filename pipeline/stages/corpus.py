@@ -16,7 +16,7 @@ from pipeline.provenance.lineage import CORPUS_SCHEMA
 from pipeline.stage import Inputs, Result, Stage, Task
 from pipeline.stages.pack import (
     SOFTWARE,
-    Vocabulary,
+    PackVocabulary,
     compression_of,
     hdf5_output,
     lineage_output,
@@ -82,7 +82,7 @@ def _lineage(job: CorpusJob, tables: list[pa.Table]) -> pa.Table:
 
 
 def corpus_stage(
-    config: Config, vocabulary: Vocabulary, clean: StageManifest, gather: StageManifest
+    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest
 ) -> Stage:
     """One task per shard of each split."""
     before = records_before_task(clean)

@@ -14,7 +14,7 @@ from dedup.arrays import Mask
 from pipeline import layout
 from pipeline.cleaning import clean_texts, short_mask
 from pipeline.cleaning.mask import Kind, mask_texts
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.core.ids import key_of_prefix, path_prefix, text_keys
 from pipeline.core.ledger import Tally
 from pipeline.sources.files import InputFile
@@ -23,7 +23,7 @@ from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.typed import TypedField, meta_columns, typed_arrays
 from pipeline.stage import Output, arrow_output, parquet_output
 from pipeline.stages.masked import masked_counts, masked_output, masked_rows
-from pipeline.stages.withheld import Withheld, withhold_excerpts, withhold_texts
+from pipeline.stages.withheld import WithheldKeys, withhold_excerpts, withhold_texts
 
 TOO_SHORT = "too_short"
 EXCERPT = 120
@@ -71,10 +71,10 @@ class Account:
     dropped: dict[str, Tally] = field(default_factory=dict)
 
 
-class Rows:
+class DocumentRows:
     """Collects one task's documents, drops and counts, batch by batch."""
 
-    def __init__(self, index: int, cleaning: Cleaning, withheld: Withheld) -> None:
+    def __init__(self, index: int, cleaning: Cleaning, withheld: WithheldKeys) -> None:
         self.index = index
         self.withheld = withheld
         self.cleaning = cleaning
@@ -248,7 +248,7 @@ def _drops(
         reasons.append(item.reason if isinstance(item, BadRecord) else TOO_SHORT)
         bad.append(is_bad)
         held.append(0 if is_bad else int(sizes[number[row]]))
-        excerpts.append("" if is_bad else printable(texts[int(number[row])].as_py(), EXCERPT))
+        excerpts.append("" if is_bad else escape_text(texts[int(number[row])].as_py(), EXCERPT))
     columns = [
         pa.array(reasons, pa.string()), pa.array(bad, pa.bool_()),
         pa.array(held, pa.uint64()), pa.array(excerpts, pa.string()),

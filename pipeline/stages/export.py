@@ -29,7 +29,7 @@ from pipeline.stages.keep import STATES
 from pipeline.stages.shuffle import (
     WHOLE,
     Places,
-    copied,
+    copy_table,
     gather_rows,
     pieces,
     places,
@@ -199,7 +199,7 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
     others = [name for name in empty.column_names if name not in ("text", "split")]
     for here, piece in slices(job.ranges, job.split, inputs):
         found.append(here)
-        names.append(copied(piece.select(others)))
+        names.append(copy_table(piece.select(others)))
         byte_lengths.append(byte_lengths_of(piece["text"]))
     whole = pa.concat_tables([*names, empty.select(others)])
     length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])

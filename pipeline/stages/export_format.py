@@ -50,7 +50,7 @@ def image(table: pa.Table, form: Format, fields: tuple[str, ...]) -> tuple[bytes
     return b"".join(pieces), content.hexdigest()
 
 
-def compressed(lines: bytes, form: Format) -> bytes:
+def compress_lines(lines: bytes, form: Format) -> bytes:
     """Lines of records as a file of this format, which is not parquet."""
     compressor = _compressor(form)
     return compressor.compress(lines) + compressor.flush() if compressor else lines
@@ -87,14 +87,14 @@ def _column(table: pa.Table, name: str) -> pa.Array:
         return pa.array([key.hex() for key in table["doc_key"].to_pylist()], pa.string())
     if name == "meta":
         pairs = zip(table["meta"].to_pylist(), table["source"].to_pylist(), strict=True)
-        return pa.array([labelled(meta, source) for meta, source in pairs], pa.large_string())
+        return pa.array([label_meta(meta, source) for meta, source in pairs], pa.large_string())
     return table[name]
 
 
-def labelled(meta: str, source: str) -> str:
+def label_meta(meta: str, source: str) -> str:
     """The JSON of a record's meta on one line, with the source label where it says another.
 
-    >>> labelled('{"url": "u"}', "web"), labelled('{"pile_set_name": "Wiki"}', "Wiki")
+    >>> label_meta('{"url": "u"}', "web"), label_meta('{"pile_set_name": "Wiki"}', "Wiki")
     ('{"pile_set_name": "web", "url": "u"}', '{"pile_set_name": "Wiki"}')
     """
     if "\n" in meta or "\r" in meta:

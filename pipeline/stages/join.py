@@ -17,7 +17,7 @@ _ENTRY_BYTES = 48
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRuns:
     """Sorted runs of one documents shard: `base` is the dense index of its first document."""
 
     shard: Shard
@@ -33,7 +33,7 @@ class JoinJob:
     channel: str
     low: int
     high: int
-    runs: tuple[Run, ...]
+    runs: tuple[SortedRuns, ...]
     first_new: int
 
 
@@ -79,12 +79,12 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
     return Stage("bands", 2, _join, tuple(tasks), {"first_new": batches.first_new})
 
 
-def _runs(batches: Batches, channel: str) -> tuple[Run, ...]:
+def _runs(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
     runs, base = [], 0
     for batch in batches.all:
         shards = [s for s in batch.runs if s.path.endswith(".key.arrow") == (channel == KEY)]
         if shards:
             bases = [base + sum(batch.counts[:i]) for i in range(len(batch.counts))]
-            runs += [Run(s, b, batch.location) for s, b in zip(shards, bases, strict=True)]
+            runs += [SortedRuns(s, b, batch.location) for s, b in zip(shards, bases, strict=True)]
         base += batch.total
     return tuple(runs)

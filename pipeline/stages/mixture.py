@@ -21,7 +21,7 @@ from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.mixture import (
-    Part,
+    DocumentTokens,
     Quota,
     copies_of,
     fill,
@@ -53,7 +53,7 @@ class MixtureJob:
 class _Rows:
     """Kept documents of some rows, in order, and which of them stand in train."""
 
-    part: Part
+    part: DocumentTokens
     train: npt.NDArray[np.bool_]
 
 
@@ -123,10 +123,10 @@ def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> 
     return fill(target, tokens, lambda: _train(path, job.sources), job.seed)
 
 
-def _train(path: Path, sources: tuple[str, ...]) -> Iterator[Part]:
+def _train(path: Path, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
     for rows in _kept(path, sources):
         part, train = rows.part, rows.train
-        yield Part(part.key_N2[train], part.source[train], part.tokens[train])
+        yield DocumentTokens(part.key_N2[train], part.source[train], part.tokens[train])
 
 
 def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
@@ -136,7 +136,7 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
         for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
             kept = batch.filter(pc.equal(batch["state"], "kept"))
             source = pc.index_in(kept["source"], value_set=names)
-            part = Part(
+            part = DocumentTokens(
                 ids.keys_as_u64(kept["doc_key"]), source.to_numpy().astype(np.int64),
                 kept["tokens"].to_numpy().astype(np.int64),
             )  # fmt: skip

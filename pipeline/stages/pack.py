@@ -46,7 +46,7 @@ from pipeline.stages.tokenize import list_lengths
 SOFTWARE = {"deflate": version("deflate"), "h5py": version("h5py")}
 
 
-class Vocabulary(Protocol):
+class PackVocabulary(Protocol):
     """What packing must know of a tokenizer (`TokenizerDefinition` is one)."""
 
     @property
@@ -168,7 +168,7 @@ def rows_per_shard(config: Config) -> int:
 
 
 def pack_stage(
-    config: Config, vocabulary: Vocabulary, gather: StageManifest, rows: StageManifest
+    config: Config, vocabulary: PackVocabulary, gather: StageManifest, rows: StageManifest
 ) -> Stage:
     """One task per shard of each split."""
     pack, per_shard, compression = config.pack, rows_per_shard(config), compression_of(config)
@@ -188,7 +188,7 @@ def pack_stage(
     return Stage("pack", 4, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
 
 
-def pack_settings(config: Config, vocabulary: Vocabulary) -> dict[str, Any]:
+def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
     """What `prep repack` takes over from a run, beside the settings of the stages before."""
     return {
         "vocab_size": vocabulary.vocab_size,

@@ -9,7 +9,7 @@ from pipeline.core.storage import canonical_json
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, VSL, FormatName
 from pipeline.stage import Inputs, Result, Stage, Task, bytes_output
 from pipeline.stages.account import SplitCounts
-from pipeline.stages.pack import Vocabulary
+from pipeline.stages.pack import PackVocabulary
 from pipeline.stages.rows import split_streams
 
 
@@ -74,7 +74,7 @@ def _statistics(job: ParamsJob) -> dict[str, Any]:
 
 
 def params_stage(
-    config: Config, vocabulary: Vocabulary, gather: StageManifest, pack: StageManifest,
+    config: Config, vocabulary: PackVocabulary, gather: StageManifest, pack: StageManifest,
     counts: dict[str, SplitCounts],
 ) -> Stage:  # fmt: skip
     """One data_params.json per split; `counts` are those of `split_accounts`."""

@@ -18,17 +18,17 @@ import xxhash
 from pipeline import layout
 from pipeline.config import Config
 from pipeline.core import storage
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.sources.cut import BOM, Chunk, LineCount, cut_lines, cut_records
 from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
-from pipeline.sources.part import Content, Part, Piece, Refused, Rows, Stretch, update
+from pipeline.sources.part import Content, DamagedFile, Part, Piece, RowRange, Stretch, update
 from pipeline.sources.record import START, Place
 from pipeline.sources.remote import is_url
 from pipeline.sources.rules import RecordRules, rules_of
-from pipeline.sources.streams import BLOCK, Start, resumable, zstd
+from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks, zstd
 from pipeline.stage import Inputs, Output, Result, Stage, Task
-from pipeline.stages.plan import Plan, Reading, reading
+from pipeline.stages.plan import Reading, ReadPlan, reading
 
 ZSTD_LEVEL = 1
 
@@ -63,7 +63,7 @@ def _outputs(job: PiecesJob, inputs: Inputs, found: dict[str, Any]) -> Iterator[
         except InputError as error:
             if job.on_bad_shard == "fail":
                 raise
-            found["problem"] = printable(str(error).replace(file.shown, file.path))
+            found["problem"] = escape_text(str(error).replace(file.shown, file.path))
             parts.clear()
         digest = reader.hash_rest(file.size)
         found["inputs"].append([file.input, file.path, file.size, digest])
@@ -108,8 +108,8 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     kind, compression, _ = file.format
     allowance = allowance_of(file, rules)
 
-    def blocks() -> Iterator[tuple[Start, bytes]]:
-        for start, block in resumable(file.shown, reader, compression):  # type: ignore[arg-type]
+    def blocks() -> Iterator[tuple[StreamStart, bytes]]:
+        for start, block in resume_blocks(file.shown, reader, compression):  # type: ignore[arg-type]
             allowance.use(len(block))
             yield start, block
 
@@ -119,12 +119,12 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     return cut_records(blocks(), job.part_bytes, lambda some: read_blocks(file, some, rules))
 
 
-def _start(job: PiecesJob, chunk: Chunk) -> Start | None:
+def _start(job: PiecesJob, chunk: Chunk) -> StreamStart | None:
     """Where to read a part from that begins with this chunk; None if it is to be a piece, because
     that is far away, or behind a URL, where nothing is near but the beginning."""
     first = chunk.first.byte_offset
     plain = job.file.format[1] is None
-    start = Start(first, first) if plain else chunk.start
+    start = StreamStart(first, first) if plain else chunk.start
     if start.raw and is_url(job.file.location):
         return None
     return start if first - start.text < job.part_bytes else None
@@ -173,7 +173,7 @@ def _cut_rows(job: PiecesJob, reader: HashingReader, parts: list[dict[str, Any]]
 
 
 def pieces_stage(
-    config: Config, plan: Plan, unchanged: Callable[[Mapping[str, Any]], bool]
+    config: Config, plan: ReadPlan, unchanged: Callable[[Mapping[str, Any]], bool]
 ) -> Stage | None:
     """One task per file that is to be cut; None when there is none."""
     sources = {source.name: source for source in config.inputs}
@@ -186,24 +186,24 @@ def pieces_stage(
     return Stage("pieces", 1, _pieces, tuple(tasks), still_valid=unchanged) if tasks else None
 
 
-def reading_of(plan: Plan, pieces: StageManifest | None) -> Reading:
+def reading_of(plan: ReadPlan, pieces: StageManifest | None) -> Reading:
     """What every task reads, from the manifest of this stage; None where nothing is to be cut."""
     records = pieces.tasks if pieces else ()
     parts = {i: _parts(plan, i, record) for i, record in zip(plan.large, records, strict=True)}
     return reading(plan, parts)
 
 
-def _parts(plan: Plan, path_id: int, record: TaskRecord) -> tuple[Part, ...]:
+def _parts(plan: ReadPlan, path_id: int, record: TaskRecord) -> tuple[Part, ...]:
     file, ((_, _, _, digest),) = plan.files[path_id], record.counters["inputs"]
     if record.counters["problem"]:
-        return (Part(file, path_id, Refused(record.counters["problem"]), digest=digest),)
+        return (Part(file, path_id, DamagedFile(record.counters["problem"]), digest=digest),)
     shards = {shard.path: shard for shard in record.shards}
     noted = [
         Part(file, path_id, _content(note, shards), index, _place(*note["first"]), digest)
         for index, note in enumerate(record.counters["parts"])
     ]
     nothing = storage.hash_bytes(b"")
-    empty = Rows(0, 0, nothing) if file.has_rows else Stretch(0, nothing, Start())
+    empty = RowRange(0, 0, nothing) if file.has_rows else Stretch(0, nothing, StreamStart())
     return tuple(noted) or (Part(file, path_id, empty, digest=digest),)
 
 
@@ -214,7 +214,7 @@ def _place(ordinal: int, line: int, byte_offset: int) -> Place:
 def _content(note: Mapping[str, Any], shards: Mapping[str, Shard]) -> Content:
     shard = shards[note["piece"]] if "piece" in note else None
     if "rows" in note:
-        return Rows(note["rows"], note["size"], note["hash"], shard)
+        return RowRange(note["rows"], note["size"], note["hash"], shard)
     if shard is not None:
         return Piece(shard)
-    return Stretch(note["size"], note["hash"], Start(*note["start"]))
+    return Stretch(note["size"], note["hash"], StreamStart(*note["start"]))

@@ -24,7 +24,7 @@ from pipeline.stage import Inputs, Result, Stage, Task, parquet_output
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """The raw shards in (input, path) order, files passed over, estimated bytes of text in one
     task, the path ids of the files that are to be cut, and notes on their sources."""
 
@@ -71,7 +71,7 @@ class Reading:
         return tuple(range(first[i], last[i] + 1) for i in range(len(self.files)))
 
 
-def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> Plan:
+def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
     """Find every input file and what is to be cut; what stands in the output directory is no input.
 
     Raises InputError when an input names nothing.
@@ -93,7 +93,7 @@ def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -
         notes.append(source_note(some[0], rules_of(source, config)))
         passed_over += others
     large = tuple(i for i, file in enumerate(found) if _is_cut(file, config.read))
-    return Plan(
+    return ReadPlan(
         tuple(found), passed_over, config.read.task_bytes, large, tuple(filter(None, notes))
     )
 
@@ -120,7 +120,7 @@ def _pack(sizes: list[int], most: int, alone: frozenset[int]) -> list[list[int]]
     return groups
 
 
-def reading(plan: Plan, parts: Mapping[int, tuple[Part, ...]]) -> Reading:
+def reading(plan: ReadPlan, parts: Mapping[int, tuple[Part, ...]]) -> Reading:
     """The tasks, now that large files were cut into these parts (path_id -> parts)."""
     sizes = [file.text_estimate for file in plan.files]
     tasks: list[tuple[Part, ...]] = []

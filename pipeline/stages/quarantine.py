@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.core.storage import canonical_json
-from pipeline.provenance.quarantined import SCHEMA, beside
+from pipeline.provenance.quarantined import SCHEMA, quarantine_path
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 
 NAME = "quarantine"
@@ -49,7 +49,9 @@ def _quarantine(job: QuarantineJob | RetentionJob, inputs: Inputs) -> Result:
     for name in _OF_DECISION:
         table = table.append_column(name, decisions[name].combine_chunks().take(place))
     columns = [table[field.name].cast(field.type) for field in SCHEMA]
-    output = arrow_output(beside(job.documents.path), pa.table(columns, SCHEMA).combine_chunks())
+    output = arrow_output(
+        quarantine_path(job.documents.path), pa.table(columns, SCHEMA).combine_chunks()
+    )
     return Result((output,), {"documents": len(table)})
 
 

@@ -17,8 +17,8 @@ from pipeline import layout
 from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.sources.copy import copied
-from pipeline.sources.files import HashingReader, InputFile, changed
+from pipeline.sources.copy import copy_records
+from pipeline.sources.files import HashingReader, InputFile, change_error
 from pipeline.stage import Inputs, Output, Result, Stage, Task
 from pipeline.stages.keep import STATES
 from pipeline.stages.plan import Reading
@@ -64,11 +64,11 @@ def _copy(job: RecordsJob, starts: I64, sizes: I64) -> Iterator[bytes]:
     with closing(HashingReader(file.location)) as reader:
         problem = None
         try:
-            yield from copied(file, reader, starts, sizes)
+            yield from copy_records(file, reader, starts, sizes)
         except InputError as error:
             problem = error
         if reader.hash_rest() != job.digest:
-            raise changed(file.shown)
+            raise change_error(file.shown)
     if problem is not None:
         raise problem
 

@@ -16,7 +16,7 @@ from pipeline.provenance.detectors.captures import Capture, Captures, captures_o
 from pipeline.provenance.detectors.lists import ArtefactList, OriginList
 from pipeline.provenance.detectors.title_index import TitleIndex, title_arrays
 from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.index import TABLES, Index
+from pipeline.provenance.fingerprints.index import TABLES, FingerprintIndex
 from pipeline.provenance.registry import combine, load_registry
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, bytes_output
 
@@ -55,7 +55,7 @@ def _registry(job: RegistryJob, inputs: Inputs) -> Result:
     return Result(outputs, {"works": len(works), "compared": len(index.works)})
 
 
-def _tables(index: Index) -> Iterator[Output]:
+def _tables(index: FingerprintIndex) -> Iterator[Output]:
     return (arrow_output(_index_path(name), index.tables[name]) for name in TABLES)
 
 
@@ -70,7 +70,7 @@ def registry_stage(lists: Lists, directories: tuple[Path, ...], content: str) ->
 
 
 @dataclass(frozen=True)
-class Published:
+class RegistryShards:
     """What the stage published: the lists and, where registries were named, the works, the arrays
     of the index of titles and the tables of the index of texts."""
 
@@ -86,17 +86,17 @@ class Published:
         return (self.lists, *there, *self.index)
 
 
-def published(manifest: StageManifest) -> Published:
+def find_registry_shards(manifest: StageManifest) -> RegistryShards:
     """The shards of the stage by what they hold."""
     by_path = {shard.path: shard for shard in manifest.shards}
     index = tuple(by_path[path] for name in TABLES if (path := _index_path(name)) in by_path)
-    return Published(by_path[LISTS], by_path.get(WORKS), by_path.get(TITLES), index)
+    return RegistryShards(by_path[LISTS], by_path.get(WORKS), by_path.get(TITLES), index)
 
 
-class LookedFor:
+class SearchTargets:
     """What a task compares documents with, opened and prepared as it is asked for."""
 
-    def __init__(self, found: Published, inputs: Inputs) -> None:
+    def __init__(self, found: RegistryShards, inputs: Inputs) -> None:
         self._found, self._inputs = found, inputs
         self.lists = Lists.model_validate_json(inputs.path(found.lists).read_bytes())
 
@@ -111,12 +111,12 @@ class LookedFor:
         return self._inputs.table(self._found.works) if self._found.works else None
 
     @cached_property
-    def index(self) -> Index | None:
+    def index(self) -> FingerprintIndex | None:
         """The index of their texts; None without a registry."""
         if not self._found.index:
             return None
         tables = [self._inputs.table(shard) for shard in self._found.index]
-        return Index.of_tables(dict(zip(TABLES, tables, strict=True)))
+        return FingerprintIndex.of_tables(dict(zip(TABLES, tables, strict=True)))
 
     @cached_property
     def titles(self) -> TitleIndex | None:

@@ -11,7 +11,7 @@ from pipeline import layout
 from pipeline.core.ledger import Ledger as RunLedger
 from pipeline.core.ledger import MixtureLedger, ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.provenance.cluster_summary import Summary, summarize
+from pipeline.provenance.cluster_summary import ClusterSummary, summarize
 from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
 from pipeline.provenance.recipe import recipe_of
 from pipeline.provenance.records import texts_of
@@ -97,7 +97,7 @@ def _report(job: ReportJob, inputs: Inputs) -> Result:
 
 
 def _cluster_page(
-    job: ReportJob, tables: _Tables, found: ClusterTables, summary: Summary, inputs: Inputs
+    job: ReportJob, tables: _Tables, found: ClusterTables, summary: ClusterSummary, inputs: Inputs
 ) -> clusters.ClusterPage:
     return clusters.ClusterPage(
         job.name, job.identity, job.recipe, job.bands, summary,
@@ -106,7 +106,9 @@ def _cluster_page(
     )  # fmt: skip
 
 
-def _report_page(job: ReportJob, tables: _Tables, summary: Summary, inputs: Inputs) -> model.Report:
+def _report_page(
+    job: ReportJob, tables: _Tables, summary: ClusterSummary, inputs: Inputs
+) -> model.Report:
     ledger = ledger_from_dict(json.loads(inputs.path(job.ledger).read_bytes()))
     documents = tables.documents
     live = documents.filter(pc.not_equal(documents["state"], "bad_record"))
@@ -117,7 +119,7 @@ def _report_page(job: ReportJob, tables: _Tables, summary: Summary, inputs: Inpu
         manifest_hash=job.identity,
         stages=tuple(model.StageIdentity(*stage) for stage in job.stages),
         software=job.software,
-        ledger=model.Ledger(tuple(_source_rows(ledger))),
+        ledger=model.RecordLedger(tuple(_source_rows(ledger))),
         reasons=tuple(_reasons(tables)),
         clusters=summary,
         decisions=tuple(_decisions(tables)),

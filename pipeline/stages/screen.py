@@ -20,13 +20,13 @@ from pipeline.provenance.detectors.evidence_rows import evidence_rows
 from pipeline.provenance.detectors.optout import OptoutSettings, detect_optouts
 from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
 from pipeline.provenance.detectors.passages import detect_passages
-from pipeline.provenance.detectors.sweep import Swept, sweep_all
+from pipeline.provenance.detectors.sweep import SweepHits, sweep_all
 from pipeline.provenance.detectors.titles import detect_titles
-from pipeline.provenance.quarantined import beside, with_texts
+from pipeline.provenance.quarantined import quarantine_path, with_texts
 from pipeline.sources.remote import is_url
 from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.stages.plan import Reading
-from pipeline.stages.registry import LookedFor, Published
+from pipeline.stages.registry import RegistryShards, SearchTargets
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ScreenJob:
     index: int
     documents: Shard
     files: tuple[RawFile, ...]
-    looked_for: Published
+    looked_for: RegistryShards
     works_only: bool = False
     held: Shard | None = None
 
@@ -66,11 +66,13 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
 
 
 @lru_cache(maxsize=1)
-def _looked_for(found: Published, inputs: Inputs) -> LookedFor:
-    return LookedFor(found, inputs)
+def _looked_for(found: RegistryShards, inputs: Inputs) -> SearchTargets:
+    return SearchTargets(found, inputs)
 
 
-def _findings(job: ScreenJob, batch: pa.Table, wanted: LookedFor) -> Iterator[tuple[str, pa.Table]]:
+def _findings(
+    job: ScreenJob, batch: pa.Table, wanted: SearchTargets
+) -> Iterator[tuple[str, pa.Table]]:
     """Name and findings of every detector, in the order that evidence has."""
     marked = markers.MarkerSettings(wanted.lists.origins)
     swept = _swept(batch, marked)
@@ -86,7 +88,7 @@ def _findings(job: ScreenJob, batch: pa.Table, wanted: LookedFor) -> Iterator[tu
     yield "optout", detect_optouts(batch, OptoutSettings(wanted.captures), matched)
 
 
-def _swept(batch: pa.Table, marked: markers.MarkerSettings) -> Swept:
+def _swept(batch: pa.Table, marked: markers.MarkerSettings) -> SweepHits:
     """One pass over the texts for the needles of all detectors that have some."""
     groups = {
         markers.GROUP: marked.needles,
@@ -97,7 +99,7 @@ def _swept(batch: pa.Table, marked: markers.MarkerSettings) -> Swept:
     return sweep_all(batch["text"], groups)
 
 
-def _artefacts(job: ScreenJob, wanted: LookedFor) -> ArtefactSettings:
+def _artefacts(job: ScreenJob, wanted: SearchTargets) -> ArtefactSettings:
     settings = ArtefactSettings(wanted.lists.artefacts)
     if not settings.compares_files:
         return settings
@@ -106,7 +108,7 @@ def _artefacts(job: ScreenJob, wanted: LookedFor) -> ArtefactSettings:
 
 
 def _works(
-    batch: pa.Table, wanted: LookedFor, swept: Swept | None = None
+    batch: pa.Table, wanted: SearchTargets, swept: SweepHits | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
     """What shows works: their numbers, titles and texts."""
     numbers = identifiers_found.IdentifierSettings(wanted.numbers)
@@ -117,7 +119,7 @@ def _works(
         yield "text_match", detect_passages(batch, wanted.index)
 
 
-def screen_stage(clean: StageManifest, reading: Reading, looked_for: Published) -> Stage:
+def screen_stage(clean: StageManifest, reading: Reading, looked_for: RegistryShards) -> Stage:
     """The stage that looks at every document."""
     hashes = {(i, p): digest for t in clean.tasks for i, p, _, digest in t.counters["inputs"]}
     tasks = []
@@ -139,14 +141,14 @@ def screen_stage(clean: StageManifest, reading: Reading, looked_for: Published) 
 
 
 def rescan_stage(
-    clean: StageManifest, looked_for: Published, quarantine: StageManifest | None = None
+    clean: StageManifest, looked_for: RegistryShards, quarantine: StageManifest | None = None
 ) -> Stage:
     """The same for documents of a finished run, looking for works of registries only; texts that
     are in quarantine are read there."""
     held = {shard.path: shard for shard in quarantine.shards} if quarantine else {}
     tasks = []
     for index, shard in enumerate(clean.below("documents")):
-        found = held.get(beside(shard.path))
+        found = held.get(quarantine_path(shard.path))
         job = ScreenJob(index, shard, (), looked_for, True, found)
         inputs = (shard, *((found,) if found else ()), *looked_for.shards)
         tasks.append(Task(f"looking through {shard.path}", job, inputs, shard.size))

@@ -21,7 +21,7 @@ from pipeline.config import Config
 from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.shuffling.rows_of_lists import Rows, byte_lengths_of, take_rows
+from pipeline.shuffling.rows_of_lists import ListRows, byte_lengths_of, take_rows
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.stages.tokenize import list_lengths
 
@@ -177,7 +177,7 @@ class GatherJob:
 
 
 @dataclass(frozen=True)
-class Slice:
+class BucketSlice:
     """The rows of a scatter shard that belong to a bucket."""
 
     shard: Shard
@@ -187,7 +187,7 @@ class Slice:
 
 def slices(
     ranges: Iterable[tuple[Shard, int, int]], split: int, inputs: Inputs
-) -> Iterator[tuple[Slice, pa.Table]]:
+) -> Iterator[tuple[BucketSlice, pa.Table]]:
     """The rows of every scatter shard with ranks in [low, high) of one split, where there are any;
     one shard after the other, so that few files are open at a time."""
     for shard, low, high in ranges:
@@ -197,7 +197,7 @@ def slices(
         first = int(np.searchsorted(rank, np.uint64(low)))
         stop = len(rank) if high >= WHOLE else int(np.searchsorted(rank, np.uint64(high)))
         if first < stop:
-            here = Slice(shard, int(begin) + first, int(begin) + stop)
+            here = BucketSlice(shard, int(begin) + first, int(begin) + stop)
             yield here, table.slice(here.first, here.stop - here.first)
 
 
@@ -209,7 +209,7 @@ def _gather(job: GatherJob, inputs: Inputs) -> Result:
     ranges = ((shard, low, high) for shard in job.shards)
     for here, piece in slices(ranges, job.split, inputs):
         found.append(here)
-        names.append(copied(piece.select(["doc_id", "doc_key", "rank"])))
+        names.append(copy_table(piece.select(["doc_id", "doc_key", "rank"])))
         byte_lengths.append(byte_lengths_of(piece["tokens"]))
     whole = pa.concat_tables([*names, _NAMES.empty_table()])
     length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
@@ -227,17 +227,17 @@ _NAMES = pa.schema(
 )
 
 
-def copied(table: pa.Table) -> pa.Table:
+def copy_table(table: pa.Table) -> pa.Table:
     """The same rows in memory of their own, so that the file behind them can be closed."""
     return table.take(pa.array(np.arange(len(table))))
 
 
 def gather_rows(
-    found: list[Slice], name: str, kind: pa.DataType, byte_length_M: I64, order_M: I64,
+    found: list[BucketSlice], name: str, kind: pa.DataType, byte_length_M: I64, order_M: I64,
     inputs: Inputs,
 ) -> pa.Array:  # fmt: skip
     """Column `name` of all slices in this order of their M rows, one shard open at a time."""
-    rows = Rows(kind, byte_length_M[order_M])
+    rows = ListRows(kind, byte_length_M[order_M])
     place = np.empty(len(order_M), np.int64)
     place[order_M] = np.arange(len(order_M))
     start = 0

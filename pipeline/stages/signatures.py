@@ -73,11 +73,11 @@ def _signatures(job: SignatureJob, inputs: Inputs) -> Result:
 
 def _runs(path: str, runs: dict[str, Entries]) -> Output:
     """Columns CHANNEL (uint64 digests, ascending) and CHANNEL_row (uint32) per channel."""
-    from dedup.runs import sorted_run
+    from dedup.runs import sort_run
 
     columns: dict[str, pa.Array] = {}
     for channel, (digests, rows) in runs.items():
-        ordered, owners = sorted_run(digests, rows)
+        ordered, owners = sort_run(digests, rows)
         columns |= {channel: pa.array(ordered), f"{channel}_row": pa.array(owners)}
     return arrow_output(path, pa.table(columns))
 

@@ -15,7 +15,7 @@ from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.core.storage import canonical_json
 from pipeline.provenance.evidence import DECISION_SCHEMA
-from pipeline.provenance.policy import Policy, numbered, propagate, worst_decisions
+from pipeline.provenance.policy import Policy, number_decisions, propagate, worst_decisions
 from pipeline.stage import (
     Inputs,
     Result,
@@ -75,7 +75,7 @@ def _taken_over(job: VerdictsJob, inputs: Inputs) -> pa.Table:
     spread = spread.filter(pc.is_valid(spread["propagated_from"]))
     columns = ["doc_id", "doc_key"]
     documents = [inputs.table(shard, columns) for shard in job.batches.all[-1].documents]
-    return numbered(spread, pa.concat_tables(documents))
+    return number_decisions(spread, pa.concat_tables(documents))
 
 
 def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:

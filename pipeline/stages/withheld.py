@@ -30,7 +30,7 @@ _EMPTY_TEXT = ids.text_key(b"")
 
 
 @dataclass(frozen=True)
-class Withheld:
+class WithheldKeys:
     """Keys of documents, and of texts, that must not be stored: fixed_size_binary(16) each."""
 
     doc_keys: pa.Array
@@ -40,14 +40,14 @@ class Withheld:
         return len(self.doc_keys)
 
 
-def load_withheld(root: Path, files: Sequence[str]) -> Withheld:
+def load_withheld(root: Path, files: Sequence[str]) -> WithheldKeys:
     """The keys in the tables `files`, which have doc_key and text_key (null: no text); paths
     relative to `root`. Raises IntegrityError or OSError where one cannot be read."""
     return _load(root, tuple(files))
 
 
 @functools.lru_cache(maxsize=4)
-def _load(root: Path, files: tuple[str, ...]) -> Withheld:
+def _load(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
     found = {"doc_key": [empty], "text_key": [empty]}
     for file in files:
@@ -56,17 +56,17 @@ def _load(root: Path, files: tuple[str, ...]) -> Withheld:
             parts += table[name].chunks
     doc_keys, text_keys = (pc.unique(pa.concat_arrays(p)).drop_null() for p in found.values())
     is_empty = pc.equal(text_keys, pa.scalar(_EMPTY_TEXT, text_keys.type))
-    return Withheld(doc_keys, text_keys.filter(pc.invert(is_empty)))
+    return WithheldKeys(doc_keys, text_keys.filter(pc.invert(is_empty)))
 
 
-def is_withheld(table: pa.Table, withheld: Withheld) -> Mask:
+def is_withheld(table: pa.Table, withheld: WithheldKeys) -> Mask:
     """Which rows of a table with doc_key and text_key are of such documents, (N,)."""
     by_key = pc.is_in(table["doc_key"], withheld.doc_keys)
     by_text = pc.is_in(table["text_key"], withheld.text_keys)
     return np.asarray(pc.or_(by_key, by_text).to_numpy())
 
 
-def withhold_texts(output: Output, table: pa.Table, withheld: Withheld) -> Output:
+def withhold_texts(output: Output, table: pa.Table, withheld: WithheldKeys) -> Output:
     """The output of a documents shard, without the texts that are withheld; its content hash is
     that of the shard as it was read."""
     gone = is_withheld(table, withheld) if len(withheld) else np.zeros(0, np.bool_)
@@ -77,7 +77,7 @@ def withhold_texts(output: Output, table: pa.Table, withheld: Withheld) -> Outpu
     )
 
 
-def withhold_excerpts(output: Output, table: pa.Table, withheld: Withheld) -> Output:
+def withhold_excerpts(output: Output, table: pa.Table, withheld: WithheldKeys) -> Output:
     """The same for a shard of drops/, whose records have excerpts and no hash of their text."""
     gone = pc.is_in(table["doc_key"], withheld.doc_keys).to_numpy()
     if not gone.any():
@@ -93,7 +93,7 @@ def _emptied(table: pa.Table, name: str, gone: Mask) -> pa.Table:
     return table.set_column(table.column_names.index(name), table.schema.field(name), texts)
 
 
-def takedown_decisions(table: pa.Table, withheld: Withheld) -> pa.Table:
+def takedown_decisions(table: pa.Table, withheld: WithheldKeys) -> pa.Table:
     """One row of `DECISION_SCHEMA`, drop by the rule `takedown`, for every document of a shard
     (doc_id, doc_key, text_key) that is withheld, in order."""
     found = table.select(["doc_id", "doc_key"]).filter(pa.array(is_withheld(table, withheld)))

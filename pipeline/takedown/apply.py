@@ -29,7 +29,7 @@ from pipeline.takedown.copies import TEXT_INTERMEDIATES
 from pipeline.takedown.data_set import mask_split
 from pipeline.takedown.holds import refuse_held
 from pipeline.takedown.pages import Pages
-from pipeline.takedown.plan import Plan, docs_of, gone_and_tokens
+from pipeline.takedown.plan import TakedownPlan, docs_of, gone_and_tokens
 from pipeline.takedown.record import (
     MASK,
     PURGE,
@@ -74,7 +74,7 @@ def check_same(takedown: Takedown, digest: str, mode: str) -> None:
         raise ConfigError(f"--mode {mode}: the takedown {takedown.id} was begun as {takedown.mode}")
 
 
-def begin(plan: Plan, signed: SignOff) -> dict[str, Any]:
+def begin(plan: TakedownPlan, signed: SignOff) -> dict[str, Any]:
     """Write down what is to be done; from here on the texts are withheld. The caller holds the
     run's lock. Raises InputError, and writes nothing, when a document is on hold."""
     if not signed.by.strip():
@@ -186,7 +186,7 @@ def _commit(directory: Path, value: Mapping[str, Any], removed: frozenset[str]) 
     commit(directory, (value["run"]["config"], value["run"]["story"]), stages, removed)
 
 
-def apply(plan: Plan, signed: SignOff) -> Takedown:
+def apply(plan: TakedownPlan, signed: SignOff) -> Takedown:
     """Begin a takedown that was planned, and carry it out, as the only writer of the run."""
     directory, name = plan.run.directory, plan.loaded.claim.id
     with lock.hold(directory):

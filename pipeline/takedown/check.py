@@ -13,13 +13,13 @@ from dedup.arrays import Mask
 from pipeline import layout
 from pipeline.core.content import table_hash
 from pipeline.core.errors import IntegrityError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
 from pipeline.provenance.coverage import read_lineage
-from pipeline.provenance.records import readable
-from pipeline.takedown.masking import left_over
-from pipeline.takedown.places import Spans, find_places
+from pipeline.provenance.records import wrap_read_errors
+from pipeline.takedown.masking import count_left_over
+from pipeline.takedown.places import MaskedSpans, find_places
 from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
 from pipeline.takedown.run_tables import RunTables
 
@@ -31,7 +31,7 @@ class Holes:
     """Where a data set is masked: labels by shard, how many, tokens of a corpus, copies of
     documents, and whether the stream begins with one of them."""
 
-    labels: dict[int, Spans] = field(default_factory=dict)
+    labels: dict[int, MaskedSpans] = field(default_factory=dict)
     masked_labels: int = 0
     corpus_tokens: int = 0
     copies: int = 0
@@ -55,8 +55,8 @@ def check_takedowns(directory: Path) -> str | None:
             if _left(path, column, keys):
                 raise IntegrityError(f"{path}: holds {column} of documents that were taken down")
     _check_evidence(directory, keys)
-    what = f"{counted(len(takedowns), 'takedown')}, {counted(len(keys), 'document')}"
-    return f"{what}: no text in {counted(files, 'file')}"
+    what = f"{pluralise(len(takedowns), 'takedown')}, {pluralise(len(keys), 'document')}"
+    return f"{what}: no text in {pluralise(files, 'file')}"
 
 
 def _check_record(directory: Path, takedown: Takedown) -> None:
@@ -76,7 +76,7 @@ def _check_record(directory: Path, takedown: Takedown) -> None:
 
 def _left(path: Path, column: str, keys: pa.Array) -> bool:
     """Whether a file has a value of the column for one of these documents."""
-    with readable(path):
+    with wrap_read_errors(path):
         if path.suffix == ".parquet":
             table = pq.read_table(path, columns=["doc_key", column])
         else:
@@ -91,7 +91,7 @@ def _check_evidence(directory: Path, keys: pa.Array) -> None:
     path = directory / layout.EVIDENCE
     if not path.exists():
         return
-    with readable(path):
+    with wrap_read_errors(path):
         in_text = pc.field("byte_length") > 0
         table = pq.read_table(path, columns=["doc_key", "seen"], filters=in_text)
     quoted = table.filter(pc.is_in(table["doc_key"], keys))["seen"]
@@ -129,7 +129,7 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
     for found in places:
         file = dataset.files.open(found.index)
         data = file.read(0, file.rows)
-        if left_over(data, dataset.layout, found, dataset.eos_id):
+        if count_left_over(data, dataset.layout, found, dataset.eos_id):
             raise IntegrityError(
                 f"{dataset.directory / dataset.shards[found.index].name}: holds tokens or labels "
                 "of documents that were taken down"

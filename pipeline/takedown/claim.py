@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.core.config_model import FrozenModel, parse
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import hash_bytes
 from pipeline.core.strict_yaml import load
@@ -16,7 +16,7 @@ from pipeline.core.strict_yaml import load
 MOST_TEXT_BYTES = 64 << 20
 
 
-class What(FrozenModel):
+class ClaimSubject(FrozenModel):
     """What the claim is about; every list adds documents."""
 
     works: tuple[str, ...] = Field((), description="ids of works in the registry")
@@ -35,7 +35,7 @@ class What(FrozenModel):
         return urls
 
     @model_validator(mode="after")
-    def _is_about_something(self) -> "What":
+    def _is_about_something(self) -> "ClaimSubject":
         if not any(self.items()):
             raise ValueError("expected one or more of works, documents, sources, urls, texts")
         if not all(item.strip() for _, item in self.items()):
@@ -58,7 +58,7 @@ class Claim(FrozenModel):
     claimant: str = Field(min_length=1, description="who makes the claim")
     received: date = Field(description="the day it was received, such as 2026-03-01")
     basis: str = Field(min_length=1, description="what the claim is based on, in a sentence")
-    what: What = Field(description="what to take down")
+    what: ClaimSubject = Field(description="what to take down")
     note: str = Field("", description="anything else")
 
 
@@ -90,7 +90,7 @@ def _place(directory: Path, name: str) -> Path:
     path = (directory / name).resolve()
     if not path.is_relative_to(directory.resolve()):
         raise InputError(
-            f"what.texts: {printable(name)}: not below {directory}; put the text there, or give "
+            f"what.texts: {escape_text(name)}: not below {directory}; put the text there, or give "
             "the directory of the texts with --texts-from"
         )
     return path

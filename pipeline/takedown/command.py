@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pipeline.core import lock
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.takedown.apply import SignOff, begin, check_same, find_begun, finish
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.forget import write_forget_set
-from pipeline.takedown.plan import Plan, make_plan
+from pipeline.takedown.plan import TakedownPlan, make_plan
 from pipeline.takedown.record import Takedown
 from pipeline.takedown.run_tables import open_run
 from pipeline.takedown.show import documents_as_rows, show_plan, show_record
@@ -20,7 +20,7 @@ FORGET_SET = "forget-set"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TakedownOptions:
     """What the command line asked for."""
 
     claim: LoadedClaim
@@ -35,7 +35,7 @@ class Wanted:
     as_json: bool
 
 
-def run_command(wanted: Wanted) -> None:
+def run_command(wanted: TakedownOptions) -> None:
     """Carry the command out. Raises PrepError."""
     if wanted.is_applied and wanted.mode != FORGET_SET:
         takedown = take_down(wanted)
@@ -49,15 +49,15 @@ def run_command(wanted: Wanted) -> None:
     return show_plan(plan)
 
 
-def _plan(wanted: Wanted) -> Plan:
+def _plan(wanted: TakedownOptions) -> TakedownPlan:
     return make_plan(open_run(wanted.run), wanted.claim, wanted.model_dirs, wanted.exports)
 
 
-def _readable(plan: Plan) -> list[dict[str, object]]:
+def _readable(plan: TakedownPlan) -> list[dict[str, object]]:
     return documents_as_rows(plan)
 
 
-def take_down(wanted: Wanted) -> Takedown:
+def take_down(wanted: TakedownOptions) -> Takedown:
     """Apply a claim to a run, or go on with it; a claim that was applied before changes nothing."""
     name = wanted.claim.claim.id
     if not wanted.run.is_dir():
@@ -71,12 +71,12 @@ def take_down(wanted: Wanted) -> Takedown:
         return finish(wanted.run, name) if begun is None or begun.pending else begun
 
 
-def _forget(plan: Plan, wanted: Wanted) -> None:
+def _forget(plan: TakedownPlan, wanted: TakedownOptions) -> None:
     if wanted.out is None:
         raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
     written = write_forget_set(plan, wanted.out)
     if wanted.as_json:
         return print_json(written)
     return print_line(
-        f"forget set: {wanted.out}/ (forget-set.json, {counted(len(written['files']), 'file')})"
+        f"forget set: {wanted.out}/ (forget-set.json, {pluralise(len(written['files']), 'file')})"
     )

@@ -33,7 +33,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Outside:
+class OutsideCopy:
     """A copy that a takedown cannot reach, and what somebody has to do about it."""
 
     what: str
@@ -109,13 +109,13 @@ def _pages(run: RunTables, keys: pa.Array) -> list[Copy]:
 def outside_copies(
     taken: pa.Table, model_dirs: Sequence[Path], exports: Sequence[Path],
     has_origin: bool = False,
-) -> tuple[Outside, ...]:  # fmt: skip
+) -> tuple[OutsideCopy, ...]:  # fmt: skip
     """Raw shards with the lines in them, weights, exports, the run that a repacked one was packed
     from, and what nobody can list."""
     found = [*_raw_shards(taken)]
     if has_origin:
         found.append(
-            Outside(
+            OutsideCopy(
                 "texts", "", (),
                 "this run was packed from the tokens of another run, which has the texts; apply "
                 "the claim there too",
@@ -123,7 +123,7 @@ def outside_copies(
         )  # fmt: skip
     for model_dir in model_dirs:
         found.append(
-            Outside(
+            OutsideCopy(
                 "weights", model_dir.as_posix(), (),
                 "checkpoints that were trained on these documents are not changed; whether to "
                 "train again from an earlier one is for whoever is responsible for the model to "
@@ -132,13 +132,13 @@ def outside_copies(
         )  # fmt: skip
     for export in exports:
         found.append(
-            Outside(
+            OutsideCopy(
                 "export", export.as_posix(), (),
                 "delete it and export again with `prep export`, which leaves these documents out",
             )
         )  # fmt: skip
     found.append(
-        Outside(
+        OutsideCopy(
             "backups", "", (),
             "not known here, and neither are snapshots, exports that were not named, runs repacked "
             "from this one, and other runs of the same raw shards; look for them",
@@ -147,11 +147,11 @@ def outside_copies(
     return tuple(found)
 
 
-def _raw_shards(taken: pa.Table) -> list[Outside]:
+def _raw_shards(taken: pa.Table) -> list[OutsideCopy]:
     table = taken.select(["file", "line"]).group_by("file", use_threads=False)
     rows = table.aggregate([("line", "list")]).sort_by("file").to_pylist()
     return [
-        Outside(
+        OutsideCopy(
             "raw shard", row["file"], tuple(sorted(row["line_list"])[:_LISTED_LINES]),
             "delete these lines (in parquet, these rows) from the raw shard, or delete the shard; "
             "until then every run in this directory leaves their text out",

@@ -21,7 +21,7 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.write import shard_image
 from pipeline.provenance.coverage import lineage_path
 from pipeline.runner import manifest_path
-from pipeline.takedown.masking import masked
+from pipeline.takedown.masking import mask_shard
 from pipeline.takedown.places import ShardPlaces, find_places
 from pipeline.takedown.stored import with_shards
 
@@ -50,7 +50,7 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     the name of the shard."""
     old = dataset.shards[places.index]
     file = dataset.files.open(places.index)
-    data = masked(file.read(0, file.rows), dataset.layout, places, dataset.eos_id)
+    data = mask_shard(file.read(0, file.rows), dataset.layout, places, dataset.eos_id)
     name = version_name(old.name, len(dataset.ancestors) + 1)
     path = dataset.directory / name
     published = storage.publish(path, shard_image(data, _compression(file.filters)))

@@ -25,8 +25,8 @@ from pipeline.core.errors import ConfigError
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.stage import Output, parquet_output
-from pipeline.takedown.places import ShardPlaces, Spans, find_places
-from pipeline.takedown.plan import Plan, docs_of, gone_and_tokens
+from pipeline.takedown.places import MaskedSpans, ShardPlaces, find_places
+from pipeline.takedown.plan import TakedownPlan, docs_of, gone_and_tokens
 
 _ROWS = pa.schema([
     ("file", pa.string()), ("row", pa.int64()), ("data_set_row", pa.int64()),
@@ -35,7 +35,7 @@ _ROWS = pa.schema([
 FORMAT = 1
 
 
-def write_forget_set(plan: Plan, out: Path) -> dict[str, Any]:
+def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
     """Write the forget set of a plan into a new or empty directory; returns forget-set.json. Raises
     ConfigError when something else stands there."""
     if out.exists() and any(out.iterdir()):
@@ -54,7 +54,7 @@ def write_forget_set(plan: Plan, out: Path) -> dict[str, Any]:
     return value
 
 
-def _outputs(plan: Plan) -> Iterator[Output]:
+def _outputs(plan: TakedownPlan) -> Iterator[Output]:
     yield parquet_output("documents.parquet", plan.taken)
     gone, tokens = gone_and_tokens(plan.run, docs_of(plan.taken))
     for split in plan.run.splits():
@@ -68,11 +68,11 @@ def _outputs(plan: Plan) -> Iterator[Output]:
             yield Output(f"{split}/{name}.npz", _bits(dataset, found))
 
 
-def _spans(dataset: SampleDataset, places: ShardPlaces) -> Spans:
+def _spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
     return places.inputs if dataset.layout is CORPUS else places.labels
 
 
-def _rows(plan: Plan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
+def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
     keys = plan.run.documents["doc_key"]
     parts = []
     for found in places:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.core.errors import printable
-from pipeline.core.words import counted
+from pipeline.core.errors import escape_text
+from pipeline.core.words import pluralise
 from pipeline.provenance.wording import CHAIN, DELETED, NOT_ADVICE
 from pipeline.report.page import report_environment
 
@@ -26,16 +26,16 @@ def _lines(record: Mapping[str, Any]) -> Lines:
     yield "head", "Documents"
     roles = ", ".join(f"{count:,} {role.replace('_', ' ')}"
                       for role, count in sorted(documents["roles"].items()))  # fmt: skip
-    yield "item", f"{counted(documents['count'], 'document')} ({roles or 'none'})"
+    yield "item", f"{pluralise(documents['count'], 'document')} ({roles or 'none'})"
     if documents["taken_down_before"]:
-        before = counted(documents["taken_down_before"], "document")
+        before = pluralise(documents["taken_down_before"], "document")
         yield "item", f"taken down before: {before} of the claim"
     yield "item", f"their keys and places: takedowns/{record['id']}.parquet"
     yield from _data_sets(record)
     yield "head", "Stored copies"
     for copy in record["copies"]:
-        count = f", {counted(copy['documents'], 'document')}" if copy["documents"] else ""
-        yield "item", f"{copy['store']}: {counted(copy['files'], 'file')}{count}: {copy['done']}"
+        count = f", {pluralise(copy['documents'], 'document')}" if copy["documents"] else ""
+        yield "item", f"{copy['store']}: {pluralise(copy['files'], 'file')}{count}: {copy['done']}"
     yield "head", "Not removed"
     for copy in record["outside"]:
         lines = copy["lines"]
@@ -57,9 +57,9 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
         yield "item", "none of the documents is in a data set of this run"
     for split in record["splits"]:
         unit = "token" if split["format"] == "corpus" else "label"
-        of_all = counted(split["of_labels"], unit)
+        of_all = pluralise(split["of_labels"], unit)
         counts = f"{split['labels']:,} of {of_all} ({split['share']:.6%})"
-        shards = f"{split['shards']:,} of {counted(split['of_shards'], 'shard')}"
+        shards = f"{split['shards']:,} of {pluralise(split['of_shards'], 'shard')}"
         told = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
         yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {told}"
         new = record["data_sets"].get(split["split"])
@@ -71,11 +71,11 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
 
 def _exposure(run: Mapping[str, Any]) -> str:
     if not run["steps"]:
-        steps = counted(run["last_step"], "step")
+        steps = pluralise(run["last_step"], "step")
         return f"{run['model_dir']}: none of {steps} read a label of these documents"
     first = run["first_exposed"] or "none that is kept"
     before = run["last_unexposed"] or "none that is kept"
-    steps = f"{run['steps']:,} of {counted(run['last_step'], 'step')}"
+    steps = f"{run['steps']:,} of {pluralise(run['last_step'], 'step')}"
     return (
         f"{run['model_dir']}: {steps} read labels of these documents, first step "
         f"{run['listed'][0]}; "
@@ -92,7 +92,7 @@ def as_markdown(record: Mapping[str, Any]) -> bytes:
 
 def _plain(text: str) -> str:
     """On one line, without what Markdown or a terminal would take for more than text."""
-    shown = printable(text, len(text))
+    shown = escape_text(text, len(text))
     return "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
 
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance.events import append_event, append_line
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.provenance.references import is_key
 from pipeline.stages.registry import WORKS
 
@@ -100,7 +100,7 @@ def _of_registry(directory: Path) -> list[str]:
     path = directory / WORKS
     if not path.exists():
         return []
-    with readable(path):
+    with wrap_read_errors(path):
         works = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     if "legal_hold" not in works.column_names:
         return []
@@ -112,7 +112,7 @@ def _works_of(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple[b
     path = directory / layout.EVIDENCE
     if not works or not path.exists() or "work_id" not in pq.read_schema(path).names:
         return []
-    with readable(path):
+    with wrap_read_errors(path):
         table = pq.read_table(path, columns=["doc_key", "work_id"],
                               filters=pc.field("work_id").isin(works))  # fmt: skip
     table = table.filter(pc.is_in(table["doc_key"], keys))
@@ -125,6 +125,6 @@ def refuse_held(directory: Path, keys: pa.Array, what: str) -> None:
     if held:
         key, why = min(held.items())
         raise InputError(
-            f"{what}: {counted(len(held), 'document')} must be kept for now, such as {key.hex()} "
+            f"{what}: {pluralise(len(held), 'document')} must be kept for now, such as {key.hex()} "
             f"({why}); ask counsel, then `prep quarantine unhold`"
         )

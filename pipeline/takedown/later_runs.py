@@ -27,7 +27,7 @@ Named = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Standing:
+class TakedownState:
     """Takedowns by what became of them: the data set is masked, or written without them."""
 
     masked: tuple[Named, ...] = ()
@@ -43,12 +43,12 @@ class Standing:
         """Stages that must not be made again as long as the data set is masked."""
         return FROZEN if self.masked else frozenset()
 
-    def written_anew(self) -> "Standing":
+    def written_anew(self) -> "TakedownState":
         """The same takedowns, all of them dropped."""
         return replace(self, masked=(), dropped=tuple(sorted((*self.masked, *self.dropped))))
 
 
-def standing(directory: Path) -> Standing:
+def read_takedown_state(directory: Path) -> TakedownState:
     """Read the takedowns of a run directory, which may not exist yet. Raises InputError while one
     is not finished."""
     check_none_pending(directory)
@@ -59,7 +59,7 @@ def standing(directory: Path) -> Standing:
         named = _named(takedown)
         stays = takedown.mode != REWRITE and named[0] not in before
         (masked if stays else dropped).append(named)
-    return Standing(tuple(masked), tuple(dropped))
+    return TakedownState(tuple(masked), tuple(dropped))
 
 
 def _named(takedown: Takedown) -> Named:
@@ -74,7 +74,7 @@ def _dropped_before(directory: Path) -> frozenset[str]:
     return frozenset(file for file, _ in takedowns)
 
 
-def raw_copies(directory: Path, takedowns: Standing) -> frozenset[str]:
+def raw_copies(directory: Path, takedowns: TakedownState) -> frozenset[str]:
     """Directories with copies of raw shards, which a run with takedowns does not keep."""
     there = takedowns.files and (directory / layout.PIECES).is_dir()
     return frozenset({layout.PIECES} if there else ())
@@ -82,7 +82,7 @@ def raw_copies(directory: Path, takedowns: Standing) -> frozenset[str]:
 
 def check_is_masked_nowhere(directory: Path, what: str) -> None:
     """Raises InputError when the tokens of a run lack documents that its tables still count."""
-    if standing(directory).masked:
+    if read_takedown_state(directory).masked:
         raise InputError(
             f"{directory}: documents in it were taken down by masking, so {what} cannot be made "
             "from its tokens; run its config again with another setting (`prep run` then writes "

@@ -7,14 +7,14 @@ cut it into rows train on runs of EOS there.
 """
 
 from dedup.arrays import Array
-from pipeline.hdf5.format import CORPUS, VSL, Layout
+from pipeline.hdf5.format import CORPUS, VSL, ShardLayout
 from pipeline.takedown.places import ShardPlaces
 
 INPUTS, MASK, LABELS, SPAN, POSITION = range(5)
 """Channels of a row (`pipeline.hdf5.format`)."""
 
 
-def masked(data: Array, layout: Layout, places: ShardPlaces, eos_id: int) -> Array:
+def mask_shard(data: Array, layout: ShardLayout, places: ShardPlaces, eos_id: int) -> Array:
     """A copy of all of a shard, (N, 3 or 5, S) int32 or of a corpus (tokens,), without them."""
     out = data.copy()
     rows, columns = places.inputs.flat()
@@ -31,8 +31,8 @@ def masked(data: Array, layout: Layout, places: ShardPlaces, eos_id: int) -> Arr
     return out
 
 
-def left_over(data: Array, layout: Layout, places: ShardPlaces, eos_id: int) -> int:
-    """Places that still hold a token or count in the loss; 0 in what `masked` gave."""
+def count_left_over(data: Array, layout: ShardLayout, places: ShardPlaces, eos_id: int) -> int:
+    """Places that still hold a token or count in the loss; 0 in what `mask_shard` gave."""
     rows, columns = places.inputs.flat()
     if layout is CORPUS:
         return int((data[columns] != eos_id).sum())

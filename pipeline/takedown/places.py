@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64, Mask
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.forward import whereabouts
+from pipeline.provenance.forward import locate_documents
 
 
 @dataclass(frozen=True)
-class Spans:
+class MaskedSpans:
     """Columns [start, stop) of rows of one shard, and the document (row of documents.parquet) they
     belong to, (N,) each; sorted by row and start. In a corpus `row` is 0 and columns are tokens."""
 
@@ -47,8 +47,8 @@ class ShardPlaces:
     """The places in shard `index` of a split. A shard without any is left out of lists of these."""
 
     index: int
-    inputs: Spans
-    labels: Spans
+    inputs: MaskedSpans
+    labels: MaskedSpans
     first_docs: I64
     """The document of every copy that begins in this shard."""
 
@@ -63,7 +63,7 @@ def find_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> list[ShardPl
     the tokens that each document has. They are looked up in the inverse of the split's lineage.
     Raises InputError when the run has none."""
     docs = np.flatnonzero(gone)
-    places = whereabouts(dataset, docs, tokens[docs]).places
+    places = locate_documents(dataset, docs, tokens[docs]).places
     names = [f"{dataset.directory.name}/{info.name}" for info in dataset.shards]
     shard = pc.index_in(places["file"], value_set=pa.array(names, pa.string())).to_numpy()
     columns = {name: _column(places, name) for name in _COLUMNS}
@@ -94,7 +94,7 @@ def _in_shard(index: int, columns: dict[str, I64]) -> ShardPlaces:
 _RANGES = (("token_start", "token_end"), ("label_start", "label_end"))
 
 
-def _spans(columns: dict[str, I64], first: str, last: str) -> Spans:
+def _spans(columns: dict[str, I64], first: str, last: str) -> MaskedSpans:
     """The windows in which this range holds something."""
     held = columns[last] > columns[first]
-    return Spans(*(columns[name][held] for name in ("row", first, last, "doc")))
+    return MaskedSpans(*(columns[name][held] for name in ("row", first, last, "doc")))

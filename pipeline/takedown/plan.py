@@ -16,10 +16,10 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.exposure import trace_documents
 from pipeline.provenance.origin import texts_home
 from pipeline.takedown.claim import LoadedClaim
-from pipeline.takedown.copies import Copy, Outside, outside_copies, stored_copies
+from pipeline.takedown.copies import Copy, OutsideCopy, outside_copies, stored_copies
 from pipeline.takedown.places import ShardPlaces, find_places
 from pipeline.takedown.record import keys_taken, read_takedowns
-from pipeline.takedown.resolve import Told, resolve
+from pipeline.takedown.resolve import RelatedDocument, resolve
 from pipeline.takedown.run_tables import RunTables, open_run
 
 MOST_STEPS = 1000
@@ -60,7 +60,7 @@ class SplitPlan:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class TrainingExposure:
     """What a training run read of the documents: exposure, not influence."""
 
     model_dir: str
@@ -76,7 +76,7 @@ class Exposed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TakedownPlan:
     """A claim worked out on a run. `taken` has `resolve.TAKEN_SCHEMA`; `earlier` counts documents
     of the claim that an earlier takedown took; these are not in `taken`."""
 
@@ -84,12 +84,12 @@ class Plan:
     loaded: LoadedClaim
     taken: pa.Table
     earlier: int
-    told: tuple[Told, ...]
+    told: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
     splits: tuple[SplitPlan, ...]
-    exposed: tuple[Exposed, ...]
+    exposed: tuple[TrainingExposure, ...]
     copies: tuple[Copy, ...]
-    outside: tuple[Outside, ...]
+    outside: tuple[OutsideCopy, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for `--json` and for the record."""
@@ -119,7 +119,7 @@ class Plan:
 def make_plan(
     run: RunTables, loaded: LoadedClaim, model_dirs: Sequence[Path] = (),
     exports: Sequence[Path] = (),
-) -> Plan:  # fmt: skip
+) -> TakedownPlan:  # fmt: skip
     """Work a claim out; on a repacked run with what the run it was packed from knows. Raises
     InputError when it names nothing in the run, for unknown documents, for a model_dir of no
     training run on this data, and for texts, addresses or works when that other run is lost."""
@@ -135,7 +135,7 @@ def make_plan(
             + (f"; similar, to be looked at and added to what.documents:{told}" if told else "")
         )
     splits = tuple(_splits(run, taken))
-    return Plan(
+    return TakedownPlan(
         run, loaded, taken, len(resolved.taken) - len(taken), resolved.told, resolved.nothing,
         splits, tuple(_exposed(run, taken, model_dirs)), stored_copies(run, taken),
         outside_copies(taken, model_dirs, exports, has_origin=home is not run),
@@ -201,12 +201,14 @@ def _stream_tokens(dataset: SampleDataset, places: list[ShardPlaces], tokens: I6
     return sum(int(tokens[p.first_docs].sum()) for p in places)
 
 
-def _exposed(run: RunTables, taken: pa.Table, model_dirs: Sequence[Path]) -> Iterator[Exposed]:
+def _exposed(
+    run: RunTables, taken: pa.Table, model_dirs: Sequence[Path]
+) -> Iterator[TrainingExposure]:
     for model_dir in model_dirs:
         found = trace_documents(run.directory, docs_of(taken), model_dir).exposure
         assert found is not None, "a model_dir was given"
         first, last = found.first_exposed, found.last_unexposed
-        yield Exposed(
+        yield TrainingExposure(
             model_dir.as_posix(), found.last_step, len(found.steps), found.steps[:MOST_STEPS],
             len(found.context_steps), found.labels_read, found.next_step,
             first.path.name if first else "", last.path.name if last else "",

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core import ids
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.evidence import screened
+from pipeline.provenance.evidence import find_screenings
 from pipeline.provenance.masked import text_of_work
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.provenance.siblings import Sibling, find_siblings
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.record import read_takedowns
 from pipeline.takedown.run_tables import RunTables, key_array
-from pipeline.takedown.texts import Passages, same_text
+from pipeline.takedown.texts import PassageFinder, same_text
 
 NAMED, SAME_TEXT, SIBLING = "named", "same_text", "sibling"
 """Why a document is taken down."""
@@ -39,7 +39,7 @@ sibling is tied to and how like it is · where it was read · its end, split, by
 
 
 @dataclass(frozen=True)
-class Told:
+class RelatedDocument:
     """A document that is not taken down, and why it is worth knowing."""
 
     key: str
@@ -47,16 +47,16 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ClaimResolution:
     """The documents of a claim (`TAKEN_SCHEMA`), what is only told, and what named nothing."""
 
     taken: pa.Table
-    told: tuple[Told, ...]
+    told: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
 
 
 @dataclass
-class _Found:
+class _FoundRows:
     """Documents as they are found: row -> (role, because, via, similarity)."""
 
     because: dict[int, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
@@ -75,43 +75,43 @@ class _Found:
         return np.array(sorted(self.because), np.int64)
 
 
-def resolve(run: RunTables, loaded: LoadedClaim) -> Resolved:
+def resolve(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
     """Find every document of the claim in a finished run.
 
     Raises InputError when an entry of `documents` is unknown or ambiguous, and when works are named
     but the run has no evidence of works.
     """
-    found = _Found()
+    found = _FoundRows()
     for name, item in loaded.claim.what.items():
         if name not in ("urls", "texts"):
             _FINDERS[name](run, item, found)
     _search_shards(run, loaded, found)
     _add_taken_before(run, loaded, found)
     _close(run, found)
-    told = [Told(key.hex(), why) for key, why in sorted(found.told.items())]
-    return Resolved(_table(run, found), tuple(told), tuple(found.nothing))
+    told = [RelatedDocument(key.hex(), why) for key, why in sorted(found.told.items())]
+    return ClaimResolution(_table(run, found), tuple(told), tuple(found.nothing))
 
 
-def exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
+def take_exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
     """These documents and no others, as `TAKEN_SCHEMA`."""
-    found = _Found()
+    found = _FoundRows()
     found.add(rows, NAMED, why)
     return _table(run, found)
 
 
-def _named_document(run: RunTables, item: str, found: _Found) -> None:
+def _named_document(run: RunTables, item: str, found: _FoundRows) -> None:
     rows = DocumentTable(run.directory).find(item)
-    found.add(rows, NAMED, f"document {printable(item)}")
+    found.add(rows, NAMED, f"document {escape_text(item)}")
 
 
-def _of_source(run: RunTables, item: str, found: _Found) -> None:
+def _of_source(run: RunTables, item: str, found: _FoundRows) -> None:
     rows = np.flatnonzero(pc.equal(run.documents["source"], item).to_numpy()).astype(np.int64)
     if not len(rows):
         found.nothing.append(f"sources: {item}")
-    found.add(rows, NAMED, f"source {printable(item)}")
+    found.add(rows, NAMED, f"source {escape_text(item)}")
 
 
-def _of_work(run: RunTables, item: str, found: _Found) -> None:
+def _of_work(run: RunTables, item: str, found: _FoundRows) -> None:
     tables = [_evidence_of_work(path, item) for path in _evidence_tables(run)]
     if not tables:
         raise InputError(
@@ -125,19 +125,19 @@ def _of_work(run: RunTables, item: str, found: _Found) -> None:
     keys = pc.unique(table.filter(by_text)["doc_key"])
     found.add(run.rows_of(keys), NAMED, text_of_work(item))
     for row in table.filter(pc.invert(by_text)).to_pylist():
-        why = f"{row['detector']} evidence of work {printable(item)}, no text match"
+        why = f"{row['detector']} evidence of work {escape_text(item)}, no text match"
         if row["doc_key"] not in set(keys.to_pylist()):
             found.told.setdefault(row["doc_key"], why)
 
 
 def _evidence_tables(run: RunTables) -> list[Path]:
     """Evidence of the run and of what was compared with it later."""
-    there = [place / layout.EVIDENCE for place in screened(run.directory)]
+    there = [place / layout.EVIDENCE for place in find_screenings(run.directory)]
     return [path for path in there if "work_id" in pq.read_schema(path).names]
 
 
 def _evidence_of_work(path: Path, work: str) -> pa.Table:
-    with readable(path):
+    with wrap_read_errors(path):
         return pq.read_table(
             path, columns=["doc_key", "detector"], filters=pc.field("work_id") == work
         )
@@ -146,12 +146,12 @@ def _evidence_of_work(path: Path, work: str) -> pa.Table:
 _FINDERS = {"works": _of_work, "documents": _named_document, "sources": _of_source}
 
 
-def _search_shards(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
+def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> None:
     """Everything that only the shards of documents/ tell: addresses and texts."""
     urls, texts = loaded.claim.what.urls, loaded.texts
     if not urls and not texts:
         return
-    passages = Passages([text for _, text in texts]) if texts else None
+    passages = PassageFinder([text for _, text in texts]) if texts else None
     hits = dict.fromkeys([*urls, *(name for name, _ in texts)], 0)
     if next(run.text_shards(), None) is None:
         raise InputError(
@@ -162,15 +162,15 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
     for table in run.text_shards():
         for url in urls:
             rows = _with_address(table["meta"], url)
-            hits[url] += _add_shard_rows(run, found, table, rows, f"address {printable(url)}")
+            hits[url] += _add_shard_rows(run, found, table, rows, f"address {escape_text(url)}")
         for name, text in texts:
             rows = same_text(table, text)
-            hits[name] += _add_shard_rows(run, found, table, rows, f"text of {printable(name)}")
+            hits[name] += _add_shard_rows(run, found, table, rows, f"text of {escape_text(name)}")
         for passage in passages.find(table) if passages else ():
             name = texts[passage.text][0]
             row = np.array([passage.row], np.int64)
             why = (
-                f"a passage of {printable(name)}: {passage.longest_run_words:,} words in a row; "
+                f"a passage of {escape_text(name)}: {passage.longest_run_words:,} words in a row; "
                 f"{passage.document_fraction:.1%} of the document and "
                 f"{passage.text_fraction:.1%} of the text match"
             )
@@ -186,7 +186,7 @@ def _named(loaded: LoadedClaim) -> str:
     return " and ".join(name for name in ("urls", "texts") if getattr(loaded.claim.what, name))
 
 
-def _add_taken_before(run: RunTables, loaded: LoadedClaim, found: _Found) -> None:
+def _add_taken_before(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> None:
     """What this very claim took from the run before: their texts are gone, nothing finds them."""
     for takedown in read_takedowns(run.directory):
         if takedown.value["claim_digest"] != loaded.digest:
@@ -200,7 +200,7 @@ def _add_taken_before(run: RunTables, loaded: LoadedClaim, found: _Found) -> Non
             found.because.setdefault(row, reason)
 
 
-def _add_shard_rows(run: RunTables, found: _Found, table: pa.Table, rows: I64, why: str) -> int:
+def _add_shard_rows(run: RunTables, found: _FoundRows, table: pa.Table, rows: I64, why: str) -> int:
     if not len(rows):
         return 0
     keys = table["doc_key"].take(pa.array(rows)).combine_chunks()
@@ -232,7 +232,7 @@ def _begins(value: object, url: str) -> bool:
     return isinstance(value, str) and value.startswith(url)
 
 
-def _close(run: RunTables, found: _Found) -> None:
+def _close(run: RunTables, found: _FoundRows) -> None:
     """Add documents of the same text and cluster siblings until there are no more."""
     clusters = run.directory / layout.CLUSTERS
     if not clusters.exists():
@@ -249,20 +249,20 @@ def _close(run: RunTables, found: _Found) -> None:
     for sibling in siblings.elsewhere:
         found.told[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
-            f"{printable(sibling.index)}; take it down there too"
+            f"{escape_text(sibling.index)}; take it down there too"
         )
     for sibling in siblings.unverified:
         why = f"in one cluster with {sibling.via.hex()} by {sibling.kind}, which compares no text"
         found.told.setdefault(sibling.key, why)
 
 
-def _add_sibling(run: RunTables, found: _Found, sibling: Sibling) -> None:
+def _add_sibling(run: RunTables, found: _FoundRows, sibling: Sibling) -> None:
     for row in run.rows_of(key_array([sibling.key])).tolist():
         why = f"{sibling.kind} duplicate"
         found.because.setdefault(row, (SIBLING, why, sibling.via, sibling.similarity))
 
 
-def _add_same_text(run: RunTables, found: _Found) -> None:
+def _add_same_text(run: RunTables, found: _FoundRows) -> None:
     wanted = pc.unique(_text_key_table(run, run.keys_of(found.rows))["text_key"])
     for table in run.text_shards():
         same = pc.and_(pc.is_in(table["text_key"], wanted), pc.greater(table["text_bytes"], 0))
@@ -284,7 +284,7 @@ def _text_key_table(run: RunTables, keys: pa.Array) -> pa.Table:
 _KEY_TYPES = (pa.binary(ids.KEY_BYTES), pa.binary(ids.KEY_BYTES), pa.uint64())
 
 
-def _table(run: RunTables, found: _Found) -> pa.Table:
+def _table(run: RunTables, found: _FoundRows) -> pa.Table:
     rows = found.rows
     documents = run.documents.take(pa.array(rows))
     keys = documents["doc_key"].combine_chunks()

@@ -16,8 +16,8 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
-from pipeline.provenance.quarantined import beside, held_shard, keys_of, with_texts
-from pipeline.provenance.records import readable
+from pipeline.provenance.quarantined import keys_of, quarantine_path, read_held_shard, with_texts
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.runner import STAGE_MANIFESTS
 
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "byte_length", "text_bytes",
@@ -35,13 +35,13 @@ class RunTables:
     @cached_property
     def documents(self) -> pa.Table:
         """The table of documents, the columns that a takedown needs; row = dense index."""
-        with readable(self.directory / layout.DOCUMENTS) as path:
+        with wrap_read_errors(self.directory / layout.DOCUMENTS) as path:
             return pq.read_table(path, columns=_COLUMNS)
 
     @cached_property
     def files(self) -> list[str]:
         """Input and path of every raw shard, by path_id."""
-        with readable(self.directory / layout.SOURCES) as path:
+        with wrap_read_errors(self.directory / layout.SOURCES) as path:
             rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
         return [f"{row['input']}/{row['path']}" for row in rows]
 
@@ -65,10 +65,10 @@ class RunTables:
         """Every shard of documents/ that is there, memory-mapped; and, once more, those of its rows
         whose texts are in quarantine, with these."""
         for path in sorted((self.directory / "documents").glob("*.arrow")):
-            with readable(path):
+            with wrap_read_errors(path):
                 table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             yield table
-            held = held_shard(self.directory / beside(path.name))
+            held = read_held_shard(self.directory / quarantine_path(path.name))
             if len(held):
                 yield with_texts(table.filter(pc.is_in(table["doc_key"], keys_of(held))), held)
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup.arrays import Mask
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 from pipeline.stage import Output, arrow_output, parquet_output
 
 Scrub = Callable[[Path, pa.Array], bytes | None]
@@ -56,14 +56,14 @@ Change = Callable[[pa.ChunkedArray, Mask], pa.ChunkedArray]
 
 
 def _arrow(path: Path, keys: pa.Array, changes: dict[str, Change]) -> bytes | None:
-    with readable(path):
+    with wrap_read_errors(path):
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     changed = _changed(table, keys, changes)
     return None if changed is None else _bytes(arrow_output("", changed))
 
 
 def _parquet(path: Path, keys: pa.Array, changes: dict[str, Change]) -> bytes | None:
-    with readable(path):
+    with wrap_read_errors(path):
         found = pc.is_in(pq.read_table(path, columns=["doc_key"])["doc_key"], keys)
         if not pc.any(found).as_py():
             return None

@@ -17,7 +17,7 @@ taken: it may quote. What the default policy quarantines has as much."""
 
 
 @dataclass(frozen=True)
-class Passage:
+class TextPassage:
     """One document (row of the table that was searched) and what it holds of a text: words in a
     row, and the words that match as a share of the document and of the text."""
 
@@ -46,7 +46,7 @@ def same_text(table: pa.Table, text: str) -> I64:
     return np.flatnonzero(pc.is_in(table["text_key"], wanted).to_numpy()).astype(np.int64)
 
 
-class Passages:
+class PassageFinder:
     """Looks for passages of some texts by their fingerprints."""
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -54,17 +54,17 @@ class Passages:
 
         self._index = build_index([(str(i), "excerpt", text) for i, text in enumerate(texts)], s=1)
 
-    def find(self, table: pa.Table) -> Iterator[Passage]:
+    def find(self, table: pa.Table) -> Iterator[TextPassage]:
         """The best passage of every pair of a document and a text; `table` has `text`."""
         from pipeline.provenance.fingerprints import find_passages
 
-        best: dict[tuple[int, int], Passage] = {}
+        best: dict[tuple[int, int], TextPassage] = {}
         columns = (
             "row", "work_id", "longest_run_words", "document_fraction", "work_fraction"
         )  # fmt: skip
         found = find_passages(table["text"], self._index).select(columns).to_pylist()
         for row, text, *measures in (found_row.values() for found_row in found):
-            passage = Passage(row, int(text), *measures)
+            passage = TextPassage(row, int(text), *measures)
             place = passage.row, passage.text
             best[place] = max(best.get(place, passage), passage, key=lambda p: p.longest_run_words)
         yield from best.values()

@@ -18,11 +18,11 @@ from dedup.arrays import I64
 from pipeline import layout
 from pipeline.core.manifest import read_manifest
 from pipeline.runner import manifest_path
-from pipeline.sources.copy import BEHIND, copied
+from pipeline.sources.copy import BEHIND, copy_records
 from pipeline.sources.files import HashingReader, InputFile
-from pipeline.sources.streams import decompressed
+from pipeline.sources.streams import decompress_blocks
 from pipeline.stage import parquet_output
-from pipeline.stages.export_format import FORMATS, Format, compressed
+from pipeline.stages.export_format import FORMATS, Format, compress_lines
 from pipeline.takedown.record import read_takedowns
 from pipeline.takedown.run_tables import RunTables
 from pipeline.takedown.scrub import Scrub
@@ -74,7 +74,7 @@ def _without_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) 
         whole = sizes + BEHIND[file.format[0]]
         starts = np.cumsum(whole) - whole
     with closing(HashingReader(file.location)) as reader:
-        return b"".join(copied(file, reader, starts[stays], sizes[stays]))
+        return b"".join(copy_records(file, reader, starts[stays], sizes[stays]))
 
 
 class _Key(msgspec.Struct):
@@ -100,9 +100,9 @@ def _image(table: pa.Table, gone: pa.ChunkedArray) -> bytes:
 def _lines_without(path: Path, form: Format, wanted: set[str]) -> bytes | None:
     compression = {"jsonl.zst": "zst", "jsonl.gz": "gz"}.get(form)
     with open(path, "rb") as file:
-        lines = b"".join(decompressed(path, file, compression)).splitlines(keepends=True)
+        lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
     decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
     staying = [line for line in lines if decode(line).key not in wanted]
     if len(staying) == len(lines):
         return None
-    return compressed(b"".join(staying), form)
+    return compress_lines(b"".join(staying), form)

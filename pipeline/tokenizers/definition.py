@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import hash_bytes
 from pipeline.shipped import gpt2_vocabulary
 
@@ -123,7 +123,7 @@ def _define(name: str, content: dict[str, Any], eos: str | int | None) -> Tokeni
         tokenizer = _parse(text)
     except Exception as error:  # what `tokenizers` raises
         raise ConfigError(
-            f"{name}: `tokenizers` cannot read it: {printable(str(error))}"
+            f"{name}: `tokenizers` cannot read it: {escape_text(str(error))}"
         ) from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if eos is None:
@@ -246,7 +246,7 @@ def _read_object(path: Path) -> dict[str, Any]:
             "tokenizer.json"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {printable(str(error))}") from error
+        raise ConfigError(f"{path}: not JSON: {escape_text(str(error))}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: not a tokenizer.json: expected an object")
     return content

@@ -90,7 +90,7 @@ def tokenize_texts(
     `texts` is an Arrow array of strings (string, large_string, string_view or a dictionary of
     them). Raises InputError for a null and for a text that yields the EOS id.
     """
-    ids, lengths = _Stream(np.dtype(np.uint32), _room(texts)), [np.zeros(0, np.int64)]
+    ids, lengths = _TokenArray(np.dtype(np.uint32), _room(texts)), [np.zeros(0, np.int64)]
     for tokens in _flat_batches(texts, tokenizer):
         ids.append(tokens.ids)
         lengths.append(np.diff(tokens.offsets))
@@ -104,7 +104,7 @@ def tokenize_documents(
     else of uint32. Arguments and errors are those of `tokenize_texts`.
     """
     definition = tokenizer.definition
-    ids, lengths = _Stream(definition.dtype, _room(texts) + len(texts)), [np.zeros(0, np.int64)]
+    ids, lengths = _TokenArray(definition.dtype, _room(texts) + len(texts)), [np.zeros(0, np.int64)]
     for tokens in _flat_batches(texts, tokenizer):
         narrow = tokens.ids.astype(definition.dtype, copy=False)
         ids.append(np.insert(narrow, tokens.offsets[1:], definition.eos_id))
@@ -112,7 +112,7 @@ def tokenize_documents(
     return _lists(ids.array(), np.concatenate(lengths))
 
 
-class _Stream:
+class _TokenArray:
     """A flat array of ids that grows at its end; room that is never written costs no memory."""
 
     def __init__(self, dtype: np.dtype[Any], room: int) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from dedup.arrays import U32
 from dedup.user_cache import user_cache
-from pipeline.core.errors import ResourceError, printable
+from pipeline.core.errors import ResourceError, escape_text
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
 from pipeline.tokenizers.battery import VERSION, battery
 from pipeline.tokenizers.definition import TokenizerDefinition
@@ -95,7 +95,7 @@ def _check(name: str, definition: TokenizerDefinition) -> Verdict:
         # no Exception, but neither are signals and interrupts
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        return Verdict(False, f"{label} cannot use this tokenizer: {printable(str(error))}")
+        return Verdict(False, f"{label} cannot use this tokenizer: {escape_text(str(error))}")
     if difference is not None:
         return Verdict(False, f"{label} differs from tokenizers: {difference}")
     reference = f"{REFERENCE} {installed_version(REFERENCE)}"
@@ -121,7 +121,7 @@ def _difference(text: str, wrong: U32, right: U32) -> str:
     unequal = np.flatnonzero(wrong[:both] != right[:both])
     at = int(unequal[0]) if len(unequal) else both
     found, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
-    return f"in {printable(repr(text), 80)} from token {at} on {found}, expected {expected}"
+    return f"in {escape_text(repr(text), 80)} from token {at} on {found}, expected {expected}"
 
 
 def _key(name: str, build: str, definition: TokenizerDefinition) -> str:

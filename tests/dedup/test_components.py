@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.components import components, connected, finish, new_parents, unite
+from dedup.components import components, finish, label_components, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
 from dedup.lsh import band_digests
-from dedup.runs import slice_run, sorted_run
+from dedup.runs import slice_run, sort_run
 from tests.dedup.plain_join import U32, Runs, plain_buckets, plain_labels
 
 
@@ -60,7 +60,7 @@ def test_no_documents() -> None:
     labels = finish(new_parents(0))
     members, starts = components(labels)
     assert len(labels) == len(members) == 0 and starts.tolist() == [0]
-    assert len(connected(np.zeros((0, 128), np.uint32), 9, 13)) == 0
+    assert len(label_components(np.zeros((0, 128), np.uint32), 9, 13)) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def out_of_core(signatures: U32, cuts: list[int], memory: int, skip: npt.NDArray
         rows = np.flatnonzero(~skip[start:stop]).astype(np.uint32)
         digests = band_digests(signatures[start:stop][rows], 9, 13)
         for band in range(9):
-            runs[band].append(sorted_run(digests[band], rows + np.uint32(start)))
+            runs[band].append(sort_run(digests[band], rows + np.uint32(start)))
     parents = new_parents(len(signatures))
     ranges = key_ranges(len(signatures), ENTRY_BYTES, memory)
     for band in range(9):
@@ -121,7 +121,7 @@ def out_of_core(signatures: U32, cuts: list[int], memory: int, skip: npt.NDArray
 def test_out_of_core_equals_in_memory(cuts: list[int], memory: int) -> None:
     signatures = planted(3000, 600)
     skip = np.zeros(3000, np.bool_)
-    expected = connected(signatures, 9, 13)
+    expected = label_components(signatures, 9, 13)
     assert (out_of_core(signatures, cuts, memory, skip) == expected).all()
 
 
@@ -133,9 +133,9 @@ def test_connected_equals_plain_labels() -> None:
     signatures[skip] = 2**32 - 1
     digests = band_digests(signatures, 9, 13).tolist()
     every = [group for band in digests for group in plain_buckets(band)]
-    assert connected(signatures, 9, 13).tolist() == plain_labels(1500, every)
+    assert label_components(signatures, 9, 13).tolist() == plain_labels(1500, every)
     others = [[m for m in group if not skip[m]] for group in every]
-    labels = connected(signatures, 9, 13, skip)
+    labels = label_components(signatures, 9, 13, skip)
     assert labels.tolist() == plain_labels(1500, [group for group in others if group])
     assert (labels == out_of_core(signatures, [400, 900], 9_000, skip)).all()
     assert 100 < (labels != np.arange(1500)).sum() < 300
@@ -143,12 +143,12 @@ def test_connected_equals_plain_labels() -> None:
 
 def test_connected_takes_wide_signatures_and_all_skipped() -> None:
     signatures = planted(500, 100)
-    expected = connected(signatures, 9, 13)
-    assert (connected(signatures.astype(np.uint64), 9, 13) == expected).all()
-    nobody = connected(signatures, 9, 13, np.ones(500, np.bool_))
+    expected = label_components(signatures, 9, 13)
+    assert (label_components(signatures.astype(np.uint64), 9, 13) == expected).all()
+    nobody = label_components(signatures, 9, 13, np.ones(500, np.bool_))
     assert nobody.tolist() == list(range(500))
     with pytest.raises(ValueError, match="a mask of 3 for 500 documents"):
-        connected(signatures, 9, 13, np.zeros(3, np.bool_))
+        label_components(signatures, 9, 13, np.zeros(3, np.bool_))
 
 
 def test_permuted_documents_have_the_same_components() -> None:
@@ -159,6 +159,6 @@ def test_permuted_documents_have_the_same_components() -> None:
         members, starts = components(labels)
         return {frozenset(names[members[a:z]].tolist()) for a, z in pairwise(starts)}
 
-    one = sets(connected(signatures, 9, 13), np.arange(2000))
-    assert one == sets(connected(signatures[order], 9, 13), order)
+    one = sets(label_components(signatures, 9, 13), np.arange(2000))
+    assert one == sets(label_components(signatures[order], 9, 13), order)
     assert len(one) > 100

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dedup import join
 from dedup.join import buckets, key_ranges
-from dedup.runs import slice_run, sorted_run
+from dedup.runs import slice_run, sort_run
 from tests.dedup.plain_join import U32, U64, Runs, plain_buckets
 
 LAST = 2**64 - 1
@@ -38,7 +38,7 @@ def runs_of(digests: list[int], owner_of_run: list[int]) -> Runs:
     """Entry i goes to run owner_of_run[i]; every run is sorted."""
     values, place = np.array(digests, np.uint64), np.array(owner_of_run, np.int64)
     rows = [np.flatnonzero(place == run).astype(np.uint32) for run in range(4)]
-    return [sorted_run(values[own], own) for own in rows]
+    return [sort_run(values[own], own) for own in rows]
 
 
 @given(lists_of_digests, st.randoms(use_true_random=False))
@@ -46,7 +46,7 @@ def test_sorted_run(digests: list[int], random: object) -> None:
     rows = list(range(len(digests)))
     random.shuffle(rows)  # type: ignore[attr-defined]
     before = np.array(digests, np.uint64), np.array(rows, np.uint32)
-    found = sorted_run(*before)
+    found = sort_run(*before)
     expected = sorted(zip(digests, rows, strict=True))
     assert list(zip(*(part.tolist() for part in found), strict=True)) == expected
     assert found[0].dtype == np.uint64 and found[1].dtype == np.uint32
@@ -88,7 +88,7 @@ def test_sorted_run_of_any_distribution(kind: str) -> None:
     digests = skewed(kind, 30_000)
     rows = np.random.default_rng(6).permutation(30_000).astype(np.uint32) * np.uint32(140_000)
     order = np.lexsort((rows, digests))
-    found, owners = sorted_run(digests, rows)
+    found, owners = sort_run(digests, rows)
     assert (found == digests[order]).all() and (owners == rows[order]).all()
 
 
@@ -99,7 +99,7 @@ def test_sort_is_linear_in_equal_digests() -> None:
         rows = np.random.default_rng(0).permutation(count).astype(np.uint32)
         digests = np.zeros(count, np.uint64)
         start = time.process_time()
-        sorted_run(digests, rows)
+        sort_run(digests, rows)
         return time.process_time() - start
 
     seconds(100)
@@ -118,7 +118,7 @@ def test_sort_is_linear_in_equal_digests() -> None:
 )
 def test_entries_must_fit(digests: U64, rows: U32) -> None:
     with pytest.raises(ValueError, match="give"):
-        sorted_run(digests, rows)
+        sort_run(digests, rows)
     with pytest.raises(ValueError, match="give"):
         buckets([digests], [rows])
 
@@ -146,7 +146,7 @@ def test_slices_part_a_run(digests: list[int], parts: int) -> None:
     """Each entry is in exactly one slice, extremes and cut points included."""
     ranges = key_ranges(parts, 1, 1)
     extremes = [edge for pair in ranges for edge in pair]
-    run, _ = sorted_run(
+    run, _ = sort_run(
         np.array(digests + extremes, np.uint64),
         np.arange(len(digests) + len(extremes), dtype=np.uint32),
     )
@@ -187,7 +187,7 @@ def test_buckets_of_many_runs(kind: str, count: int, batch: int) -> None:
     digests[::10] = digests[5::10]
     expected = plain_buckets(digests.tolist())
     parts = np.array_split(np.arange(20_000, dtype=np.uint32), count)
-    runs = [sorted_run(digests[part], part) for part in parts]
+    runs = [sort_run(digests[part], part) for part in parts]
     assert joined(runs, batch=batch) == joined(runs[::-1], batch=batch) == expected
 
 
@@ -196,7 +196,7 @@ def test_batches_of_the_default_size() -> None:
     digests = np.repeat(np.random.default_rng(2).integers(0, LAST, 150_000, np.uint64), 2)
     for count in (2, 700):
         parts = np.array_split(np.arange(300_000, dtype=np.uint32), count)
-        runs = [sorted_run(digests[part], part) for part in parts]
+        runs = [sort_run(digests[part], part) for part in parts]
         members, bucket = buckets([one for one, _ in runs], [one for _, one in runs])
         assert (bucket == np.repeat(np.arange(150_000), 2)).all()
         assert (members[1::2] == members[::2] + 1).all() and (members[::2] % 2 == 0).all()

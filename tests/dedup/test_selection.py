@@ -14,7 +14,7 @@ from dedup.clusters import (
     Memberships,
     Rules,
     collapse,
-    grouped,
+    group_memberships,
     select,
 )
 
@@ -40,7 +40,7 @@ class Case:
             order = random.permutation(len(entries))
             bucket = random.permutation(len(self.buckets))[bucket]
             member, bucket, channel = member[order], bucket[order], channel[order]
-        return grouped(
+        return group_memberships(
             member.astype(np.uint32), bucket.astype(np.int64), channel.astype(np.uint8), self.count
         )
 
@@ -159,7 +159,7 @@ def test_collapse_keeps_the_smallest_of_every_component(case: Case) -> None:
 
 def test_nothing_at_all() -> None:
     nothing = np.zeros(0, np.int64)
-    memberships = grouped(nothing.astype(np.uint32), nothing, nothing.astype(np.uint8), 0)
+    memberships = group_memberships(nothing.astype(np.uint32), nothing, nothing.astype(np.uint8), 0)
     found = select(
         memberships, np.zeros((0, 4), np.uint32), Rules("exact", 0.8, 4), lambda a, b: 1.0
     )
@@ -172,7 +172,7 @@ def boilerplate(documents: int) -> clusters.Selection:
     signatures = random.integers(0, 1 << 32, (documents, 64)).astype(np.uint32)
     member = np.arange(documents, dtype=np.uint32)
     zeros = np.zeros(documents, np.int64)
-    memberships = grouped(member, zeros, zeros.astype(np.uint8), documents)
+    memberships = group_memberships(member, zeros, zeros.astype(np.uint8), documents)
     return select(memberships, signatures, Rules("exact", 0.8, 64), lambda a, b: 1.0)
 
 
@@ -193,7 +193,7 @@ def test_of_many_doubtful_candidates_the_most_alike_are_read() -> None:
         signatures[page, :different] = page + 1
     member = np.arange(pages + 1, dtype=np.uint32)
     zeros = np.zeros(pages + 1, np.int64)
-    memberships = grouped(member, zeros, zeros.astype(np.uint8), pages + 1)
+    memberships = group_memberships(member, zeros, zeros.astype(np.uint8), pages + 1)
     read = []
 
     def exact(a: int, b: int) -> float:

@@ -16,10 +16,10 @@ from dedup.text import (
     CASED,
     ascii_steps,
     case_table,
-    joined,
-    lowered,
+    join_texts,
     normalize_part,
     texts_of,
+    to_lower_case,
 )
 
 ODD = "İΣςσΆßẞﬁǅK𐐀𐐨😀東é́\x00\ufeff\u200d\U0010ffff"
@@ -99,7 +99,7 @@ def test_buffers_of_arrays(values: list[str], data: st.DataObject) -> None:
     for texts, expected in ((array[low:], values[low:]), (chunked, values), (values, values)):
         found = [chunk.text(i) for chunk in texts_of(texts) for i in range(len(chunk))]
         assert found == expected
-        whole = joined(texts)
+        whole = join_texts(texts)
         assert [whole.text(i) for i in range(len(whole))] == expected
         assert not whole.data.flags.writeable and not whole.offsets.flags.writeable
 
@@ -147,6 +147,6 @@ def test_lowered_texts() -> None:
     """Lower case is final: of a text in lower case the kernel makes what it makes of the text."""
     text = "ΟΔΥΣΣΕΎΣ  İstanbul, \u3000K!"
     assert by_kernel(text) is None
-    assert by_kernel(lowered(text).text(0)) == plain(text)
+    assert by_kernel(to_lower_case(text).text(0)) == plain(text)
     every = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
     assert every.lower().lower() == every.lower() and "Σ" not in every.lower()

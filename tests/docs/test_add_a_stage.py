@@ -20,7 +20,7 @@ def blocks() -> list[str]:
 def test_the_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipeline.provenance.dropped import dropped
+    from pipeline.provenance.dropped import find_dropped
     from pipeline.verify import verify
 
     stage, use = blocks()
@@ -38,7 +38,7 @@ def test_the_example(
     assert "{'documents': 4, 'shouting': 1}" in capsys.readouterr().out
     documents = pq.read_table("cleaned/documents.parquet").to_pylist()
     assert [row["state"] for row in documents] == ["kept", "dropped", "kept", "kept"]
-    found = dropped(Path("cleaned"), "shouting", "", 10)
+    found = find_dropped(Path("cleaned"), "shouting", "", 10)
     assert [record.excerpt for record in found.records] == [SHOUTED]
     assert found.records[0].evidence[0].target == "73%"
     verify(Path("cleaned"))

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 import pyarrow.parquet as pq
 
-from pipeline.convert.options import Options
+from pipeline.convert.options import ConvertOptions
 from pipeline.convert.plan import plan_of
-from pipeline.convert.run import Summary, convert
+from pipeline.convert.run import ConvertSummary, convert
 from pipeline.sources.streams import zstd
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
@@ -26,9 +26,9 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def to(form: str, out: Path, *inputs: Path, **how: Any) -> Summary:
+def to(form: str, out: Path, *inputs: Path, **how: Any) -> ConvertSummary:
     """Convert in this process."""
-    options = Options(tuple(map(str, inputs)), form, out, workers=0, **how)  # type: ignore[arg-type]
+    options = ConvertOptions(tuple(map(str, inputs)), form, out, workers=0, **how)  # type: ignore[arg-type]
     return convert(plan_of(options), out)
 
 

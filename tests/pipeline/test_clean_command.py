@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import layout
-from pipeline.clean_alone import Options, settings, story_of
+from pipeline.clean_alone import CleaningOptions, settings, story_of
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.strict_yaml import loads_value
 from pipeline.preparation import run
 from pipeline.sources.streams import zstd
-from pipeline.upkeep import STORIES, status
+from pipeline.upkeep import STORIES, read_status
 from pipeline.verify import verify
 
 Prep = Callable[..., Any]
@@ -114,7 +114,7 @@ def test_formats(form: str, raw: Any, tmp_path: Path, prep: Prep) -> None:
 
 def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     """The same bytes from two worker processes, and from a run whose end was lost."""
-    options = settings(None, (str(raw.root / "raw"),), Options(gopher=True), (
+    options = settings(None, (str(raw.root / "raw"),), CleaningOptions(gopher=True), (
         "read.max_bad_share=10 %", "filters.gopher.min_stop_words=0", "read.task_bytes=40000",
     ))  # fmt: skip
     story = story_of("jsonl.zst")
@@ -143,7 +143,7 @@ def test_plan_and_status(raw: Any, tmp_path: Path, prep: Prep) -> None:
     stages = [stage["stage"] for stage in json.loads(planned.out)]
     assert not out.exists()
     assert clean(prep, raw, out, *RULES).code == 0
-    finished, found = status(out)
+    finished, found = read_status(out)
     assert finished
     assert [stage.stage for stage in found if stage.tasks] == stages
     assert "filters" in stages
@@ -172,7 +172,7 @@ def test_a_config_and_its_inputs(raw: Any, tmp_path: Path, prep: Prep) -> None:
 
 
 def test_options_become_settings() -> None:
-    options = Options(min_length=7, fix_text=False, mask="email, ip", text_key="body",
+    options = CleaningOptions(min_length=7, fix_text=False, mask="email, ip", text_key="body",
                       gopher_repetition=True, bad_words=Path("x.txt"))  # fmt: skip
     config = settings(None, ("a.jsonl",), options, ("filters.c4.min_sentences=1",)).config
     assert (config.clean.min_length, config.clean.fix_text) == (7, False)
@@ -187,7 +187,9 @@ def test_options_become_settings() -> None:
 
 
 def test_a_switch_keeps_the_thresholds_of_the_config() -> None:
-    given = settings(None, ("a",), Options(gopher=True), ("filters.gopher.min_words=3",)).config
+    given = settings(
+        None, ("a",), CleaningOptions(gopher=True), ("filters.gopher.min_words=3",)
+    ).config
     assert given.filters.gopher is not None
     assert given.filters.gopher.min_words == 3
     assert loads_value("3") == 3
@@ -213,7 +215,7 @@ def test_wrong_options(
 
 def test_nothing_to_clean(tmp_path: Path, prep: Prep) -> None:
     with pytest.raises(ConfigError, match="give FILES, or --config"):
-        settings(None, (), Options(), ())
+        settings(None, (), CleaningOptions(), ())
     ended = prep("clean", tmp_path / "none", "--out", tmp_path / "out")
     assert ended.code == 3
     (tmp_path / "short.jsonl").write_text('{"text": "short"}\n')

@@ -19,7 +19,7 @@ import pipeline
 from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.terminal import readable_bytes
+from pipeline.terminal import format_bytes
 from pipeline.upkeep import CUT_STAGES, STAGES
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
@@ -138,12 +138,12 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
     assert changed["rows"].startswith("run: changed") and "max_seq" in changed["rows"]
     shown = prep("plan", config, "--out", tmp_path / "fresh")
     assert "5 raw shards" in shown.out and "run" in shown.out
-    disk = readable_bytes(sum(s["disk_bytes"] for s in stages))
+    disk = format_bytes(sum(s["disk_bytes"] for s in stages))
     kept = [s["disk_bytes"] for s in stages if s["stage"] in ("clean", "tokenize", "pack")]
-    memory = readable_bytes(max(s["memory_bytes"] for s in stages))
+    memory = format_bytes(max(s["memory_bytes"] for s in stages))
     assert shown.out.splitlines()[-1] == (
         f"in all about 0 s with one process, {memory} of memory, {disk} of disk "
-        f"({readable_bytes(sum(kept))} after prep clean-up)"
+        f"({format_bytes(sum(kept))} after prep clean-up)"
     )
     assert " 0 B of disk" in prep("plan", config, "--out", own_run).out.splitlines()[-1]
     dry = prep("run", config, "--out", tmp_path / "fresh", "--dry-run")

@@ -146,7 +146,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, write_pro
     def call(value: dict[str, Any]) -> tuple[int, str]:
         path = tmp_path / "c.yaml"
         path.write_text(written(value), encoding="utf-8")
-        code = cli.guarded(functools.partial(cli.app, args=["plan", str(path)]), "prep")
+        code = cli.run_app(functools.partial(cli.app, args=["plan", str(path)]), "prep")
         error = str(capsys.readouterr().err)
         path.unlink()
         assert sorted(tmp_path.rglob("*")) == there

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.convert import documents
-from pipeline.convert.pack import Place, SampleTarget
+from pipeline.convert.pack import SampleTarget, ShardPlace
 from pipeline.convert.row_streams import (
     Carry,
     Channels,
     unpack_samples,
 )
-from pipeline.convert.stream import Block, Vocabulary
+from pipeline.convert.stream import StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
 from pipeline.core.storage import hash_file, tree_hash
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
@@ -93,7 +93,7 @@ def test_rows_unpack_to_their_stream(
     tokens: list[int], length: int, per_shard: int, cuts: list[int]
 ) -> None:
     """Whatever the sequence length, shards and blocks (id 4 is EOS, and padding)."""
-    target = SampleTarget(length, per_shard, Vocabulary(4, 5), "none", Place())
+    target = SampleTarget(length, per_shard, StreamVocabulary(4, 5), "none", ShardPlace())
     shapes, rows = [], []
     keep = target._rows
 
@@ -108,7 +108,7 @@ def test_rows_unpack_to_their_stream(
 
     target._rows = spy  # type: ignore[method-assign]
     array = np.array(tokens, np.uint16)
-    shards = [s for part in np.array_split(array, 3) for s in target.feed(Block(part, (0,)))]
+    shards = [s for part in np.array_split(array, 3) for s in target.feed(StreamBlock(part, (0,)))]
     shards += target.finish()
     assert shards[-1].consumed == len(tokens) - 1
     assert [s.facts["n_examples"] for s in shards] == shapes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.convert.options import Options
+from pipeline.convert.options import ConvertOptions
 from pipeline.convert.plan import plan_of
 from pipeline.convert.run import convert
 from pipeline.core import failpoint
@@ -117,6 +117,6 @@ def test_bad_records_stop_or_are_counted(tmp_path: Path) -> None:
 
 def test_workers_change_nothing(texts: Path, tmp_path: Path) -> None:
     to("corpus", tmp_path / "0", texts)
-    options = Options((str(texts),), "corpus", tmp_path / "1", workers=1)
+    options = ConvertOptions((str(texts),), "corpus", tmp_path / "1", workers=1)
     convert(plan_of(options), tmp_path / "1")
     assert tree_hash(tmp_path / "0") == tree_hash(tmp_path / "1")

@@ -24,10 +24,10 @@ from pipeline.provenance.recipe import recipe_of
 from pipeline.provenance.records import RunRecords
 from pipeline.provenance.side_by_side import (
     MOST_LINES,
-    Row,
+    LinePair,
     compare,
-    first_difference,
-    shortened,
+    find_first_difference,
+    shorten_row,
 )
 
 Prep = Callable[..., Any]
@@ -312,7 +312,7 @@ def test_rows_spell_both_texts(left: list[str], right: list[str]) -> None:
 
 @given(st.text("ab \n", max_size=60), st.text("ab \n", max_size=60))
 def test_the_first_difference_is_shown(left: str, right: str) -> None:
-    found = first_difference(left, right, before=5, length=20)
+    found = find_first_difference(left, right, before=5, length=20)
     assert (found is None) == (left == right)
     if found:
         assert any(differs for side in found for _, differs in side)
@@ -323,12 +323,12 @@ def test_the_first_difference_is_shown(left: str, right: str) -> None:
 def test_long_lines_and_texts_stay_short() -> None:
     long = "word " * 5000
     row = next(row for row in compare(long + "end", long + "tail") if row.differs)
-    assert sum(len(text) for text, _ in shortened(row).left) < 100
+    assert sum(len(text) for text, _ in shorten_row(row).left) < 100
     many = "\n".join(map(str, range(MOST_LINES * 2)))
     other = "\n".join(f"{n} x" for n in range(MOST_LINES * 2))
     assert len(compare(many, other)) == MOST_LINES * 2
     assert (
-        shortened(Row(1, 1, (("x" * 2000, True),), ()))
+        shorten_row(LinePair(1, 1, (("x" * 2000, True),), ()))
         .left[0][0]
         .endswith("(1,400 more characters)")
     )

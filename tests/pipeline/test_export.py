@@ -18,7 +18,7 @@ from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import tree_hash
 from pipeline.sources.streams import zstd
-from pipeline.stages.export_format import labelled
+from pipeline.stages.export_format import label_meta
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
 
@@ -300,10 +300,12 @@ def test_what_cannot_be_exported(
 
 def test_labels() -> None:
     """Meta keeps its bytes, but for a label where it has none, and for line ends."""
-    assert labelled('{"a":  NaN, "pile_set_name": "W"}', "W") == '{"a":  NaN, "pile_set_name": "W"}'
-    assert json.loads(labelled('{\n"a": 1\n}', "w")) == {"pile_set_name": "w", "a": 1}
+    assert (
+        label_meta('{"a":  NaN, "pile_set_name": "W"}', "W") == '{"a":  NaN, "pile_set_name": "W"}'
+    )
+    assert json.loads(label_meta('{\n"a": 1\n}', "w")) == {"pile_set_name": "w", "a": 1}
     for meta in ("null", "{}", '{"pile_set_name": null, "redpajama_set_name": "x"}'):
-        value = json.loads(labelled(meta, "web"))
+        value = json.loads(label_meta(meta, "web"))
         assert next(iter(value.items())) == ("pile_set_name", "web")
     nested = '{"a": {"pile_set_name": "no"}}'
-    assert json.loads(labelled(nested, "web")) == {"pile_set_name": "web", **json.loads(nested)}
+    assert json.loads(label_meta(nested, "web")) == {"pile_set_name": "web", **json.loads(nested)}

@@ -9,12 +9,18 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import IntegrityError
-from pipeline.provenance.cluster_summary import Column, SizeBin, largest, of_cluster, summarize
-from pipeline.provenance.cluster_table import mentioned, with_sources
-from pipeline.provenance.inspect import Filters, inspect, inspect_cluster
+from pipeline.provenance.cluster_summary import (
+    MatrixColumn,
+    SizeBin,
+    of_cluster,
+    select_largest,
+    summarize,
+)
+from pipeline.provenance.cluster_table import find_mentioned_keys, with_sources
+from pipeline.provenance.inspect import ClusterFilters, inspect, inspect_cluster
 
 Prep = Callable[..., Any]
-ALL = Filters()
+ALL = ClusterFilters()
 
 
 def test_sums(small_run: Any) -> None:
@@ -57,12 +63,12 @@ def test_matrix_rows_are_the_duplicates_of_the_ledger(small_run: Any) -> None:
 def test_filters(small_run: Any, prep: Prep) -> None:
     rows = small_run.table("clusters.parquet").to_pylist()
     directory = small_run.directory
-    near = inspect(directory, Filters(kind="near"), 10)
+    near = inspect(directory, ClusterFilters(kind="near"), 10)
     assert near.summary.documents == sum(row["kind"] == "near" for row in rows) > 0
-    below = inspect(directory, Filters(max_jaccard=0.999), 10).summary.documents
-    above = inspect(directory, Filters(min_jaccard=1.0), 10).summary.documents
+    below = inspect(directory, ClusterFilters(max_jaccard=0.999), 10).summary.documents
+    above = inspect(directory, ClusterFilters(min_jaccard=1.0), 10).summary.documents
     assert below + above == len(rows)
-    papers = inspect(directory, Filters(source="papers"), 10)
+    papers = inspect(directory, ClusterFilters(source="papers"), 10)
     assert papers.summary.documents == 1 and papers.summary.matrix.rows == ("papers",)
     ended = prep("inspect", directory, "--kind", "chain")
     assert ended.code == 0 and "0 of 9 rows pass the filters" in ended.out
@@ -132,7 +138,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     )
     keys = pa.array(list(ends), pa.binary(16))
     documents = pa.table({"doc_key": keys, "source": pa.array(list(ends.values()), pa.string())})
-    assert set(mentioned(clusters).to_pylist()) == set(ends)
+    assert set(find_mentioned_keys(clusters).to_pylist()) == set(ends)
     return with_sources(clusters, documents)
 
 
@@ -144,7 +150,7 @@ def test_no_clusters() -> None:
     empty = table([])
     summary = summarize(empty)
     assert (summary.clusters, summary.documents, summary.matrix.total) == (0, 0, 0)
-    assert summary.sizes == () and summary.similarities == () and largest(empty, 10) == []
+    assert summary.sizes == () and summary.similarities == () and select_largest(empty, 10) == []
 
 
 def test_sizes_and_similarities() -> None:
@@ -167,9 +173,9 @@ def test_an_index_is_no_source() -> None:
     rows[0]["source"] = "a"
     found = table(rows)
     matrix = summarize(found).matrix
-    assert matrix.columns == (Column("a"), Column("", "old"))
+    assert matrix.columns == (MatrixColumn("a"), MatrixColumn("", "old"))
     assert dict(zip(matrix.rows, matrix.counts, strict=True)) == {"a": (0, 2), "b": (1, 0)}
-    clusters = largest(found, 10)
+    clusters = select_largest(found, 10)
     assert [(c.index, c.size) for c in clusters] == [("old", 3), ("", 2)]
     assert len(of_cluster(found, "old", key(1))) == 2
 
@@ -194,7 +200,7 @@ def test_other_states_stay_out_of_the_matrix() -> None:
     rows = [row(1, 2), row(1, 3, member_state="quarantined"), row(1, 4, member_state="dropped")]
     summary = summarize(table(rows))
     assert summary.matrix.total == 1 and summary.documents == 3
-    assert largest(table(rows), 1)[0].size == 4
+    assert select_largest(table(rows), 1)[0].size == 4
 
 
 def test_documents_that_are_missing_are_damage() -> None:

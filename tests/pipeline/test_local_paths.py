@@ -116,7 +116,7 @@ def test_a_url_is_refused(
         code = end.value.code
     else:
         arguments = [*app.split()[1:], *words]
-        code = cli.guarded(functools.partial(cli.app, args=arguments), "prep")
+        code = cli.run_app(functools.partial(cli.app, args=arguments), "prep")
     error = capsys.readouterr().err
     assert code == 2, error
     assert SAID in error and error.count("\n") == 1
@@ -142,7 +142,7 @@ def test_functions_refuse_it_before_they_write(
 
 def test_names_that_are_not_utf8(tmp_path: Path, capsys: Any) -> None:
     out = f"{tmp_path}/o\udcff"
-    code = cli.guarded(functools.partial(cli.app, args=["run", "quickstart", "--out", out]), "prep")
+    code = cli.run_app(functools.partial(cli.app, args=["run", "quickstart", "--out", out]), "prep")
     assert (code, capsys.readouterr().err) == (
         2, f"prep: {tmp_path}/o\\xff: the name is not UTF-8; choose another one\n",
     )  # fmt: skip

@@ -18,7 +18,7 @@ from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.mixture import (
     ALL,
-    Part,
+    DocumentTokens,
     check_sources,
     copies_of,
     fill,
@@ -66,7 +66,7 @@ def plain_copies(key: np.ndarray, epochs: Fraction) -> int:
 @example(2.5, 20)
 def test_epochs_against_plain_python(epochs: float, count: int) -> None:
     key_N2 = keys(count)
-    part = Part(key_N2, np.zeros(count, np.int64), np.ones(count, np.int64))
+    part = DocumentTokens(key_N2, np.zeros(count, np.int64), np.ones(count, np.int64))
     found = copies_of(part, (quota_of_epochs(epochs),), SEED)
     expected = [plain_copies(key, Fraction(epochs)) for key in key_N2]
     assert found.tolist() == expected
@@ -74,7 +74,7 @@ def test_epochs_against_plain_python(epochs: float, count: int) -> None:
 
 @given(st.lists(st.floats(0, 4), min_size=2, max_size=2))
 def test_more_epochs_only_add_copies(epochs: list[float]) -> None:
-    part = Part(keys(40), np.zeros(40, np.int64), np.ones(40, np.int64))
+    part = DocumentTokens(keys(40), np.zeros(40, np.int64), np.ones(40, np.int64))
     less, more = (copies_of(part, (quota_of_epochs(e),), SEED) for e in sorted(epochs))
     assert (less <= more).all()
 
@@ -82,7 +82,7 @@ def test_more_epochs_only_add_copies(epochs: list[float]) -> None:
 def test_a_share_of_documents() -> None:
     """2.25 epochs of many documents are 2.25 copies on average, each document 2 or 3."""
     count = 20_000
-    part = Part(keys(count), np.zeros(count, np.int64), np.ones(count, np.int64))
+    part = DocumentTokens(keys(count), np.zeros(count, np.int64), np.ones(count, np.int64))
     copies = copies_of(part, (quota_of_epochs(2.25),), SEED)
     assert set(copies.tolist()) == {2, 3}
     assert abs(copies.mean() - 2.25) < 5 * (0.25 * 0.75 / count) ** 0.5
@@ -99,13 +99,13 @@ def test_fill_comes_within_a_document(
 ) -> None:
     """Never more than asked; less by less than the next document of that source, by draw."""
     source, tokens = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    whole = Part(keys(len(rows)), source, tokens)
+    whole = DocumentTokens(keys(len(rows)), source, tokens)
     totals = np.bincount(source, tokens, 3).astype(np.int64)
     target = np.where(totals > 0, np.array(wanted, np.int64), 0)
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[DocumentTokens]:
         for at in np.array_split(np.arange(len(rows)), pieces):
-            yield Part(whole.key_N2[at], source[at], tokens[at])
+            yield DocumentTokens(whole.key_N2[at], source[at], tokens[at])
 
     quotas = fill(target, totals, parts, SEED)
     copies = copies_of(whole, quotas, SEED).astype(np.int64)
@@ -129,7 +129,7 @@ def test_one_more_document_only_thins_out_its_source(
 
     def copies(rows: list[tuple[int, int]], target: np.ndarray) -> np.ndarray:
         source, tokens = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-        part = Part(keys(len(rows)), source, tokens)
+        part = DocumentTokens(keys(len(rows)), source, tokens)
         totals = np.bincount(source, tokens, 3).astype(np.int64)
         target = np.where(totals > 0, target, 0)
         return copies_of(part, fill(target, totals, lambda: iter([part]), SEED), SEED)

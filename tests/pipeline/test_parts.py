@@ -25,10 +25,10 @@ from pipeline.sources.files import HashingReader
 from pipeline.sources.part import Part, read_part
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.rules import RecordRules
-from pipeline.sources.streams import Start, decompressed, zstd
+from pipeline.sources.streams import StreamStart, decompress_blocks, zstd
 from pipeline.stage import Inputs
 from pipeline.stages.pieces import PiecesJob, _parts, _pieces
-from pipeline.stages.plan import Plan
+from pipeline.stages.plan import ReadPlan
 from tests.pipeline.packed import PACKED, cut_into
 
 RULES = RecordRules("text", 200, None)
@@ -54,7 +54,7 @@ bodies = st.tuples(
 def test_lines_are_cut_by_the_rule(data: bytes, cuts: list[int], size: int) -> None:
     """Part k holds the lines that begin in [k * size, (k + 1) * size), and knows what came
     before."""
-    blocks = [(Start(), block) for block in cut_into(data, cuts) if block]
+    blocks = [(StreamStart(), block) for block in cut_into(data, cuts) if block]
     chunks = cut_lines(blocks, size, LineCount(RULES.max_document_bytes, BOM))
     parts = [
         (first, b"".join(chunk.data for chunk in some))
@@ -94,7 +94,7 @@ def parts_of(
 ) -> tuple[Part, ...]:
     ((file,), _) = files.find("in", str(path), path.parent, kind)
     record = run_task(PiecesJob(0, file, rules, size, "fail"), root)
-    parts = _parts(Plan((file,), 0, size, (0,)), 0, record)
+    parts = _parts(ReadPlan((file,), 0, size, (0,)), 0, record)
     assert {part.digest for part in parts} == {storage.hash_file(path)}
     return parts
 
@@ -206,7 +206,7 @@ def test_memory_of_a_piece_is_bounded(tmp_path: Path) -> None:
     outputs = iter(_pieces(PiecesJob(0, file, RULES, 1 << 20, "fail"), Inputs(tmp_path)).outputs)
     first = next(outputs)
     assert isinstance(first.data, list)
-    assert len(b"".join(decompressed(path, io.BytesIO(b"".join(first.data)), "zst"))) < 2 << 20
+    assert len(b"".join(decompress_blocks(path, io.BytesIO(b"".join(first.data)), "zst"))) < 2 << 20
     assert sum(1 for _ in outputs) > 5
 
 

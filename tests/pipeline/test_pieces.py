@@ -19,14 +19,14 @@ from pipeline.core.manifest import StageManifest
 from pipeline.dedup_alone import DEDUP, config_of
 from pipeline.preparation import (
     PREPARATION,
-    Prepared,
+    Preparation,
     RunStage,
     Story,
     Unchanged,
     prepare,
     read_inputs,
 )
-from pipeline.sources.streams import decompressed, zstd
+from pipeline.sources.streams import decompress_blocks, zstd
 from pipeline.stage import Stage
 from pipeline.stages.tables import sources_stage
 from pipeline.upkeep import clean_up
@@ -65,7 +65,7 @@ OVERRIDES = ("read.max_bad_share=10%",)
 
 
 def _read(
-    prepared: Prepared, run_stage: RunStage, unchanged: Unchanged
+    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
 ) -> dict[str, StageManifest]:
     """The beginning of every story: raw shards to documents/ and drops/."""
     done: dict[str, StageManifest] = {}
@@ -203,7 +203,7 @@ def test_a_changed_file_is_cut_again(collection: Path, tmp_path: Path) -> None:
     root = copy_of(collection, tmp_path / "copy")
     run(root, tmp_path / "run", SMALL)
     path = root / "raw/b.jsonl.zst"
-    data = b"".join(decompressed(path, io.BytesIO(path.read_bytes()), "zst"))
+    data = b"".join(decompress_blocks(path, io.BytesIO(path.read_bytes()), "zst"))
     path.write_bytes(zstd.compress(data.replace(b"harbour", b"seaport")))
     run(root, tmp_path / "run", SMALL)
     run(root, tmp_path / "fresh", SMALL)

@@ -22,13 +22,13 @@ from pipeline import layout
 from pipeline.hdf5.format import SAMPLE_FEATURES
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.registry import load_registry
-from pipeline.provenance.registry.importing import Settings, import_works
+from pipeline.provenance.registry.importing import ImportOptions, import_works
 from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
 from pipeline.verify import verify
 from trainer.config import load_params
 from trainer.data import TrainingData
 from trainer.record import batch_size_schedule, order_seed
-from trainer.run import Request
+from trainer.run import TrainOptions
 from trainer.run import run as train
 
 MSL, BATCH, STEPS, EVERY = 32, 4, 300, 5
@@ -52,7 +52,7 @@ class Drill:
         return self.root / "out"
 
     def train(self, steps: int) -> None:
-        request = Request(
+        request = TrainOptions(
             target="CSX", params=self.root / "params.yaml", model_dir=self.model, mode="train",
             num_csx=2, num_steps=steps, data=self.run,
         )  # fmt: skip
@@ -118,7 +118,7 @@ def drill(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., s
     write_params(root)
     (root / "book.txt").write_text(book)
     (root / "works.csv").write_text("title,author,text\nThe Planted Book,A. Nobody,book.txt\n")
-    import_works([root / "works.csv"], root / "works", Settings(texts=root))
+    import_works([root / "works.csv"], root / "works", ImportOptions(texts=root))
     [work] = load_registry(root / "works").works["work_id"].to_pylist()
     made = Drill(root, root / "run", root / "works", work, places)
     made.train(STEPS)

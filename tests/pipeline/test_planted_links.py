@@ -55,7 +55,7 @@ def test_no_directory_of_a_run_is_a_link(
     link.symlink_to(outside.joinpath(*names[1 : depth + 1]))
     before = content(outside)
     with (
-        storage.confined(tmp_path / "run"),
+        storage.confine_writes(tmp_path / "run"),
         pytest.raises(IntegrityError, match="a symbolic link") as caught,
     ):
         WRITERS[write](tmp_path / "run/a/b/c/x")
@@ -97,11 +97,11 @@ def test_a_directory_swapped_for_a_link_while_a_file_is_written(
     """The file goes where the directory that was opened is."""
     run, before = tmp_path / "run", content(outside)
 
-    def swap(_: storage.Published) -> None:
+    def swap(_: storage.WrittenFile) -> None:
         (run / "a").rename(run / "moved")
         (run / "a").symlink_to(outside)
 
-    with storage.confined(run):
+    with storage.confine_writes(run):
         storage.publish(run / "a/x", b"ours", swap)
     assert (run / "moved/x").read_bytes() == b"ours"
     assert content(outside) == before
@@ -133,7 +133,7 @@ def test_the_run_itself_may_be_reached_through_links(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_link_fails_as_ever(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with storage.confined(tmp_path), pytest.raises(ResourceError, match="Not a directory"):
+    with storage.confine_writes(tmp_path), pytest.raises(ResourceError, match="Not a directory"):
         storage.publish(tmp_path / "file/x", b"")
 
 

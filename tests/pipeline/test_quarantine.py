@@ -19,7 +19,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.preparation import run as run_config
 from pipeline.provenance.events import verify_events
 from pipeline.provenance.pasted_text import find_text
-from pipeline.provenance.registry.importing import Settings, import_works
+from pipeline.provenance.registry.importing import ImportOptions, import_works
 from pipeline.provenance.reviews import record_review
 from pipeline.quarantine.access import (
     export_quarantined,
@@ -296,7 +296,7 @@ def test_texts_in_quarantine_are_compared(
     assert planned.code == 0, planned.err
     assert about.key in planned.out
     (tmp_path / "works.csv").write_text("title,text\nA book,book.txt\n")
-    import_works([tmp_path / "works.csv"], tmp_path / "works", Settings(texts=tmp_path))
+    import_works([tmp_path / "works.csv"], tmp_path / "works", ImportOptions(texts=tmp_path))
     assert prep("rescan", run, "--registry", tmp_path / "works", "--name", "later").code == 0
     found = pq.read_table(run / "rescans/later/evidence.parquet")
     matched = found.filter(pc.equal(found["detector"], "text_match"))["doc_key"].to_pylist()

@@ -17,7 +17,7 @@ from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.jsonl import RecordRules, read
 from pipeline.sources.record import BAD_REASONS, BadRecord, Record
-from pipeline.sources.streams import decompressed, lines, zstd
+from pipeline.sources.streams import decompress_blocks, split_lines, zstd
 
 RULES = RecordRules("text", 1 << 20, None)
 HERE = Path("shard")
@@ -35,14 +35,14 @@ def test_lines(data: bytes, draw: st.DataObject) -> None:
         offset += len(line) + 1
     if not expected[-1][1]:
         expected.pop()
-    assert list(lines(iter(blocks), limit)) == expected
+    assert list(split_lines(iter(blocks), limit)) == expected
 
 
 compressors = {"zst": zstd.compress, "gz": lambda data: gzip.compress(data, mtime=0)}
 
 
 def unpack(data: bytes, kind: str) -> bytes:
-    return b"".join(decompressed(HERE, io.BytesIO(data), kind))
+    return b"".join(decompress_blocks(HERE, io.BytesIO(data), kind))
 
 
 @pytest.mark.parametrize("kind", ["zst", "gz"])
@@ -105,7 +105,7 @@ def test_garbage_behind_the_end(kind: str) -> None:
 )
 def test_wrong_names(data: bytes, compression: str | None, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        list(decompressed(HERE, io.BytesIO(data), compression))
+        list(decompress_blocks(HERE, io.BytesIO(data), compression))
 
 
 scalars = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5)

@@ -13,9 +13,9 @@ import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.provenance.trace import trace_row, trace_tokens
-from pipeline.repack import Changes, repack
+from pipeline.repack import RepackOptions, repack
 from pipeline.runner import Runner
-from pipeline.upkeep import clean_up, status
+from pipeline.upkeep import clean_up, read_status
 from pipeline.verify import verify
 
 SAME_FILES = ("ledger.json", "documents.parquet", "sources.parquet", "tokenizer.json")
@@ -39,7 +39,7 @@ def same_outputs(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_equals_a_run_with_those_settings(small_run: Any, tmp_path: Path, name: str) -> None:
     changes, overrides = OVERRIDES[name]
-    repack(small_run.directory, tmp_path / "packed", Changes(**changes), 0)
+    repack(small_run.directory, tmp_path / "packed", RepackOptions(**changes), 0)
     shutil.copytree(small_run.directory, tmp_path / "run")
     pipeline.run(small_run.corpus.config, tmp_path / "run", 0, overrides=overrides)
     same_outputs(tmp_path / "packed", tmp_path / "run")
@@ -62,14 +62,14 @@ def test_a_mixture_and_more_splits_stay(small_run: Any, tmp_path: Path) -> None:
     packed = repack(run.directory, tmp_path / "packed", workers=0).directory
     same_outputs(packed, run.directory)
     assert {p.name for p in (packed / "hdf5").iterdir()} == {"train", "validation", "test"}
-    repack(run.directory, tmp_path / "vsl", Changes(format="vsl"), 0)
+    repack(run.directory, tmp_path / "vsl", RepackOptions(format="vsl"), 0)
     verify(tmp_path / "vsl")
 
 
 def test_another_seed_is_another_order_of_the_same_documents(
     small_run: Any, tmp_path: Path
 ) -> None:
-    packed = repack(small_run.directory, tmp_path / "p", Changes(seed=99), 0).directory
+    packed = repack(small_run.directory, tmp_path / "p", RepackOptions(seed=99), 0).directory
     ledgers = [json.loads((d / "ledger.json").read_bytes()) for d in (packed, small_run.directory)]
     assert ledgers[0] == ledgers[1]
     assert storage.tree_hash(packed / "hdf5") != storage.tree_hash(small_run.directory / "hdf5")
@@ -79,7 +79,7 @@ def test_another_seed_is_another_order_of_the_same_documents(
 def test_an_interrupted_repack_goes_on(
     small_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = Changes(format="vsl", max_sequence_length=64)
+    changes = RepackOptions(format="vsl", max_sequence_length=64)
     whole = repack(small_run.directory, tmp_path / "whole", changes, 0).directory
     original, calls = Runner.run, []
 
@@ -103,7 +103,7 @@ def test_an_interrupted_repack_goes_on(
 
 @pytest.mark.slow
 def test_workers_change_no_byte(small_run: Any, tmp_path: Path) -> None:
-    changes = Changes(format="vsl")
+    changes = RepackOptions(format="vsl")
     one = repack(small_run.directory, tmp_path / "one", changes, 0).directory
     two = repack(small_run.directory, tmp_path / "two", changes, 2).directory
     assert storage.tree_hash(one) == storage.tree_hash(two)
@@ -122,7 +122,7 @@ def test_trace_and_the_command(small_run: Any, tmp_path: Path, prep: Callable[..
     assert max(len({s.document for s in spans}) for spans in rows) > 1
     with pytest.raises(ConfigError, match="give one with --row"):
         trace_tokens(out, Path(shard), 2, 3)
-    finished, stages = status(out)
+    finished, stages = read_status(out)
     assert finished and {s.state for s in stages} == {"done"}
     clean_up(out)
     assert prep("verify", out).code == 0
@@ -133,7 +133,7 @@ def test_trace_and_the_command(small_run: Any, tmp_path: Path, prep: Callable[..
 
 def test_trace_of_a_corpus(small_run: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:
     """Token t of the shard is token t - start of the document that is named."""
-    out = repack(small_run.directory, tmp_path / "c", Changes(format="corpus"), 0).directory
+    out = repack(small_run.directory, tmp_path / "c", RepackOptions(format="corpus"), 0).directory
     shard = Path("hdf5/train/examples_000000.h5")
     (span,) = trace_tokens(out, shard, 5000, 5001)
     assert span.token_start <= 5000 < span.token_end and span.row is None
@@ -162,7 +162,7 @@ def test_wrong_runs_and_places(small_run: Any, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run/tokens")
     with pytest.raises(InputError, match=r"tokens/000000\.arrow is missing"):
         repack(tmp_path / "run", tmp_path / "out", workers=0)
-    packed = repack(run, tmp_path / "packed", Changes(max_sequence_length=64), 0).directory
+    packed = repack(run, tmp_path / "packed", RepackOptions(max_sequence_length=64), 0).directory
     with pytest.raises(InputError, match=r"made by `prep repack`; expected a run of `prep run`"):
         repack(packed, tmp_path / "out", workers=0)
     assert not (tmp_path / "out").exists(), "nothing is written before the checks"
@@ -189,7 +189,7 @@ def test_wrong_options(
     small_run: Any, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        repack(small_run.directory, tmp_path / "out", Changes(**changes), 0)
+        repack(small_run.directory, tmp_path / "out", RepackOptions(**changes), 0)
     assert not (tmp_path / "out").exists()
 
 
@@ -197,7 +197,7 @@ def test_training_says_which_format_it_needs(small_run: Any, tmp_path: Path) -> 
     from trainer.config import ModelConfig
     from trainer.data import open_checked
 
-    out = repack(small_run.directory, tmp_path / "v", Changes(format="vsl"), 0).directory
+    out = repack(small_run.directory, tmp_path / "v", RepackOptions(format="vsl"), 0).directory
     model = ModelConfig(vocab_size=50257, max_position_embeddings=128, hidden_size=8,
                         num_hidden_layers=1, num_heads=1, filter_size=8)  # fmt: skip
     with pytest.raises(ConfigError, match="format vsl, but training needs sample"):

@@ -15,11 +15,11 @@ import pytest
 import pipeline
 from pipeline.provenance.cluster_summary import (
     Cluster,
-    Column,
+    ClusterSummary,
     Matrix,
+    MatrixColumn,
     SimilarityBin,
     SizeBin,
-    Summary,
 )
 from pipeline.report import clusters, model
 from pipeline.report.html import render
@@ -56,8 +56,8 @@ class Page(HTMLParser):
             self.text += data
 
 
-def sample_summary(text: str) -> Summary:
-    return Summary(
+def sample_summary(text: str) -> ClusterSummary:
+    return ClusterSummary(
         clusters=13,
         documents=4_330,
         kinds={"near": 4_300, "exact": 20, text: 10},
@@ -67,7 +67,7 @@ def sample_summary(text: str) -> Summary:
         not_computed=10,
         matrix=Matrix(
             rows=(text, "second", "third"),
-            columns=(Column("second"), Column(text), Column("", text)),
+            columns=(MatrixColumn("second"), MatrixColumn(text), MatrixColumn("", text)),
             counts=((4_000, 300, 20), (5, 0, 0), (0, 3, 1)),
             rest_rows=4,
         ),
@@ -77,11 +77,11 @@ def sample_summary(text: str) -> Summary:
 def sample_page(text: str = "plain") -> clusters.ClusterPage:
     """A page with every kind of member and `text` in every string."""
     sample = model.Sample(text, text, text, 1234, text)
-    equal = clusters.ShownMember(sample, "exact", "duplicate", (0, 8), 1.0, 1.0, equal=True)
-    near = clusters.ShownMember(
+    equal = clusters.MemberExcerpt(sample, "exact", "duplicate", (0, 8), 1.0, 1.0, equal=True)
+    near = clusters.MemberExcerpt(
         sample, text, text, (1,), 0.9, None, False, ((text, True),), ((text, False), (text, True))
     )
-    chain = clusters.ShownMember(sample, "chain", "duplicate", (), None, None)
+    chain = clusters.MemberExcerpt(sample, "chain", "duplicate", (), None, None)
     cluster = Cluster(text, "", 4_321, {text: 4_320}, {text: 4_320}, 0.8123, None)
     elsewhere = dataclasses.replace(cluster, index=text, lowest_estimate=0.7)
     return clusters.ClusterPage(
@@ -92,8 +92,8 @@ def sample_page(text: str = "plain") -> clusters.ClusterPage:
         summary=sample_summary(text),
         shares=(clusters.SourceShare(text, 8_000, 4_320), clusters.SourceShare("second", 10, 5)),
         clusters=(
-            clusters.ShownCluster(cluster, sample, text, (near, equal, chain)),
-            clusters.ShownCluster(elsewhere, None, "kept", (chain,)),
+            clusters.ClusterExcerpt(cluster, sample, text, (near, equal, chain)),
+            clusters.ClusterExcerpt(elsewhere, None, "kept", (chain,)),
         ),
     )
 
@@ -112,7 +112,7 @@ def sample_report(text: str = "plain") -> model.Report:
         manifest_hash=text,
         stages=(model.StageIdentity(text, text, text),),
         software=((text, text),),
-        ledger=model.Ledger((row, dataclasses.replace(row, source="second"))),
+        ledger=model.RecordLedger((row, dataclasses.replace(row, source="second"))),
         reasons=(model.DropReason(text, text, 400, 5_000_000, (sample, sample, sample)),),
         clusters=sample_summary(text),
         decisions=(model.Decision(text, text, 5_432, text),),
@@ -196,7 +196,7 @@ def test_numbers_and_balance() -> None:
 
 def test_imbalance_is_named() -> None:
     row = model.SourceRow("leaky", 10, 0, {}, 0, 0, 9, 1, 1, 1)
-    text = Page(render(model.Report("x", "y", ledger=model.Ledger((row,))))).text
+    text = Page(render(model.Report("x", "y", ledger=model.RecordLedger((row,))))).text
     assert "Does not balance: leaky" in " ".join(text.split())
 
 
@@ -211,7 +211,7 @@ def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
 
 def test_many_sources_are_summed_up() -> None:
     rows = [model.SourceRow(f"s{i:03d}", 100 - i, 0, {}, 0, 0, 100 - i, 1, 1, 1) for i in range(99)]
-    text = Page(render(model.Report("x", "y", ledger=model.Ledger(tuple(rows))))).text
+    text = Page(render(model.Report("x", "y", ledger=model.RecordLedger(tuple(rows))))).text
     assert "s058" in text
     assert "s059" not in text
     assert "40 smaller sources" in text

@@ -11,12 +11,14 @@ from pipeline import stage
 from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
 from pipeline.core.manifest import Shard, read_record
-from pipeline.runner import _Call, _perform
+from pipeline.runner import _perform, _TaskCall
 from pipeline.stage import Inputs, Output, Result, Task, bytes_output
 
 
-def call_of(root: Path, function: Callable[..., Result]) -> _Call:
-    return _Call(root, function, Task("toy", None), "f" * 32, root / "journal/records/toy/0.json")
+def call_of(root: Path, function: Callable[..., Result]) -> _TaskCall:
+    return _TaskCall(
+        root, function, Task("toy", None), "f" * 32, root / "journal/records/toy/0.json"
+    )
 
 
 def streaming(job: Any, inputs: Inputs) -> Result:

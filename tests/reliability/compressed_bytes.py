@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from pipeline.hdf5 import chunk_filters
 from pipeline.hdf5.convert_file import Compression, file_image
-from pipeline.hdf5.convert_layout import Group, Layout
+from pipeline.hdf5.convert_layout import FeatureGroup, FeatureLayout
 from pipeline.hdf5.write import shard_image
 from pipeline.sources import copy
 from pipeline.sources.streams import zstd
@@ -44,7 +44,7 @@ def hdf5_zlib_level(chunks: Chunks) -> Iterator[bytes]:
 
 def hdf5_lzf(chunks: Chunks) -> Iterator[bytes]:
     """`convert_dataset_to_HDF5(compression="lzf")`: HDF5's own filter."""
-    layout = Layout((Group(chunks.shape[1:], ("data",)),))
+    layout = FeatureLayout((FeatureGroup(chunks.shape[1:], ("data",)),))
     samples = [chunk.tobytes() for chunk in chunks[:200]]
     yield file_image(layout, [samples], np.dtype(np.int32), Compression("lzf"))
 

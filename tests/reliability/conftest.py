@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import app, guarded
+from pipeline.cli import app, run_app
 from pipeline.core import failpoint, storage
 from pipeline.sources.streams import zstd
 
@@ -170,7 +170,7 @@ def prep(
         failpoint._hits.clear()
         command = functools.partial(app, args=[str(a) for a in arguments])
         capsys.readouterr()
-        code = guarded(command, "prep")
+        code = run_app(command, "prep")
         hits = Counter({name: n for name, n in failpoint._hits.items() if name != "*"})
         monkeypatch.setattr(failpoint, "_plan", None)
         monkeypatch.setattr(failpoint, "_log", "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.provenance.registry.importing import Settings, import_works
+from pipeline.provenance.registry.importing import ImportOptions, import_works
 from pipeline.upkeep import (
     CUT_STAGES,
     FILTER_STAGES,
@@ -61,7 +61,7 @@ def every_stage(collection: Any, tmp_path: Path) -> Path:
     (copy.directory / "eval.jsonl").write_text(json.dumps({"question": item}) + "\n")
     (copy.directory / "work.txt").write_text(work)
     (copy.directory / "works.csv").write_text("title,text\nAn invented work,work.txt\n")
-    settings = Settings(texts=copy.directory)
+    settings = ImportOptions(texts=copy.directory)
     import_works([copy.directory / "works.csv"], copy.directory / "works", settings)
     (copy.directory / "policy.yaml").write_text(POLICY)
     config = copy.config.read_text().replace("task_bytes: 14 KiB", "task_bytes: 8 KiB")

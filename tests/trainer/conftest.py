@@ -104,9 +104,9 @@ class Trainer:
         path.write_text(yaml.safe_dump(value, sort_keys=False))
         return path
 
-    def request(self, out: str, **changes: Any) -> trainer_run.Request:
+    def request(self, out: str, **changes: Any) -> trainer_run.TrainOptions:
         """A request that trains 6 steps on 2 systems, with changes."""
-        base = trainer_run.Request(
+        base = trainer_run.TrainOptions(
             target="CSX",
             params=self.params,
             model_dir=self.root / out,
@@ -144,7 +144,7 @@ class Trainer:
 
         return Program(call, WAFERMILL_FAILPOINT=fault)
 
-    def _in_child(self, request: trainer_run.Request, fault: str) -> None:
+    def _in_child(self, request: trainer_run.TrainOptions, fault: str) -> None:
         code = 99
         try:
             os.environ["WAFERMILL_FAILPOINT"] = fault

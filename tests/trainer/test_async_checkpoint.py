@@ -90,12 +90,12 @@ def test_one_is_on_its_way_at_most(trainer, memoryx, monkeypatch):
         assert "Saving checkpoint at step 2" not in trainer.said
         gate.opened.set()
         second.join()
-    steps = [path.name for path in checkpoint.committed(trainer.root / "out")]
+    steps = [path.name for path in checkpoint.list_committed(trainer.root / "out")]
     assert steps == ["step_0000001", "step_0000002"]
 
 
 def test_training_waits_where_memory_has_no_room_for_a_copy(trainer, memoryx, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 1000)
+    monkeypatch.setattr(memory, "measure_available", lambda: 1000)
     with CheckpointWriter(trainer.root / "out", 2, trainer.said.append) as writer:
         writer.save(1, memoryx, {})
         assert trainer.said[-1].startswith("Saved checkpoint")
@@ -130,8 +130,8 @@ def test_an_error_is_raised_where_the_loop_asks_next(trainer, memoryx, monkeypat
     "fault",
     [
         "trainer.checkpoint.copied@2=kill",
-        "trainer.checkpoint.committed@1=kill",
-        "trainer.checkpoint.committed@3=kill",
+        "trainer.checkpoint.list_committed@1=kill",
+        "trainer.checkpoint.list_committed@3=kill",
         "storage.publish.start@8=torn:0.3",
         "storage.publish.fsync@9=kill",
         "storage.publish.written@7=kill",
@@ -144,7 +144,7 @@ def test_a_kill_around_the_write_leaves_a_checkpoint_that_resumes(trainer, fault
     params = trainer.configure(runconfig={"checkpoint_steps": 1})
     assert trainer.train_forked("whole", params=params) == 0
     assert trainer.train_forked("out", fault, params=params) == KILLED
-    newest = checkpoint.newest(trainer.root / "out")
+    newest = checkpoint.find_newest(trainer.root / "out")
     assert newest is None or checkpoint.open_checkpoint(newest).step >= 1
     assert trainer.train_forked("out", params=params, num_csx=3) == 0
     assert trainer.bits("out") == trainer.bits("whole")
@@ -157,7 +157,7 @@ def test_no_room_in_the_middle_stops_with_code_5_and_keeps_the_last(trainer, poi
     assert trainer.train_forked("whole") == 0
     fault = f"storage.publish.{point}@7=raise:ENOSPC"
     assert trainer.train_forked("out", fault) == ResourceError.exit_code
-    newest = checkpoint.newest(trainer.root / "out")
+    newest = checkpoint.find_newest(trainer.root / "out")
     assert newest is not None
     assert newest.name == "step_0000002"
     assert not list((trainer.root / "out").rglob(".tmp-*"))
@@ -228,6 +228,6 @@ def test_a_signal_waits_for_the_checkpoint_on_its_way(trainer):
     assert names[0] == "step_0000003"
     stopped = next(line for line in said if line.startswith("Stopped by SIGTERM after step "))
     assert names[-1] == f"step_{int(stopped.split()[5].strip(';')):07d}"
-    newest = checkpoint.newest(trainer.root / "out")
+    newest = checkpoint.find_newest(trainer.root / "out")
     assert newest is not None
     assert newest.name == names[-1]

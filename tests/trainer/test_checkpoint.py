@@ -14,7 +14,7 @@ from wafer_backend.memoryx import MemoryX
 
 
 def newest(trainer, out: str = "out"):
-    path = checkpoint.newest(trainer.root / out)
+    path = checkpoint.find_newest(trainer.root / out)
     assert path is not None
     return path
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pipeline.core.errors import ConfigError
 from trainer import coordinate_check as check
 
-SMALL = check.Plan(widths=(64, 128, 256), seeds=(0,))
+SMALL = check.CoordinateCheckPlan(widths=(64, 128, 256), seeds=(0,))
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_mup_keeps_its_bounds_and_sp_grows(records):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_whole_check_widths_64_to_1024_three_seeds():
-    found = check.slopes(list(check.measure(check.Plan())))
+    found = check.slopes(list(check.measure(check.CoordinateCheckPlan())))
     print(*found, sep="\n")
     assert check.broken_bounds(found) == []
 
@@ -74,7 +74,7 @@ def test_sizes_are_means_over_units_and_blocks():
 
 def test_slopes_are_exponents():
     records = [
-        check.Record("mup", width, seed, 0, "logits", scale * width**-0.5)
+        check.CoordinateRecord("mup", width, seed, 0, "logits", scale * width**-0.5)
         for width in (64, 128, 512)
         for seed, scale in ((0, 0.9), (1, 1.1))
     ]

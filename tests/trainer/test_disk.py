@@ -30,7 +30,7 @@ def test_too_little_room_is_said_before_anything_is_written(trainer, monkeypatch
 
 def test_the_estimate_holds_for_a_real_run(trainer):
     trainer.train("out", num_steps=6)
-    (newest, *_) = reversed(checkpoint.committed(trainer.root / "out"))
+    (newest, *_) = reversed(checkpoint.list_committed(trainer.root / "out"))
     actual = sum(path.stat().st_size for path in newest.iterdir())
     logs = sum(
         path.stat().st_size
@@ -41,7 +41,7 @@ def test_the_estimate_holds_for_a_real_run(trainer):
     estimate = float(said.split()[1]) * 1000
     assert "kB each" in said
     assert actual <= estimate <= 2 * actual
-    assert logs < disk.need(RunConfig(max_steps=6), 1, 0, 0).logs
+    assert logs < disk.measure_need(RunConfig(max_steps=6), 1, 0, 0).logs
 
 
 @pytest.mark.parametrize("every", [None, 1])
@@ -53,7 +53,7 @@ def test_logs_grow_no_faster_than_estimated(trainer, every):
     for steps in (2, 6):
         trainer.train(f"out{steps}", params=params, num_steps=steps)
         run = load_params(params).runconfig.model_copy(update={"max_steps": steps, "num_csx": 2})
-        estimated.append(disk.need(run, 1, 0, 0).logs)
+        estimated.append(disk.measure_need(run, 1, 0, 0).logs)
         written.append(
             sum(
                 path.stat().st_size
@@ -82,5 +82,5 @@ def test_the_number_of_checkpoints_is_that_of_a_run(last, every, keep, start, st
             there += 1
             most = max(most, there)
             there = min(there, keep)
-    wanted = disk.need(run, 10, start, min(standing, keep))
+    wanted = disk.measure_need(run, 10, start, min(standing, keep))
     assert wanted.checkpoints == most - min(standing, keep)

@@ -22,7 +22,7 @@ from trainer.cli import app
 from trainer.config import load_params
 from trainer.evaluation.loaded import find_checkpoint, load_model
 from trainer.generation.sampling import Sampling
-from trainer.generation.text import Wish, encoded, generate
+from trainer.generation.text import GenerationOptions, encode_text, generate
 
 from .evaluation.conftest import MSL, _one_thread, make_model, run_directory, tiny
 
@@ -59,7 +59,7 @@ class Infer:
         """The lines of the predictions."""
         said: list[str] = []
         wish = {"target": "CPU", "model_dir": self.model, "data": self.run, **changes}
-        request = trainer_run.Request(params=params, mode="infer", **wish)
+        request = trainer_run.TrainOptions(params=params, mode="infer", **wish)
         assert trainer_run.run(request, said.append) == 0
         self.said = "\n".join(said)
         text = (wish["model_dir"] / "predictions" / "step_0000007.jsonl").read_text()
@@ -82,7 +82,7 @@ def infer(tmp_path: Path, make_model: Callable[..., Path], run_directory: Path) 
 def expected(infer: Infer, prompt: str, count: int) -> tuple[str, list[int], str]:
     """What `train generate` writes, greedily."""
     loaded = load_model(find_checkpoint(infer.model))
-    wish = Wish(count, Sampling(temperature=0.0))
+    wish = GenerationOptions(count, Sampling(temperature=0.0))
     made = generate(loaded, load_definition(infer.run), prompt, wish)
     return made.text, list(made.ids), {"length": "max_tokens"}.get(made.ended, made.ended)
 
@@ -112,7 +112,7 @@ def test_equal_bytes_in_batches_of_any_size_and_up_to_the_msl(infer: Infer) -> N
     assert len(set(found)) == 1
     assert [line["line"] for line in lines] == [1, 3, 4, 5, 6]  # the second line is empty
     for line in lines:
-        tokens = len(encoded(load_definition(infer.run), line["prompt"])) + len(line["tokens"])
+        tokens = len(encode_text(load_definition(infer.run), line["prompt"])) + len(line["tokens"])
         assert (line["ended"] == "msl") == (tokens == MSL)
 
 
@@ -146,7 +146,7 @@ def write_rows(infer: Infer, *prompts: list[int]) -> Path:
 
 def test_rows_and_keys_as_model_zoo_has_them(infer: Infer) -> None:
     tokenizer = load_definition(infer.run)
-    ids = encoded(tokenizer, "abc")
+    ids = encode_text(tokenizer, "abc")
     section = {
         "data_processor": "GptHDF5MapDataProcessor",
         "data_dir": str(write_rows(infer, ids, [], [7])),
@@ -252,11 +252,11 @@ def test_a_signal_leaves_nothing_half_written(
     def check(request: stop.StopRequest) -> None:
         calls.append(1)
         if len(calls) == 3:
-            raise stop.Stopped(15)
+            raise stop.StopSignal(15)
 
     monkeypatch.setattr(stop.StopRequest, "check", check)
     params = infer.params({"data_dir": str(infer.prompts()), "batch_size": 1, "max_tokens": 1})
-    request = trainer_run.Request(
+    request = trainer_run.TrainOptions(
         target="CPU", params=params, mode="infer", model_dir=infer.model, data=infer.run
     )
     assert trainer_run.run(request, lambda line: None) == 143

@@ -72,7 +72,7 @@ def test_killed_across_the_batch_size_step_and_the_end_of_an_epoch(trainer, numb
     assert trainer.train_forked("out", f"*@{number}=kill", **options) == -signal.SIGKILL
     assert trainer.train_forked("out", num_csx=4, **options) == 0
     assert trainer.bits("out") == trainer.bits("whole")
-    newest = checkpoint.newest(trainer.root / "out")
+    newest = checkpoint.find_newest(trainer.root / "out")
     assert newest is not None
     state = checkpoint.open_checkpoint(newest).state
     assert state["samples_consumed"] == 3 * 7 + 5 * 12

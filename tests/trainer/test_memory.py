@@ -48,9 +48,9 @@ def test_the_least_that_is_left(files: dict[str, str], expected: int | None, tmp
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert memory.available(tmp_path) == expected
+    assert memory.measure_available(tmp_path) == expected
 
 
 def test_this_system_has_some():
-    found = memory.available()
+    found = memory.measure_available()
     assert found is None or found > MIB

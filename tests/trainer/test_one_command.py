@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError
-from trainer.checkpoint import newest, open_checkpoint
-from trainer.request import Request, checked_params
+from trainer.checkpoint import find_newest, open_checkpoint
+from trainer.request import TrainOptions, resolve_params
 
 MSL, VOCABULARY = 16, 61
 
@@ -15,7 +15,7 @@ MSL, VOCABULARY = 16, 61
 def test_data_alone_is_trained_on_evaluated_and_exported(trainer):
     assert trainer.train("out", params=None, mode=None, num_csx=None, num_steps=2) == 0
     out = trainer.root / "out"
-    model = open_checkpoint(newest(out)).state["model"]
+    model = open_checkpoint(find_newest(out)).state["model"]
     assert (model["max_position_embeddings"], model["vocab_size"]) == (MSL, VOCABULARY)
     batch = json.loads((out / "run.json").read_text())["batch_size_schedule"]
     assert batch == [[1, 12 * 2 * 256 // MSL]]
@@ -48,7 +48,7 @@ def test_without_validation_data_it_only_trains(trainer):
 
 def test_neither_params_nor_data_says_what_to_give(trainer):
     with pytest.raises(ConfigError, match=r"give --params FILE, or --data PREP_RUN_OR_CONFIG"):
-        checked_params(Request(target="CSX", params=None, model_dir=Path("out")))
+        resolve_params(TrainOptions(target="CSX", params=None, model_dir=Path("out")))
 
 
 def test_what_cannot_be_exported_is_refused_before_step_1(trainer):

@@ -201,7 +201,7 @@ def test_three_steps_are_those_of_torch(trainer, make_rows, name):
         if kind
         else (lambda groups: getattr(torch.optim, name)(groups, lr=RATE, **arguments)),
     )
-    found = checkpoint.open_checkpoint(checkpoint.newest(trainer.root / "out"))
+    found = checkpoint.open_checkpoint(checkpoint.find_newest(trainer.root / "out"))
     for key, weight in checkpoint.read_weights(found).items():
         if kind:
             torch.testing.assert_close(weight, expected[key].detach())
@@ -216,7 +216,7 @@ def test_state_is_resumed_and_counted_exactly(trainer, name):
     trainer.train("out", params=params, num_steps=2, num_csx=1)
     trainer.train("out", params=params, num_steps=3, num_csx=1)
     assert trainer.bits("out") == trainer.bits("whole")
-    found = checkpoint.open_checkpoint(checkpoint.newest(trainer.root / "whole"))
+    found = checkpoint.open_checkpoint(checkpoint.find_newest(trainer.root / "whole"))
     shapes = {n: tuple(w.shape) for n, w in checkpoint.read_weights(found).items()}
     state = checkpoint.read_optimizer(found)
     tensors = [t for fields in state.values() for t in fields.values() if t.ndim]
@@ -275,7 +275,7 @@ def test_mup_is_refused_by_name_where_its_rates_are_others(trainer):
 
 def test_the_state_of_another_optimizer_is_refused(trainer):
     trainer.train("out", num_steps=1)
-    start = checkpoint.newest(trainer.root / "out")
+    start = checkpoint.find_newest(trainer.root / "out")
     params = configured(trainer, "Lion")
     options = {"params": params, "checkpoint_path": start, "num_steps": 1, "num_csx": 1}
     with pytest.raises(ConfigError, match="optimizer_type was 'AdamW', now 'Lion'"):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
 from trainer import flops
-from trainer.amount import amount
+from trainer.amount import parse_amount
 from trainer.cli import app
 from trainer.config import load_params
 from trainer.plan_inference import optimum
@@ -24,7 +24,7 @@ from trainer.plan_size import (
     shape_for,
     training_flops_per_token,
 )
-from trainer.plan_wish import Wish, choose
+from trainer.plan_wish import PlanOptions, choose
 from trainer.recipe import FAMILY
 from trainer.scaling import laws
 from wafer_backend.performance_model import predict
@@ -183,7 +183,7 @@ def test_a_written_file_is_the_plan(tmp_path, words):
     params = load_params(path)
     count = flops.parameter_count(params.model)
     assert count == planned["model"]["parameters"]
-    assert count == pytest.approx(amount(words[0]), rel=TOLERANCE)
+    assert count == pytest.approx(parse_amount(words[0]), rel=TOLERANCE)
     again = as_json("--params", str(path), "--num_csx", "16")
     assert again["training"] == planned["training"] | {"source": "params file"}
     assert again["compute"] == planned["compute"]
@@ -242,7 +242,7 @@ def test_an_error_is_one_line(words, text):
 def test_a_number_that_is_none():
     assert "expected a positive number" in plan("--tokens", "-1", code=2)
     with pytest.raises(ValueError, match="expected a positive number"):
-        amount("1Q")
+        parse_amount("1Q")
 
 
 def test_help_has_examples():
@@ -252,7 +252,7 @@ def test_help_has_examples():
 
 def test_a_wish_is_refused_before_a_cluster():
     with pytest.raises(ConfigError, match=r"num_csx is -1"):
-        plan_run(choose(Wish("111M"), None, None), num_csx=-1)
+        plan_run(choose(PlanOptions("111M"), None, None), num_csx=-1)
 
 
 def test_a_corpus_has_rows_of_any_length(trainer, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from pipeline.core.errors import ConfigError
 from trainer import record
 from trainer import run as trainer_run
-from trainer.loop import Training
+from trainer.loop import TrainingRun
 
 KILLED = -signal.SIGKILL
 
@@ -94,14 +94,14 @@ def test_a_signal_finishes_the_leaf_and_writes_a_checkpoint(trainer, number, cod
 
 
 def test_a_signal_before_the_first_step_keeps_step_zero(trainer, monkeypatch):
-    original = Training.run
+    original = TrainingRun.run
 
-    def run_stopped(self: Training) -> None:
+    def run_stopped(self: TrainingRun) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         original(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "run", run_stopped)
+        patch.setattr(TrainingRun, "run", run_stopped)
         assert trainer.train("out") == 143
     assert (trainer.root / "out" / "checkpoints" / "step_0000000").is_dir()
     trainer.train("out")
@@ -175,4 +175,4 @@ def test_a_record_of_a_release_with_fewer_config_keys_is_completed(trainer):
     earlier = {**full, "optimizer": dict(full["optimizer"]), "model": dict(full["model"])}
     del earlier["optimizer"]["adjust_learning_rate"]
     del earlier["model"]["rope_theta"]
-    assert record.completed(earlier) == full
+    assert record.complete_record(earlier) == full

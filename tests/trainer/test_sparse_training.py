@@ -15,7 +15,7 @@ from pipeline.core.errors import ConfigError
 from trainer import checkpoint, plan
 from trainer.cli import app
 from trainer.config import load_params
-from trainer.convert.job import Request as Conversion
+from trainer.convert.job import CheckpointConvertOptions as Conversion
 from trainer.convert.job import convert
 from trainer.sparsity import speedup
 from wafer_backend.sparse import configure, simulated_speedup
@@ -47,7 +47,7 @@ def sparse(trainer: Any, sparsity: Any, name: str = "sparse.yaml", **sections: A
 
 
 def saved(trainer: Any, out: str) -> checkpoint.Checkpoint:
-    return checkpoint.open_checkpoint(checkpoint.newest(trainer.root / out))
+    return checkpoint.open_checkpoint(checkpoint.find_newest(trainer.root / out))
 
 
 def masks(trainer: Any, out: str) -> dict[str, torch.Tensor]:
@@ -210,14 +210,14 @@ def test_the_simulated_bound_is_that_of_the_backend():
     from trainer.config import ModelConfig
     from trainer.config.sparsity import Static
     from trainer.model import GPT
-    from trainer.sparsity_names import resolved
+    from trainer.sparsity_names import resolve_groups
 
     for tied in (True, False):
         model = ModelConfig(
             vocab_size=13, max_position_embeddings=8, hidden_size=16, num_hidden_layers=2,
             num_heads=2, filter_size=24, share_embedding_weights=tied,
         )  # fmt: skip
-        groups = resolved((Static(sparsity=0.5),), model)
+        groups = resolve_groups((Static(sparsity=0.5),), model)
         gpt = GPT(model, 1)
         gpt.apply(configure({"sparsity": 0.5, "param_filter": list(groups[0].param_filter)}))
         assert speedup(groups, model) == simulated_speedup(gpt)

@@ -34,7 +34,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def state(trainer, out: str) -> dict:
-    newest = checkpoint.newest(trainer.root / out)
+    newest = checkpoint.find_newest(trainer.root / out)
     assert newest is not None
     return checkpoint.open_checkpoint(newest).state
 
@@ -88,7 +88,7 @@ def test_its_first_weights_are_those_of_the_checkpoint(trainer, tuned):
 def test_the_same_command_resumes_also_without_the_other_run(trainer, tuned):
     assert trainer.train_forked("whole", **tuned) == 0
     trainer.train_forked("out", "storage.publish.renamed@8=kill", **tuned)
-    newest = checkpoint.newest(trainer.root / "out")
+    newest = checkpoint.find_newest(trainer.root / "out")
     assert newest is not None
     assert newest.name == "step_0000002"
     shutil.rmtree(trainer.root / "base")

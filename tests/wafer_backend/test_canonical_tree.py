@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.tree import (
     Combiner,
-    Node,
+    TreeNode,
     auto_micro_batch_size,
     leaf_count,
     leaves_of_system,
@@ -37,7 +37,7 @@ def brackets(num_csx: int, leaves: int, system_order: list[int] | None = None) -
     for system in system_order or range(num_csx):
         lane: Combiner[object] = Combiner(leaves, owned[system], pair)
         for leaf in owned[system]:
-            for node, value in lane.push(Node(0, leaf), leaf):
+            for node, value in lane.push(TreeNode(0, leaf), leaf):
                 roots += swarmx.push(node, value)
         assert len(lane) == 0
     assert len(swarmx) == 0
@@ -91,7 +91,7 @@ def test_maximal_nodes_cover_a_range_once(leaves: int, data: st.DataObject):
 def test_a_binary_counter_of_values_is_alive(leaves: int):
     counter: Combiner[int] = Combiner(leaves, range(leaves), lambda left, right: left + right)
     for leaf in range(leaves):
-        done = counter.push(Node(0, leaf), 1)
+        done = counter.push(TreeNode(0, leaf), 1)
     assert done[0][1] == leaves
     assert counter.peak <= (leaves - 1).bit_length() + 1
 

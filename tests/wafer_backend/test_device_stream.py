@@ -55,7 +55,7 @@ def reads_right(stream: CpuStream, *, early: bool = False) -> bool:
 class NoWait(CpuStream):
     """The mutant that reads without waiting."""
 
-    def wait(self, event: device_stream.Event) -> None:
+    def wait(self, event: device_stream.StreamEvent) -> None:
         return None
 
 
@@ -86,7 +86,7 @@ def test_slots_never_overlap_and_never_exceed_the_ring(steps: list[tuple[int, in
         if slot is not None:
             live.append((slot, source))
         elif not live:
-            assert device_stream.aligned(size) > ring.capacity
+            assert device_stream.align_size(size) > ring.capacity
         spans = sorted((slot.start, slot.stop) for slot, _ in live)
         assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans))
         assert all(0 <= start < stop <= ring.capacity for start, stop in spans)
@@ -290,7 +290,7 @@ class IgnoresReaders(Simulated):
 class ReadsAtOnce(Simulated):
     """Reads what may not have arrived."""
 
-    def wait(self, event: device_stream.Event) -> None:
+    def wait(self, event: device_stream.StreamEvent) -> None:
         return None
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from tests.wafer_backend.modules import GPT2, Mixed, compiled, tokens, train
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
-from wafer_backend.precision import widened
+from wafer_backend.precision import widen
 
 CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
 
@@ -46,7 +46,7 @@ def test_gradients_are_widened_before_they_are_added():
     memoryx.finish_leaf(0, 0, 0.0, 1, lambda node, partial: sums.append(partial))
     assert float(sums[0].gradients["weight"]) == 1 + 2.0**-10
     double = torch.ones(1, dtype=torch.float64)
-    assert widened(double) is double
+    assert widen(double) is double
 
 
 def reference(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:

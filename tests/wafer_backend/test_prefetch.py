@@ -26,10 +26,10 @@ from tests.wafer_backend.modules import (
 from wafer_backend import compiled as compiled_module
 from wafer_backend import device_link
 from wafer_backend.compiled import BackendConfig, CompiledModule
-from wafer_backend.device_stream import CpuStream, Event, RingBuffer, aligned
+from wafer_backend.device_stream import CpuStream, RingBuffer, StreamEvent, align_size
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.loss_scale import LossScale
-from wafer_backend.prefetch import Fetches, Orders, Prefetcher
+from wafer_backend.prefetch import Fetches, Orders, WeightPrefetcher
 from wafer_backend.staging import Staging
 
 CONFIG = BackendConfig("CSX", 1, seed=3)
@@ -71,9 +71,11 @@ class Weights:
         largest = sum(sorted(t.nbytes for t in self.tensors.values())[-2:])
         self.stream = Quick(0)
         self.ring = RingBuffer(
-            self.stream, capacity or aligned(largest) + 512 + aligned(budget), own_storages=True
+            self.stream,
+            capacity or align_size(largest) + 512 + align_size(budget),
+            own_storages=True,
         )
-        self.prefetcher = Prefetcher(self.fetch, self.ring, self.orders, budget)
+        self.prefetcher = WeightPrefetcher(self.fetch, self.ring, self.orders, budget)
 
     def fetch(self, name: str) -> torch.Tensor:
         self.fetched.append(name)
@@ -197,18 +199,18 @@ def test_most_weights_are_ahead_and_rings_keep_their_size():
     assert link.fetches.late == 48
     assert link.fetches.ahead == 11 * 48
     largest = sorted(map(made.memoryx.streamed_bytes, made.memoryx.parameters))[-2:]
-    assert 0 < link.peak_bytes <= sum(map(aligned, largest)) + aligned(20_000) + 512
+    assert 0 < link.peak_bytes <= sum(map(align_size, largest)) + align_size(20_000) + 512
     assert link.retired_bytes == 0
 
 
 class NoWait(Slow):
     """The mutant that never waits."""
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: StreamEvent) -> None:
         return None
 
 
-class EarlyRelease(Prefetcher):
+class EarlyRelease(WeightPrefetcher):
     """The mutant that gives a slot back as soon as it is lent."""
 
     def take(self, name: str) -> torch.Tensor:
@@ -228,7 +230,7 @@ class LastStep(Staging):
 
 MUTANTS = [
     pytest.param("wafer_backend.device_link.CpuStream", NoWait, id="no wait"),
-    pytest.param("wafer_backend.device_link.Prefetcher", EarlyRelease, id="early release"),
+    pytest.param("wafer_backend.device_link.WeightPrefetcher", EarlyRelease, id="early release"),
     pytest.param("wafer_backend.memoryx.Staging", LastStep, id="stale"),
 ]
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from wafer_backend.activations import Activations
-from wafer_backend.attachment import attached
+from wafer_backend.attachment import attach_source
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.streaming import WeightStream
@@ -186,7 +186,7 @@ def test_use_outside_a_leaf_is_named():
         Activations(None),
     )
     with (
-        attached(module, stream),
+        attach_source(module, stream),
         pytest.raises(StepError, match=r"layers.0.weight.*outside a step"),
     ):
         F.linear(torch.zeros(1, 24), module.layers[0].weight)

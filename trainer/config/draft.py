@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.core.errors import ConfigError, printable
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.strict_yaml import YamlDocument
 
 NO_EFFECT = "no effect here: "
 
@@ -20,14 +20,14 @@ NO_EFFECT = "no effect here: "
 class Draft:
     """See the module. `idle`: keys without effect, as in the file."""
 
-    loaded: Loaded
+    loaded: YamlDocument
     sections: dict[str, Any]
     spelled: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     idle: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, loaded: Loaded) -> "Draft":
+    def of(cls, loaded: YamlDocument) -> "Draft":
         """The file as it stands."""
         twice = [f"{key}: given twice, with the same value" for key in loaded.repeated]
         return cls(loaded, copy.deepcopy(loaded.value), remarks=twice)
@@ -48,7 +48,7 @@ class Draft:
     def error(self, dotted: str, message: str) -> ConfigError:
         """`FILE:LINE: key: message`, in the file's spelling."""
         key = self.written(dotted)
-        return ConfigError(f"{self.loaded.where(key)}: {printable(key, 200)}: {message}")
+        return ConfigError(f"{self.loaded.where(key)}: {escape_text(key, 200)}: {message}")
 
     def unknown(self, dotted: str, names: Iterable[str]) -> ConfigError:
         """The error for a key that is none of `names`."""
@@ -83,12 +83,12 @@ class Draft:
         idle = (NO_EFFECT + ", ".join(self.idle),) if self.idle else ()
         return (*self.remarks, *idle)
 
-    def as_loaded(self) -> Loaded:
+    def as_loaded(self) -> YamlDocument:
         """The R2.2 sections, each key with the line it has in the file."""
         lines = dict(self.loaded.lines)
         for dotted, key in self.spelled.items():
             lines[dotted] = int(self.loaded.where(key).rpartition(":")[2])
-        return Loaded(self.loaded.path, self.sections, lines)
+        return YamlDocument(self.loaded.path, self.sections, lines)
 
     def respelled(self, message: str) -> str:
         """Errors about R2.2 keys, a line `FILE:LINE: key: ...` each, in the file's spelling."""

@@ -13,7 +13,7 @@ from trainer.config.known_keys import (
     SECTIONS,
     known_keys,
 )
-from trainer.config.optimizer import OPTIMIZERS, OptimizerConfig, optimizer_named
+from trainer.config.optimizer import OPTIMIZERS, OptimizerConfig, find_optimizer
 
 
 def modernize(draft: Draft) -> None:
@@ -66,7 +66,7 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
     """The optimizer that is asked for, by its name in any case."""
     optimizer = draft.section("optimizer")
     name = optimizer.setdefault("optimizer_type", "AdamW")
-    kind = optimizer_named(name)
+    kind = find_optimizer(name)
     if kind is None:
         reason = f"{name!r} is unknown; expected one of {', '.join(OPTIMIZERS)}"
         if str(name).lower() == "muon":

@@ -8,13 +8,13 @@ from pipeline.core.order import Schedule, samples_before_step
 from trainer.config.draft import Draft
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import OPTIMIZERS, AdamW
-from trainer.recipe import FAMILY, Member
+from trainer.recipe import FAMILY, PaperModel
 
 THEIRS = {"eps": "1e-6", "betas": "[0.9, 0.999]", "weight_decay": "0", "max_gradient_norm": "none"}
 """Defaults of Model Zoo's AdamW that are others here; of other optimizers the last one is."""
 
 
-def taken_over(draft: Draft, model: ModelConfig) -> Iterator[str]:
+def describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     """Lines on keys that are not given and that have another default here than in Model Zoo."""
     optimizer = draft.section("optimizer")
     kind = OPTIMIZERS[optimizer["optimizer_type"]]
@@ -101,7 +101,7 @@ def _run(schedule: Schedule, steps: int) -> str:
     )
 
 
-def _has_shape_of(model: ModelConfig, member: Member) -> bool:
+def _has_shape_of(model: ModelConfig, member: PaperModel) -> bool:
     shape = member.shape
     return (
         model.hidden_size, model.num_hidden_layers, model.num_heads, model.filter_size,

@@ -300,10 +300,10 @@ Optimizer = Annotated[
 ANY_OPTIMIZER: TypeAdapter[Optimizer] = TypeAdapter(Optimizer)
 
 
-def optimizer_named(name: object) -> type[OptimizerConfig] | None:
+def find_optimizer(name: object) -> type[OptimizerConfig] | None:
     """The model of an optimizer by its name in any case; None where there is none.
 
-    >>> optimizer_named("adamw").__name__, optimizer_named("Sophia")
+    >>> find_optimizer("adamw").__name__, find_optimizer("Sophia")
     ('AdamW', None)
     """
     return next((k for n, k in OPTIMIZERS.items() if n.lower() == str(name).lower()), None)

@@ -74,7 +74,7 @@ def load_params(path: Path) -> Params:
         ),
         (
             *draft.notes(),
-            *notes.taken_over(draft, params.model),
+            *notes.describe_other_defaults(draft, params.model),
             *notes.other_than_the_paper(
                 params.model, params.train_input.schedule, params.runconfig.max_steps
             ),
@@ -101,7 +101,7 @@ def _resolved(section: Section, base: Path) -> Section:
     return section.model_copy(update={"data_dir": directory, "mixture": mixture})
 
 
-class Options(TypedDict, total=False):
+class ParamsOptions(TypedDict, total=False):
     """Options of the command that stand over the file; None: not given."""
 
     seed: int | None
@@ -127,7 +127,7 @@ _LEAST = {
 }  # fmt: skip
 
 
-def override(params: Params, **options: Unpack[Options]) -> Params:
+def override(params: Params, **options: Unpack[ParamsOptions]) -> Params:
     """Put command-line options over the file's values.
 
     A length takes the place of all lengths in the file.
@@ -182,6 +182,6 @@ def _resolved_sparsity(params: Params, draft: Draft) -> tuple[SparsityGroup, ...
     from trainer import sparsity_names  # it reads names of checkpoints, which read this package
 
     try:
-        return sparsity_names.resolved(params.sparsity, params.model)
+        return sparsity_names.resolve_groups(params.sparsity, params.model)
     except sparsity_names.FilterError as error:
         raise draft.error(f"sparsity.{error.key}", error.reason) from None

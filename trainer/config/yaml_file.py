@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from pipeline.core import strict_yaml
-from pipeline.core.strict_yaml import Builder, Loaded
+from pipeline.core.strict_yaml import Builder, YamlDocument
 
 MAX_EVENTS = 100_000
 """Parser events of a file with its aliases expanded; a bomb has more."""
@@ -31,7 +31,7 @@ class _Recording:
 
 
 @dataclass
-class _Expanding(Builder):
+class _ExpandingBuilder(Builder):
     """The strict builder, which also replays anchored nodes, knows YAML 1.1 booleans, and takes
     a value that is given twice."""
 
@@ -85,9 +85,9 @@ class _Expanding(Builder):
         return super().place(event, value)
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path) -> YamlDocument:
     """Read the file; its top level is a mapping.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    return strict_yaml.load(path, _Expanding(path))
+    return strict_yaml.load(path, _ExpandingBuilder(path))

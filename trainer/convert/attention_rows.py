@@ -14,11 +14,11 @@ from torch import Tensor
 
 from trainer.config import ModelConfig
 from trainer.convert import lazy
-from trainer.convert.lazy import Lazy
+from trainer.convert.lazy import LazyTensor
 from trainer.convert.parameters import qkv_rows
 
 
-def split(qkv: Lazy, config: ModelConfig) -> tuple[Lazy, Lazy, Lazy]:
+def split(qkv: LazyTensor, config: ModelConfig) -> tuple[LazyTensor, LazyTensor, LazyTensor]:
     """(Q, K, V) of our matrix or bias."""
     q_rows, k_rows = qkv_rows(config)
     ends = (0, q_rows, q_rows + k_rows, q_rows + 2 * k_rows)
@@ -26,7 +26,9 @@ def split(qkv: Lazy, config: ModelConfig) -> tuple[Lazy, Lazy, Lazy]:
     return q, k, v
 
 
-def paired(part: Lazy, config: ModelConfig, heads: int, interleaved: bool, back: bool) -> Lazy:
+def pair_rows(
+    part: LazyTensor, config: ModelConfig, heads: int, interleaved: bool, back: bool
+) -> LazyTensor:
     """Q or K with rotated units paired as `interleaved` says, from how `config` pairs them.
 
     `back`: the other direction. Unchanged where nothing is rotated or both pair alike.
@@ -36,7 +38,7 @@ def paired(part: Lazy, config: ModelConfig, heads: int, interleaved: bool, back:
     head = config.hidden_size // config.num_heads
     rotary = config.rotary_dim or head
     to_neighbours = interleaved != back
-    return lazy.reordered(part, _pairing(heads, head, rotary, to_neighbours))
+    return lazy.reorder_rows(part, _pairing(heads, head, rotary, to_neighbours))
 
 
 def per_head(config: ModelConfig) -> Tensor:

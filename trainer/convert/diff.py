@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from pipeline.core.errors import ConfigError
-from trainer.convert.lazy import Lazy
+from trainer.convert.lazy import LazyTensor
 from trainer.convert.sources import open_raw
 
 _ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """One tensor that is not the same in both: what differs, in words."""
 
     name: str
@@ -23,15 +23,17 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CheckpointComparison:
     """All tensors of both sides, and those that differ."""
 
     tensors: int
-    differences: tuple[Difference, ...]
+    differences: tuple[TensorDifference, ...]
     largest: float
 
 
-def compare(left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = False) -> Comparison:
+def compare(
+    left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = False
+) -> CheckpointComparison:
     """Names, shapes, dtypes and the largest absolute difference of every tensor.
 
     Equal means within `tolerance`; NaN equals NaN in the same place. One tensor of each side is in
@@ -49,11 +51,13 @@ def compare(left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = Fals
             what, size = _difference(ours.get(name), theirs.get(name), tolerance)
             largest = max(largest, size)
             if what:
-                found.append(Difference(name, what))
-        return Comparison(len(ours.keys() | theirs.keys()), tuple(found), largest)
+                found.append(TensorDifference(name, what))
+        return CheckpointComparison(len(ours.keys() | theirs.keys()), tuple(found), largest)
 
 
-def _difference(left: Lazy | None, right: Lazy | None, tolerance: float) -> tuple[str, float]:
+def _difference(
+    left: LazyTensor | None, right: LazyTensor | None, tolerance: float
+) -> tuple[str, float]:
     """(what differs or "", largest absolute difference)."""
     if left is None or right is None:
         return f"only in the {'right' if left is None else 'left'}", 0.0
@@ -66,7 +70,7 @@ def _difference(left: Lazy | None, right: Lazy | None, tolerance: float) -> tupl
     return "", size
 
 
-def _largest(left: Lazy, right: Lazy) -> float:
+def _largest(left: LazyTensor, right: LazyTensor) -> float:
     """Largest |left - right| in float64; infinite where only one is NaN or an infinity differs."""
     largest = 0.0
     for a, b in _rows(left, right):
@@ -77,7 +81,7 @@ def _largest(left: Lazy, right: Lazy) -> float:
     return largest
 
 
-def _rows(left: Lazy, right: Lazy) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _rows(left: LazyTensor, right: LazyTensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     a, b = left.read(), right.read()
     if a.ndim == 0:
         a, b = a[None], b[None]
@@ -85,5 +89,5 @@ def _rows(left: Lazy, right: Lazy) -> Iterator[tuple[torch.Tensor, torch.Tensor]
         yield a[start : start + _ROWS], b[start : start + _ROWS]
 
 
-def _short(tensor: Lazy) -> str:
+def _short(tensor: LazyTensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

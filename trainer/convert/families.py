@@ -10,14 +10,14 @@ from typing import Any
 
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
-from trainer.convert.layout import Layout
+from trainer.convert.layout import CheckpointLayout
 
 _GELUS = ("gelu", "gelu_new", "relu")
 _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias")
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """One architecture. `holds`: fields of `ModelConfig` and the values it has for them. `biases`:
     biases that it always has, which are zeros where our model has none. `base`: prefix of all
     tensors but the read-out. `keeps_mup`: muP factors stay factors. `verified`: how well.
@@ -26,7 +26,7 @@ class Family:
     name: str
     architecture: str
     base: str
-    layout: Layout
+    layout: CheckpointLayout
     holds: Mapping[str, tuple[Any, ...]]
     biases: tuple[str, ...] = ()
     grouped: bool = False
@@ -64,11 +64,11 @@ _GPT2_STEM = {
 }
 _MASKS = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)
 
-GPT2 = Family(
+GPT2 = ModelFamily(
     name="gpt2",
     architecture="GPT2LMHeadModel",
     base="transformer.",
-    layout=Layout(
+    layout=CheckpointLayout(
         names=_GPT2_STEM | _GPT2_BLOCK,
         block="transformer.h.{n}.",
         qkv=("attn.c_attn",),
@@ -85,11 +85,11 @@ GPT2 = Family(
     biases=_ALL_BIASES,
 )
 
-BTLM = Family(
+BTLM = ModelFamily(
     name="btlm",
     architecture="BTLMLMHeadModel",
     base="transformer.",
-    layout=Layout(
+    layout=CheckpointLayout(
         names=_GPT2_STEM | _GPT2_BLOCK | {"feed_forward.gate": "mlp.c_fc2"},
         block="transformer.h.{n}.",
         qkv=("attn.c_attn",),
@@ -111,11 +111,11 @@ BTLM = Family(
 )
 JAIS = replace(BTLM, name="jais", architecture="JAISLMHeadModel")
 
-GPTJ = Family(
+GPTJ = ModelFamily(
     name="gptj",
     architecture="GPTJForCausalLM",
     base="transformer.",
-    layout=Layout(
+    layout=CheckpointLayout(
         names={
             "token_embedding": "transformer.wte",
             "attention_norm": "ln_1",
@@ -143,11 +143,11 @@ GPTJ = Family(
     biases=("use_ffn_bias", "use_bias_in_output"),
 )
 
-NEOX = Family(
+NEOX = ModelFamily(
     name="gpt_neox",
     architecture="GPTNeoXForCausalLM",
     base="gpt_neox.",
-    layout=Layout(
+    layout=CheckpointLayout(
         names={
             "token_embedding": "gpt_neox.embed_in",
             "attention_norm": "input_layernorm",
@@ -177,11 +177,11 @@ NEOX = Family(
     biases=_ALL_BIASES,
 )
 
-LLAMA = Family(
+LLAMA = ModelFamily(
     name="llama",
     architecture="LlamaForCausalLM",
     base="model.",
-    layout=Layout(
+    layout=CheckpointLayout(
         names={
             "token_embedding": "model.embed_tokens",
             "attention_norm": "input_layernorm",
@@ -212,7 +212,7 @@ FAMILIES = {family.name: family for family in (GPT2, GPTJ, NEOX, LLAMA, BTLM, JA
 PLANNED = ("bloom", "falcon", "gemma2", "mistral", "mixtral", "mpt", "qwen2", "starcoder", "t5")
 """Families that Model Zoo converts and this does not yet."""
 
-MODEL_ZOO = Layout(
+MODEL_ZOO = CheckpointLayout(
     names={
         "token_embedding": "embedding_layer.word_embeddings",
         "position_embedding": "embedding_layer.position_embeddings.embed",
@@ -245,7 +245,7 @@ MODEL_ZOO = Layout(
 `embedding_layer.position_embeddings.weight`, which is read too."""
 
 
-def family_of(config: ModelConfig, wanted: str | None = None) -> Family:
+def family_of(config: ModelConfig, wanted: str | None = None) -> ModelFamily:
     """The family that a model of this config is exported as, or the wanted one.
 
     Raises ConfigError naming the field that does not fit.
@@ -266,7 +266,7 @@ def family_of(config: ModelConfig, wanted: str | None = None) -> Family:
     )
 
 
-def with_biases(config: ModelConfig, family: Family) -> ModelConfig:
+def with_biases(config: ModelConfig, family: ModelFamily) -> ModelConfig:
     """The config with every bias that the family always has; those of ours are zeros there."""
     wanted = set(family.biases)
     attention = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention")

@@ -4,7 +4,7 @@ import math
 
 from trainer.config import ModelConfig
 from trainer.convert import lazy
-from trainer.convert.lazy import Lazy, State
+from trainer.convert.lazy import LazyTensor, State
 from trainer.convert.parameters import qkv_rows
 
 _PLAIN = {
@@ -18,7 +18,7 @@ _PLAIN = {
 }
 
 
-def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, Lazy], ModelConfig]:
+def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, LazyTensor], ModelConfig]:
     """(weights, config) of the plain model that computes the same logits.
 
     Token and position embeddings take up m_emb. A tied read-out then is m_emb times too large, so
@@ -36,7 +36,7 @@ def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, Lazy], ModelC
     }
     if tied:
         factors |= {"final_norm.weight": scale / m_emb, "final_norm.bias": scale / m_emb}
-    folded = {name: lazy.scaled(tensor, factors.get(name, 1.0)) for name, tensor in state.items()}
+    folded = {name: lazy.scale(tensor, factors.get(name, 1.0)) for name, tensor in state.items()}
     factor = attention_factor(config)
     for name in folded:
         if "attention.qkv." in name:
@@ -52,9 +52,9 @@ def attention_factor(config: ModelConfig) -> float:
     return 1 / root if config.scale_qk_dot_by_d else 1.0
 
 
-def _q_scaled(qkv: Lazy, config: ModelConfig, factor: float) -> Lazy:
+def _q_scaled(qkv: LazyTensor, config: ModelConfig, factor: float) -> LazyTensor:
     if factor == 1.0:
         return qkv
     q_rows, _ = qkv_rows(config)
     q, rest = lazy.rows(qkv, 0, q_rows), lazy.rows(qkv, q_rows, qkv.shape[0])
-    return lazy.joined([lazy.scaled(q, factor), rest])
+    return lazy.stack_rows([lazy.scale(q, factor), rest])

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
-from trainer.convert.families import FAMILIES, Family
+from trainer.convert.families import FAMILIES, ModelFamily
 
 Json = dict[str, Any]
 
@@ -97,7 +97,7 @@ _ONLY["jais"] = _ONLY["btlm"]
 """Keys whose other values make a model that we do not have."""
 
 
-def to_hf_config(config: ModelConfig, family: Family) -> Json:
+def to_hf_config(config: ModelConfig, family: ModelFamily) -> Json:
     """config.json of a folded config (btlm and jais: any), without token ids and dtype."""
     head = config.hidden_size // config.num_heads
     common = {"architectures": [family.architecture], "model_type": family.name}
@@ -134,7 +134,7 @@ def to_hf_config(config: ModelConfig, family: Family) -> Json:
     return {**common, **specific, "initializer_range": sigma, "use_cache": True}
 
 
-def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, Family]:
+def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, ModelFamily]:
     """(config, family) of a config.json; `place` names it in errors. Raises ConfigError."""
     family = FAMILIES.get(str(hf.get("model_type")))
     if family is None:
@@ -146,7 +146,7 @@ def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, Fami
             raise ConfigError(
                 f"{place}: {key} is {hf[key]!r}; only {value!r} of {family.name} is supported"
             )
-    given = _Given({**_DEFAULTS[family.name], **hf}, place)
+    given = _ConfigKeys({**_DEFAULTS[family.name], **hf}, place)
     section = _READERS[family.name](given)
     try:
         return ModelConfig.model_validate(_plain_dropout(section)), family
@@ -157,7 +157,7 @@ def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, Fami
         raise ConfigError(f"{place}: {key}{message}") from error
 
 
-class _Given:
+class _ConfigKeys:
     """Keys of a config.json; a missing one is an error that names it."""
 
     def __init__(self, values: Json, place: str) -> None:
@@ -187,14 +187,14 @@ class _Given:
         return _ACTIVATIONS[self[key]]
 
 
-def _from_gpt2(given: _Given) -> Json:
+def _from_gpt2(given: _ConfigKeys) -> Json:
     return given.renamed(_GPT2_KEYS) | {
         "filter_size": given.get("n_inner") or 4 * given["n_embd"],
         "nonlinearity": given.activation("activation_function"),
     }
 
 
-def _from_gptj(given: _Given) -> Json:
+def _from_gptj(given: _ConfigKeys) -> Json:
     return _from_gpt2(given) | {
         "position_embedding_type": "rotary",
         "rotary_dim": given["rotary_dim"],
@@ -207,7 +207,7 @@ def _from_gptj(given: _Given) -> Json:
     }
 
 
-def _from_gpt_neox(given: _Given) -> Json:
+def _from_gpt_neox(given: _ConfigKeys) -> Json:
     head = given["hidden_size"] // given["num_attention_heads"]
     theta, share = _rope(given, "rotary_emb_base", given["rotary_pct"])
     rotated = int(head * share)
@@ -228,7 +228,7 @@ def _from_gpt_neox(given: _Given) -> Json:
     }
 
 
-def _from_llama(given: _Given) -> Json:
+def _from_llama(given: _ConfigKeys) -> Json:
     heads, width = given["num_attention_heads"], given["hidden_size"]
     kv_heads = given.get("num_key_value_heads") or heads
     if (given.get("head_dim") or width // heads) != width // heads:
@@ -253,7 +253,7 @@ def _from_llama(given: _Given) -> Json:
     return section
 
 
-def _from_swiglu_gpt2(given: _Given) -> Json:
+def _from_swiglu_gpt2(given: _ConfigKeys) -> Json:
     scale = float(given["mup_width_scale"])
     section = given.renamed(_GPT2_KEYS) | {
         "filter_size": given.get("n_inner") or 4 * given["n_embd"],
@@ -268,7 +268,7 @@ def _from_swiglu_gpt2(given: _Given) -> Json:
     return section
 
 
-_READERS: dict[str, Callable[[_Given], Json]] = {
+_READERS: dict[str, Callable[[_ConfigKeys], Json]] = {
     "gpt2": _from_gpt2,
     "gptj": _from_gptj,
     "gpt_neox": _from_gpt_neox,
@@ -278,7 +278,7 @@ _READERS: dict[str, Callable[[_Given], Json]] = {
 }
 
 
-def _rope(given: _Given, theta_key: str, share: float) -> tuple[float, float]:
+def _rope(given: _ConfigKeys, theta_key: str, share: float) -> tuple[float, float]:
     """(theta, rotated share of a head), in the spelling of transformers 4 or 5."""
     parameters = given.get("rope_parameters") or given.get("rope_scaling") or {}
     kind = parameters.get("rope_type", parameters.get("type", "default"))

@@ -4,18 +4,18 @@ import torch
 
 from trainer.config import ModelConfig
 from trainer.convert import lazy
-from trainer.convert.families import Family, family_of, with_biases
+from trainer.convert.families import ModelFamily, family_of, with_biases
 from trainer.convert.fold import fold_mup
 from trainer.convert.hf_config import Json, from_hf_config, to_hf_config
 from trainer.convert.layout import from_layout, to_layout
-from trainer.convert.lazy import Lazy, State
+from trainer.convert.lazy import LazyTensor, State
 from trainer.convert.parameters import shapes
 from trainer.model.positions import alibi_slopes
 
 
 def to_hf(
     state: State, config: ModelConfig, model: str | None = None
-) -> tuple[dict[str, Lazy], Json]:
+) -> tuple[dict[str, LazyTensor], Json]:
     """(tensors, config.json) of our weights. muP is folded, but for BTLM and Jais, which have it.
 
     Tied weights are written once. Raises ConfigError when no family, or not the wanted one, can
@@ -39,7 +39,7 @@ def to_hf(
 
 def from_hf(
     tensors: State, hf_config: Json, place: str = "config.json", drop_unmatched: bool = False
-) -> tuple[dict[str, Lazy], ModelConfig, list[str]]:
+) -> tuple[dict[str, LazyTensor], ModelConfig, list[str]]:
     """(our weights, our config, names left out) of Hugging Face tensors and config.json.
 
     Weights are in the dtype of the file. Raises ConfigError for a model that we do not have,
@@ -58,7 +58,7 @@ def from_hf(
     return state, config, dropped
 
 
-def _with_base(tensors: State, family: Family) -> dict[str, Lazy]:
+def _with_base(tensors: State, family: ModelFamily) -> dict[str, LazyTensor]:
     """Names as the model with a read-out has them; files of a model without one have no prefix."""
     if any(name.startswith(family.base) for name in tensors):
         return dict(tensors)

@@ -10,15 +10,15 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, load_params
 from trainer.convert import output, targets
 from trainer.convert.families import family_of
 from trainer.convert.huggingface import from_hf, to_hf
-from trainer.convert.lazy import Lazy
+from trainer.convert.lazy import LazyTensor
 from trainer.convert.modelzoo import RELEASES, from_model_zoo
 from trainer.convert.parameters import shapes
-from trainer.convert.sources import Opened, open_hf, open_mdl, open_wafermill
+from trainer.convert.sources import SourceCheckpoint, open_hf, open_mdl, open_wafermill
 from trainer.convert.tokenizer_files import tokenizer_of
 
 Target = Literal["hf", "wafermill", "mdl"]
@@ -28,7 +28,7 @@ SOURCES = ("wafermill", "hf", "mdl", *(f"cs-{release}" for release in RELEASES))
 
 
 @dataclass(frozen=True)
-class Request:
+class CheckpointConvertOptions:
     """What the command line asked for. `shard_bytes`: most bytes of one file of a Hugging Face
     directory. `tokenizer`: `gpt2`, a tokenizer.json or its directory.
     """
@@ -47,10 +47,10 @@ class Request:
 
 
 @dataclass
-class _Read:
+class _SourceModel:
     """A source in our names. `masked`: weights read as 0 for NaN, by name, once they are read."""
 
-    state: dict[str, Lazy]
+    state: dict[str, LazyTensor]
     config: ModelConfig
     hash: str
     step: int
@@ -58,7 +58,7 @@ class _Read:
     masked: dict[str, int] = field(default_factory=dict)
 
 
-def convert(request: Request, say: Say) -> None:
+def convert(request: CheckpointConvertOptions, say: Say) -> None:
     """Carry it out. Raises PrepError."""
     _check(request)
     with _opened(request) as read:
@@ -72,14 +72,14 @@ def convert(request: Request, say: Say) -> None:
         output.finish(request.out, identity, files)
     for name, count in read.masked.items():
         say(
-            f"{name}: {counted(count, 'NaN value')} (masked weights of sparse training) written "
+            f"{name}: {pluralise(count, 'NaN value')} (masked weights of sparse training) written "
             "as 0"
         )
     count = sum(_elements(tensor) for tensor in read.state.values())
-    say(f"{counted(len(read.state), 'tensor')}, {counted(count, 'number')} -> {request.out}")
+    say(f"{pluralise(len(read.state), 'tensor')}, {pluralise(count, 'number')} -> {request.out}")
 
 
-def _check(request: Request) -> None:
+def _check(request: CheckpointConvertOptions) -> None:
     if request.source not in SOURCES:
         raise ConfigError(
             f"--src-fmt {request.source}: expected wafermill, hf, mdl or cs-{RELEASES[0]} to "
@@ -102,7 +102,7 @@ def _check(request: Request) -> None:
 
 
 @contextlib.contextmanager
-def _opened(request: Request) -> Iterator[_Read]:
+def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
     """The source in our names and shapes, for the life of the block."""
     path, unsafe, drop = request.checkpoint, request.unsafe_pickle, request.drop_unmatched
     if request.source == "wafermill":
@@ -114,7 +114,7 @@ def _opened(request: Request) -> Iterator[_Read]:
                     f"{opened.place}: missing; give --config config.json of the model"
                 )
             state, config, dropped = from_hf(opened.tensors, opened.model, opened.place, drop)
-            yield _Read(state, config, opened.hash, opened.step, dropped)
+            yield _SourceModel(state, config, opened.hash, opened.step, dropped)
     else:
         if request.params is None:
             raise ConfigError(
@@ -124,10 +124,10 @@ def _opened(request: Request) -> Iterator[_Read]:
         with open_mdl(path, unsafe) as opened:
             masked: dict[str, int] = {}
             state, dropped = from_model_zoo(opened.tensors, config, drop, masked)
-            yield _Read(state, config, opened.hash, opened.step, dropped, masked)
+            yield _SourceModel(state, config, opened.hash, opened.step, dropped, masked)
 
 
-def _of_wafermill(opened: Opened, request: Request) -> _Read:
+def _of_wafermill(opened: SourceCheckpoint, request: CheckpointConvertOptions) -> _SourceModel:
     if request.params is not None:
         config = load_params(request.params).model
     else:
@@ -136,7 +136,7 @@ def _of_wafermill(opened: Opened, request: Request) -> _Read:
         except ValidationError as error:
             raise InputError(
                 f"{opened.place}/state.json: section model does not fit this release "
-                f"({counted(error.error_count(), 'wrong key')}); give --params params.yaml"
+                f"({pluralise(error.error_count(), 'wrong key')}); give --params params.yaml"
             ) from error
     expected = shapes(config)
     for name in sorted(expected.keys() | opened.tensors.keys()):
@@ -147,10 +147,10 @@ def _of_wafermill(opened: Opened, request: Request) -> _Read:
                 f"{expected.get(name)}"
             )
     state = {name: opened.tensors[name] for name in expected}
-    return _Read(state, config, opened.hash, opened.step)
+    return _SourceModel(state, config, opened.hash, opened.step)
 
 
-def _identity(request: Request, read: _Read) -> dict[str, Any]:
+def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str, Any]:
     """What decides the bytes of the output, as JSON values."""
     identity = {
         "source_hash": read.hash,
@@ -170,7 +170,7 @@ def _identity(request: Request, read: _Read) -> dict[str, Any]:
     }
 
 
-def _write(request: Request, read: _Read, say: Say) -> targets.Files:
+def _write(request: CheckpointConvertOptions, read: _SourceModel, say: Say) -> targets.Files:
     if request.target == "wafermill":
         return targets.write_wafermill(request.out, read.state, read.config)
     if request.target == "mdl":
@@ -182,5 +182,5 @@ def _write(request: Request, read: _Read, say: Say) -> targets.Files:
     return targets.write_hf(request.out, tensors, hf_config, request.shard_bytes, tokenizer)
 
 
-def _elements(tensor: Lazy) -> int:
+def _elements(tensor: LazyTensor) -> int:
     return tensor.nbytes // tensor.dtype.itemsize

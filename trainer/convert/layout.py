@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipeline.core.errors import InputError
 from trainer.config import ModelConfig
 from trainer.convert import attention_rows, lazy
-from trainer.convert.lazy import Lazy, State
+from trainer.convert.lazy import LazyTensor, State
 from trainer.convert.parameters import shapes
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
@@ -15,7 +15,7 @@ QKV = "attention.qkv"
 
 
 @dataclass(frozen=True)
-class Layout:
+class CheckpointLayout:
     """How a program stores a decoder.
 
     `names`: ours -> theirs without `.weight` and `.bias`, parts of a block without its prefix.
@@ -53,9 +53,9 @@ class Layout:
         return [f"{prefix}{name}.{kind}" for name in self.qkv]
 
 
-def to_layout(state: State, config: ModelConfig, layout: Layout) -> dict[str, Lazy]:
+def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> dict[str, LazyTensor]:
     """Their tensors from ours."""
-    found: dict[str, Lazy] = {}
+    found: dict[str, LazyTensor] = {}
     for name, tensor in state.items():
         if QKV in name:
             parts = _qkv_to(tensor, config, layout)
@@ -66,8 +66,8 @@ def to_layout(state: State, config: ModelConfig, layout: Layout) -> dict[str, La
 
 
 def from_layout(
-    tensors: State, config: ModelConfig, layout: Layout, drop_unmatched: bool = False
-) -> tuple[dict[str, Lazy], list[str]]:
+    tensors: State, config: ModelConfig, layout: CheckpointLayout, drop_unmatched: bool = False
+) -> tuple[dict[str, LazyTensor], list[str]]:
     """(our tensors, their names that were dropped).
 
     Raises InputError naming a tensor that is missing, of another shape, or unknown.
@@ -92,11 +92,11 @@ def from_layout(
     return state, unmatched
 
 
-def _theirs(name: str, layout: Layout) -> list[str]:
+def _theirs(name: str, layout: CheckpointLayout) -> list[str]:
     return layout.qkv_names(name) if QKV in name else [layout.name(name)]
 
 
-def _named_alike(tensors: State, layout: Layout) -> dict[str, Lazy]:
+def _named_alike(tensors: State, layout: CheckpointLayout) -> dict[str, LazyTensor]:
     """Aliases by their own name; the first of two that name the same tensor stays."""
     found = dict(tensors)
     for name, alias in layout.aliases:
@@ -107,8 +107,12 @@ def _named_alike(tensors: State, layout: Layout) -> dict[str, Lazy]:
 
 
 def _taken(
-    tensors: State, name: str, config: ModelConfig, layout: Layout, expected: tuple[int, ...]
-) -> Lazy:
+    tensors: State,
+    name: str,
+    config: ModelConfig,
+    layout: CheckpointLayout,
+    expected: tuple[int, ...],
+) -> LazyTensor:
     theirs = _theirs(name, layout)
     for key in theirs:
         if key not in tensors:
@@ -131,31 +135,31 @@ def _near(key: str, names: Iterable[str]) -> str:
     return f"the file has {found}"
 
 
-def _turned(tensor: Lazy, name: str, layout: Layout) -> Lazy:
+def _turned(tensor: LazyTensor, name: str, layout: CheckpointLayout) -> LazyTensor:
     """Matrices of blocks are transposed in Conv1D layouts; the same both ways."""
-    return lazy.transposed(tensor) if layout.conv1d and name.startswith("blocks.") else tensor
+    return lazy.transpose(tensor) if layout.conv1d and name.startswith("blocks.") else tensor
 
 
-def _qkv_to(qkv: Lazy, config: ModelConfig, layout: Layout) -> list[Lazy]:
+def _qkv_to(qkv: LazyTensor, config: ModelConfig, layout: CheckpointLayout) -> list[LazyTensor]:
     q, k, v = attention_rows.split(qkv, config)
-    q = attention_rows.paired(q, config, config.num_heads, layout.interleaved, back=False)
-    k = attention_rows.paired(k, config, config.num_kv_heads, layout.interleaved, back=False)
+    q = attention_rows.pair_rows(q, config, config.num_heads, layout.interleaved, back=False)
+    k = attention_rows.pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=False)
     if len(layout.qkv) == 3:
         return [q, k, v]
-    whole = lazy.joined([q, k, v])
+    whole = lazy.stack_rows([q, k, v])
     if layout.per_head:
-        whole = lazy.reordered(whole, attention_rows.per_head(config))
-    return [lazy.transposed(whole) if layout.conv1d else whole]
+        whole = lazy.reorder_rows(whole, attention_rows.per_head(config))
+    return [lazy.transpose(whole) if layout.conv1d else whole]
 
 
-def _qkv_from(parts: list[Lazy], config: ModelConfig, layout: Layout) -> Lazy:
-    whole = lazy.joined(parts) if len(parts) > 1 else parts[0]
-    whole = lazy.transposed(whole) if layout.conv1d else whole
+def _qkv_from(parts: list[LazyTensor], config: ModelConfig, layout: CheckpointLayout) -> LazyTensor:
+    whole = lazy.stack_rows(parts) if len(parts) > 1 else parts[0]
+    whole = lazy.transpose(whole) if layout.conv1d else whole
     if layout.per_head:
-        whole = lazy.reordered(whole, attention_rows.inverse(attention_rows.per_head(config)))
+        whole = lazy.reorder_rows(whole, attention_rows.inverse(attention_rows.per_head(config)))
     q, k, v = attention_rows.split(whole, config)
     if q.shape[0] + k.shape[0] + v.shape[0] != whole.shape[0]:
         return whole  # of another shape than expected, which the caller says
-    q = attention_rows.paired(q, config, config.num_heads, layout.interleaved, back=True)
-    k = attention_rows.paired(k, config, config.num_kv_heads, layout.interleaved, back=True)
-    return lazy.joined([q, k, v])
+    q = attention_rows.pair_rows(q, config, config.num_heads, layout.interleaved, back=True)
+    k = attention_rows.pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=True)
+    return lazy.stack_rows([q, k, v])

@@ -14,7 +14,7 @@ _ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Lazy:
+class LazyTensor:
     """A tensor of a file, or made of such."""
 
     shape: tuple[int, ...]
@@ -27,42 +27,42 @@ class Lazy:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-State = Mapping[str, Lazy]
+State = Mapping[str, LazyTensor]
 """Tensors by name, in file or parameter order."""
 
 
-def held(tensors: Mapping[str, Tensor]) -> dict[str, Lazy]:
+def wrap_tensors(tensors: Mapping[str, Tensor]) -> dict[str, LazyTensor]:
     """Tensors that are in memory already.
 
-    >>> held({"x": torch.ones(2, 3)})["x"].shape
+    >>> wrap_tensors({"x": torch.ones(2, 3)})["x"].shape
     (2, 3)
     """
     return {name: of(tensor) for name, tensor in tensors.items()}
 
 
-def of(tensor: Tensor) -> Lazy:
+def of(tensor: Tensor) -> LazyTensor:
     """One tensor that is in memory already."""
     detached = tensor.detach()
-    return Lazy(tuple(detached.shape), detached.dtype, lambda: detached)
+    return LazyTensor(tuple(detached.shape), detached.dtype, lambda: detached)
 
 
-def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Lazy:
+def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
     """Zeros."""
-    return Lazy(shape, dtype, lambda: torch.zeros(shape, dtype=dtype))
+    return LazyTensor(shape, dtype, lambda: torch.zeros(shape, dtype=dtype))
 
 
-def transposed(lazy: Lazy) -> Lazy:
+def transpose(lazy: LazyTensor) -> LazyTensor:
     """The other way round, if it is a matrix."""
     if len(lazy.shape) != 2:
         return lazy
-    return Lazy(lazy.shape[::-1], lazy.dtype, lambda: lazy.read().t().contiguous())
+    return LazyTensor(lazy.shape[::-1], lazy.dtype, lambda: lazy.read().t().contiguous())
 
 
-def scaled(lazy: Lazy, factor: float) -> Lazy:
+def scale(lazy: LazyTensor, factor: float) -> LazyTensor:
     """Times `factor`, rounded once to its dtype."""
     if factor == 1.0:
         return lazy
-    return Lazy(lazy.shape, lazy.dtype, lambda: _times(lazy.read(), factor))
+    return LazyTensor(lazy.shape, lazy.dtype, lambda: _times(lazy.read(), factor))
 
 
 def _times(tensor: Tensor, factor: float) -> Tensor:
@@ -74,30 +74,30 @@ def _times(tensor: Tensor, factor: float) -> Tensor:
     return product
 
 
-def cast(lazy: Lazy, dtype: torch.dtype) -> Lazy:
+def cast(lazy: LazyTensor, dtype: torch.dtype) -> LazyTensor:
     """In another dtype."""
     if lazy.dtype == dtype:
         return lazy
-    return Lazy(lazy.shape, dtype, lambda: lazy.read().to(dtype))
+    return LazyTensor(lazy.shape, dtype, lambda: lazy.read().to(dtype))
 
 
-def joined(parts: Sequence[Lazy]) -> Lazy:
+def stack_rows(parts: Sequence[LazyTensor]) -> LazyTensor:
     """One under the other."""
     rows = sum(part.shape[0] for part in parts)
-    return Lazy(
+    return LazyTensor(
         (rows, *parts[0].shape[1:]),
         parts[0].dtype,
         lambda: torch.cat([part.read() for part in parts]),
     )
 
 
-def rows(lazy: Lazy, start: int, stop: int) -> Lazy:
+def rows(lazy: LazyTensor, start: int, stop: int) -> LazyTensor:
     """Rows start to stop."""
-    return Lazy(
+    return LazyTensor(
         (stop - start, *lazy.shape[1:]), lazy.dtype, lambda: lazy.read()[start:stop].contiguous()
     )
 
 
-def reordered(lazy: Lazy, source_R: Tensor) -> Lazy:
+def reorder_rows(lazy: LazyTensor, source_R: Tensor) -> LazyTensor:
     """Row i is row source_R[i] (int64) of `lazy`."""
-    return Lazy(lazy.shape, lazy.dtype, lambda: lazy.read()[source_R])
+    return LazyTensor(lazy.shape, lazy.dtype, lambda: lazy.read()[source_R])

@@ -11,14 +11,14 @@ from pipeline.core.errors import InputError
 from trainer.config import ModelConfig
 from trainer.convert.families import MODEL_ZOO
 from trainer.convert.layout import from_layout, to_layout
-from trainer.convert.lazy import Lazy, State
+from trainer.convert.lazy import LazyTensor, State
 from trainer.convert.parameters import shapes
 
 PREFIX = "model."
 RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
 
 
-def to_model_zoo(state: State, config: ModelConfig) -> dict[str, Lazy]:
+def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     """Their tensors; tied ones are the same object under both names."""
     whole = {name: state[name] for name in shapes(config)}
     named = to_layout(whole, config, MODEL_ZOO)
@@ -36,7 +36,7 @@ def from_model_zoo(
     config: ModelConfig,
     drop_unmatched: bool = False,
     masked: dict[str, int] | None = None,
-) -> tuple[dict[str, Lazy], list[str]]:
+) -> tuple[dict[str, LazyTensor], list[str]]:
     """(our weights, names left out). NaN marks weights that sparse training masked: read as 0.
 
     `masked` is told how many those were as tensors are read. Raises InputError for tensors that do
@@ -53,7 +53,7 @@ def from_model_zoo(
     return {name: _unmasked(name, tensor, counts) for name, tensor in state.items()}, dropped
 
 
-def _unmasked(name: str, tensor: Lazy, counts: dict[str, int]) -> Lazy:
+def _unmasked(name: str, tensor: LazyTensor, counts: dict[str, int]) -> LazyTensor:
     """Zeros for NaN in a matrix; NaN elsewhere, or everywhere, is damage."""
 
     def read() -> torch.Tensor:
@@ -66,4 +66,4 @@ def _unmasked(name: str, tensor: Lazy, counts: dict[str, int]) -> Lazy:
         counts[name] = int(missing.sum())
         return data.masked_fill(missing, 0.0)
 
-    return Lazy(tensor.shape, tensor.dtype, read)
+    return LazyTensor(tensor.shape, tensor.dtype, read)

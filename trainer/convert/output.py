@@ -37,7 +37,7 @@ def begin(out: Path, identity: dict[str, Any]) -> bool:
     return False
 
 
-def finish(out: Path, identity: dict[str, Any], files: dict[str, storage.Published]) -> None:
+def finish(out: Path, identity: dict[str, Any], files: dict[str, storage.WrittenFile]) -> None:
     """Record that all of `files` (paths inside `out`) are there."""
     entries = {name: {"size": file.size, "hash": file.hash} for name, file in files.items()}
     record = {"format": FORMAT, "conversion": identity, "files": entries}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from trainer.convert import lazy, safetensors_file
-from trainer.convert.lazy import Lazy
+from trainer.convert.lazy import LazyTensor
 
 _DEPTH = 8
 
@@ -35,7 +35,7 @@ def main() -> int:
     return 0
 
 
-def _tensors(value: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, Lazy]]:
+def _tensors(value: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, LazyTensor]]:
     """Tensors of nested dicts by dotted name; everything else is passed over."""
     if isinstance(value, torch.Tensor):
         yield ".".join(path), lazy.of(value)

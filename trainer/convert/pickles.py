@@ -15,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from trainer.convert import safetensors_file
-from trainer.convert.lazy import Lazy
+from trainer.convert.lazy import LazyTensor
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 _COMMAND = ("-P", "-m", "trainer.convert.pickle_child")
 
 
 @dataclass(frozen=True)
-class Limits:
+class PickleLimits:
     """What the child may use. `memory_factor`: address space in sizes of the file, on top of what
     it begins with and of `memory_bytes`."""
 
@@ -42,13 +42,15 @@ def refuse(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def read(paths: Sequence[Path], limits: Limits = Limits()) -> Iterator[dict[str, Lazy]]:
+def read(
+    paths: Sequence[Path], limits: PickleLimits = PickleLimits()
+) -> Iterator[dict[str, LazyTensor]]:
     """The tensors of the files by dotted name, for the life of the block.
 
     Raises InputError naming a file that is no pickle of tensors, or beyond the limits.
     """
     with tempfile.TemporaryDirectory(prefix="wafermill-") as scratch:
-        tensors: dict[str, Lazy] = {}
+        tensors: dict[str, LazyTensor] = {}
         for index, path in enumerate(paths):
             copy = Path(scratch) / f"{index:05d}.safetensors"
             _unpickle(path, copy, limits)
@@ -56,7 +58,7 @@ def read(paths: Sequence[Path], limits: Limits = Limits()) -> Iterator[dict[str,
         yield tensors
 
 
-def _unpickle(path: Path, copy: Path, limits: Limits) -> None:
+def _unpickle(path: Path, copy: Path, limits: PickleLimits) -> None:
     size = path.stat().st_size
     request = {
         "source": str(path.resolve()),
@@ -80,4 +82,4 @@ def _unpickle(path: Path, copy: Path, limits: Limits) -> None:
         raise InputError(f"{path}: reading it took longer than {limits.seconds:g} s") from error
     if child.returncode != 0 or not copy.is_file():
         reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        raise InputError(f"{path}: the process that reads it failed: {printable(reason, 300)}")
+        raise InputError(f"{path}: the process that reads it failed: {escape_text(reason, 300)}")

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from trainer.convert.lazy import Lazy, State
+from trainer.convert.lazy import LazyTensor, State
 
 _CODES = {
     torch.float64: "F64",
@@ -37,14 +37,14 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 def write(
     path: Path, tensors: State, metadata: Mapping[str, str] | None = None
-) -> storage.Published:
+) -> storage.WrittenFile:
     """Publish a file. Raises ResourceError, and what reading the tensors raises."""
     return storage.publish(path, _pieces(tensors, metadata))
 
 
-def groups(tensors: State, limit: int) -> list[dict[str, Lazy]]:
+def groups(tensors: State, limit: int) -> list[dict[str, LazyTensor]]:
     """Cut into groups of at most `limit` bytes: whole tensors, in order."""
-    found: list[dict[str, Lazy]] = []
+    found: list[dict[str, LazyTensor]] = []
     size = limit + 1
     for name, tensor in tensors.items():
         if size + tensor.nbytes > limit:
@@ -55,7 +55,7 @@ def groups(tensors: State, limit: int) -> list[dict[str, Lazy]]:
     return found
 
 
-def read(path: Path) -> dict[str, Lazy]:
+def read(path: Path) -> dict[str, LazyTensor]:
     """The tensors of a file, in its order. Raises InputError naming a file that is none."""
     try:
         with safe_open(path, "pt") as file:
@@ -64,7 +64,7 @@ def read(path: Path) -> dict[str, Lazy]:
         raise InputError(f"{path}: not a safetensors file: {error}") from error
 
 
-def _lazy(path: Path, file: safe_open, name: str) -> Lazy:
+def _lazy(path: Path, file: safe_open, name: str) -> LazyTensor:
     part: Any = file.get_slice(name)  # type: ignore[no-untyped-call]
     code = part.get_dtype()
     if code not in _DTYPES:
@@ -75,7 +75,7 @@ def _lazy(path: Path, file: safe_open, name: str) -> Lazy:
             tensor: torch.Tensor = again.get_tensor(name)
             return tensor
 
-    return Lazy(tuple(part.get_shape()), _DTYPES[code], data)
+    return LazyTensor(tuple(part.get_shape()), _DTYPES[code], data)
 
 
 def _pieces(tensors: State, metadata: Mapping[str, str] | None) -> Iterator[bytes | memoryview]:
@@ -96,7 +96,7 @@ def _pieces(tensors: State, metadata: Mapping[str, str] | None) -> Iterator[byte
         yield _bytes(tensor)
 
 
-def _bytes(tensor: Lazy) -> memoryview:
+def _bytes(tensor: LazyTensor) -> memoryview:
     data = tensor.read().contiguous()
     assert (tuple(data.shape), data.dtype) == (tensor.shape, tensor.dtype)
     return data.reshape(-1).view(torch.uint8).numpy().data

@@ -15,7 +15,7 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from trainer import checkpoint
 from trainer.convert import pickles, safetensors_file
-from trainer.convert.lazy import Lazy
+from trainer.convert.lazy import LazyTensor
 from wafer_backend import state_tree
 from wafer_backend import storage as mdl_storage
 from wafer_backend.errors import CheckpointError
@@ -25,19 +25,19 @@ _PICKLE_INDEX = "pytorch_model.bin.index.json"
 
 
 @dataclass(frozen=True)
-class Opened:
+class SourceCheckpoint:
     """A checkpoint that can be read: its tensors under their own names, content hash and step.
     `model`: section `model` of its config, where it brings one (ours or config.json).
     """
 
-    tensors: dict[str, Lazy]
+    tensors: dict[str, LazyTensor]
     hash: str
     step: int = 0
     model: dict[str, Any] = field(default_factory=dict)
     place: str = ""
 
 
-def recognized(path: Path) -> str:
+def recognize_format(path: Path) -> str:
     """`wafermill`, `hf` or `mdl`, by what is there. Raises ConfigError."""
     if path.is_dir():
         if (path / "manifest.json").is_file() or (path / "checkpoints").is_dir():
@@ -54,25 +54,29 @@ def recognized(path: Path) -> str:
     )
 
 
-def open_wafermill(path: Path, everything: bool = False) -> Opened:
+def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
     """A checkpoint directory, or the newest of a model directory; its files are verified.
 
     `everything`: the optimizer's state too. Raises ConfigError, IntegrityError.
     """
-    directory = path if (path / "manifest.json").is_file() else checkpoint.newest(path) or path
+    directory = path if (path / "manifest.json").is_file() else checkpoint.find_newest(path) or path
     found = checkpoint.open_checkpoint(directory)
-    tensors: dict[str, Lazy] = {}
+    tensors: dict[str, LazyTensor] = {}
     for name in sorted(found.files):
         if name.startswith("weights-") or (everything and name.startswith("optimizer-")):
             storage.verify_file(directory / name, found.files[name]["hash"])
             read = safetensors_file.read(directory / name)
             kind = "" if name.startswith("weights-") else "optimizer."
             tensors |= {f"{kind}{key}": tensor for key, tensor in read.items()}
-    return Opened(tensors, found.hash, found.step, found.state.get("model", {}), str(directory))
+    return SourceCheckpoint(
+        tensors, found.hash, found.step, found.state.get("model", {}), str(directory)
+    )
 
 
 @contextlib.contextmanager
-def open_hf(path: Path, config: Path | None = None, unsafe: bool = False) -> Iterator[Opened]:
+def open_hf(
+    path: Path, config: Path | None = None, unsafe: bool = False
+) -> Iterator[SourceCheckpoint]:
     """A Hugging Face directory or weights file, for the life of the block.
 
     Raises ConfigError for pickles without `unsafe` and for a missing config.json, InputError.
@@ -86,17 +90,17 @@ def open_hf(path: Path, config: Path | None = None, unsafe: bool = False) -> Ite
     model = read_json(config_path) if config_path.is_file() else {}
     digest = _files_hash(files)
     with contextlib.ExitStack() as stack:
-        tensors: dict[str, Lazy] = {}
+        tensors: dict[str, LazyTensor] = {}
         if pickled:
             tensors |= stack.enter_context(pickles.read(pickled))
         else:
             for file in files:
                 tensors |= safetensors_file.read(file)
-        yield Opened(tensors, digest, model=model, place=str(config_path))
+        yield SourceCheckpoint(tensors, digest, model=model, place=str(config_path))
 
 
 @contextlib.contextmanager
-def open_mdl(path: Path, unsafe: bool = False) -> Iterator[Opened]:
+def open_mdl(path: Path, unsafe: bool = False) -> Iterator[SourceCheckpoint]:
     """A `.mdl` file, or with `unsafe` a pickle of Model Zoo. Its section `model`, if it has one.
 
     Raises ConfigError, InputError naming what is wrong with the file.
@@ -108,17 +112,19 @@ def open_mdl(path: Path, unsafe: bool = False) -> Iterator[Opened]:
         if not unsafe:
             pickles.refuse(path)
         with pickles.read([path]) as tensors:
-            yield Opened(_of_the_model(tensors), digest, place=str(path))
+            yield SourceCheckpoint(_of_the_model(tensors), digest, place=str(path))
         return
     tensors, state = _mdl_tensors(path)
     step = state.get("global_step") if isinstance(state, dict) else None
-    yield Opened(_of_the_model(tensors), digest, step if type(step) is int else 0, place=str(path))
+    yield SourceCheckpoint(
+        _of_the_model(tensors), digest, step if type(step) is int else 0, place=str(path)
+    )
 
 
 @contextlib.contextmanager
-def open_raw(path: Path, unsafe: bool = False) -> Iterator[tuple[str, dict[str, Lazy]]]:
+def open_raw(path: Path, unsafe: bool = False) -> Iterator[tuple[str, dict[str, LazyTensor]]]:
     """(format, all tensors under their own names) of any checkpoint, to compare."""
-    form = recognized(path)
+    form = recognize_format(path)
     if form == "wafermill":
         yield form, open_wafermill(path, everything=True).tensors
     elif form == "hf":
@@ -168,7 +174,7 @@ def _files_hash(files: list[Path]) -> str:
     return storage.hash_bytes(storage.canonical_json(entries))
 
 
-def _mdl_tensors(path: Path) -> tuple[dict[str, Lazy], Any]:
+def _mdl_tensors(path: Path) -> tuple[dict[str, LazyTensor], Any]:
     try:
         state = mdl_storage.read(path)
         leaves = state_tree.flatten(state)[1]
@@ -177,11 +183,11 @@ def _mdl_tensors(path: Path) -> tuple[dict[str, Lazy], Any]:
     return {name: _leaf(leaf) for name, leaf in leaves.items()}, state
 
 
-def _leaf(leaf: Any) -> Lazy:
+def _leaf(leaf: Any) -> LazyTensor:
     """A leaf that is read when used and not kept (`DeferredTensor` keeps nothing of a copy)."""
     if not isinstance(leaf, Tensor):
         array = torch.from_numpy(np.asarray(leaf))
-        return Lazy(tuple(array.shape), array.dtype, lambda: array)
+        return LazyTensor(tuple(array.shape), array.dtype, lambda: array)
     shape, dtype = tuple(leaf.shape), leaf.dtype
 
     def read() -> Tensor:
@@ -190,10 +196,10 @@ def _leaf(leaf: Any) -> Lazy:
         except CheckpointError as error:
             raise InputError(str(error)) from error
 
-    return Lazy(shape, dtype, read)
+    return LazyTensor(shape, dtype, read)
 
 
-def _of_the_model(tensors: dict[str, Lazy]) -> dict[str, Lazy]:
+def _of_the_model(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
     """What stands under `model` in a checkpoint with other state beside it, else all."""
     inside = {
         name.removeprefix("model."): tensor

@@ -12,19 +12,19 @@ import torch
 import yaml
 
 from pipeline.core import storage
-from pipeline.core.storage import Published
+from pipeline.core.storage import WrittenFile
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer import checkpoint, record
 from trainer.config import ModelConfig, load_params
 from trainer.convert import lazy, safetensors_file
-from trainer.convert.lazy import Lazy, State
+from trainer.convert.lazy import LazyTensor, State
 from trainer.convert.modelzoo import to_model_zoo
 from trainer.convert.sources import INDEX
 from trainer.convert.tokenizer_files import token_ids, tokenizer_files
 from wafer_backend import storage as mdl_storage
 from wafer_backend.deferred import DeferredTensor
 
-Files = dict[str, Published]
+Files = dict[str, WrittenFile]
 
 PARAMS_HEADER = """\
 # Made by `train convert`. Section model describes the weights beside this file. The batch size, the
@@ -74,7 +74,7 @@ def write_wafermill(
     section = record.model_section(load_params(out / "params.yaml"))
     directory = checkpoint.directory(out, step)
     masters = {name: lazy.cast(tensor, torch.float32) for name, tensor in state.items()}
-    listed: dict[str, Published] = {}
+    listed: dict[str, WrittenFile] = {}
     for index, group in enumerate(safetensors_file.groups(masters, max_file_bytes)):
         name = f"weights-{index:05d}.safetensors"
         listed[name] = safetensors_file.write(directory / name, group)
@@ -98,7 +98,7 @@ def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
     model = {name: deferred[id(tensor)] for name, tensor in named.items()}
     name = f"checkpoint_{step}.mdl"
     mdl_storage.write({"model": model, "global_step": step}, out / name)
-    files[name] = Published((out / name).stat().st_size, storage.hash_file(out / name))
+    files[name] = WrittenFile((out / name).stat().st_size, storage.hash_file(out / name))
     return files
 
 
@@ -124,5 +124,5 @@ def _shard_name(index: int, count: int) -> str:
     )
 
 
-def _deferred(tensor: Lazy) -> DeferredTensor:
+def _deferred(tensor: LazyTensor) -> DeferredTensor:
     return DeferredTensor(tensor.read, tensor.shape, tensor.dtype, torch.device("cpu"))

@@ -2,7 +2,7 @@
 
     source = open_training(params.train_input, params.model)
     data = TrainingData(source, seed=1, schedule=((1, 8),))
-    with Prefetcher(data, first_step=1, last_step=100) as ahead:
+    with BatchPrefetcher(data, first_step=1, last_step=100) as ahead:
         batch = ahead.batch(1)
 
 Limits: one process reads whole global batches; the order of `modelzoo` needs 8 bytes a row.
@@ -10,17 +10,17 @@ Limits: one process reads whole global batches; the order of `modelzoo` needs 8 
 
 from trainer.data.batches import TrainingData
 from trainer.data.formats import Batch, open_checked, to_batch
-from trainer.data.history import became_by_masking, datasets_from
-from trainer.data.prefetch import Prefetcher
-from trainer.data.source import Source, open_evaluation, open_training
+from trainer.data.history import datasets_from, is_or_became_by_masking
+from trainer.data.prefetch import BatchPrefetcher
+from trainer.data.source import SampleSource, open_evaluation, open_training
 
 __all__ = [
     "Batch",
-    "Prefetcher",
-    "Source",
+    "BatchPrefetcher",
+    "SampleSource",
     "TrainingData",
-    "became_by_masking",
     "datasets_from",
+    "is_or_became_by_masking",
     "open_checked",
     "open_evaluation",
     "open_training",

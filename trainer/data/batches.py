@@ -10,7 +10,7 @@ from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName
 from trainer.data.formats import Batch, to_batch
-from trainer.data.source import Source
+from trainer.data.source import SampleSource
 
 
 class TrainingData:
@@ -21,13 +21,13 @@ class TrainingData:
 
     def __init__(
         self,
-        source: Source | SampleDataset,
+        source: SampleSource | SampleDataset,
         *,
         seed: int,
         schedule: Schedule,
         order: OrderName = "keyed",
     ) -> None:
-        self.source = source if isinstance(source, Source) else Source.of(source)
+        self.source = source if isinstance(source, SampleSource) else SampleSource.of(source)
         self.schedule = schedule
         self.order = self.source.order(order, seed)
         self._seed, self._name = seed, order

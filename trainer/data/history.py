@@ -7,12 +7,12 @@ set may become another one on the way by masking alone: the same rows in the sam
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.data.source import Source
+from trainer.data.source import SampleSource
 
 Entry = dict[str, Any]
 
 
-def became_by_masking(earlier: Sequence[Entry], source: Source) -> bool:
+def is_or_became_by_masking(earlier: Sequence[Entry], source: SampleSource) -> bool:
     """Whether all data sets of `earlier` are those of `source` or became them by masking alone."""
     now = {_part(entry): entry for entry in source.describe()}
     if {_part(entry) for entry in earlier} != now.keys():

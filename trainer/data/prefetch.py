@@ -17,21 +17,23 @@ DEPTH = 2
 """Batches read ahead: one is ready while the next is read. Costs: docs/train_data.md."""
 
 
-class Data(Protocol):
+class BatchSource(Protocol):
     """What gives the batch of a step."""
 
     def batch(self, step: int) -> Batch:
         """The global batch of 1-based `step`."""
 
 
-class Prefetcher:
+class BatchPrefetcher:
     """Batches of steps `first_step` to `last_step`, read ahead from construction to `close`.
 
     `stall_seconds`: what `batch` has waited so far, the first one included. Use it as a context:
     the thread ends on any way out, after the batch that it is reading.
     """
 
-    def __init__(self, data: Data, first_step: int, last_step: int, depth: int = DEPTH) -> None:
+    def __init__(
+        self, data: BatchSource, first_step: int, last_step: int, depth: int = DEPTH
+    ) -> None:
         self.stall_seconds = 0.0
         self._data, self._next, self._last, self._depth = data, first_step, last_step, depth
         self._ready: deque[Batch | BaseException] = deque()
@@ -73,7 +75,7 @@ class Prefetcher:
             self._changed.notify_all()
         self._thread.join()
 
-    def __enter__(self) -> "Prefetcher":
+    def __enter__(self) -> "BatchPrefetcher":
         return self
 
     def __exit__(

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError
-from pipeline.core.mixture_order import Part, TrainingOrder, samples_of_weight
-from pipeline.core.words import counted
+from pipeline.core.mixture_order import OrderPart, TrainingOrder, samples_of_weight
+from pipeline.core.words import pluralise
 from pipeline.hdf5.foreign_dataset import UNKNOWN_ID
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName, training_order
@@ -24,17 +24,19 @@ from trainer.data.formats import open_checked
 
 
 @dataclass(frozen=True)
-class Source:
+class SampleSource:
     """Data sets one behind the other. `parts`: rows of each, and samples of an epoch that read
     them."""
 
     datasets: tuple[SampleDataset, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[OrderPart, ...]
 
     @staticmethod
-    def of(*datasets: SampleDataset) -> "Source":
+    def of(*datasets: SampleDataset) -> "SampleSource":
         """All rows of every data set, once in an epoch."""
-        return Source(datasets, tuple(Part(dataset.rows, dataset.rows) for dataset in datasets))
+        return SampleSource(
+            datasets, tuple(OrderPart(dataset.rows, dataset.rows) for dataset in datasets)
+        )
 
     @property
     def rows(self) -> int:
@@ -95,7 +97,9 @@ class Source:
         return entries
 
 
-def open_training(section: InputConfig, model: ModelConfig, override: Path | None = None) -> Source:
+def open_training(
+    section: InputConfig, model: ModelConfig, override: Path | None = None
+) -> SampleSource:
     """The data sets of a section, checked against the model and each other; `override` is one that
     is read in place of all of them.
 
@@ -108,20 +112,20 @@ def open_training(section: InputConfig, model: ModelConfig, override: Path | Non
     _check_together(datasets)
     parts = []
     for dataset, (place, weight) in zip(datasets, wanted, strict=True):
-        part = Part(dataset.rows, samples_of_weight(dataset.rows, weight))
+        part = OrderPart(dataset.rows, samples_of_weight(dataset.rows, weight))
         if part.per_epoch < 1:
             raise ConfigError(
                 f"mixture: weight {weight} of {place} reads none of its "
-                f"{counted(dataset.rows, 'row')}; a weight is how many times an epoch reads the "
+                f"{pluralise(dataset.rows, 'row')}; a weight is how many times an epoch reads the "
                 f"rows, so give {1 / dataset.rows:.2g} or more"
             )
         parts.append(part)
-    return Source(datasets, tuple(parts))
+    return SampleSource(datasets, tuple(parts))
 
 
 def open_evaluation(
     section: InputConfig, model: ModelConfig, override: Path | None = None
-) -> Source:
+) -> SampleSource:
     """The data sets that a section evaluates on, one behind the other. Raises as `open_training`,
     and ConfigError for weights."""
     if section.mixture and override is None:

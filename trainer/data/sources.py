@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.provenance.label_sources import NO_SOURCE, LabelSources, has_lineage
-from trainer.data.source import Source
+from trainer.data.source import SampleSource
 
 __all__ = ["NO_SOURCE", "SourcesOfLabels"]
 
@@ -16,7 +16,7 @@ __all__ = ["NO_SOURCE", "SourcesOfLabels"]
 class SourcesOfLabels:
     """`names`: all sources, sorted. Raises as `LabelSources`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SampleSource) -> None:
         self._source = source
         self._starts = np.cumsum([0, *(part.rows for part in source.parts)])
         self._labels = [LabelSources(d) if has_lineage(d) else None for d in source.datasets]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.core.errors import IntegrityError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.data import Batch
 from trainer.model.loss import LabelLosses
 from wafer_backend.compiled import CompiledModule
@@ -79,7 +79,7 @@ class GroupSums:
         strays = int(self._counted[0])
         if strays:
             raise IntegrityError(
-                f"the lineage has no document for {counted(strays, 'label')} of the data set; "
+                f"the lineage has no document for {pluralise(strays, 'label')} of the data set; "
                 "`prep verify` reports what is damaged"
             )
 

@@ -16,7 +16,7 @@ from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 
 
 @dataclass(frozen=True)
-class Request:
+class LossOptions:
     """What the command line asked for.
 
     `path`: a model directory or checkpoint; `data`: a prep run directory or a directory of shards;
@@ -35,7 +35,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LossMeasurement:
     """A loss, of which checkpoint (step and content hash) and on which data set."""
 
     step: int
@@ -44,7 +44,7 @@ class Measured:
     evaluation: Evaluation
 
 
-def evaluate_checkpoint(request: Request, say: Callable[[str], None]) -> Measured:
+def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> LossMeasurement:
     """Measure it; nothing is written. Raises PrepError."""
     found = find_checkpoint(request.path)
     loaded = load_model(found)
@@ -82,7 +82,7 @@ def evaluate_checkpoint(request: Request, say: Callable[[str], None]) -> Measure
         else load_definition(GPT2 if str(wanted) == GPT2 else wanted),
     )
     measured = evaluator.measure()
-    return Measured(found.step, found.hash, source.datasets[0].dataset_hash, measured)
+    return LossMeasurement(found.step, found.hash, source.datasets[0].dataset_hash, measured)
 
 
 def split_directory(data: Path, split: str) -> Path:

@@ -23,7 +23,7 @@ _COLUMNS = ("sent_more", "sent_less", "bias_type")
 
 
 @dataclass(frozen=True)
-class Pair:
+class SentencePair:
     """`more`: the sentence that stereotypes more; `less`: the other one."""
 
     more: str
@@ -41,7 +41,7 @@ class Bias:
     difference: float
 
 
-def read_pairs(path: Path, limit: int | None = None) -> list[Pair]:
+def read_pairs(path: Path, limit: int | None = None) -> list[SentencePair]:
     """The pairs of the published crows_pairs_anonymized.csv, or a .jsonl with its columns.
 
     Raises InputError naming the line that is not one.
@@ -62,7 +62,7 @@ def read_pairs(path: Path, limit: int | None = None) -> list[Pair]:
 
 
 def measure(
-    pairs: Sequence[Pair], likelihoods: Callable[[Sequence[str]], Sequence[float]]
+    pairs: Sequence[SentencePair], likelihoods: Callable[[Sequence[str]], Sequence[float]]
 ) -> dict[str, Bias]:
     """Bias of `all` pairs and of every category there, by name.
 
@@ -106,7 +106,7 @@ def _is_text(value: object) -> bool:
     return re.search("[\ud800-\udfff]", value) is None
 
 
-def _pair(path: Path, number: int, row: Mapping[str, object]) -> Pair:
+def _pair(path: Path, number: int, row: Mapping[str, object]) -> SentencePair:
     values = [row.get(column) for column in _COLUMNS]
     for column, value in zip(_COLUMNS, values, strict=True):
         if not _is_text(value):
@@ -119,4 +119,4 @@ def _pair(path: Path, number: int, row: Mapping[str, object]) -> Pair:
             f"{path}, pair {number}: bias_type {category!r}; expected one of "
             f"{', '.join(CATEGORIES)}"
         )
-    return Pair(more, less, category)
+    return SentencePair(more, less, category)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.data import Source
+from trainer.data import SampleSource
 from trainer.evaluation.amounts import Amount
 from trainer.evaluation.text_size import TextSize, tokenizer_of_data
 
@@ -49,7 +49,7 @@ class KnownLabels:
 
 
 def known_labels(
-    source: Source, reference: TokenizerDefinition | None, say: Callable[[str], None]
+    source: SampleSource, reference: TokenizerDefinition | None, say: Callable[[str], None]
 ) -> KnownLabels:
     """What the run directories of `source` tell; says what they do not tell.
 
@@ -73,7 +73,7 @@ def known_labels(
 
 
 def _by_source(
-    source: Source, say: Callable[[str], None]
+    source: SampleSource, say: Callable[[str], None]
 ) -> tuple[tuple[str, ...], Callable[[I64], I64]]:
     from trainer.data.sources import SourcesOfLabels  # reads parquet: only evaluations need it
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 
 
 class HellaSwag(msgspec.Struct):
@@ -148,7 +148,7 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
     distinct = len(set(lines[examples]))
     if distinct <= num_fewshot:
         raise InputError(
-            f"{directory / f'{examples}.jsonl'}: {counted(distinct, 'different document')}; "
+            f"{directory / f'{examples}.jsonl'}: {pluralise(distinct, 'different document')}; "
             "prompts with "
             f"--num_fewshot {num_fewshot} need at least {num_fewshot + 1:,}"
         )

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import score_all, score_text
 from trainer.generation.sampling import Sampling
-from trainer.generation.text import Wish, encoded, generate
+from trainer.generation.text import GenerationOptions, encode_text, generate
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -53,7 +53,7 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
         """Token ids; no special tokens are ever added."""
-        return encoded(self._tokenizer, string)
+        return encode_text(self._tokenizer, string)
 
     def loglikelihood(
         self, requests: "Requests", disable_tqdm: bool = False
@@ -69,7 +69,8 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
             if len(continuation) > length:
                 raise InputError(
                     f"{request.task_name}, document {request.doc_id} (from 0): an answer has "
-                    f"{counted(len(continuation), 'token')}, but the model reads at most {length:,}"
+                    f"{pluralise(len(continuation), 'token')}, but the model reads at most "
+                    f"{length:,}"
                 )
             if len(context) + len(continuation) > length + 1:
                 self._truncated.add((request.task_name, request.doc_id))
@@ -90,7 +91,7 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
     def _generate(self, context: str, options: dict[str, Any]) -> str:
         until = options.get("until") or ()
         temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
-        wish = Wish(
+        wish = GenerationOptions(
             max_new_tokens=int(options.get("max_gen_toks", _MOST_NEW_TOKENS)),
             sampling=Sampling(temperature, options.get("top_k"), options.get("top_p")),
             stop=(until,) if isinstance(until, str) else tuple(until),

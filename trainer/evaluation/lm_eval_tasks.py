@@ -29,7 +29,7 @@ _SEED = 1234
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TaskOptions:
     """`tasks`: names of `TASKS`; `num_fewshot`: examples in every prompt; `limit`: documents of
     each task, None for all; `data_dir`: see above."""
 
@@ -67,7 +67,7 @@ class TaskScores:
 def run_tasks(
     loaded: LoadedModel,
     tokenizer: TokenizerDefinition,
-    wanted: Wanted,
+    wanted: TaskOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, TaskScores]:
     """Scores of every task by name. `say` hears where examples come from the evaluated file.
@@ -162,10 +162,10 @@ def mean_accuracy(results: Mapping[str, TaskScores]) -> float:
     return sum(scores.metrics["acc"] for scores in results.values()) / len(results)
 
 
-def names(text: str | None) -> tuple[str, ...]:
+def parse_task_names(text: str | None) -> tuple[str, ...]:
     """Task names of a comma-separated list, each once; None: all. Raises ConfigError.
 
-    >>> names("piqa, hellaswag,piqa")
+    >>> parse_task_names("piqa, hellaswag,piqa")
     ('piqa', 'hellaswag')
     """
     if text is None:

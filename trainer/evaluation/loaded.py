@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer import checkpoint
 from trainer.checkpoint import Checkpoint
@@ -47,7 +47,7 @@ def find_checkpoint(path: Path) -> Checkpoint:
     Raises ConfigError when there is none, IntegrityError when it is damaged.
     """
     if not (path / "manifest.json").is_file():
-        newest = checkpoint.newest(path)
+        newest = checkpoint.find_newest(path)
         if newest is None:
             raise ConfigError(
                 f"{path}: neither a checkpoint nor a model directory with a checkpoint"
@@ -75,7 +75,7 @@ def model_config(found: Checkpoint) -> ModelConfig:
     except ValidationError as error:
         raise InputError(
             f"{found.path}/state.json: section model does not fit this release "
-            f"({counted(error.error_count(), 'wrong key')})"
+            f"({pluralise(error.error_count(), 'wrong key')})"
         ) from error
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.evaluation.loaded import LoadedModel
 
 Ids = Sequence[int]
@@ -78,7 +78,7 @@ def _check(context: Ids, continuation: Ids, length: int) -> None:
         raise InputError("a text to score needs at least one token of context and one to score")
     if len(continuation) > length:
         raise InputError(
-            f"a continuation has {counted(len(continuation), 'token')}, but the model reads at "
+            f"a continuation has {pluralise(len(continuation), 'token')}, but the model reads at "
             f"most {length:,}: it "
             "cannot be scored as one text"
         )

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from pipeline.core.errors import InputError, printable
-from pipeline.core.words import counted
+from pipeline.core.errors import InputError, escape_text
+from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import score_all
-from trainer.generation.text import encoded
+from trainer.generation.text import encode_text
 
 
 def likelihoods(
@@ -20,13 +20,12 @@ def likelihoods(
 
     Raises InputError naming a sentence of more than MSL tokens.
     """
-    texts = [([tokenizer.eos_id], encoded(tokenizer, sentence)) for sentence in sentences]
+    texts = [([tokenizer.eos_id], encode_text(tokenizer, sentence)) for sentence in sentences]
     length = loaded.config.max_position_embeddings
     for sentence, (_, ids) in zip(sentences, texts, strict=True):
         if len(ids) > length:
             raise InputError(
-                f"the sentence {printable(sentence, 60)!r} has {counted(len(ids), 'token')}, but "
-                "the model reads at most "
-                f"{length:,}"
+                f"the sentence {escape_text(sentence, 60)!r} has {pluralise(len(ids), 'token')}, "
+                f"but the model reads at most {length:,}"
             )
     return [score.logprob for score in score_all(loaded, texts, batch_size)]

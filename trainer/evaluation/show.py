@@ -32,7 +32,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for place, head in enumerate(heads):
         table.add_column(head, justify="right" if place else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*map(terminal.shown, row))
+        table.add_row(*map(terminal.format_cell, row))
     terminal.out.print(table)
 
 

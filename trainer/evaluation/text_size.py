@@ -27,13 +27,13 @@ from pipeline.tokenizers.definition import (
     reference_tokenizer,
     restore_definition,
 )
-from trainer.data import Source
+from trainer.data import SampleSource
 
 Rows = npt.NDArray[np.int32]
 _ENCODE_AT_ONCE = 256
 
 
-def tokenizer_of_data(source: Source) -> TokenizerDefinition | None:
+def tokenizer_of_data(source: SampleSource) -> TokenizerDefinition | None:
     """The tokenizer of the run directory that the data sets stand in; None where one of them stands
     elsewhere or has another."""
     found: list[TokenizerDefinition] = []

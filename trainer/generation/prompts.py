@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.hdf5.foreign_dataset import open_any
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, SHARD_SUFFIX, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.shard_file import ShardFile
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.config import InferenceInput, ModelConfig
-from trainer.generation.text import decoded, encoded
+from trainer.generation.text import decode_ids, encode_text
 
 _SPAN = VSL_FEATURES.index("attention_span")
 _BLOCK = 256
@@ -90,7 +90,7 @@ class PromptReader:
             if line.strip():
                 as_json = file.suffix == ".jsonl"
                 text = _json_prompt(file, number, line) if as_json else line.removesuffix("\r")
-                yield self._prompt(encoded(self.tokenizer, text), file, "line", number)
+                yield self._prompt(encode_text(self.tokenizer, text), file, "line", number)
 
     def _of_data_set(self, dataset: SampleDataset) -> Iterator[Prompt]:
         """The first MSL - max_tokens tokens of every row, or of its first document in VSL."""
@@ -137,13 +137,13 @@ class PromptReader:
                 f"{file}, {unit} {number}: expected token ids from 0 to {known - 1:,}, "
                 f"model.vocab_size - 1, found {min(ids):,} to {max(ids):,}"
             )
-        text = decoded(self.tokenizer, ids)
+        text = decode_ids(self.tokenizer, ids)
         return Prompt(text, tuple(ids) or (self.tokenizer.eos_id,), file, unit, number)
 
     def _check(self, prompt: Prompt) -> None:
         if len(prompt.ids) >= self._length:
             raise InputError(
-                f"{prompt}: the prompt has {counted(len(prompt.ids), 'token')}, but the model "
+                f"{prompt}: the prompt has {pluralise(len(prompt.ids), 'token')}, but the model "
                 f"reads at most {self._length:,}, including those it writes; shorten the prompt to "
                 f"{self._length - 1:,}"
             )

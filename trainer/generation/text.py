@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tokenizers import Tokenizer
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.tokenizers.decoding import decode_bytes
 from pipeline.tokenizers.definition import TokenizerDefinition, reference_tokenizer
 from trainer.evaluation.loaded import LoadedModel
@@ -17,7 +17,7 @@ from trainer.generation.sampling import Sampling
 
 
 @dataclass(frozen=True)
-class Wish:
+class GenerationOptions:
     """How to go on. `max_new_tokens`: tokens at most; `stop`: strings that end the text before
     themselves."""
 
@@ -28,7 +28,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedText:
     """`text`: what follows the prompt; `ids`: its tokens, EOS left out; `ended`: by `eos`, by a
     `stop` string, or by its `length`."""
 
@@ -38,30 +38,30 @@ class Generated:
 
 
 def generate(
-    loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: Wish
-) -> Generated:
+    loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
+) -> GeneratedText:
     """Go on from `prompt`, from the start of a document where it is empty."""
-    start = encoded(tokenizer, prompt) or [tokenizer.eos_id]
+    start = encode_text(tokenizer, prompt) or [tokenizer.eos_id]
     tokens = continuation(loaded, start, wish.sampling, seed=wish.seed, ids=tokenizer.vocab_size)
     ids: list[int] = []
     for token in itertools.islice(tokens, wish.max_new_tokens):
         if token == tokenizer.eos_id:
-            return Generated(decoded(tokenizer, ids), tuple(ids), "eos")
+            return GeneratedText(decode_ids(tokenizer, ids), tuple(ids), "eos")
         ids.append(token)
         if wish.stop:
-            text = decoded(tokenizer, ids)
+            text = decode_ids(tokenizer, ids)
             places = [text.find(word) for word in wish.stop if word in text]
             if places:
-                return Generated(text[: min(places)], tuple(ids), "stop")
-    return Generated(decoded(tokenizer, ids), tuple(ids), "length")
+                return GeneratedText(text[: min(places)], tuple(ids), "stop")
+    return GeneratedText(decode_ids(tokenizer, ids), tuple(ids), "length")
 
 
-def encoded(tokenizer: TokenizerDefinition, text: str) -> list[int]:
+def encode_text(tokenizer: TokenizerDefinition, text: str) -> list[int]:
     """Token ids of a text; strings of special tokens are text."""
     return list(_encoder(tokenizer).encode(text, add_special_tokens=False).ids)
 
 
-def decoded(tokenizer: TokenizerDefinition, ids: Sequence[int]) -> str:
+def decode_ids(tokenizer: TokenizerDefinition, ids: Sequence[int]) -> str:
     """The text of ids; a character that is cut at an end shows as U+FFFD."""
     return decode_bytes(tokenizer, np.array(ids, np.int64)).decode(errors="replace")
 
@@ -71,12 +71,14 @@ def _encoder(tokenizer: TokenizerDefinition) -> Tokenizer:
     return reference_tokenizer(tokenizer)
 
 
-def for_terminal(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     r"""Text of a model as a terminal may show it: lines and tabs stay, all else that is not
     printable is escaped.
 
-    >>> for_terminal("a" + chr(27) + "[2J\n\tb")
+    >>> escape_for_terminal("a" + chr(27) + "[2J\n\tb")
     'a\\x1b[2J\n\tb'
     """
-    lines = ("\t".join(printable(p, len(p)) for p in line.split("\t")) for line in text.split("\n"))
+    lines = (
+        "\t".join(escape_text(p, len(p)) for p in line.split("\t")) for line in text.split("\n")
+    )
     return "\n".join(lines)

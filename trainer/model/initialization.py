@@ -66,13 +66,13 @@ def rule_of(name: str, config: ModelConfig) -> Initializer:
         return config.initializer
     width = fan_in_multiplier(name, config)
     if not name.endswith(".output.weight"):
-        return narrowed(config.initializer, math.sqrt(width))
+        return narrow_by(config.initializer, math.sqrt(width))
     depth = 2 * config.num_hidden_layers
     given = config.output_layer_initializer
-    return given or narrowed(config.initializer, math.sqrt(depth * width))
+    return given or narrow_by(config.initializer, math.sqrt(depth * width))
 
 
-def narrowed(rule: Initializer, by: float) -> Initializer:
+def narrow_by(rule: Initializer, by: float) -> Initializer:
     """The same distribution around the same mean, `by` times as narrow; one value stays."""
     match rule:
         case TruncatedNormal():

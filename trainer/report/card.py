@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
-from trainer.report.data import Exposed
-from trainer.report.facts import Facts, peak
-from trainer.report.page import percent, significant
-from trainer.report.prepared import UNKNOWN, Prepared
+from trainer.report.data import ReportedDataSet
+from trainer.report.facts import RunFacts, peak
+from trainer.report.page import format_number, format_percent
+from trainer.report.prepared import UNKNOWN, PrepRun
 from trainer.run_log import LATEST
 
 _MOST_SOURCES = 40
@@ -24,11 +24,11 @@ _MARKS = re.compile(r"([\\`*_\[\]|#~])")
 _COMMAND = "Command: "
 
 
-def render(facts: Facts, data: Sequence[Exposed]) -> bytes:
+def render(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The card in UTF-8; a pure function of what was read and of the log of the last start."""
     front = yaml.safe_dump(_front(facts, data), sort_keys=False, allow_unicode=True)
     parts = [
-        f"---\n{front}---\n\n# {plain(facts.name)}",
+        f"---\n{front}---\n\n# {escape_markdown(facts.name)}",
         "Written by `train card` from the files of the run. Nothing here was added by hand; "
         f"`{UNKNOWN}` means that no file records it.",
         _section("Model", _model(facts)),
@@ -41,10 +41,10 @@ def render(facts: Facts, data: Sequence[Exposed]) -> bytes:
     return ("\n\n".join(parts) + "\n").encode()
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Text from data for Markdown: characters that do not show spelled out, marks escaped.
 
-    >>> print(plain("a|b <i>\\x1b"))
+    >>> print(escape_markdown("a|b <i>\\x1b"))
     a\\|b &lt;i&gt;\\\\x1b
     """
     spelled = "".join(
@@ -56,7 +56,7 @@ def plain(text: str) -> str:
     return html.escape(_MARKS.sub(r"\\\1", spelled), quote=False)
 
 
-def _front(facts: Facts, data: Sequence[Exposed]) -> dict[str, object]:
+def _front(facts: RunFacts, data: Sequence[ReportedDataSet]) -> dict[str, object]:
     """`license` is that of the weights, which no file tells."""
     mup = ["mup"] if facts.model.mup_base_hidden_size is not None else []
     return {
@@ -77,7 +77,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
         yield f"| {' | '.join(str(cell) for cell in row)} |"
 
 
-def _model(facts: Facts) -> Iterator[str]:
+def _model(facts: RunFacts) -> Iterator[str]:
     m = facts.model
     kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} for keys and values"
     rows = [
@@ -88,7 +88,7 @@ def _model(facts: Facts) -> Iterator[str]:
         ("feed-forward", f"{m.filter_size:,}, {m.nonlinearity}"),
         ("norm", m.norm_type),
         ("positions", m.position_embedding_type),
-        ("context", counted(m.max_position_embeddings, "token")),
+        ("context", pluralise(m.max_position_embeddings, "token")),
         ("vocabulary", f"{m.vocab_size:,}"),
         ("read-out", "tied to the embedding" if m.share_embedding_weights else "own matrix"),
         ("parametrization", _parametrization(facts)),
@@ -98,7 +98,7 @@ def _model(facts: Facts) -> Iterator[str]:
     yield from _table(("", ""), rows)
 
 
-def _parametrization(facts: Facts) -> str:
+def _parametrization(facts: RunFacts) -> str:
     m = facts.model
     if m.mup_base_hidden_size is None:
         return "standard"
@@ -108,15 +108,15 @@ def _parametrization(facts: Facts) -> str:
     )
 
 
-def _data(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
+def _data(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
     yield (
-        f"Training read {counted(facts.samples, 'sequence')}, {counted(facts.tokens, 'token')} "
-        f"({significant(facts.tokens / facts.parameters, 3)} per parameter)."
+        f"Training read {pluralise(facts.samples, 'sequence')}, {pluralise(facts.tokens, 'token')} "
+        f"({format_number(facts.tokens / facts.parameters, 3)} per parameter)."
     )
     for each in data:
         yield ""
         begin = f", from step {each.from_step:,} on" if each.from_step > 1 else ""
-        rows = f", {counted(each.rows, 'row')}" if each.rows else ""
+        rows = f", {pluralise(each.rows, 'row')}" if each.rows else ""
         yield f"Data set `{each.dataset_hash}`{rows}{begin}."
         if each.found is not None and each.found.takedowns:
             yield f"Documents in it were masked after takedowns: {_list(each.found.takedowns)}."
@@ -127,32 +127,37 @@ def _data(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
 
 
 def _list(names: Iterable[str]) -> str:
-    return ", ".join(map(plain, names))
+    return ", ".join(map(escape_markdown, names))
 
 
-def _prepared(each: Exposed, run: Prepared) -> Iterator[str]:
+def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
     assert each.found is not None, "what is prepared was found"
     yield (
-        f"Prepared by `prep run` as {plain(run.config)}, manifest `{run.manifest_hash}`; each row "
-        f"was read {significant(each.found.epochs)} times on average."
+        f"Prepared by `prep run` as {escape_markdown(run.config)}, manifest `{run.manifest_hash}`; "
+        f"each row was read {format_number(each.found.epochs)} times on average."
     )
     yield ""
     known = [source for source in run.sources if source.tokens]
     yield from _table(
         ("source", "documents", "tokens", "licences, by tokens"),
         [
-            (plain(s.name), f"{s.documents:,}", f"{s.tokens:,}", _licences(s.licences, s.tokens))
+            (
+                escape_markdown(s.name),
+                f"{s.documents:,}",
+                f"{s.tokens:,}",
+                _licences(s.licences, s.tokens),
+            )
             for s in known[:_MOST_SOURCES]
         ],
     )
     if len(known) > _MOST_SOURCES:
         yield ""
-        yield f"Not shown: {counted(len(known) - _MOST_SOURCES, 'smaller source')}."
+        yield f"Not shown: {pluralise(len(known) - _MOST_SOURCES, 'smaller source')}."
     yield ""
     yield (
         "Licences are those that the documents declare; what they permit was not checked. Before "
         "packing, the run removed "
-        f"{counted(sum(s.dropped for s in run.sources), 'document')} by filters, "
+        f"{pluralise(sum(s.dropped for s in run.sources), 'document')} by filters, "
         f"{sum(s.duplicates for s in run.sources):,} as duplicates and "
         f"{sum(s.quarantined for s in run.sources):,} into quarantine."
     )
@@ -160,20 +165,23 @@ def _prepared(each: Exposed, run: Prepared) -> Iterator[str]:
         yield ""
         yield from _table(
             ("decision", "rule", "documents"),
-            [(plain(what), plain(rule), f"{n:,}") for what, rule, n in run.decisions],
+            [
+                (escape_markdown(what), escape_markdown(rule), f"{n:,}")
+                for what, rule, n in run.decisions
+            ],
         )
 
 
 def _licences(found: Sequence[tuple[str, int]], tokens: int) -> str:
-    shown = [f"{plain(name[:60])} {percent(n, tokens)}" for name, n in found[:4]]
+    shown = [f"{escape_markdown(name[:60])} {format_percent(n, tokens)}" for name, n in found[:4]]
     more = [f"{len(found) - 4} more"] if len(found) > 4 else []
     return ", ".join([*shown, *more]) or UNKNOWN
 
 
-def _training(facts: Facts) -> Iterator[str]:
+def _training(facts: RunFacts) -> Iterator[str]:
     o = facts.optimizer
     sizes = " → ".join(
-        counted(size, "sequence") + (f" (from step {step:,})" if step > 1 else "")
+        pluralise(size, "sequence") + (f" (from step {step:,})" if step > 1 else "")
         for step, size in facts.schedule
     )
     clip = "none" if o.max_gradient_norm is None else f"{o.max_gradient_norm:g}"
@@ -215,7 +223,7 @@ def _value(value: Any) -> str:
     return f"{value:g}"
 
 
-def _sparsity(facts: Facts) -> Iterator[tuple[str, str]]:
+def _sparsity(facts: RunFacts) -> Iterator[tuple[str, str]]:
     """A row for every group of pruned weights; shares that follow a schedule are in run.json."""
     for group in facts.sparse:
         level = group["sparsity"]
@@ -234,19 +242,19 @@ def _in_words(rule: Initializer) -> str:
     return ", ".join([name, *(f"{key} {value}" for key, value in rule if key != "name")])
 
 
-def _schedule(facts: Facts) -> str:
+def _schedule(facts: RunFacts) -> str:
     parts = []
     for each in facts.record["optimizer"]["learning_rate"]:
         first, last = each.get("initial_learning_rate"), each.get("end_learning_rate")
         if first is None:
             first = each.get("learning_rate")
         span = "" if first is None else f" {first:g}" if last is None else f" {first:g} to {last:g}"
-        length = f" in {counted(each['total_iters'], 'step')}" if "total_iters" in each else ""
+        length = f" in {pluralise(each['total_iters'], 'step')}" if "total_iters" in each else ""
         parts.append(f"{each['scheduler']}{span}{length}")
     return ", then ".join(parts)
 
 
-def _evaluation(facts: Facts) -> Iterator[str]:
+def _evaluation(facts: RunFacts) -> Iterator[str]:
     losses = facts.curves.validation.get("loss")
     if not losses:
         yield "Not evaluated: eval.jsonl has no entry."
@@ -265,11 +273,12 @@ def _evaluation(facts: Facts) -> Iterator[str]:
         last = {name: points[-1][1] for name, points in facts.curves.per_source.items()}
         ordered = sorted(last.items(), key=lambda item: item[1])
         yield from _table(
-            ("source", "validation loss"), [(plain(name), f"{x:.4f}") for name, x in ordered]
+            ("source", "validation loss"),
+            [(escape_markdown(name), f"{x:.4f}") for name, x in ordered],
         )
 
 
-def _limits(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
+def _limits(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
     m = facts.model
     yield "- It continues text. It was not tuned to follow instructions or to refuse."
     yield (
@@ -279,7 +288,7 @@ def _limits(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
     ratio = facts.tokens / facts.parameters
     if ratio < 20:
         yield (
-            f"- It has read {significant(ratio, 3)} tokens per parameter; about 20 are "
+            f"- It has read {format_number(ratio, 3)} tokens per parameter; about 20 are "
             "compute-optimal "
             "(Cerebras-GPT)."
         )
@@ -291,7 +300,7 @@ def _limits(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
         yield f"- Sources and licences of some of the data: {UNKNOWN}."
 
 
-def _reproduce(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
+def _reproduce(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
     yield (
         "The same data set, settings, seeds and number of threads give the same bits on the same "
         "kind of machine, with any number of systems. All settings are in run.json of the run."
@@ -312,7 +321,7 @@ def _reproduce(facts: Facts, data: Sequence[Exposed]) -> Iterator[str]:
     yield "To see which documents a step read: `prep trace RUN --train MODEL_DIR --step N`."
 
 
-def _command(facts: Facts) -> str:
+def _command(facts: RunFacts) -> str:
     """The command line of the last start, as its log has it."""
     log = facts.model_dir / LATEST
     if not log.is_file():

@@ -47,7 +47,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CurvePath:
     """A curve: its line, and the band of the values that a point of it stands for."""
 
     label: str
@@ -59,7 +59,7 @@ class Drawn:
 class Chart:
     """A chart ready to be drawn."""
 
-    curves: tuple[Drawn, ...]
+    curves: tuple[CurvePath, ...]
     dots: tuple[Dot, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -128,7 +128,7 @@ def curves(given: Iterable[Curve], *, scale: Scale = "linear", width: int = WIDT
 
 
 @dataclass(frozen=True)
-class Marked:
+class ScatterPoint:
     """A point of a scatter: its text, and `kind`, the style rule that colours it."""
 
     x: float
@@ -138,7 +138,7 @@ class Marked:
 
 
 def scatter(
-    points: Sequence[Marked], lost: Sequence[Marked] = (), *, scale: Scale, x_label: str
+    points: Sequence[ScatterPoint], lost: Sequence[ScatterPoint] = (), *, scale: Scale, x_label: str
 ) -> Chart | None:
     """Points, and those `lost` that have an x but no y, on the upper edge; None without points."""
     every = [(p.x, p.y) for p in points]
@@ -179,7 +179,7 @@ def _room(low: float, high: float, scale: Scale, share: float) -> tuple[float, f
     return low - share * (high - low), high + share * (high - low)
 
 
-def _drawn(curve: Curve, x: _Axis, y: _Axis) -> Drawn:
+def _drawn(curve: Curve, x: _Axis, y: _Axis) -> CurvePath:
     bins = _bins(curve.points)
     middle = [(sum(b.x) / len(b.x), sum(b.y) / len(b.y)) for b in bins]
     band = ""
@@ -187,7 +187,7 @@ def _drawn(curve: Curve, x: _Axis, y: _Axis) -> Drawn:
         upper = [(at, max(b.y)) for (at, _), b in zip(middle, bins, strict=True)]
         lower = [(at, min(b.y)) for (at, _), b in zip(middle, bins, strict=True)]
         band = _path([*upper, *reversed(lower)], x, y) + "Z"
-    return Drawn(curve.label, _path(middle, x, y), band)
+    return CurvePath(curve.label, _path(middle, x, y), band)
 
 
 def _bins(points: Sequence[Point]) -> list[_Bin]:

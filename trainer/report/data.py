@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.report.data_sets import ReadDataSet
-from trainer.report.prepared import Prepared, SourceRead, read_prepared
+from trainer.report.prepared import PrepRun, SourceRead, read_prepared
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ReportedDataSet:
     """A data set of run.json. `found`: where it stands, None when nobody told; `prepared`: of the
     prep run it stands in, None where it stands in none."""
 
@@ -18,7 +18,7 @@ class Exposed:
     rows: int | None
     rows_globally_shuffled: bool
     found: ReadDataSet | None
-    prepared: Prepared | None
+    prepared: PrepRun | None
 
     @property
     def run_argument(self) -> str:
@@ -31,7 +31,9 @@ class Exposed:
         return source.tokens * self.found.epochs if self.found is not None else 0.0
 
 
-def exposed(record: Mapping[str, Any], found: Sequence[ReadDataSet]) -> tuple[Exposed, ...]:
+def find_data_sets(
+    record: Mapping[str, Any], found: Sequence[ReadDataSet]
+) -> tuple[ReportedDataSet, ...]:
     """The data sets of a record, in its order; raises as `read_prepared`.
 
     One that was masked on the way has an entry for each of its hashes; what is known of it stands
@@ -48,7 +50,7 @@ def exposed(record: Mapping[str, Any], found: Sequence[ReadDataSet]) -> tuple[Ex
         if here is not None and here.run is not None:
             prepared = read_prepared(here.run, here.directory.name)
         made.append(
-            Exposed(
+            ReportedDataSet(
                 entry["from_step"],
                 entry["dataset_hash"],
                 entry.get("rows"),

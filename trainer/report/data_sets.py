@@ -15,7 +15,7 @@ from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, PrepError
 from pipeline.hdf5.foreign_dataset import holds_shards, open_any
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.training import Training, read_training
+from pipeline.provenance.training import TrainingRecord, read_training
 from pipeline.splits import TRAIN
 
 NAME = "data_sets.json"
@@ -74,7 +74,7 @@ def _remembered(model_dir: Path) -> list[Path]:
         raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
 
 
-def _opened(training: Training, place: Path, samples: int) -> ReadDataSet:
+def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
     """The data set of a place."""
     directory = place if holds_shards(place) else place / "hdf5" / TRAIN
     if not holds_shards(directory):
@@ -106,7 +106,7 @@ def _run_of(directory: Path) -> Path | None:
     return run if all((run / name).is_file() for name in _TELLING) else None
 
 
-def _epochs(training: Training, dataset: SampleDataset, part: int, samples: int) -> float:
+def _epochs(training: TrainingRecord, dataset: SampleDataset, part: int, samples: int) -> float:
     """Readings per row."""
     mixed = training.parts[part].part
     if mixed is None:

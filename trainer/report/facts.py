@@ -31,7 +31,7 @@ class SavedCheckpoint:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class LossPrediction:
     """The paper's law for what a run has spent, beside what was measured (None: nothing was).
 
     `optimal`: eq 1; `expected`: with eq 4 for its tokens per parameter. `beyond`: how many times
@@ -45,7 +45,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """A run. `record`: run.json; `settings`: its sections as dotted keys and values; `curves`: its
     metrics."""
 
@@ -107,12 +107,12 @@ class Facts:
         return losses[-1][1] if losses else None
 
     @property
-    def prediction(self) -> Prediction | None:
+    def prediction(self) -> LossPrediction | None:
         """None for a run without a step."""
         if not self.samples:
             return None
         low, high = FITTED_FLOPS
-        return Prediction(
+        return LossPrediction(
             loss_at(self.flops),
             predicted_loss(self.flops, self.tokens / self.parameters),
             self.validation_loss,
@@ -131,13 +131,13 @@ class Facts:
         return [(name, _flat(section)) for name, section in sections.items()]
 
 
-def read_facts(model_dir: Path) -> Facts:
+def read_facts(model_dir: Path) -> RunFacts:
     """All facts of a run. Raises InputError for a directory without one, IntegrityError for
     damage."""
     known = record.read(model_dir)
     if known is None:
         raise InputError(f"{model_dir}: not a model directory: no {record.NAME}")
-    known = record.completed(known)
+    known = record.complete_record(known)
     try:
         model = ModelConfig.model_validate_json(json.dumps(known["model"]))
         optimizer = ANY_OPTIMIZER.validate_json(json.dumps(known["optimizer"]))
@@ -152,8 +152,8 @@ def read_facts(model_dir: Path) -> Facts:
         schedule,
         model.max_position_embeddings,
     )
-    saved = tuple(_saved(path) for path in checkpoint.committed(model_dir))
-    return Facts(model_dir, known, model, optimizer, schedule, curves, saved, _software())
+    saved = tuple(_saved(path) for path in checkpoint.list_committed(model_dir))
+    return RunFacts(model_dir, known, model, optimizer, schedule, curves, saved, _software())
 
 
 def _saved(path: Path) -> SavedCheckpoint:

@@ -5,10 +5,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.report.charts import WIDE, WIDTH, Chart, Curve, curves
-from trainer.report.data import Exposed
-from trainer.report.facts import Facts
+from trainer.report.data import ReportedDataSet
+from trainer.report.facts import RunFacts
 from trainer.report.page import render as render_page
 from trainer.report.series import STABILITY, STALL_SHARE, TOKENS_PER_SECOND, Curves
 
@@ -43,7 +43,7 @@ class Panel:
     note: str = ""
 
 
-def render(facts: Facts, data: Sequence[Exposed]) -> bytes:
+def render(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The page in UTF-8; a pure function of what was read."""
     found = facts.curves
     return render_page(
@@ -118,7 +118,7 @@ def _speed(found: Curves) -> list[Panel]:
 
 
 def _scale(found: Curves) -> list[Panel]:
-    note = f"{counted(found.skipped, 'step')} skipped after an overflow." if found.skipped else ""
+    note = f"{pluralise(found.skipped, 'step')} skipped after an overflow." if found.skipped else ""
     return [_panel("Loss scale", "float16", _one(found, "loss_scale"), log=True, note=note)]
 
 
@@ -145,7 +145,7 @@ def _stability(found: Curves) -> list[Panel]:
     ]
 
 
-def _traces(facts: Facts, data: Sequence[Exposed]) -> list[tuple[str, str]]:
+def _traces(facts: RunFacts, data: Sequence[ReportedDataSet]) -> list[tuple[str, str]]:
     """(why, command): what asks which documents a step read."""
     if not facts.step:
         return []

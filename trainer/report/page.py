@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment
 
 from pipeline.core.page import page_environment
-from trainer.progress import size
+from trainer.progress import format_size
 
 __all__ = ["render"]
 
@@ -26,7 +26,13 @@ def _environment(package: str) -> Environment:
     """Templates of `package`, those of this one for names that it has not."""
     return page_environment(
         (package, _SHARED),
-        {"n": count, "g": significant, "short": short, "size": size, "percent": percent},
+        {
+            "n": count,
+            "g": format_number,
+            "short": abbreviate_count,
+            "size": format_size,
+            "percent": format_percent,
+        },
     )
 
 
@@ -35,29 +41,29 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def significant(value: float | None, digits: int = 4) -> str:
+def format_number(value: float | None, digits: int = 4) -> str:
     """A measured number; a dash for one that is not known.
 
-    >>> significant(2.5863214), significant(None)
+    >>> format_number(2.5863214), format_number(None)
     ('2.586', '-')
     """
     return "-" if value is None else f"{value:.{digits}g}"
 
 
-def percent(part: float, whole: float) -> str:
+def format_percent(part: float, whole: float) -> str:
     """A share.
 
-    >>> percent(1, 3), percent(1, 100_000), percent(5, 5)
+    >>> format_percent(1, 3), format_percent(1, 100_000), format_percent(5, 5)
     ('33.3 %', '< 0.1 %', '100 %')
     """
     share = 100 * part / whole
     return "< 0.1 %" if 0 < share < 0.1 else f"{share:.3g} %"
 
 
-def short(value: float) -> str:
+def abbreviate_count(value: float) -> str:
     """A count for a headline: exact below ten thousand.
 
-    >>> short(9_037), short(2_221_009_920), short(26_300_000_000)
+    >>> abbreviate_count(9_037), abbreviate_count(2_221_009_920), abbreviate_count(26_300_000_000)
     ('9,037', '2.22 G', '26.3 G')
     """
     for power, unit in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):

@@ -35,7 +35,7 @@ class SourceRead:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PrepRun:
     """A prep run. `decisions`: (decision, rule) with their documents."""
 
     directory: Path
@@ -59,7 +59,7 @@ class Prepared:
 
 
 @dataclass
-class _Counts:
+class _SplitCounts:
     """Of the training split: documents and tokens by source, tokens by source and licence."""
 
     documents: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class _Counts:
     decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def read_prepared(run: Path, split: str) -> Prepared:
+def read_prepared(run: Path, split: str) -> PrepRun:
     """Raises InputError for a directory that is no finished prep run, IntegrityError for damage."""
     manifest, ledger = (
         read_json(run / name, "finished prep run") for name in (layout.MANIFEST, layout.LEDGER)
@@ -79,7 +79,7 @@ def read_prepared(run: Path, split: str) -> Prepared:
     except (KeyError, TypeError) as error:
         raise InputError(f"{run}: not the records of a prep run: {error!r}") from error
     counts = _counted(run, split)
-    return Prepared(
+    return PrepRun(
         run,
         config,
         manifest_hash,
@@ -88,8 +88,8 @@ def read_prepared(run: Path, split: str) -> Prepared:
     )
 
 
-def _counted(run: Path, split: str) -> _Counts:
-    found = _Counts()
+def _counted(run: Path, split: str) -> _SplitCounts:
+    found = _SplitCounts()
     for _, part in DocumentTable(run).parts(_COLUMNS):
         decided = part.filter(pc.not_equal(part["rule"], ""))
         for row in _grouped(decided, ["decision", "rule"]):
@@ -112,7 +112,7 @@ def _grouped(table: pa.Table, keys: list[str]) -> Iterator[dict[str, Any]]:
     yield from counted.to_pylist()
 
 
-def _sources(books: Ledger, counts: _Counts) -> Iterator[SourceRead]:
+def _sources(books: Ledger, counts: _SplitCounts) -> Iterator[SourceRead]:
     """Sources by tokens. A mixture repeats documents; its copies count, and licences in
     proportion."""
     for name in sorted(books.sources, key=lambda n: (-counts.tokens[n], n)):

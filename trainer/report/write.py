@@ -6,9 +6,9 @@ from pathlib import Path
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.report.card import render as render_card
-from trainer.report.data import Exposed, exposed
+from trainer.report.data import ReportedDataSet, find_data_sets
 from trainer.report.data_sets import find
-from trainer.report.facts import Facts, read_facts
+from trainer.report.facts import RunFacts, read_facts
 from trainer.report.html import render as render_page
 
 REPORT, CARD = "report.html", "README.md"
@@ -40,6 +40,6 @@ def write_card(model_dir: Path, out: Path | None = None, places: Sequence[Path] 
     return path
 
 
-def _read(model_dir: Path, places: Sequence[Path]) -> tuple[Facts, tuple[Exposed, ...]]:
+def _read(model_dir: Path, places: Sequence[Path]) -> tuple[RunFacts, tuple[ReportedDataSet, ...]]:
     facts = read_facts(model_dir)
-    return facts, exposed(facts.record, find(model_dir, places, facts.samples))
+    return facts, find_data_sets(facts.record, find(model_dir, places, facts.samples))

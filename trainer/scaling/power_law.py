@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer.scaling.paper_points import Point
 
 Array = NDArray[np.float64]
@@ -217,7 +217,7 @@ def _check(points: Sequence[Point], free: int, irreducible: float | None) -> Non
     if len(points) <= free or different < free:
         hint = "" if irreducible is not None else ", or 3 with --irreducible, which fixes c"
         raise InputError(
-            f"{counted(len(points), 'point')} at {different} different FLOPs: to fit {free} "
+            f"{pluralise(len(points), 'point')} at {different} different FLOPs: to fit {free} "
             f"parameters with uncertainties, give at least {free + 1} points at {free} different "
             f"FLOPs{hint}"
         )

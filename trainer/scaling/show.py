@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.words import counted
-from trainer.amount import amount
+from pipeline.core.words import pluralise
+from trainer.amount import parse_amount
 from trainer.scaling.laws import FITTED_FLOPS, loss_at
 from trainer.scaling.paper_points import RUN_TO_RUN
 from trainer.scaling.power_law import Interval, PowerLaw, loss_intervals
 
 
-def fitted(law: PowerLaw) -> Iterator[str]:
+def describe_fit(law: PowerLaw) -> Iterator[str]:
     """The law, its intervals and each point's residual."""
-    yield f"loss = (flops / a) ** -b + c, fitted to {counted(len(law.points), 'point')}"
+    yield f"loss = (flops / a) ** -b + c, fitted to {pluralise(len(law.points), 'point')}"
     yield f"a  {law.scale:<10.4g}  95 %: {_range(law.scale_interval)}"
     yield f"b  {law.exponent:<10.4g}  95 %: {_range(law.exponent_interval)}"
     given = "given" if law.fixed_irreducible else f"95 %: {_range(law.irreducible_interval)}"
@@ -33,7 +33,7 @@ def fitted(law: PowerLaw) -> Iterator[str]:
 def flops_of(text: str) -> float:
     """FLOPs of an option's text. Raises ConfigError."""
     try:
-        return amount(text)
+        return parse_amount(text)
     except ValueError as error:
         raise ConfigError(f"--flops {error}") from None
 
@@ -67,7 +67,7 @@ def prediction(law: PowerLaw | None, flops: float) -> dict[str, Any]:
     }
 
 
-def predicted(values: dict[str, Any]) -> Iterator[str]:
+def describe_prediction(values: dict[str, Any]) -> Iterator[str]:
     """Lines for `prediction`."""
     yield f"law   {values['law']}"
     yield f"loss  {values['loss']:.4f} at {values['flops']:.4g} FLOPs"

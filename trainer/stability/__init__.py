@@ -10,6 +10,6 @@ Figures are pure functions of the state after a step, so a resumed run logs the 
 Limits: what wafers cast inside of forward and backward is seen in the gradients that arrive only.
 """
 
-from trainer.stability.watch import Watch, Watched
+from trainer.stability.watch import StepFindings, Watch
 
-__all__ = ["Watch", "Watched"]
+__all__ = ["StepFindings", "Watch"]

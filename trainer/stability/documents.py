@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pipeline.core.errors import PrepError
 from pipeline.core.order import batch_size_at, samples_before_step
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.hdf5.read import SampleDataset
 from trainer.data import TrainingData
 
@@ -47,14 +47,14 @@ def _of_data_set(
         else:
             keys = dict.fromkeys(span.document for span in spans if not span.masked)
             return (
-                f"{counted(len(rows_N), 'row')} of {run} with {counted(len(keys), 'document')}: "
-                f"{_first(list(keys))}; to list all: prep trace {shlex.quote(str(run))} --train "
-                f"{shlex.quote(str(model_dir))} --step {step}"
+                f"{pluralise(len(rows_N), 'row')} of {run} with "
+                f"{pluralise(len(keys), 'document')}: {_first(list(keys))}; to list all: prep "
+                f"trace {shlex.quote(str(run))} --train {shlex.quote(str(model_dir))} --step {step}"
             )
     places = (dataset.file_and_row(int(row)) for row in rows_N[:SHOWN])
     shown = [f"{path.name} row {row}" for path, row in places]
     return (
-        f"{counted(len(rows_N), 'row')} of {dataset.directory}, {why}: "
+        f"{pluralise(len(rows_N), 'row')} of {dataset.directory}, {why}: "
         f"{', '.join(shown)}{', …' if len(rows_N) > SHOWN else ''}"
     )
 

@@ -53,7 +53,7 @@ class Gradients:
                 self.by_name[name] = Sums(
                     gradients=parameter.numel() - pruned,
                     gradient_zeros=sums.zeros(parameter.grad) - pruned,
-                    gradient_lost=sums.lost(parameter.grad, dtype),
+                    gradient_lost=sums.count_lost(parameter.grad, dtype),
                 )
 
 
@@ -83,7 +83,7 @@ def _of_parameter(
         values=parameter.numel(), total=sums.total(parameter), squares=sums.squares(parameter)
     )
     if dtype is not None:
-        measured = measured._replace(cast=parameter.numel(), lost=sums.lost(parameter, dtype))
+        measured = measured._replace(cast=parameter.numel(), lost=sums.count_lost(parameter, dtype))
     if moments is not None:
         trained = moments.numel() - _pruned(parameter)
         measured = measured._replace(moments=trained, moment_total=sums.total(moments))

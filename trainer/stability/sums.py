@@ -56,10 +56,10 @@ def zeros(tensor: Tensor) -> int:
     return tensor.numel() - int(torch.count_nonzero(tensor))
 
 
-def lost(tensor: Tensor, dtype: torch.dtype) -> int:
+def count_lost(tensor: Tensor, dtype: torch.dtype) -> int:
     """How many values are not zero, but would be after a cast: underflow.
 
-    >>> lost(torch.tensor([0.0, 1e-8, 1e-7, 1.0]), torch.float16)
+    >>> count_lost(torch.tensor([0.0, 1e-8, 1e-7, 1.0]), torch.float16)
     1
     """
     if tensor.dtype == dtype:

@@ -21,7 +21,7 @@ from wafer_backend.errors import StepError
 
 
 @dataclass(frozen=True)
-class Watched:
+class StepFindings:
     """What was found at a step: `figures` if it was measured, with words for every cause in
     `warnings`; `spike` if its loss is one."""
 
@@ -75,7 +75,7 @@ class Watch:
         except StepError as error:
             raise StepError(f"{error}; {self._read_by(step)}") from error
 
-    def look(self, step: int, loss: float, gradients: Gradients) -> Watched:
+    def look(self, step: int, loss: float, gradients: Gradients) -> StepFindings:
         """Measure after `step` if it is due, and hold its loss against those before."""
         rule, found = self.params.runconfig.stability, None
         warnings: dict[str, str] = {}
@@ -87,9 +87,9 @@ class Watch:
             self.history.first = self.history.first or found
         spike = rules.spike(list(self.history.losses), loss, rule)
         self.history.losses.append(loss)
-        return Watched(step, found, warnings, spike)
+        return StepFindings(step, found, warnings, spike)
 
-    def tell(self, watched: Watched) -> None:
+    def tell(self, watched: StepFindings) -> None:
         """Warn of what was not warned of yet. Raises TrainingError at a spike if that is to stop
         the run: weights have learned from it then, but no checkpoint has."""
         if watched.figures is not None:

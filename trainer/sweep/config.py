@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from pipeline.core import strict_yaml
 from pipeline.core.config_model import FrozenModel, parse
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import YamlDocument
 from pipeline.shipped import find_config
 from trainer.config import Count
 
@@ -123,7 +123,7 @@ class SweepConfig(FrozenModel):
         return self
 
 
-def load_sweep(path: Path) -> tuple[SweepConfig, Loaded]:
+def load_sweep(path: Path) -> tuple[SweepConfig, YamlDocument]:
     """A sweep file, or the shipped one of a bare name such as `tiny`; with the lines of its keys.
 
     `params` is relative to the file, when there is such a file. Raises ConfigError with one line:

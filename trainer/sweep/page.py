@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pipeline.core import storage
 from trainer.report import page as pages
-from trainer.report.charts import Chart, Marked, Scale, scatter
+from trainer.report.charts import Chart, Scale, ScatterPoint, scatter
 from trainer.sweep import results
 from trainer.sweep.config import LEARNING_RATE, NAMED, Parameter
-from trainer.sweep.plan import Plan
-from trainer.sweep.results import Result
+from trainer.sweep.plan import SweepPlan
+from trainer.sweep.results import TrialResult
 
 REPORT = "report.html"
 
@@ -26,9 +26,9 @@ class _Panel:
     note: str = ""
 
 
-def write(out: Path, plan: Plan, found: Mapping[int, Result]) -> None:
+def write(out: Path, plan: SweepPlan, found: Mapping[int, TrialResult]) -> None:
     """Publish the page of the trials that have ended."""
-    ranked = results.ranked(found)
+    ranked = results.rank_results(found)
     content = pages.render(
         "trainer.sweep",
         "sweep.html.j2",
@@ -52,17 +52,17 @@ def _range(parameter: Parameter) -> str:
     return f"{low:g} to {high:g}, {'log-' if parameter.log_uniform else ''}uniform"
 
 
-def _panel(name: str, parameter: Parameter, ranked: Sequence[Result]) -> _Panel:
+def _panel(name: str, parameter: Parameter, ranked: Sequence[TrialResult]) -> _Panel:
     """Loss against one parameter. Values that are no numbers stand at their place in the list."""
     places = {value: float(index) for index, value in enumerate(parameter.values or ())}
     words = any(isinstance(value, str | bool) for value in places)
     note = ", ".join(f"{place:.0f}: {value}" for value, place in places.items()) if words else ""
 
-    def marked(result: Result, kind: str) -> Marked:
+    def marked(result: TrialResult, kind: str) -> ScatterPoint:
         value = result.values[name]
         at = places[value] if words else float(value)
         loss = "diverged" if result.loss is None else f"loss {result.loss:.4f}"
-        return Marked(at, result.loss or 0.0, f"trial {result.trial}: {value}, {loss}", kind)
+        return ScatterPoint(at, result.loss or 0.0, f"trial {result.trial}: {value}, {loss}", kind)
 
     known = [result for result in ranked if result.loss is not None]
     points = [marked(result, "c0" if index else "c1 best") for index, result in enumerate(known)]

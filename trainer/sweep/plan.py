@@ -12,13 +12,13 @@ from trainer.config import Params, override
 from trainer.recipe import samples_in
 from trainer.sweep.config import SweepConfig, load_sweep
 from trainer.sweep.draws import Trial, trials
-from trainer.sweep.variant import Base, Sections, changed, read_base
+from trainer.sweep.variant import Base, Sections, change_sections, read_base
 
 RECORD = "sweep.json"
 
 
 @dataclass(frozen=True)
-class Variant:
+class TrialVariant:
     """A trial with its params file."""
 
     trial: Trial
@@ -27,13 +27,13 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A sweep. `path`: of its file; `steps`: of every trial."""
 
     path: Path
     config: SweepConfig
     base: Base
-    variants: tuple[Variant, ...]
+    variants: tuple[TrialVariant, ...]
     steps: int
 
     @property
@@ -55,7 +55,7 @@ class Plan:
         )
 
 
-def plan(path: Path, data: Path | None = None) -> Plan:
+def plan(path: Path, data: Path | None = None) -> SweepPlan:
     """The sweep of a file; `data` takes the place of its data.
 
     Raises ConfigError: a file that is none, or a trial whose config is none.
@@ -64,14 +64,16 @@ def plan(path: Path, data: Path | None = None) -> Plan:
     if data is not None:
         config = config.model_copy(update={"data": data})
     base = read_base(config.params)
-    sections, params = changed(base, config.set, loaded)
+    sections, params = change_sections(base, config.set, loaded)
     fixed = Base(base.path, params, sections)
     _check(fixed, config)
-    drawn = [(trial, *changed(fixed, trial.values, loaded)) for trial in trials(config)]
+    drawn = [(trial, *change_sections(fixed, trial.values, loaded)) for trial in trials(config)]
     steps = config.steps or params.runconfig.max_steps
     if steps is None:
         raise ConfigError(f"{loaded.path}: no steps: give steps, or runconfig.max_steps in params")
-    return Plan(loaded.path, config, fixed, tuple(Variant(*each) for each in drawn), steps)
+    return SweepPlan(
+        loaded.path, config, fixed, tuple(TrialVariant(*each) for each in drawn), steps
+    )
 
 
 def _check(base: Base, config: SweepConfig) -> None:
@@ -85,7 +87,7 @@ def _check(base: Base, config: SweepConfig) -> None:
     override(params, max_steps=config.steps)
 
 
-def check_same(out: Path, planned: Plan) -> None:
+def check_same(out: Path, planned: SweepPlan) -> None:
     """Write OUT/sweep.json where it is not there yet. Raises ConfigError naming the fields in
     which the sweep in `out` is another one."""
     path, now = out / RECORD, planned.identity

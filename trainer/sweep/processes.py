@@ -24,7 +24,7 @@ Ended = Callable[[Trial, int, str], None]
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningTrial:
     """A trial under way, and what it writes to standard error."""
 
     trial: Trial
@@ -48,7 +48,7 @@ def run_all(
     it all. Raises Stopped after a signal. Trials under way are then asked to stop and waited for.
     """
     waiting = iter(trials)
-    running: list[_Running] = []
+    running: list[_RunningTrial] = []
     with _none_left(running):
         while True:
             stop.check()
@@ -63,7 +63,7 @@ def run_all(
             time.sleep(_PAUSE)
 
 
-def _started(trial: Trial, command: Sequence[str]) -> _Running:
+def _started(trial: Trial, command: Sequence[str]) -> _RunningTrial:
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
     process = subprocess.Popen(
         [sys.executable, "-m", "trainer.cli", *command],
@@ -71,11 +71,11 @@ def _started(trial: Trial, command: Sequence[str]) -> _Running:
         stdout=subprocess.DEVNULL,
         stderr=errors,
     )
-    return _Running(trial, process, errors)
+    return _RunningTrial(trial, process, errors)
 
 
 @contextlib.contextmanager
-def _none_left(running: list[_Running]) -> Iterator[None]:
+def _none_left(running: list[_RunningTrial]) -> Iterator[None]:
     try:
         yield
     finally:

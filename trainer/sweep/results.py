@@ -14,7 +14,7 @@ NAME = "results.jsonl"
 
 
 @dataclass(frozen=True)
-class Result:
+class TrialResult:
     """How a trial ended. `loss`: validation loss after the last step in nats per token, None for a
     trial that diverged at `step`; `reason`: what its run said then."""
 
@@ -26,7 +26,7 @@ class Result:
     reason: str = ""
 
 
-def read(out: Path) -> dict[int, Result]:
+def read(out: Path) -> dict[int, TrialResult]:
     """Results by trial; none where there is no file. Raises IntegrityError for damage."""
     path = out / NAME
     if not path.exists():
@@ -34,20 +34,20 @@ def read(out: Path) -> dict[int, Result]:
     found = {}
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            result = Result(**json.loads(line))
+            result = TrialResult(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise IntegrityError(f"{path}:{number}: damaged: {error!r}") from error
         found[result.trial] = result
     return found
 
 
-def write(out: Path, results: Mapping[int, Result]) -> None:
+def write(out: Path, results: Mapping[int, TrialResult]) -> None:
     """Publish all results."""
     lines = [json.dumps(asdict(results[trial])) for trial in sorted(results)]
     storage.publish(out / NAME, "".join(f"{line}\n" for line in lines).encode())
 
 
-def ranked(results: Mapping[int, Result]) -> list[Result]:
+def rank_results(results: Mapping[int, TrialResult]) -> list[TrialResult]:
     """The best first, those that diverged last; of equals the earlier one first."""
     return sorted(
         results.values(),
@@ -55,7 +55,7 @@ def ranked(results: Mapping[int, Result]) -> list[Result]:
     )
 
 
-def best(results: Mapping[int, Result]) -> Result | None:
+def best(results: Mapping[int, TrialResult]) -> TrialResult | None:
     """The one with the least loss; None when none has one."""
-    first = next(iter(ranked(results)), None)
+    first = next(iter(rank_results(results)), None)
     return None if first is None or first.loss is None else first

@@ -11,19 +11,19 @@ from pipeline.core.errors import (
     IntegrityError,
     PrepError,
     ResourceError,
-    printable,
+    escape_text,
 )
 from pipeline.core.lock import hold
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from trainer import checkpoint, metrics, prepare
 from trainer.errors import LostRankError, TrainingError
 from trainer.progress import Say
 from trainer.report.series import Curves, read_curves
-from trainer.stop import Stopped, listening
+from trainer.stop import StopSignal, catch_signals
 from trainer.sweep import page, processes, results
 from trainer.sweep.draws import Trial
-from trainer.sweep.plan import Plan, check_same
-from trainer.sweep.results import Result
+from trainer.sweep.plan import SweepPlan, check_same
+from trainer.sweep.results import TrialResult
 from trainer.sweep.variant import as_yaml
 
 TRIALS = "trials"
@@ -39,17 +39,17 @@ class Sweep:
     """A sweep under way. `data`: the prep run or shards of all trials, None for those of the params
     file; `found`: results by trial."""
 
-    plan: Plan
+    plan: SweepPlan
     out: Path
     data: Path | None
     say: Say
-    found: dict[int, Result]
+    found: dict[int, TrialResult]
 
     def command(self, trial: Trial) -> Sequence[str]:
         """The arguments of `train` for a trial, whose params file is written."""
         variant = self.plan.variants[trial.index]
         params = self.out / TRIALS / f"{trial.name}.yaml"
-        head = f"Trial {trial.index} of {self.plan.path.name}: {shown(trial.values)}"
+        head = f"Trial {trial.index} of {self.plan.path.name}: {format_values(trial.values)}"
         storage.publish(params, as_yaml(variant.sections, head))
         words = [self.plan.config.target, "--params", str(params), "--mode", "train_and_eval"]
         words += ["--model_dir", str(self.model_dir(trial)), "--max_steps", str(self.plan.steps)]
@@ -72,18 +72,18 @@ class Sweep:
         self._tell(result)
         self.drop_checkpoints()
 
-    def _result(self, trial: Trial, failure: str) -> Result:
+    def _result(self, trial: Trial, failure: str) -> TrialResult:
         curves = self._curves(trial)
         if failure:
-            return Result(
-                trial.index, trial.values, "diverged", curves.last_step, None, printable(failure)
+            return TrialResult(
+                trial.index, trial.values, "diverged", curves.last_step, None, escape_text(failure)
             )
         measured = dict(curves.validation.get("loss", ()))
         loss = measured.get(float(self.plan.steps))
         if loss is None:
             reason = "its validation loss is not finite"
-            return Result(trial.index, trial.values, "diverged", self.plan.steps, None, reason)
-        return Result(trial.index, trial.values, "done", self.plan.steps, loss)
+            return TrialResult(trial.index, trial.values, "diverged", self.plan.steps, None, reason)
+        return TrialResult(trial.index, trial.values, "done", self.plan.steps, loss)
 
     def _curves(self, trial: Trial) -> Curves:
         params, where = self.plan.variants[trial.index].params, self.model_dir(trial)
@@ -94,13 +94,14 @@ class Sweep:
             params.model.max_position_embeddings,
         )
 
-    def _tell(self, result: Result) -> None:
+    def _tell(self, result: TrialResult) -> None:
         leader = results.best(self.found)
         mark = " (best so far)" if leader is result else ""
         outcome = f"loss {result.loss:.4f}{mark}" if result.loss is not None else "diverged"
         done, all_of_them = len(self.found), len(self.plan.variants)
         self.say(
-            f"Trial {result.trial} ({done} of {all_of_them}): {outcome}  {shown(result.values)}"
+            f"Trial {result.trial} ({done} of {all_of_them}): {outcome}  "
+            f"{format_values(result.values)}"
         )
 
     def drop_checkpoints(self) -> None:
@@ -112,20 +113,20 @@ class Sweep:
             model_dir = self.model_dir(self.plan.variants[index].trial)
             if leader is not None and leader.trial == index:
                 continue
-            for path in checkpoint.committed(model_dir):
+            for path in checkpoint.list_committed(model_dir):
                 storage.remove(path / "manifest.json")
             if (model_dir / "checkpoints").is_dir():
                 storage.remove_tree(model_dir / "checkpoints")
 
 
-def run(plan: Plan, out: Path, jobs: int, say: Say) -> int:
+def run(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
     """Run the trials of `plan` that have not ended, `jobs` at a time; the exit code: 0, or 128 +
     signal.
 
     Raises ConfigError when `out` holds another sweep, and what ended a trial other than a step that
     failed, which counts as diverged.
     """
-    with hold(out), listening() as stop:
+    with hold(out), catch_signals() as stop:
         check_same(out, plan)
         found = {k: r for k, r in results.read(out).items() if k < len(plan.variants)}
         waiting = [v.trial for v in plan.variants if v.trial.index not in found]
@@ -133,30 +134,30 @@ def run(plan: Plan, out: Path, jobs: int, say: Say) -> int:
         sweep = Sweep(plan, out, data, say, found)
         sweep.drop_checkpoints()
         if found:
-            say(f"Already finished: {len(found)} of {counted(len(plan.variants), 'trial')}")
+            say(f"Already finished: {len(found)} of {pluralise(len(plan.variants), 'trial')}")
         try:
             processes.run_all(waiting, jobs, sweep.command, sweep.ended, stop)
-        except Stopped as stopped:
+        except StopSignal as stopped:
             say(f"Stopped by {stopped}; run the same command to resume")
             return stopped.exit_code
         page.write(out, plan, found)
     return 0
 
 
-def shown(values: Mapping[str, object]) -> str:
+def format_values(values: Mapping[str, object]) -> str:
     """Values for a line.
 
-    >>> shown({"learning_rate": 0.006, "model.nonlinearity": "relu"})
+    >>> format_values({"learning_rate": 0.006, "model.nonlinearity": "relu"})
     'learning_rate 0.006  model.nonlinearity relu'
     """
-    return "  ".join(f"{name} {printable(str(value), 40)}" for name, value in values.items())
+    return "  ".join(f"{name} {escape_text(str(value), 40)}" for name, value in values.items())
 
 
-def _trouble(trial: Trial, code: int, last_words: str) -> PrepError | Stopped:
+def _trouble(trial: Trial, code: int, last_words: str) -> PrepError | StopSignal:
     """What the end of a trial is for the sweep."""
-    said = printable(last_words.removeprefix("error: "), 1000) or "no message was printed"
+    said = escape_text(last_words.removeprefix("error: "), 1000) or "no message was printed"
     if code in (130, 143):
-        return Stopped(code - 128)
+        return StopSignal(code - 128)
     if code < 0:
         return ResourceError(
             f"trial {trial.index} was killed by signal {-code}, possibly because memory ran out; "

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import YamlDocument
 from trainer.config import ModelConfig, Normal, Params, TruncatedNormal
 from trainer.report.facts import peak
 from trainer.sweep import results
 from trainer.sweep.config import EMBEDDINGS_SCALE, INITIALIZER_STD, LEARNING_RATE
-from trainer.sweep.plan import Plan
-from trainer.sweep.results import Result
-from trainer.sweep.variant import as_yaml, changed, read_base
+from trainer.sweep.plan import SweepPlan
+from trainer.sweep.results import TrialResult
+from trainer.sweep.variant import as_yaml, change_sections, read_base
 
 _KERNEL = "decoder_kernel"
 
@@ -53,7 +53,7 @@ class Transfer:
         return told
 
 
-def transfer(plan: Plan, found: dict[int, Result], target: Path, out: Path) -> Transfer:
+def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: Path) -> Transfer:
     """Publish `out`: the params of `target` with eta_base, sigma_base and m_emb of the best trial.
 
     Raises ConfigError when no trial has a loss, when `out` is there already, or when muP does not
@@ -71,7 +71,7 @@ def transfer(plan: Plan, found: dict[int, Result], target: Path, out: Path) -> T
         INITIALIZER_STD: _std(proxy.model),
         EMBEDDINGS_SCALE: proxy.model.embeddings_scale,
     }
-    sections, params = changed(base, values, Loaded(base.path, {}, {}))
+    sections, params = change_sections(base, values, YamlDocument(base.path, {}, {}))
     done = Transfer(
         values[LEARNING_RATE],
         values[INITIALIZER_STD],

@@ -12,7 +12,7 @@ import yaml
 
 from pipeline.core.config_model import parse
 from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import YamlDocument
 from pipeline.shipped import find_config
 from trainer.config import Params, load_params, trainer_form, yaml_file
 from trainer.config.draft import Draft
@@ -59,7 +59,9 @@ def _directories(section: InputConfig) -> Sections:
     return {key: value for key, value in dumped.items() if value}
 
 
-def changed(base: Base, values: Mapping[str, Any], loaded: Loaded) -> tuple[Sections, Params]:
+def change_sections(
+    base: Base, values: Mapping[str, Any], loaded: YamlDocument
+) -> tuple[Sections, Params]:
     """The sections with other values by name or dotted key, and what they mean.
 
     Raises ConfigError, naming the line of `loaded` where a key of the sweep file is at fault.
@@ -157,7 +159,7 @@ def _set_std(model: Sections, std: float) -> None:
                 rule[side] = mean + (rule[side] - mean) * (std / before)
 
 
-def _pointing(loaded: Loaded, sections: Sections) -> Loaded:
+def _pointing(loaded: YamlDocument, sections: Sections) -> YamlDocument:
     """The sections, each changed key with the line of the sweep file that changes it."""
     stands_for = {
         LEARNING_RATE: "optimizer.learning_rate",
@@ -169,7 +171,7 @@ def _pointing(loaded: Loaded, sections: Sections) -> Loaded:
         section, _, name = dotted.partition(".")
         if section in ("set", "parameters") and name:
             lines[stands_for.get(name, name)] = line
-    return Loaded(loaded.path, sections, lines)
+    return YamlDocument(loaded.path, sections, lines)
 
 
 def as_yaml(sections: Sections, head: str) -> bytes:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wafer_backend.distributed import ClusterConfig
 
 
-class Compiled(Protocol):
+class CompiledProgress(Protocol):
     """What a compiled module tells its backend."""
 
     @property
@@ -33,7 +33,7 @@ class Compiled(Protocol):
 csx = CsxFlags()
 _backend: Backend | None = None
 _settings: dict[str, Any] = {}
-_modules: list[Compiled] = []
+_modules: list[CompiledProgress] = []
 _loaded: list[dict[str, Any]] = []
 
 _FOR_ALL = {"artifact_dir": None, "cluster_config": None}
@@ -132,7 +132,7 @@ def reset() -> None:
     csx.reset()
 
 
-def register(module: Compiled) -> None:
+def register(module: CompiledProgress) -> None:
     """Count a compiled module in, in the order of `compile` calls."""
     _modules.append(module)
     _take_up()

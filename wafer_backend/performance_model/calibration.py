@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_backend.performance_model.paper import SYSTEMS_4, SYSTEMS_5, Strong, Weak
+from wafer_backend.performance_model.paper import SYSTEMS_4, SYSTEMS_5, StrongScaling, WeakScaling
 
 _POINTS, _ROUNDS = 41, 6
 _RANGE_H, _RANGE_C = (0.0, 60.0), (0.0, 0.02)
@@ -63,7 +63,7 @@ def weak_speed(systems: int, c: float) -> float:
     return systems / (1 + c * overhead_form(systems))
 
 
-def strong_speed(row: Strong, column: int, h: float, c: float) -> float:
+def strong_speed(row: StrongScaling, column: int, h: float, c: float) -> float:
     """Samples/s relative to one system for a row of Table 5, at SYSTEMS_5[column]."""
 
     def seconds(at: int) -> float:
@@ -73,7 +73,7 @@ def strong_speed(row: Strong, column: int, h: float, c: float) -> float:
     return seconds(0) / seconds(column)
 
 
-def fit_weak(rows: Sequence[Weak], columns: Sequence[int] = (1, 2)) -> float:
+def fit_weak(rows: Sequence[WeakScaling], columns: Sequence[int] = (1, 2)) -> float:
     """One pooled c: the mean over rows of each row's least-squares c in these columns of Table 4.
 
     The least squares are of the relative step-time overhead N / speed - 1.
@@ -83,7 +83,9 @@ def fit_weak(rows: Sequence[Weak], columns: Sequence[int] = (1, 2)) -> float:
     return float((overhead @ g / (g @ g)).mean())
 
 
-def fit_strong(rows: Sequence[Strong], columns: Sequence[int] = (0, 1, 2)) -> tuple[float, float]:
+def fit_strong(
+    rows: Sequence[StrongScaling], columns: Sequence[int] = (0, 1, 2)
+) -> tuple[float, float]:
     """(h, c) of least squared relative error of the speeds in these columns of Table 5.
 
     A grid that is refined around its best point: deterministic, no start value.
@@ -99,7 +101,10 @@ def fit_strong(rows: Sequence[Strong], columns: Sequence[int] = (0, 1, 2)) -> tu
 
 
 def _squares(
-    rows: Sequence[Strong], columns: Sequence[int], h: NDArray[np.float64], c: NDArray[np.float64]
+    rows: Sequence[StrongScaling],
+    columns: Sequence[int],
+    h: NDArray[np.float64],
+    c: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Sum of squared relative errors, (len(h), len(c))."""
     total = np.zeros((len(h), len(c)))

@@ -38,7 +38,7 @@ SYSTEMS_4 = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
-class Weak:
+class WeakScaling:
     """A row of Table 4: `batch` sequences on each CS-2; `speed` relative to one, at SYSTEMS_4."""
 
     model: str
@@ -48,20 +48,20 @@ class Weak:
 
 
 TABLE_4 = (
-    Weak("GPT-3 XL 1.3B", 2048, 121, (1.0, 1.99, 3.94, 7.87, 15.50)),
-    Weak("GPT-3 XL 1.3B", 10000, 33, (1.0, 1.99, 3.97, 7.95, 15.87)),
-    Weak("GPT-3 2.7B", 2048, 121, (1.0, 1.98, 3.91, 7.86, 15.62)),
-    Weak("GPT-3 6.7B", 2048, 85, (1.0, 1.99, 3.89, 7.91, 15.45)),
-    Weak("GPT-3 20B", 2048, 50, (1.0, 1.92, 3.75, 7.93, 15.32)),
-    Weak("GPT-J 6B", 2048, 65, (1.0, 1.97, 3.65, 7.69, 14.52)),
-    Weak("GPT-NeoX 20B", 2048, 50, (1.0, 1.98, 3.92, 8.05, 15.45)),
+    WeakScaling("GPT-3 XL 1.3B", 2048, 121, (1.0, 1.99, 3.94, 7.87, 15.50)),
+    WeakScaling("GPT-3 XL 1.3B", 10000, 33, (1.0, 1.99, 3.97, 7.95, 15.87)),
+    WeakScaling("GPT-3 2.7B", 2048, 121, (1.0, 1.98, 3.91, 7.86, 15.62)),
+    WeakScaling("GPT-3 6.7B", 2048, 85, (1.0, 1.99, 3.89, 7.91, 15.45)),
+    WeakScaling("GPT-3 20B", 2048, 50, (1.0, 1.92, 3.75, 7.93, 15.32)),
+    WeakScaling("GPT-J 6B", 2048, 65, (1.0, 1.97, 3.65, 7.69, 14.52)),
+    WeakScaling("GPT-NeoX 20B", 2048, 50, (1.0, 1.98, 3.92, 8.05, 15.45)),
 )
 
 SYSTEMS_5 = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Strong:
+class StrongScaling:
     """A row of Table 5: global `batch`; `sub_batch` of a CS-2 and `speed` at SYSTEMS_5."""
 
     model: str
@@ -71,10 +71,10 @@ class Strong:
 
 
 TABLE_5 = (
-    Strong("1.3B", 528, (132, 132, 132, 66), (1.0, 1.99, 3.97, 7.10)),
-    Strong("2.7B", 528, (88, 88, 66, 66), (1.0, 1.99, 3.77, 7.43)),
-    Strong("6.7B", 1040, (65, 65, 65, 65), (1.0, 1.99, 3.97, 7.90)),
-    Strong("13B", 1040, (65, 65, 65, 65), (1.0, 1.99, 3.95, 7.84)),
+    StrongScaling("1.3B", 528, (132, 132, 132, 66), (1.0, 1.99, 3.97, 7.10)),
+    StrongScaling("2.7B", 528, (88, 88, 66, 66), (1.0, 1.99, 3.77, 7.43)),
+    StrongScaling("6.7B", 1040, (65, 65, 65, 65), (1.0, 1.99, 3.97, 7.90)),
+    StrongScaling("13B", 1040, (65, 65, 65, 65), (1.0, 1.99, 3.95, 7.84)),
 )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from wafer_backend.performance_model.validation import Comparison, Row
+from wafer_backend.performance_model.validation import SpeedRow, TableComparison
 
 _WIDTH, _PANEL, _TOP, _LEFT, _RIGHT = 720, 300, 40, 60, 250  # user units
 _HEIGHT = _PANEL - 90
@@ -12,7 +12,7 @@ _LOW, _HIGH, _STEP = 0.88, 1.02, 0.04
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777")
 
 
-def svg(comparisons: Sequence[Comparison]) -> str:
+def svg(comparisons: Sequence[TableComparison]) -> str:
     """One panel per table: dots are the paper's, lines simulated, hold-out columns shaded."""
     panels = [
         f'<g transform="translate(0 {i * _PANEL})">{"".join(_panel(comparison))}</g>'
@@ -26,7 +26,7 @@ def svg(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def _panel(comparison: Comparison) -> Iterator[str]:
+def _panel(comparison: TableComparison) -> Iterator[str]:
     most = comparison.systems[-1]
     yield _text(_LEFT, 18, f"{comparison.title}, divided by the number of systems", bold=True)
     last = max(comparison.calibrated)
@@ -47,7 +47,7 @@ def _panel(comparison: Comparison) -> Iterator[str]:
     yield _text(_WIDTH - _RIGHT + 20, y + 16, comparison.constants)
 
 
-def _axes(comparison: Comparison, most: int) -> Iterator[str]:
+def _axes(comparison: TableComparison, most: int) -> Iterator[str]:
     right = _WIDTH - _RIGHT + 10
     for i in range(int((_HIGH - _LOW) / _STEP) + 1):
         value = _LOW + i * _STEP
@@ -61,7 +61,7 @@ def _axes(comparison: Comparison, most: int) -> Iterator[str]:
     yield _text(_LEFT, _TOP + _HEIGHT + 34, "CS-2 systems")
 
 
-def _row(row: Row, systems: Sequence[int], colour: str) -> Iterator[str]:
+def _row(row: SpeedRow, systems: Sequence[int], colour: str) -> Iterator[str]:
     most = systems[-1]
     points = [
         (_x(n, most), _y(modelled / n)) for n, modelled in zip(systems, row.modelled, strict=True)

@@ -39,7 +39,7 @@ CAVEATS = (
 
 
 @dataclass(frozen=True)
-class Row:
+class SpeedRow:
     """Speeds relative to one system, observed and by the model, at the table's systems."""
 
     name: str
@@ -59,14 +59,14 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TableComparison:
     """One table: `calibrated` systems were used for the fit, the later ones were held out."""
 
     title: str
     constants: str
     systems: tuple[int, ...]
     calibrated: tuple[int, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SpeedRow, ...]
 
     def errors(self, systems: int) -> Errors:
         """Errors of the model and of the ideal line (speed = systems)."""
@@ -77,7 +77,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class UtilisationFit:
     """A row of Table 6: share with one efficiency for all models, and the missing factor."""
 
     row: Utilisation
@@ -85,11 +85,11 @@ class Fitted:
     factor: float
 
 
-def compare_table_4() -> Comparison:
+def compare_table_4() -> TableComparison:
     """Weak scaling: one pooled c from 2 and 4 systems."""
     c = fit_weak(TABLE_4)
     rows = tuple(
-        Row(
+        SpeedRow(
             f"{row.model}, MSL {row.sequence_length}, {row.batch} per CS-2",
             row.speed,
             tuple(weak_speed(systems, c) for systems in SYSTEMS_4),
@@ -97,14 +97,14 @@ def compare_table_4() -> Comparison:
         for row in TABLE_4
     )
     title = "Table 4, weak scaling: speed relative to one CS-2"
-    return Comparison(title, f"c = {c:.4f}, pooled", SYSTEMS_4, (1, 2, 4), rows)
+    return TableComparison(title, f"c = {c:.4f}, pooled", SYSTEMS_4, (1, 2, 4), rows)
 
 
-def compare_table_5() -> Comparison:
+def compare_table_5() -> TableComparison:
     """Strong scaling: h and c from 1, 2 and 4 systems."""
     h, c = fit_strong(TABLE_5)
     rows = tuple(
-        Row(
+        SpeedRow(
             f"{row.model}, batch {row.batch}, sub-batch {'/'.join(map(str, row.sub_batch))}",
             row.speed,
             tuple(strong_speed(row, i, h, c) for i in range(len(SYSTEMS_5))),
@@ -113,10 +113,10 @@ def compare_table_5() -> Comparison:
     )
     title = "Table 5, strong scaling: speed relative to one CS-2"
     constants = f"h = {h:.2f} sequences, c = {c:.4f}"
-    return Comparison(title, constants, SYSTEMS_5, (1, 2, 4), rows)
+    return TableComparison(title, constants, SYSTEMS_5, (1, 2, 4), rows)
 
 
-def fit_table_6() -> tuple[Fitted, ...]:
+def fit_table_6() -> tuple[UtilisationFit, ...]:
     """Utilisation relative to the first row, with Table 5's h and c."""
     h, c = fit_strong(TABLE_5)
 
@@ -125,7 +125,7 @@ def fit_table_6() -> tuple[Fitted, ...]:
 
     first = share(TABLE_6[0])
     return tuple(
-        Fitted(row, share(row) / first, row.share / (share(row) / first)) for row in TABLE_6
+        UtilisationFit(row, share(row) / first, row.share / (share(row) / first)) for row in TABLE_6
     )
 
 
@@ -143,7 +143,7 @@ def report() -> str:
     return "\n".join(parts)
 
 
-def _table(comparison: Comparison) -> Iterator[str]:
+def _table(comparison: TableComparison) -> Iterator[str]:
     yield f"{comparison.title} ({comparison.constants})"
     width = max(len(row.name) for row in comparison.rows)
     columns = [(i, n) for i, n in enumerate(comparison.systems) if n > 1]
@@ -165,7 +165,7 @@ def _table(comparison: Comparison) -> Iterator[str]:
     yield _summary("largest error of ideal-linear", [e.ideal_largest for e in errors], width)
 
 
-def _role(comparison: Comparison, systems: int) -> str:
+def _role(comparison: TableComparison, systems: int) -> str:
     return "fit" if systems in comparison.calibrated else "predicted (hold-out)"
 
 
@@ -173,7 +173,7 @@ def _summary(name: str, values: Sequence[float], width: int) -> str:
     return f"{name:<{width}}  " + "  ".join(f"{value:22.2f} %" for value in values)
 
 
-def _table_6(rows: Sequence[Fitted]) -> Iterator[str]:
+def _table_6(rows: Sequence[UtilisationFit]) -> Iterator[str]:
     yield "Table 6, utilisation relative to 111M on one CS-2: a FIT, one efficiency per model"
     yield "model  batch  CS-2  sub-batch  observed  one efficiency  error     factor fitted"
     for fitted in rows:

@@ -21,7 +21,7 @@ from wafer_backend.errors import BackendConfigError
 
 
 @dataclass
-class _Entry:
+class _MaskEntry:
     """`pruned`: bool of the parameter's shape, true where it is pruned (the mask, negated)."""
 
     pruned: torch.Tensor
@@ -33,8 +33,8 @@ _entries = WeakIdKeyDictionary()
 _leaves_running = 0
 
 
-def _entry(parameter: torch.Tensor) -> _Entry | None:
-    entry: _Entry | None = _entries.get(parameter)  # type: ignore[no-untyped-call]
+def _entry(parameter: torch.Tensor) -> _MaskEntry | None:
+    entry: _MaskEntry | None = _entries.get(parameter)  # type: ignore[no-untyped-call]
     return entry
 
 
@@ -47,7 +47,7 @@ def set_mask(parameter: nn.Parameter, mask: torch.Tensor) -> None:
         )
     entry, pruned = _entry(parameter), ~mask.to(parameter.device)
     if entry is None:
-        _entries[parameter] = _Entry(pruned)
+        _entries[parameter] = _MaskEntry(pruned)
     else:
         entry.pruned = pruned
     enforce(parameter)
@@ -174,7 +174,7 @@ def split_nan(
     return clean, masks
 
 
-def _keep_dense(entry: _Entry, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+def _keep_dense(entry: _MaskEntry, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
     known = entry.dense
     # Gradients accumulate until the user clears them; what was kept before that is stale.
     stale = parameter.grad is None or not parameter.grad.any()

@@ -11,7 +11,7 @@ from wafer_backend.transports.messages import Address, Kind, Message
 
 
 @dataclass
-class _Waiting:
+class _UnacknowledgedMessage:
     """A message without its acknowledgement: when it is sent again, and how often it was."""
 
     message: Message
@@ -20,7 +20,7 @@ class _Waiting:
 
 
 @dataclass
-class _Seen:
+class _ArrivedNumbers:
     """Numbers of one sender that arrived: all below `floor`, and those in `above`."""
 
     floor: int = 0
@@ -49,15 +49,17 @@ class Mailbox:
         self._retry_after = retry_after
         self._max_tries = max_tries
         self._next: dict[Address, int] = {}
-        self._waiting: dict[tuple[Address, int], _Waiting] = {}
-        self._seen: dict[Address, _Seen] = {}
+        self._waiting: dict[tuple[Address, int], _UnacknowledgedMessage] = {}
+        self._seen: dict[Address, _ArrivedNumbers] = {}
 
     def send(self, message: Message, now: float) -> Message:
         """Number a new message and remember it until it is acknowledged; returns what to post."""
         number = self._next.get(message.receiver, 0)
         self._next[message.receiver] = number + 1
         numbered = message.numbered(number)
-        self._waiting[message.receiver, number] = _Waiting(numbered, now + self._retry_after)
+        self._waiting[message.receiver, number] = _UnacknowledgedMessage(
+            numbered, now + self._retry_after
+        )
         return numbered
 
     def receive(self, message: Message) -> tuple[Message | None, Message | None]:
@@ -68,7 +70,7 @@ class Mailbox:
         back = Message(
             Kind.ACK, self.owner, message.sender, message.round, message.number, name=message.name
         )
-        new = self._seen.setdefault(message.sender, _Seen()).add(message.number)
+        new = self._seen.setdefault(message.sender, _ArrivedNumbers()).add(message.number)
         return (message if new else None), back
 
     def due(self, now: float) -> list[Message]:

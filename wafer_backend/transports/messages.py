@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import torch
 
-from wafer_backend.tree import Node
+from wafer_backend.tree import TreeNode
 
 
 class Kind(IntEnum):
@@ -65,7 +65,7 @@ class Message:
     receiver: Address
     round: int
     number: int = 0
-    node: Node | None = None
+    node: TreeNode | None = None
     name: str = ""
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)

@@ -24,8 +24,8 @@ from wafer_backend.structure import map_tensors, tensors_in
 from wafer_backend.transport import Traffic
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.ranks import Ranks
-from wafer_backend.transports.shard import Shard, split
-from wafer_backend.tree import Node
+from wafer_backend.transports.shard import MemoryXShard, split
+from wafer_backend.tree import TreeNode
 
 
 class ProcessGroupTransport:
@@ -35,7 +35,7 @@ class ProcessGroupTransport:
         self._memoryx = memoryx
         self._ranks = ranks
         mine = range(ranks.rank, memoryx.server_count, ranks.size)
-        self._shards = {index: Shard(index, memoryx) for index in mine}
+        self._shards = {index: MemoryXShard(index, memoryx) for index in mine}
         self._mine = [name for index in mine for name in memoryx.owned(index)]
         self._others = sorted(set(memoryx.parameters) - set(self._mine))
         self._outdated = set(self._others)
@@ -67,7 +67,7 @@ class ProcessGroupTransport:
         """A finished leaf; maximal nodes that it completes go to every shard."""
         self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._send_partial)
 
-    def _send_partial(self, node: Node, partial: Partial) -> None:
+    def _send_partial(self, node: TreeNode, partial: Partial) -> None:
         numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
         for shard, tensors in enumerate(
             split(partial, self._memoryx.servers, self._memoryx.server_count)

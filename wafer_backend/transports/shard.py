@@ -18,7 +18,7 @@ _AHEAD_BYTES = 64 << 20
 _OF_ANY_ROUND = frozenset({Kind.BEGIN, Kind.FETCH, Kind.MASTER, Kind.BESIDE})
 
 
-class Shard:
+class MemoryXShard:
     """MemoryX shard `index`: the parameters of `memoryx` that this server owns."""
 
     def __init__(self, index: int, memoryx: MemoryX) -> None:

@@ -22,8 +22,8 @@ from wafer_backend.transport import Traffic
 from wafer_backend.transports.mailbox import Mailbox
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.network import FaultPlan, Network
-from wafer_backend.transports.shard import Shard, split
-from wafer_backend.tree import Node
+from wafer_backend.transports.shard import MemoryXShard, split
+from wafer_backend.tree import TreeNode
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SimulatedTransport:
         self._patience = simulation.patience
         self._random = random.Random(f"schedule {simulation.seed}")
         self._network = Network(simulation.faults, simulation.seed)
-        self._shards = [Shard(s, memoryx) for s in range(memoryx.server_count)]
+        self._shards = [MemoryXShard(s, memoryx) for s in range(memoryx.server_count)]
         self._handlers: dict[Address, Callable[[Message], list[Message]]] = {
             shard.address: shard.handle for shard in self._shards
         }
@@ -94,7 +94,7 @@ class SimulatedTransport:
         """A finished leaf; maximal nodes that it completes go to every shard."""
         self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._send_partial)
 
-    def _send_partial(self, node: Node, partial: Partial) -> None:
+    def _send_partial(self, node: TreeNode, partial: Partial) -> None:
         numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
         parts = split(partial, self._memoryx.servers, len(self._shards))
         for shard, tensors in zip(self._shards, parts, strict=True):

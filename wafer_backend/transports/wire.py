@@ -16,7 +16,7 @@ import xxhash
 
 from wafer_backend.errors import TransportError
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
-from wafer_backend.tree import Node
+from wafer_backend.tree import TreeNode
 
 MAGIC = b"WFRM"
 VERSION = 2
@@ -35,7 +35,7 @@ Fill = Callable[[torch.Tensor], None]
 
 
 @dataclass(frozen=True)
-class _Header:
+class _MessageHeader:
     """What the receiver knows first: the message without its name and tensors, and how many."""
 
     message: Message
@@ -78,7 +78,7 @@ def encode(message: Message) -> list[torch.Tensor]:
         rows.append(_ROW.pack(_label(name), dtype, tensor.ndim, *shape, tensor.nbytes))
         tensors.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
     table, body = _bytes(b"".join(rows)), _packed(tensors)
-    node = message.node or Node(-1, -1)
+    node = message.node or TreeNode(-1, -1)
     present = sum(1 << i for i, name in enumerate(NUMBERS) if name in message.numbers)
     values = [message.numbers.get(name, 0.0) for name in NUMBERS]
     packed = _HEADER.pack(
@@ -116,7 +116,7 @@ def decode(fill: Fill, names: Mapping[bytes, str]) -> Message:
     )  # fmt: skip
 
 
-def _header(data: torch.Tensor) -> _Header:
+def _header(data: torch.Tensor) -> _MessageHeader:
     """Raises TransportError for anything else."""
     magic, version, kind, *fields = _HEADER.unpack(data.numpy().tobytes())
     if magic != MAGIC or version != VERSION:
@@ -128,9 +128,9 @@ def _header(data: torch.Tensor) -> _Header:
     numbers = {
         name: v for i, (name, v) in enumerate(zip(NUMBERS, values, strict=True)) if present >> i & 1
     }
-    node = None if level < 0 else Node(level, index)
+    node = None if level < 0 else TreeNode(level, index)
     message = Message(Kind(kind), sender, receiver, round_, node=node, numbers=numbers)
-    return _Header(message, hashed, tensors, *checksums)
+    return _MessageHeader(message, hashed, tensors, *checksums)
 
 
 def _rows(table: torch.Tensor) -> list[_Row]:
@@ -188,7 +188,7 @@ def _checksum(part: torch.Tensor) -> int:
     return xxhash.xxh3_64_intdigest(part.numpy().data)
 
 
-def _check(part: torch.Tensor, expected: int, header: _Header) -> None:
+def _check(part: torch.Tensor, expected: int, header: _MessageHeader) -> None:
     if _checksum(part) != expected:
         raise TransportError(f"{header.message}: damaged on the way (checksum differs)")
 
@@ -201,7 +201,7 @@ def _address(role: int, index: int) -> Address:
     return Address(_ROLES[role], index)
 
 
-def _known(names: Mapping[bytes, str], hashed: bytes, header: _Header) -> str:
+def _known(names: Mapping[bytes, str], hashed: bytes, header: _MessageHeader) -> str:
     if hashed not in names and hashed[0] == 0:
         return hashed.strip(b"\0").decode()
     if hashed not in names:

@@ -16,7 +16,7 @@ import yaml
 from benchmarks.common.measuring import machine
 from pipeline.core import storage
 from pipeline.hdf5.write import sample_shard
-from trainer.run import Request, run
+from trainer.run import TrainOptions, run
 
 EOS, BYTES = 0, 256
 """Of data sets whose tokens are bytes."""
@@ -117,7 +117,7 @@ def validation_loss(root: Path, name: str, plan: Plan, train: Path, validation: 
     params = root / f"{name}.yaml"
     plan.write(params, train, validation)
     torch.set_num_threads(1)
-    run(Request("CPU", params, root / name, "train_and_eval"), lambda line: None)
+    run(TrainOptions("CPU", params, root / name, "train_and_eval"), lambda line: None)
     lines = (root / name / "eval.jsonl").read_text().splitlines()
     return float(json.loads(lines[-1])["loss"])
 

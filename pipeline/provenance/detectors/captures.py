@@ -27,9 +27,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.core.config_model import FrozenModel, parse
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import canonical_json, hash_bytes
-from pipeline.core.strict_yaml import Loaded, load
+from pipeline.core.strict_yaml import YamlDocument, load
 
 Kind = Literal[
     "robots", "tdmrep", "ai.txt", "header", "meta",
@@ -205,11 +205,11 @@ def _read(path: Path) -> Iterator[Capture]:
         raise ConfigError(f"{path}: cannot read the captures: {error.strerror}") from error
 
 
-def _loaded(path: Path, number: int, line: str) -> Loaded:
+def _loaded(path: Path, number: int, line: str) -> YamlDocument:
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}:{number}: not valid JSON: {printable(str(error))}") from None
+        raise ConfigError(f"{path}:{number}: not valid JSON: {escape_text(str(error))}") from None
     if not isinstance(value, dict):
         raise ConfigError(f'{path}:{number}: expected an object such as {{"kind": "robots", …}}')
-    return Loaded(path, value, {"": number, **dict.fromkeys(value, number)})
+    return YamlDocument(path, value, {"": number, **dict.fromkeys(value, number)})

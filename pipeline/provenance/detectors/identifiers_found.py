@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipeline.provenance import identifiers
 from pipeline.provenance.detectors.contract import Finding, attributes_json, findings_table
-from pipeline.provenance.detectors.sweep import Hit, Swept, sweep_all
+from pipeline.provenance.detectors.sweep import Hit, SweepHits, sweep_all
 
 GROUP = "identifier"
 _BEHIND = 160
@@ -79,7 +79,7 @@ class IdentifierSettings:
 
 
 def detect_identifiers(
-    batch: pa.Table, settings: IdentifierSettings, swept: Swept | None = None
+    batch: pa.Table, settings: IdentifierSettings, swept: SweepHits | None = None
 ) -> pa.Table:
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has `NEEDLES` as
     its group `identifier`; without it, the texts are swept here."""
@@ -93,7 +93,7 @@ def detect_identifiers(
 
 
 def _findings(
-    swept: Swept,
+    swept: SweepHits,
     settings: IdentifierSettings,
     found: Mapping[tuple[int, str, str], list[tuple[int, int]]],
 ) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _findings(
         )  # fmt: skip
 
 
-def _read(swept: Swept, hit: Hit) -> Read:
+def _read(swept: SweepHits, hit: Hit) -> Read:
     reader = _READER_OF[hit.needle]
     size = len(hit.needle)
     before = swept.cut(hit.row, hit.offset - _BEFORE, hit.offset)

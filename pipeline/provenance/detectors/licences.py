@@ -16,10 +16,10 @@ from pipeline.provenance.detectors.contract import (
     attributes_json,
     findings_table,
 )
-from pipeline.provenance.detectors.spdx import RANKS, Licence, licence_of, normalised
+from pipeline.provenance.detectors.spdx import RANKS, SpdxLicence, licence_of, normalise_licence
 from pipeline.provenance.detectors.spread import in_order
 from pipeline.provenance.detectors.statements import GROUP, NEEDLES, Statement, find_statements
-from pipeline.provenance.detectors.sweep import Swept, sweep_all
+from pipeline.provenance.detectors.sweep import SweepHits, sweep_all
 
 __all__ = ["GROUP", "NEEDLES", "NOT_KNOWN", "detect_licences"]
 
@@ -29,7 +29,7 @@ NOT_KNOWN = "NOASSERTION"
 _TOLD = ("restricted", "reserved")
 
 
-def detect_licences(batch: pa.Table, swept: Swept | None = None) -> pa.Table:
+def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
     """FINDINGS on the licences of a batch; target: an SPDX expression.
 
     swept: a sweep over `batch["text"]` that has `NEEDLES` as its group `licence`; without it, the
@@ -41,7 +41,7 @@ def detect_licences(batch: pa.Table, swept: Swept | None = None) -> pa.Table:
     findings = list[Finding]()
     for statements in find_statements(swept):
         value = declared[statements[0].row].as_py()
-        licence = normalised(value)
+        licence = normalise_licence(value)
         findings += [_finding("statement", one, value, licence, swept) for one in statements]
         worst = _conflict(statements, licence)
         if worst is not None:
@@ -55,7 +55,7 @@ def _declared(values: pa.ChunkedArray) -> pa.Table:
     told = list[Finding]()
     number = np.full(len(encoded.dictionary), -1, np.int64)
     for code, value in enumerate(encoded.dictionary.to_pylist()):
-        licence = normalised(value)
+        licence = normalise_licence(value)
         if not value or (licence.spdx and licence.family not in _TOLD):
             continue
         attributes = attributes_json(
@@ -74,7 +74,7 @@ def _declared(values: pa.ChunkedArray) -> pa.Table:
     )
 
 
-def _conflict(statements: Sequence[Statement], declared: Licence) -> Statement | None:
+def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Statement | None:
     """The statement that asks for most, if it asks for more than what was declared.
 
     A reservation is none beside a licence in the same text: licences begin with one.
@@ -95,7 +95,7 @@ def _conflict(statements: Sequence[Statement], declared: Licence) -> Statement |
 
 
 def _finding(
-    kind: str, statement: Statement, value: str, licence: Licence, swept: Swept
+    kind: str, statement: Statement, value: str, licence: SpdxLicence, swept: SweepHits
 ) -> Finding:
     end = statement.offset + statement.length
     seen = swept.cut(statement.row, statement.offset, end).decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import Field, field_validator
 
 from pipeline.core.config_model import FrozenModel, parse
-from pipeline.core.errors import ConfigError, printable
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.strict_yaml import load
 from pipeline.provenance.detectors.contract import attributes_json
 from pipeline.provenance.detectors.hosts import PATTERN
@@ -52,7 +52,7 @@ class Family(FrozenModel):
         if wrong is not None:
             raise ValueError(
                 f"expected domains such as lib.example or NAME.*, in lower case; "
-                f"{printable(wrong)} is not one"
+                f"{escape_text(wrong)} is not one"
             )
         return values
 
@@ -117,7 +117,7 @@ def shipped_artefacts() -> ArtefactList:
     return load_artefacts(SHIPPED / "artefacts.yaml")
 
 
-class Listed(NamedTuple):
+class ListedFamily(NamedTuple):
     """An entry of a list: its family, and the attributes of evidence that rests on it."""
 
     family: str
@@ -128,10 +128,10 @@ class Listed(NamedTuple):
         return attributes_json({**dict(self.about), **more})
 
 
-def entries(lists: Iterable[OriginList]) -> list[tuple[Listed, Family]]:
+def entries(lists: Iterable[OriginList]) -> list[tuple[ListedFamily, Family]]:
     """Every family of every list, in order."""
     return [
-        (Listed(family.family, (("list", one.name), ("list_version", one.version))), family)
+        (ListedFamily(family.family, (("list", one.name), ("list_version", one.version))), family)
         for one in lists
         for family in one.families
     ]

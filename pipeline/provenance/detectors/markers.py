@@ -28,13 +28,13 @@ from pipeline.provenance.detectors.contract import Finding, findings_table
 from pipeline.provenance.detectors.hosts import HostPatterns, normal_host
 from pipeline.provenance.detectors.lists import (
     Family,
-    Listed,
+    ListedFamily,
     OriginList,
     entries,
     shipped_origins,
     spellings,
 )
-from pipeline.provenance.detectors.sweep import Hit, Swept, sweep_all
+from pipeline.provenance.detectors.sweep import Hit, SweepHits, sweep_all
 
 GROUP = "marker"
 EDGE_BYTES = 2000
@@ -94,7 +94,7 @@ class _Token:
     start: int
     end: int
     form: str
-    listed: Listed
+    listed: ListedFamily
 
     def finding(self, kind: str, start: int, seen: bytes, **more: int) -> Finding:
         attributes = self.listed.attributes(form=self.form, **more)
@@ -110,7 +110,7 @@ class MarkerIndex:
         found = entries(lists)
         self._hosts = HostPatterns((d, listed) for listed, f in found for d in f.domains)
         self._not_names: dict[str, list[tuple[int, bytes]]] = {}
-        self.forms: dict[str, tuple[str, Listed]] = {}
+        self.forms: dict[str, tuple[str, ListedFamily]] = {}
         for listed, family in found:
             for needle, form in _needles(family):
                 self.forms.setdefault(needle.lower(), (form, listed))
@@ -124,7 +124,7 @@ class MarkerIndex:
         longest_first = sorted(names, key=len, reverse=True)
         self._names = re.compile(b"|".join(map(re.escape, longest_first)) or b"(?!)", re.IGNORECASE)
 
-    def token(self, swept: Swept, hit: Hit) -> _Token | None:
+    def token(self, swept: SweepHits, hit: Hit) -> _Token | None:
         """What stands at a hit, if it is what its needle stands for."""
         form, listed = self.forms[hit.needle]
         end = hit.offset + len(hit.needle.encode())
@@ -152,7 +152,7 @@ class MarkerIndex:
             rest = expression.sub(b" ", rest)
         return not any(character.isalnum() for character in rest.decode(errors="replace"))
 
-    def _is_other(self, swept: Swept, hit: Hit) -> bool:
+    def _is_other(self, swept: SweepHits, hit: Hit) -> bool:
         """Whether the hit lies in a word that means something else."""
         return any(
             swept.cut(hit.row, hit.offset - place, hit.offset - place + len(word)).lower() == word
@@ -161,7 +161,7 @@ class MarkerIndex:
 
 
 def detect_markers(
-    batch: pa.Table, settings: MarkerSettings, swept: Swept | None = None
+    batch: pa.Table, settings: MarkerSettings, swept: SweepHits | None = None
 ) -> pa.Table:
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
     `settings.needles` as its group `marker`; without it, the texts are swept here."""
@@ -169,8 +169,8 @@ def detect_markers(
     return findings_table(_found(swept, settings.index))
 
 
-def _found(swept: Swept, index: MarkerIndex) -> Iterator[Finding]:
-    mentions: dict[tuple[int, Listed], tuple[_Token, int]] = {}
+def _found(swept: SweepHits, index: MarkerIndex) -> Iterator[Finding]:
+    mentions: dict[tuple[int, ListedFamily], tuple[_Token, int]] = {}
     row, covered = -1, 0
     for hit in swept.hits(GROUP):
         if hit.row != row:
@@ -193,7 +193,7 @@ def _found(swept: Swept, index: MarkerIndex) -> Iterator[Finding]:
         yield token.finding("mention", token.start, seen, places=count)
 
 
-def _download(swept: Swept, index: MarkerIndex, token: _Token) -> Finding | None:
+def _download(swept: SweepHits, index: MarkerIndex, token: _Token) -> Finding | None:
     """The statement around a token that says where the text came from, if there is one."""
     start, line, is_whole = _line_around(swept, token)
     is_near = min(start, swept.size(token.row) - start - len(line)) <= EDGE_BYTES
@@ -216,7 +216,7 @@ def _download(swept: Swept, index: MarkerIndex, token: _Token) -> Finding | None
     return None
 
 
-def _bracketed(swept: Swept, token: _Token) -> Finding | None:
+def _bracketed(swept: SweepHits, token: _Token) -> Finding | None:
     """`[host]` as the first or the last word of the text."""
     start, end = token.start - 1, token.end + 1
     seen = swept.cut(token.row, start, end)
@@ -227,16 +227,16 @@ def _bracketed(swept: Swept, token: _Token) -> Finding | None:
     return None
 
 
-def _is_first(swept: Swept, row: int, start: int) -> bool:
+def _is_first(swept: SweepHits, row: int, start: int) -> bool:
     return start <= _WINDOW and not swept.cut(row, 0, start).strip()
 
 
-def _is_last(swept: Swept, row: int, end: int) -> bool:
+def _is_last(swept: SweepHits, row: int, end: int) -> bool:
     is_near = end + _WINDOW >= swept.size(row)
     return is_near and not swept.cut(row, end, end + _WINDOW).strip(b" \t\r\n.")
 
 
-def _line_around(swept: Swept, token: _Token) -> tuple[int, bytes, bool]:
+def _line_around(swept: SweepHits, token: _Token) -> tuple[int, bytes, bool]:
     """(start, bytes, whether both ends are those of a line) without white space around them; at
     most `_WINDOW` bytes before and after the token."""
     before = swept.cut(token.row, token.start - _WINDOW, token.start)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64, U8
 from dedup.compiled import kernel
-from dedup.text import TextArray, Texts, joined
+from dedup.text import TextArray, Texts, join_texts
 
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (
     np.uint8(ord(c)) for c in '"\\:,-09'
@@ -60,7 +60,7 @@ class Fields:
         escaped = np.flatnonzero(pc.match_substring(raw, "\\").to_numpy(zero_copy_only=False))
         if not len(escaped):
             return raw
-        plain = [unescaped(value) for value in raw.take(pa.array(escaped)).to_pylist()]
+        plain = [unescape(value) for value in raw.take(pa.array(escaped)).to_pylist()]
         mask = np.zeros(len(raw), bool)
         mask[escaped] = True
         return pc.replace_with_mask(raw, pa.array(mask), pa.array(plain, pa.large_string()))
@@ -74,7 +74,7 @@ def find_fields(meta: TextArray, keys: Sequence[str]) -> Fields:
     >>> found.key.tolist(), found.values().to_pylist()
     ([0, 1, 1, 2], ['A', 'B', 'C', '1901'])
     """
-    texts = joined(meta)
+    texts = join_texts(meta)
     names = [key.lower().encode("ascii") for key in keys]
     ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
     flat = np.frombuffer(b"".join(names) or b"\0", np.uint8)
@@ -84,10 +84,10 @@ def find_fields(meta: TextArray, keys: Sequence[str]) -> Fields:
     return Fields(texts, *found)
 
 
-def unescaped(value: str) -> str:
+def unescape(value: str) -> str:
     """What the inside of a JSON string means; itself where an escape is broken.
 
-    >>> unescaped("caf\\\\u00e9"), unescaped("a\\\\x")
+    >>> unescape("caf\\\\u00e9"), unescape("a\\\\x")
     ('café', 'a\\\\x')
     """
     if "\\" not in value:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.provenance.detectors.contract import Finding, attributes_json, findings_table
-from pipeline.provenance.detectors.sweep import Hit, Swept, sweep_all
+from pipeline.provenance.detectors.sweep import Hit, SweepHits, sweep_all
 
 GROUP = "notice"
 _BEHIND = 400
@@ -90,7 +90,7 @@ class _Notice(NamedTuple):
     end: int
 
 
-def detect_notices(batch: pa.Table, swept: Swept | None = None) -> pa.Table:
+def detect_notices(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has `NEEDLES` as
     its group `notice`; without it, the texts are swept here."""
     swept = swept or sweep_all(batch["text"], {GROUP: NEEDLES})
@@ -111,7 +111,7 @@ def detect_notices(batch: pa.Table, swept: Swept | None = None) -> pa.Table:
 
 
 def _findings(
-    swept: Swept, found: dict[tuple[int, str, str, int], list[tuple[int, int]]]
+    swept: SweepHits, found: dict[tuple[int, str, str, int], list[tuple[int, int]]]
 ) -> Iterator[Finding]:
     for (row, kind, target, year), places in found.items():
         start, end = places[0]
@@ -124,7 +124,7 @@ def _findings(
         )
 
 
-def _read(swept: Swept, hit: Hit) -> _Notice | None:
+def _read(swept: SweepHits, hit: Hit) -> _Notice | None:
     kind = _KIND_OF[hit.needle]
     size = len(hit.needle.encode())
     if kind in ("rights_reserved", "cip"):

@@ -8,7 +8,7 @@ from pipeline.provenance.detectors.contract import Finding, attributes_json
 from pipeline.provenance.detectors.hosts import HostPatterns, addresses
 from pipeline.provenance.detectors.lists import (
     Family,
-    Listed,
+    ListedFamily,
     OriginList,
     entries,
     label_key,
@@ -123,15 +123,15 @@ def _of_file_name(path: str) -> Iterator[Finding]:
         yield Finding(0, "filename", "ebook_file_name", path, attributes=SHAPES)
 
 
-def _finding(kind: str, listed: Listed | None, seen: str) -> Iterator[Finding]:
+def _finding(kind: str, listed: ListedFamily | None, seen: str) -> Iterator[Finding]:
     if listed:
         yield Finding(0, kind, listed.family, seen, attributes=listed.attributes())
 
 
 def _inverted(
-    found: Iterable[tuple[Listed, Family]], keys: Callable[[Family], Iterable[str]]
-) -> dict[str, Listed]:
-    inverted: dict[str, Listed] = {}
+    found: Iterable[tuple[ListedFamily, Family]], keys: Callable[[Family], Iterable[str]]
+) -> dict[str, ListedFamily]:
+    inverted: dict[str, ListedFamily] = {}
     for listed, family in found:
         for key in keys(family):
             inverted.setdefault(key, listed)

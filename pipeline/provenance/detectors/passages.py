@@ -10,14 +10,14 @@ from pipeline.provenance.detectors.contract import (
     findings_table,
 )
 from pipeline.provenance.fingerprints.find import passages_of_texts
-from pipeline.provenance.fingerprints.index import Index
+from pipeline.provenance.fingerprints.index import FingerprintIndex
 
 KIND = "passage"
 SEEN_WORDS = 15
 """Words of a passage that `seen` shows at most, from its beginning."""
 
 
-def detect_passages(batch: pa.Table, index: Index) -> pa.Table:
+def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
     """FINDINGS: a row per passage; target and work_id are the work's id, the score is its hits.
 
     Attributes: document_fraction and work_fraction, the words in passages that both hold as a share

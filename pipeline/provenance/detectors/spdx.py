@@ -101,14 +101,14 @@ _URLS = (
 
 
 @dataclass(frozen=True)
-class Licence:
+class SpdxLicence:
     """An SPDX expression and its family, one of `RANKS`; both empty for what is not known."""
 
     spdx: str = ""
     family: str = ""
 
 
-UNKNOWN = Licence()
+UNKNOWN = SpdxLicence()
 
 
 def licences_of(values: Iterable[str]) -> pa.Table:
@@ -117,7 +117,7 @@ def licences_of(values: Iterable[str]) -> pa.Table:
     Columns: declared, spdx (empty when not known), known (bool), family; sorted by declared.
     """
     declared = sorted(set(values))
-    found = [normalised(value) for value in declared]
+    found = [normalise_licence(value) for value in declared]
     return pa.table({
         "declared": pa.array(declared, pa.string()),
         "spdx": pa.array([licence.spdx for licence in found], pa.string()),
@@ -127,15 +127,15 @@ def licences_of(values: Iterable[str]) -> pa.Table:
 
 
 @lru_cache(maxsize=4096)
-def normalised(value: str) -> Licence:
+def normalise_licence(value: str) -> SpdxLicence:
     """The licence that a declared value names.
 
     Remarks in brackets are put aside; where the rest is not known, they are tried. A slash, a bar
     and "or" offer a choice; a comma, a semicolon, "&" and "and" ask for all.
 
-    >>> normalised("CC BY-SA 3.0 / 4.0").spdx
+    >>> normalise_licence("CC BY-SA 3.0 / 4.0").spdx
     'CC-BY-SA-3.0 OR CC-BY-SA-4.0'
-    >>> normalised("GPL-2+").spdx, normalised("user comments").spdx
+    >>> normalise_licence("GPL-2+").spdx, normalise_licence("user comments").spdx
     ('GPL-2.0-or-later', '')
     """
     if len(value) > _LONGEST:
@@ -148,10 +148,10 @@ def normalised(value: str) -> Licence:
 
 
 @lru_cache(maxsize=4096)
-def licence_of(expression: str) -> Licence:
+def licence_of(expression: str) -> SpdxLicence:
     """An SPDX expression in its canonical form, or `UNKNOWN` if it is none."""
     tree = _parsed(expression)
-    return Licence(tree.render(), _family(tree)) if tree is not None else UNKNOWN
+    return SpdxLicence(tree.render(), _family(tree)) if tree is not None else UNKNOWN
 
 
 def licence_at(url: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pipeline.provenance.detectors.licence_names import BSD, PUBLIC_DOMAIN, RESERVED
-from pipeline.provenance.detectors.spdx import licence_at, licence_of, normalised
-from pipeline.provenance.detectors.sweep import Hit, Swept
+from pipeline.provenance.detectors.spdx import licence_at, licence_of, normalise_licence
+from pipeline.provenance.detectors.sweep import Hit, SweepHits
 
 GROUP = "licence"
 """The name of this detector's needles in a sweep."""
@@ -121,7 +121,7 @@ class Statement(NamedTuple):
     confidence: str
 
 
-def find_statements(swept: Swept) -> Iterator[list[Statement]]:
+def find_statements(swept: SweepHits) -> Iterator[list[Statement]]:
     """For every text that has any, its statements: of each licence the first of the highest
     confidence, in order of place."""
     row, found = -1, list[Statement]()
@@ -163,7 +163,7 @@ class _Window(NamedTuple):
         return Statement(self.hit.row, offset, end - start, spdx, basis, confidence)
 
 
-def _statement_at(swept: Swept, hit: Hit) -> Statement | None:
+def _statement_at(swept: SweepHits, hit: Hit) -> Statement | None:
     start = max(0, hit.offset - _BEFORE)
     window = _Window(hit, swept.cut(hit.row, start, hit.offset + _AFTER), hit.offset - start)
     if hit.needle in _RESERVED:
@@ -232,18 +232,18 @@ def _cc(found: re.Match[bytes], data: bytes, own: bool) -> str:
     """ "cc by" alone is an ordinary phrase unless a grant stands before it."""
     name = _text(found[0])
     is_phrase = re.fullmatch(r"cc\W*by\W*", name, re.I) is not None
-    return "" if is_phrase and not own else normalised(name).spdx
+    return "" if is_phrase and not own else normalise_licence(name).spdx
 
 
 def _gnu(found: re.Match[bytes], data: bytes, own: bool) -> str:
     name = _text(found[0])
     if version := _GNU_VERSION.match(data, found.end()):
         name += f" {_text(version[1])}{' or later' if version[2] else ''}"
-    return normalised(name).spdx
+    return normalise_licence(name).spdx
 
 
 def _other(found: re.Match[bytes], data: bytes, own: bool) -> str:
-    return normalised(_text(found[0])).spdx
+    return normalise_licence(_text(found[0])).spdx
 
 
 def _text(name: bytes) -> str:

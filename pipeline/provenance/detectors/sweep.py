@@ -6,8 +6,8 @@ it cares for. The stage sweeps once for all of them and hands every detector the
     swept = sweep_all(batch["text"], {"notice": notices.NEEDLES, "marker": markers.needles})
     detect_notices(batch, swept)
 
-`Swept.hits` tells where a group's needles stand, `Swept.cut` the bytes around such a place, which
-the detector reads with expressions over bytes: so what they find are byte offsets.
+`SweepHits.hits` tells where a group's needles stand, `SweepHits.cut` the bytes around such a place,
+which the detector reads with expressions over bytes: so what they find are byte offsets.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dedup.text import TextArray, Texts, texts_of
-from pipeline.provenance.literals import PLACES, Found, sweep
+from pipeline.provenance.literals import PLACES, LiteralHits, sweep
 
 _AT_ONCE = 1 << 16
 
@@ -32,13 +32,13 @@ class Hit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepHits:
     """The texts and what a sweep found in them, by group of needles."""
 
     chunks: tuple[Texts, ...]
     first_rows: tuple[int, ...]
     needles: tuple[str, ...]
-    found: Found
+    found: LiteralHits
     groups: Mapping[str, Mapping[int, str]]
 
     def hits(self, group: str) -> Iterator[Hit]:
@@ -73,7 +73,9 @@ class Swept:
         return self.chunks[number], row - self.first_rows[number]
 
 
-def sweep_all(texts: TextArray, groups: Mapping[str, Sequence[str]], places: int = PLACES) -> Swept:
+def sweep_all(
+    texts: TextArray, groups: Mapping[str, Sequence[str]], places: int = PLACES
+) -> SweepHits:
     """One pass over the texts for the needles of all groups; a needle may stand in several.
 
     >>> swept = sweep_all(["a © bc"], {"notice": ["©"], "other": ["BC"]})
@@ -88,7 +90,7 @@ def sweep_all(texts: TextArray, groups: Mapping[str, Sequence[str]], places: int
     chunks = [chunk for chunk in texts_of(texts) if len(chunk)]
     first_rows = np.cumsum([0, *map(len, chunks)]).tolist()[: len(chunks)]
     found = sweep(texts, tuple(numbers), places)
-    return Swept(tuple(chunks), tuple(first_rows), tuple(numbers), found, named)
+    return SweepHits(tuple(chunks), tuple(first_rows), tuple(numbers), found, named)
 
 
 def _folded(needle: str) -> str:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from dedup.arrays import F32, I32, I64, U8, U64
 from dedup.compiled import kernel
-from dedup.text import Texts, joined
+from dedup.text import Texts, join_texts
 from pipeline.provenance.detectors.folded_words import fold_table, hash_word, hash_words
 from pipeline.provenance.detectors.metadata import Fields
 from pipeline.provenance.detectors.title_words import COMMON_WORDS
@@ -220,7 +220,7 @@ def _distinct(hashes: U64, work: I64) -> tuple[U64, I64]:
 
 def _hashes_of(texts: list[str]) -> tuple[U64, I64]:
     """Hashes of all words, and the text each stands in."""
-    flat = joined(pa.array(texts, pa.large_string()))
+    flat = join_texts(pa.array(texts, pa.large_string()))
     out = np.empty(flat.offsets[-1] - flat.offsets[0] + 1, np.uint64)
     work = np.empty(len(out), np.int64)
     count = _hash_all(flat.data, flat.offsets, fold_table(), out, work)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rapidfuzz import fuzz, process
 
 from pipeline.provenance.detectors.title_index import WorkName
-from pipeline.provenance.detectors.title_sources import Source, without_noise
+from pipeline.provenance.detectors.title_sources import TitleSource, without_noise
 
 FULL, INITIAL, SURNAME, ABSENT = 1.0, 0.9, 0.5, 0.0
 LEVELS = {FULL: "full", INITIAL: "initial", SURNAME: "surname", ABSENT: "absent"}
@@ -24,10 +24,10 @@ _NEAR = 3
 _TITLE_WEIGHT = 0.7
 
 
-class Match(NamedTuple):
+class TitleMatch(NamedTuple):
     """A source that names a work. title: 0 to 1; author: of `LEVELS`; rare: rare words shared."""
 
-    source: Source
+    source: TitleSource
     title: float
     author: float
     rare: int
@@ -38,7 +38,7 @@ class Match(NamedTuple):
         return round(_TITLE_WEIGHT * self.title + (1 - _TITLE_WEIGHT) * self.author, 4)
 
 
-class _Found(NamedTuple):
+class _ComparedTitle(NamedTuple):
     """A title in words, compared."""
 
     score: float
@@ -46,7 +46,7 @@ class _Found(NamedTuple):
     is_whole: bool
 
 
-def best_match(name: WorkName, sources: list[Source]) -> Match | None:
+def best_match(name: WorkName, sources: list[TitleSource]) -> TitleMatch | None:
     """The best of the sources that name the work, or None."""
     own = {word for title in name.titles for word in title.words}
     sharing = (source for source in sources if not own.isdisjoint(source.words))
@@ -54,7 +54,7 @@ def best_match(name: WorkName, sources: list[Source]) -> Match | None:
     return max(matches, key=lambda m: (m.score, -m.source.offset, m.source.where), default=None)
 
 
-def _match(name: WorkName, source: Source) -> Match | None:
+def _match(name: WorkName, source: TitleSource) -> TitleMatch | None:
     beside, _ = author_in(name.authors, source.author)
     within, rest = author_in(name.authors, source.words)
     level = max(beside, within)
@@ -67,12 +67,12 @@ def _match(name: WorkName, source: Source) -> Match | None:
     if source.whole and not best.is_whole:
         return None
     if level in (FULL, INITIAL):
-        return Match(source, best.score, level, best.rare)
+        return TitleMatch(source, best.score, level, best.rare)
     is_contradicted = bool(source.author and name.authors and level == ABSENT)
     least = 1 if level == SURNAME else 2
     if is_contradicted or source.whole or best.rare < least or not best.is_whole:
         return None
-    return Match(source, best.score, level, best.rare)
+    return TitleMatch(source, best.score, level, best.rare)
 
 
 def _is_surname(name: WorkName, author: tuple[str, ...]) -> bool:
@@ -127,9 +127,9 @@ def _given_near(
     return level, tuple(word for place, word in enumerate(words) if place not in taken)
 
 
-def _compared(name: WorkName, reading: tuple[str, ...]) -> _Found:
+def _compared(name: WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
     """The best of the work's titles for a reading. With two rare words the reading may say more."""
-    best = _Found(0.0, 0, False)
+    best = _ComparedTitle(0.0, 0, False)
     for title in name.titles:
         rest = without_noise(reading, frozenset(title.words))
         if not rest:
@@ -140,7 +140,7 @@ def _compared(name: WorkName, reading: tuple[str, ...]) -> _Found:
         text = " ".join(rest)
         whole = fuzz.token_sort_ratio(title.text, text)
         ratio = max(whole, fuzz.token_set_ratio(title.text, text)) if shared >= 2 else whole
-        found = _Found(min(ratio / 100, coverage), shared, whole >= _LEAST_RATIO)
+        found = _ComparedTitle(min(ratio / 100, coverage), shared, whole >= _LEAST_RATIO)
         best = max(best, found)
     return best
 

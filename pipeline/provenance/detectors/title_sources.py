@@ -24,7 +24,7 @@ _YEAR = re.compile(r"(?:1[5-9]|20)\d\d\Z")
 _NUMBER = re.compile(r"\d{5,}x?\Z|(?=\w*\d)[0-9a-f]{16,}\Z")
 
 
-class Source(NamedTuple):
+class TitleSource(NamedTuple):
     """One string that may name a work.
 
     words: folded; titles: readings of it as a title, in words. Where `author` is not None, it is
@@ -42,7 +42,7 @@ class Source(NamedTuple):
     whole: bool = False
 
 
-def sources_of(values: list[tuple[str, str]], head: bytes) -> list[Source]:
+def sources_of(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
     """Everything that may name the work: `values` are (key of `KEYS`, value), `head` the beginning
     of the text."""
     named = [(key, value[:_LONGEST]) for key, value in values]
@@ -68,28 +68,28 @@ def _is_noise(word: str) -> bool:
     return bool(word in NOISE_WORDS or _YEAR.match(word) or _NUMBER.match(word))
 
 
-def _field(key: str, value: str, author: tuple[str, ...]) -> Source:
+def _field(key: str, value: str, author: tuple[str, ...]) -> TitleSource:
     words = words_of(value)
-    return Source(key, value, words, _titles(value, words), author)
+    return TitleSource(key, value, words, _titles(value, words), author)
 
 
-def _files(key: str, value: str, author: tuple[str, ...]) -> list[Source]:
+def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
     """The last part of a path or address; the same with the folder it lies in."""
     parts = [part for part in _PATH.split(unquote(value).partition("?")[0]) if part.strip()]
     name = strip_noise(parts[-1]) if parts else ""
-    found = [Source(key, value, words_of(name), (words_of(name),), author)]
+    found = [TitleSource(key, value, words_of(name), (words_of(name),), author)]
     if len(parts) > 1 and "://" not in value:
         found.append(found[0]._replace(words=words_of(f"{parts[-2]} {name}")))
     return found
 
 
-def _of_lines(lines: list[tuple[int, str]]) -> Iterator[Source]:
+def _of_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
     """Each line as a title, with the lines after it as its author."""
     words = [words_of(line) for _, line in lines]
     for number, (offset, line) in enumerate(lines):
         author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
         length, titles = len(line.encode()), _titles(line, words[number])
-        yield Source("text", line, words[number], titles, author, offset, length, whole=True)
+        yield TitleSource("text", line, words[number], titles, author, offset, length, whole=True)
 
 
 def _titles(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

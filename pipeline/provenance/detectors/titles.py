@@ -14,7 +14,7 @@ from dedup.text import texts_of
 from pipeline.provenance.detectors.contract import Finding, attributes_json, findings_table
 from pipeline.provenance.detectors.metadata import Fields, find_fields
 from pipeline.provenance.detectors.title_index import HEAD_BYTES, TitleIndex, build_title_index
-from pipeline.provenance.detectors.title_match import INITIAL, LEVELS, Match, best_match
+from pipeline.provenance.detectors.title_match import INITIAL, LEVELS, TitleMatch, best_match
 from pipeline.provenance.detectors.title_sources import KEYS, sources_of
 
 __all__ = ["detect_titles", "warm_up"]
@@ -78,7 +78,7 @@ def _findings(
         yield _finding(row, match, name.work_id, name.title)
 
 
-def _finding(row: int, match: Match, work_id: str, title: str) -> Finding:
+def _finding(row: int, match: TitleMatch, work_id: str, title: str) -> Finding:
     attributes = {
         "author": LEVELS[match.author],
         "rare_words": match.rare,

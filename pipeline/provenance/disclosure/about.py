@@ -249,12 +249,12 @@ def load_about(path: Path | None) -> About:
     return About() if path is None else parse(About, load(path))
 
 
-def said(about: About, key: str) -> Answer:
+def find_answer(about: About, key: str) -> Answer:
     """What about.yaml says under a dotted key, in words, or what is needed there.
 
-    >>> said(About(name="tiny"), "name")
+    >>> find_answer(About(name="tiny"), "name")
     Answer(text='tiny', basis='about')
-    >>> said(About(), "dates.published").text
+    >>> find_answer(About(), "dates.published").text
     'TODO(dates.published: ISO date on which the data set is published)'
     """
     value: Any = about

@@ -7,7 +7,7 @@ from. Texts may be hostile; the templates escape, see `pipeline.core.page`.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.disclosure import Disclosure, hash_words, preview
 from pipeline.provenance.disclosure.facts import (
@@ -119,7 +119,7 @@ def _shown_sources(sources: Sequence[SourceFacts]) -> list[SourceFacts]:
         for name in ("records", "bad", "documents", "dropped", "quarantined", "duplicates", "kept",
                      "bytes_kept", "tokens")
     }  # fmt: skip
-    label = counted(len(rest), "smaller source")
+    label = pluralise(len(rest), "smaller source")
     return [*shown, replace(rest[0], label=label, inputs=(), licences=(), **sums)]
 
 
@@ -128,7 +128,7 @@ def _licence_words(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     shown = [(one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]]
     rest = licences[_MOST_LICENCES:]
     if rest:
-        shown.append((counted(len(rest), "more statement"), sum(one.documents for one in rest)))
+        shown.append((pluralise(len(rest), "more statement"), sum(one.documents for one in rest)))
     return shown
 
 

@@ -4,7 +4,7 @@ The twelve items of subdivision (a), filled from the tables of a run and from ab
 neither knows is a TODO.
 """
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import Answer, from_tables, todo
 from pipeline.provenance.disclosure.disclosure import Disclosure
@@ -29,7 +29,7 @@ def california_disclosure(disclosure: Disclosure) -> Form:
         Field("7", "Personal information", d.said("personal_information")),
         Field("8", "Aggregate consumer information", d.said("aggregate_consumer_information")),
         Field("9", "Cleaning, processing or other modification, and its purpose",
-              from_tables(processing(d.facts))),
+              from_tables(describe_processing(d.facts))),
         Field("10", "Time period of collection, start", d.said("dates.collected_from")),
         Field("10", "Time period of collection, end, or that it is ongoing",
               d.said("dates.collected_to")),
@@ -44,7 +44,7 @@ def california_disclosure(disclosure: Disclosure) -> Form:
     )
 
 
-def processing(facts: Facts) -> str:
+def describe_processing(facts: Facts) -> str:
     """What the run did with the text, in words."""
     steps = ["text was decoded, repaired and cleaned"]
     if "clusters" in {name for name, _, _ in facts.identity.stages}:
@@ -65,7 +65,7 @@ def processing(facts: Facts) -> str:
 
 
 def _were(number: int, noun: str) -> str:
-    return f"{counted(number, noun)} {'was' if number == 1 else 'were'}"
+    return f"{pluralise(number, noun)} {'was' if number == 1 else 'were'}"
 
 
 def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
@@ -78,15 +78,15 @@ def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
         ).text
         rows.append((source.label, owner, f"{source.kept:,}"))
     missing = any(row[1].startswith("TODO(") for row in rows)
-    answer = from_tables(counted(len(d.facts.sources), "source label"))
+    answer = from_tables(pluralise(len(d.facts.sources), "source label"))
     if missing:
         answer = todo("sources", "the owner of every source label")
     return answer, "", Table(("source label", "source or owner", "documents"), tuple(rows))
 
 
 def _points(facts: Facts) -> str:
-    documents, tokens = counted(facts.kept, "document"), counted(facts.tokens, "token")
-    return f"{documents}, {tokens}, {counted(facts.bytes_kept, 'byte')} of text"
+    documents, tokens = pluralise(facts.kept, "document"), pluralise(facts.tokens, "token")
+    return f"{documents}, {tokens}, {pluralise(facts.bytes_kept, 'byte')} of text"
 
 
 def _types(facts: Facts) -> str:

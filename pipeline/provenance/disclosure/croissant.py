@@ -10,12 +10,12 @@ the vocabulary take no words; the description then says what is missing.
 
 from typing import Any
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import SourceKind
 from pipeline.provenance.disclosure.audit import limits
-from pipeline.provenance.disclosure.california import processing
+from pipeline.provenance.disclosure.california import describe_processing
 from pipeline.provenance.disclosure.disclosure import Disclosure
 from pipeline.provenance.disclosure.facts import SplitFacts
 from pipeline.provenance.lineage import CORPUS_SCHEMA, SCHEMA
@@ -161,7 +161,7 @@ def _responsible(d: Disclosure) -> dict[str, Any]:
     facts = d.facts
     kinds = sorted({_COLLECTION[source.kind] for source in d.about.sources.values()})
     inputs = "; ".join(
-        f"{i.name}: {counted(i.files, 'file')}, {counted(i.bytes, 'byte')}, hash {i.hash}"
+        f"{i.name}: {pluralise(i.files, 'file')}, {pluralise(i.bytes, 'byte')}, hash {i.hash}"
         for i in facts.inputs
     )
     rules = "; ".join(f"{r.rule}: {r.decision} {r.documents:,}" for r in facts.decisions)
@@ -169,7 +169,7 @@ def _responsible(d: Disclosure) -> dict[str, Any]:
         "rai:dataCollection": d.said("collection").text,
         "rai:dataCollectionType": kinds or ["TODO(sources: kind of each source label)"],
         "rai:dataCollectionRawData": inputs,
-        "rai:dataPreprocessingProtocol": [processing(facts)],
+        "rai:dataPreprocessingProtocol": [describe_processing(facts)],
         "rai:dataManipulationProtocol": f"decisions by rule: {rules or 'no rule matched'}",
         "rai:dataReleaseMaintenancePlan": " ".join(
             [d.said("maintenance").text, "Requests:", d.said("claims.contact").text]

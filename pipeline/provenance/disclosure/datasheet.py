@@ -1,9 +1,9 @@
 """The questions of a datasheet (Gebru et al., "Datasheets for Datasets", 2021), answered from the
 tables of a run and from about.yaml; the others are TODOs."""
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance.disclosure.about import Answer, from_tables
-from pipeline.provenance.disclosure.california import processing
+from pipeline.provenance.disclosure.california import describe_processing
 from pipeline.provenance.disclosure.disclosure import Disclosure
 from pipeline.provenance.disclosure.facts import Facts
 from pipeline.provenance.disclosure.forms import Field, Section
@@ -41,7 +41,7 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
             "Until when?": "dates.collected_to",
         })),
         Section("4", "Preprocessing", _known("4", {
-            "What was done to the data?": from_tables(processing(facts)),
+            "What was done to the data?": from_tables(describe_processing(facts)),
             "Is the raw data kept?": from_tables(_raw(facts)),
             "Is the software available?": from_tables(
                 f"wafermill {facts.identity.toolkit}; equal stage fingerprints mean equal results"
@@ -81,7 +81,8 @@ def _known(number: str, answers: dict[str, Answer], after: int = 0) -> tuple[Fie
 def _instances(facts: Facts) -> Answer:
     return from_tables(
         f"documents of text: {facts.kept:,} kept of {facts.documents:,} read from "
-        f"{counted(sum(i.files for i in facts.inputs), 'file')}; {counted(facts.tokens, 'token')}"
+        f"{pluralise(sum(i.files for i in facts.inputs), 'file')}; "
+        f"{pluralise(facts.tokens, 'token')}"
     )
 
 
@@ -97,7 +98,7 @@ def _sample(facts: Facts) -> Answer:
 
 def _splits(facts: Facts) -> Answer:
     words = [
-        f"{s.name}: {counted(s.documents, 'document')}, {counted(s.tokens, 'token')}"
+        f"{s.name}: {pluralise(s.documents, 'document')}, {pluralise(s.tokens, 'token')}"
         for s in facts.splits
     ]
     return from_tables("; ".join(words) if words else "none: nothing was packed")
@@ -106,7 +107,7 @@ def _splits(facts: Facts) -> Answer:
 def _noise(facts: Facts) -> Answer:
     counts = [f"{one.reason or one.state}: {one.documents:,}" for one in facts.removed[:40]]
     return from_tables(
-        f"{counted(sum(s.bad for s in facts.sources), 'record')} could not be decoded; removed "
+        f"{pluralise(sum(s.bad for s in facts.sources), 'record')} could not be decoded; removed "
         f"documents by reason: {', '.join(counts) if counts else 'none'}"
     )
 

@@ -3,8 +3,8 @@
 import hashlib
 from dataclasses import dataclass
 
-from pipeline.core.errors import printable
-from pipeline.provenance.disclosure.about import About, Answer, said
+from pipeline.core.errors import escape_text
+from pipeline.provenance.disclosure.about import About, Answer, find_answer
 from pipeline.provenance.disclosure.facts import Facts
 from pipeline.provenance.disclosure.files import PublishedFile
 
@@ -34,7 +34,7 @@ class Disclosure:
 
     def said(self, key: str) -> Answer:
         """What about.yaml says under a dotted key, else a TODO."""
-        return said(self.about, key)
+        return find_answer(self.about, key)
 
     def shown(self, text: str) -> str:
         """Text that only the internal edition shows; its hash in the public one."""
@@ -59,4 +59,4 @@ def preview(text: str) -> str:
     words = text.split()
     shown = [w if len(w) <= _WORD_CHARACTERS else w[:_WORD_CHARACTERS] for w in words]
     cut = len(words) > PREVIEW_WORDS or shown != words
-    return printable(" ".join(shown[:PREVIEW_WORDS]), 480) + (" …" if cut else "")
+    return escape_text(" ".join(shown[:PREVIEW_WORDS]), 480) + (" …" if cut else "")

@@ -15,7 +15,7 @@ from pipeline.provenance.disclosure.facts import (
     Flow,
     HostFacts,
     LicenceFacts,
-    Removed,
+    RemovalFacts,
     SourceFacts,
 )
 from pipeline.provenance.disclosure.match_counts import Matches
@@ -87,11 +87,11 @@ def licences_of(documents: pa.Table) -> tuple[LicenceFacts, ...]:
     return tuple(_licence(row) for row in _grouped(_kept(documents), ["licence"]))
 
 
-def removed_of(documents: pa.Table) -> tuple[Removed, ...]:
+def removed_of(documents: pa.Table) -> tuple[RemovalFacts, ...]:
     """What left, by state and reason."""
     gone = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
-        Removed(row["state"], row["reason"], row["documents"], row["bytes"])
+        RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
         for row in _grouped(gone, ["state", "reason"])
     )
 

@@ -5,13 +5,13 @@ of a run know is filled in; everything else comes from about.yaml or is a TODO. 
 template that were not compared with its official text are marked `check`.
 """
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import Answer, SourceKind, from_tables, todo
 from pipeline.provenance.disclosure.disclosure import Disclosure
 from pipeline.provenance.disclosure.facts import Facts, SourceFacts
 from pipeline.provenance.disclosure.forms import Field, Form, Section, Table
-from pipeline.report.page import short
+from pipeline.report.page import abbreviate_count
 
 LARGE_SHARE, TOP_HOSTS = 0.03, 0.10
 _CHECK_LARGE = "does 'large' still mean more than 3 % of the public data of a modality?"
@@ -84,9 +84,9 @@ def _characteristics(d: Disclosure) -> Section:
     facts = d.facts
     tokens = sum(split.tokens for split in facts.splits) or facts.tokens
     size = (
-        f"{size_band(tokens)} ({short(tokens)} tokens in this run, including copies made by a "
-        f"mixture, from {counted(facts.kept, 'document')} with {counted(facts.bytes_kept, 'byte')} "
-        "of text)"
+        f"{size_band(tokens)} ({abbreviate_count(tokens)} tokens in this run, including copies "
+        f"made by a mixture, from {pluralise(facts.kept, 'document')} with "
+        f"{pluralise(facts.bytes_kept, 'byte')} of text)"
     )
     rows = tuple((s.label, f"{s.kept:,}", f"{s.tokens:,}", _share(s.tokens, facts.tokens))
                  for s in facts.sources[:_MOST_LISTED])  # fmt: skip
@@ -95,7 +95,7 @@ def _characteristics(d: Disclosure) -> Section:
         Field("1.3.b", "Size of the text data", from_tables(size), _CHECK_BANDS),
         Field("1.3.c", "Types of content", d.said("content_types")),
         Field("1.3.d", "Source labels by tokens",
-              from_tables(counted(len(facts.sources), "source label")),
+              from_tables(pluralise(len(facts.sources), "source label")),
               table=Table(("source label", "documents", "tokens", "share"), rows)),
         Field("1.3.e", "Latest date of data acquisition", d.said("dates.collected_to")),
         Field("1.3.f", "Linguistic characteristics (languages)", d.said("languages")),
@@ -167,7 +167,7 @@ def _hosts(facts: Facts) -> Field:
         return Field("2.3.g", question, needed, _CHECK_HOSTS)
     top = facts.hosts[: max(1, round(TOP_HOSTS * len(facts.hosts)))]
     rows = tuple((h.host, f"{h.documents:,}", f"{h.bytes:,}") for h in top)
-    text = f"{len(top):,} of {counted(len(facts.hosts), 'host')}, those with the most text"
+    text = f"{len(top):,} of {pluralise(len(facts.hosts), 'host')}, those with the most text"
     return Field(
         "2.3.g", question, from_tables(text), _CHECK_HOSTS,
         Table(("host", "documents", "bytes of text"), rows),
@@ -208,7 +208,7 @@ def _reservations(d: Disclosure) -> Section:
     signals = sum(signal.documents for signal in reserved)
     evaluated = (
         f"captured signals or listed entries that reserve rights in documents of this run: "
-        f"{len(reserved):,} ({counted(signals, 'pair')} of signal and document)"
+        f"{len(reserved):,} ({pluralise(signals, 'pair')} of signal and document)"
         if reserved
         else "No captured signal reserves rights in a document of this run. Signals that nobody "
         "captured were not evaluated."
@@ -233,7 +233,7 @@ def _illegal(d: Disclosure) -> Section:
                      if r.state in ("dropped", "quarantined"))  # fmt: skip
     rows = (*rows, *(row for row in filtered if row[0] not in {r[0] for r in rows}))
     text = (
-        f"{facts.matched:,} of {counted(sum(n for _, n in facts.screened), 'screened document')} "
+        f"{facts.matched:,} of {pluralise(sum(n for _, n in facts.screened), 'screened document')} "
         "matched a rule; rules and filters with their counts"
         if facts.screened
         else "nothing was screened in this run; filters with their counts"
@@ -273,7 +273,7 @@ def _used(d: Disclosure, kind: SourceKind) -> Answer:
         return Answer("yes", "about")
     if _unknown(d):
         return todo(
-            "sources", f"the kind of {counted(len(_unknown(d)), 'source label')}, see 2.1.e"
+            "sources", f"the kind of {pluralise(len(_unknown(d)), 'source label')}, see 2.1.e"
         )
     return Answer("no", "about")
 
@@ -286,9 +286,9 @@ def _modality(d: Disclosure, kind: SourceKind) -> Answer:
 def _count(d: Disclosure, found: list[SourceFacts], noun: str) -> Answer:
     if not found and _unknown(d):
         return todo(
-            "sources", f"the kind of {counted(len(_unknown(d)), 'source label')}, see 2.1.e"
+            "sources", f"the kind of {pluralise(len(_unknown(d)), 'source label')}, see 2.1.e"
         )
-    return Answer(counted(len(found), noun), "about")
+    return Answer(pluralise(len(found), noun), "about")
 
 
 def _unclassified(d: Disclosure) -> tuple[Field, ...]:

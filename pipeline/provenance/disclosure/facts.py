@@ -90,7 +90,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Removed:
+class RemovalFacts:
     """Documents that left in one state for one reason."""
 
     state: str
@@ -228,7 +228,7 @@ class Facts:
     inputs: tuple[InputFacts, ...] = ()
     sources: tuple[SourceFacts, ...] = ()
     licences: tuple[LicenceFacts, ...] = ()
-    removed: tuple[Removed, ...] = ()
+    removed: tuple[RemovalFacts, ...] = ()
     decisions: tuple[DecisionFacts, ...] = ()
     flows: tuple[Flow, ...] = ()
     evidence: tuple[EvidenceFacts, ...] = ()

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance.disclosure.facts import Flow
 from pipeline.provenance.evidence import DECISIONS
 
@@ -22,7 +22,7 @@ _OTHERS = "others"
 
 
 @dataclass(frozen=True)
-class Node:
+class FlowNode:
     """A box with its label beside it; `kind` colours it."""
 
     x: str
@@ -49,7 +49,7 @@ class Ribbon:
 class Diagram:
     """Nodes and ribbons ready to be drawn."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[FlowNode, ...]
     ribbons: tuple[Ribbon, ...]
     height: int
     width: int = _WIDTH
@@ -128,15 +128,15 @@ def _boxes(totals: Mapping[str, int], room: int) -> dict[str, _Box]:
     return boxes
 
 
-def _node(x: int, name: str, box: _Box, kind: str) -> Node:
+def _node(x: int, name: str, box: _Box, kind: str) -> FlowNode:
     outside = x == _LEFT
     label = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
-    return Node(
+    return FlowNode(
         x=str(x),
         y=f"{box.top:.2f}",
         height=f"{box.size:.2f}",
         label=f"{label}  {box.count:,}",
-        title=f"{name}: {counted(box.count, 'document')}",
+        title=f"{name}: {pluralise(box.count, 'document')}",
         kind=kind,
         text_x=str(x - 8 if outside else x + _BAR + 8),
         text_y=f"{box.top + max(box.size, _LABEL) / 2 + 4:.2f}",
@@ -162,7 +162,7 @@ def _ribbons(
         z0, z1 = place(right, b, ends[b], flow.documents)
         yield Ribbon(
             _path(x0 + _BAR, x1, (y0, y1), (z0, z1)),
-            f"{a} to {b}: {counted(flow.documents, 'document')}, {flow.decision}",
+            f"{a} to {b}: {pluralise(flow.documents, 'document')}, {flow.decision}",
             flow.decision,
         )
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.report.page import report_environment
 
-__all__ = ["markdown_page", "plain"]
+__all__ = ["escape_markdown", "markdown_page"]
 
 _PACKAGE = "pipeline.provenance.disclosure.templates"
 _MARKUP = re.compile(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w)|^[-+=#](?!\d))")
@@ -30,14 +30,14 @@ def markdown_page(template: str, **values: Any) -> bytes:
     return _BLANK.sub("\n\n", text).encode()
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     r"""A text as Markdown that shows it as it is; addresses of the web stay links.
 
-    >>> print(plain("a|b <script> *x* some_name"))
+    >>> print(escape_markdown("a|b <script> *x* some_name"))
     a\|b &lt;script&gt; \*x\* some_name
     """
     joined = " ".join(text.split())
-    shown = printable(joined, _LIMIT)
+    shown = escape_text(joined, _LIMIT)
     escaped = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     marked = _NUMBERED.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", escaped))
     return _SCHEME.sub(r"\1&#58;", marked)
@@ -60,5 +60,5 @@ def _environment() -> Environment:
     environment.filters |= {
         name: shared[name] for name in ("n", "short", "size", "share", "counted")
     }
-    environment.filters["md"] = plain
+    environment.filters["md"] = escape_markdown
     return environment

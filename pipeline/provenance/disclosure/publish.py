@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.errors import ConfigError, InputError, printable
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.storage import canonical_json, publish
 from pipeline.provenance.disclosure.about import About, load_about
 from pipeline.provenance.disclosure.audit import audit_page
@@ -22,7 +22,7 @@ from pipeline.provenance.disclosure.markdown import markdown_page
 from pipeline.provenance.disclosure.read_run import open_run, read_facts
 from pipeline.provenance.disclosure.spdx import spdx
 
-__all__ = ["DOCUMENTS", "Disclosed", "disclose"]
+__all__ = ["DOCUMENTS", "DisclosureFiles", "disclose"]
 
 _TODO = re.compile(r"TODO\(([^:()]{1,200}):")
 
@@ -52,7 +52,7 @@ _NEED_FILES = {"croissant", "spdx"}
 
 
 @dataclass(frozen=True)
-class Disclosed:
+class DisclosureFiles:
     """What was written: edition, (file, bytes) in order, and keys that stand as TODO in it."""
 
     directory: Path
@@ -68,7 +68,7 @@ def disclose(
     only: tuple[str, ...] = (),
     *,
     public: bool = True,
-) -> Disclosed:
+) -> DisclosureFiles:
     """Write the documents named in `only` (all without) about the run in `directory` to `out`.
 
     The same run and about.yaml give the same bytes; every file is published atomically. Raises
@@ -93,8 +93,8 @@ def disclose(
         for file, make in DOCUMENTS[name].items():
             data = make(disclosure)
             written.append((file, publish(out / file, data).size))
-            todos |= {printable(key) for key in _TODO.findall(data.decode())}
-    return Disclosed(out, disclosure.edition, tuple(written), tuple(sorted(todos)))
+            todos |= {escape_text(key) for key in _TODO.findall(data.decode())}
+    return DisclosureFiles(out, disclosure.edition, tuple(written), tuple(sorted(todos)))
 
 
 def _names(only: tuple[str, ...]) -> tuple[str, ...]:
@@ -102,7 +102,8 @@ def _names(only: tuple[str, ...]) -> tuple[str, ...]:
     for name in only:
         if name not in DOCUMENTS:
             raise ConfigError(
-                f"--only {printable(name, 60)}: unknown document{_did_you_mean(name, [*DOCUMENTS])}"
+                f"--only {escape_text(name, 60)}: unknown "
+                f"document{_did_you_mean(name, [*DOCUMENTS])}"
             )
     return tuple(name for name in DOCUMENTS if not only or name in only)
 
@@ -112,7 +113,7 @@ def _check_sources(said: About, facts: Facts, path: Path | None) -> None:
     for label in said.sources:
         if label not in labels:
             raise ConfigError(
-                f"{path}: sources: the run has no source label {printable(label, 60)!r}"
+                f"{path}: sources: the run has no source label {escape_text(label, 60)!r}"
                 f"{_did_you_mean(label, labels)}"
             )
 
@@ -120,5 +121,5 @@ def _check_sources(said: About, facts: Facts, path: Path | None) -> None:
 def _did_you_mean(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
-        return f"; did you mean {printable(close[0], 60)!r}?"
-    return f"; expected one of {printable(', '.join(known), 400)}"
+        return f"; did you mean {escape_text(close[0], 60)!r}?"
+    return f"; expected one of {escape_text(', '.join(known), 400)}"

@@ -28,7 +28,7 @@ _LOOKS = ("filters", "overlap", "lines")
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A finished run directory, opened: its sealed manifest and the manifests of its stages."""
 
     directory: Path
@@ -36,7 +36,7 @@ class Run:
     stages: Mapping[str, StageManifest]
 
 
-def open_run(directory: Path) -> Run:
+def open_run(directory: Path) -> FinishedRun:
     """Open a finished run. Raises InputError for another directory, IntegrityError for damage."""
     if not (directory / layout.MANIFEST).is_file():
         raise InputError(
@@ -49,10 +49,10 @@ def open_run(directory: Path) -> Run:
         raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`")
     names = [stage["stage"] for stage in manifest["stages"]]
     found = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in names}
-    return Run(directory, manifest, {n: m for n, m in found.items() if m is not None})
+    return FinishedRun(directory, manifest, {n: m for n, m in found.items() if m is not None})
 
 
-def read_facts(run: Run) -> Facts:
+def read_facts(run: FinishedRun) -> Facts:
     """All facts of a run. Raises IntegrityError when a published table is missing or damaged."""
     try:
         ledger = ledger_from_dict(json.loads((run.directory / layout.LEDGER).read_bytes()))
@@ -87,7 +87,7 @@ def read_facts(run: Run) -> Facts:
         ) from error
 
 
-def _identity(run: Run) -> Identity:
+def _identity(run: FinishedRun) -> Identity:
     stages = tuple(
         (s["stage"], s["fingerprint"], s["content_hash"]) for s in run.manifest["stages"]
     )

@@ -34,7 +34,7 @@ _OF_WORKS = ("work_id", "title_raw", "authors", "status", "tier")
 
 
 @dataclass(frozen=True)
-class Registry:
+class RunRegistry:
     """What the run directory says of the lists and works it was compared with; works by id."""
 
     lists: tuple[ListFacts, ...]
@@ -86,12 +86,12 @@ def _covered(lineage: Path) -> int:
     return int(pc.sum(pc.subtract(table["token_end"], table["token_start"])).as_py() or 0)
 
 
-def read_registry(directory: Path, stage: StageManifest | None) -> Registry:
+def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
     """What registry/ of a run holds; `stage` is the manifest of the stage that published it."""
     root = directory / REGISTRY
     lists = _lists(root / "lists.json")
     if not (root / WORKS).is_file():
-        return Registry(lists, None, {})
+        return RunRegistry(lists, None, {})
     table = _arrow(root / WORKS)
     works = {
         row["work_id"]: row
@@ -108,7 +108,7 @@ def read_registry(directory: Path, stage: StageManifest | None) -> Registry:
         statuses=tuple(sorted(statuses.items())),
         parameters=tuple((key, f"{stated[key]}") for key in sorted(stated)),
     )
-    return Registry(lists, facts, works)
+    return RunRegistry(lists, facts, works)
 
 
 def _arrow(path: Path) -> pa.Table:

@@ -8,7 +8,7 @@ from the run, so the same run gives the same document.
 import re
 from typing import Any
 
-from pipeline.provenance.disclosure.california import processing
+from pipeline.provenance.disclosure.california import describe_processing
 from pipeline.provenance.disclosure.disclosure import Disclosure
 from pipeline.provenance.disclosure.files import PublishedFile
 
@@ -100,7 +100,7 @@ def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
         "dataset_datasetType": ["text"],
         "dataset_datasetSize": facts.bytes_kept,
         "dataset_dataCollectionProcess": d.said("collection").text,
-        "dataset_dataPreprocessing": processing(facts).split("; "),
+        "dataset_dataPreprocessing": describe_processing(facts).split("; "),
         "dataset_intendedUse": d.said("purposes").text,
         "dataset_knownBias": [d.said("biases").text],
         "dataset_datasetUpdateMechanism": d.said("maintenance").text,

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.provenance.fingerprints.build import build_index
     from pipeline.provenance.fingerprints.find import find_passages, passages_of_texts
-    from pipeline.provenance.fingerprints.index import Index
+    from pipeline.provenance.fingerprints.index import FingerprintIndex
     from pipeline.provenance.fingerprints.sketch import Sketch, sketch_text
 
-__all__ = ["Index", "Sketch", "build_index", "find_passages", "passages_of_texts", "sketch_text"]
+__all__ = [
+    "FingerprintIndex",
+    "Sketch",
+    "build_index",
+    "find_passages",
+    "passages_of_texts",
+    "sketch_text",
+]
 
 _HOMES = {
-    "build_index": "build", "find_passages": "find", "passages_of_texts": "find", "Index": "index",
-    "Sketch": "sketch", "sketch_text": "sketch",
+    "build_index": "build", "find_passages": "find", "passages_of_texts": "find",
+    "FingerprintIndex": "index", "Sketch": "sketch", "sketch_text": "sketch",
 }  # fmt: skip
 
 

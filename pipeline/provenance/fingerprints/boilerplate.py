@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dedup.arrays import U64
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.core import storage
 from pipeline.provenance.fingerprints.stored_words import pack_words, unpack_words
 from pipeline.provenance.fingerprints.words import words_of
@@ -35,9 +35,9 @@ def shipped_boilerplate() -> tuple[U64, ...]:
     return tuple(unpack_words(row["vocabulary"], row["numbers"], row["words"]) for row in rows)
 
 
-def packed(texts: Sequence[tuple[str, str]]) -> bytes:
+def pack_boilerplate(texts: Sequence[tuple[str, str]]) -> bytes:
     """An Arrow file of (name, text)."""
-    words = [words_of(joined([text])).hashes for _, text in texts]
+    words = [words_of(join_texts([text])).hashes for _, text in texts]
     stored = [pack_words(one) for one in words]
     columns = [
         [name for name, _ in texts], [len(one) for one in words],
@@ -52,4 +52,4 @@ def packed(texts: Sequence[tuple[str, str]]) -> bytes:
 
 if __name__ == "__main__":
     read = [(Path(file).name, Path(file).read_text(encoding="utf-8")) for file in sys.argv[1:]]
-    storage.publish(Path(__file__).with_name(FILE), packed(read))
+    storage.publish(Path(__file__).with_name(FILE), pack_boilerplate(read))

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import I64, U32, U64
-from dedup.text import joined
-from pipeline.core.errors import InputError, printable
+from dedup.text import join_texts
+from pipeline.core.errors import InputError, escape_text
 from pipeline.provenance.fingerprints.boilerplate import shipped_boilerplate
 from pipeline.provenance.fingerprints.calibrate import (
     DENSE_PER_GRAM,
@@ -18,18 +18,18 @@ from pipeline.provenance.fingerprints.calibrate import (
     background_of,
     chance_of,
     coincidences,
+    estimate_verifiable,
     k_for,
     needed_grams,
-    verifiable,
 )
 from pipeline.provenance.fingerprints.index import (
     TEXTS,
     WORKS,
-    Index,
+    FingerprintIndex,
     Parameters,
     with_parameters,
 )
-from pipeline.provenance.fingerprints.keyed import key_of, keyed_hashes
+from pipeline.provenance.fingerprints.keyed import key_of, salt_hashes
 from pipeline.provenance.fingerprints.kinship import kinship_of
 from pipeline.provenance.fingerprints.lookup import filter_of
 from pipeline.provenance.fingerprints.sketch import (
@@ -73,7 +73,7 @@ class _Grams(NamedTuple):
 def build_index(
     works: WorkTexts, *, k: int | None = None, boilerplate: Iterable[str] = (),
     s: int = EXCERPT_S,
-) -> Index:  # fmt: skip
+) -> FingerprintIndex:  # fmt: skip
     """The index of works, each (work id, tier, text or sketch).
 
     The tier `excerpt` finds passages and keeps the words of texts to verify them; `whole_book`
@@ -102,7 +102,7 @@ def _shipped_grams(k: int) -> U64:
 
 
 def _words(text: str) -> U64:
-    return words_of(joined([text])).hashes
+    return words_of(join_texts([text])).hashes
 
 
 def _grams_of_all(texts: Iterable[U64], k: int) -> U64:
@@ -116,7 +116,7 @@ def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
         if isinstance(content, Sketch):
             if k not in (None, content.k):
                 raise InputError(
-                    f"work {printable(work_id)}: its sketch has k = {content.k}, expected {k}; "
+                    f"work {escape_text(work_id)}: its sketch has k = {content.k}, expected {k}; "
                     "all sketches of a registry must have the same k"
                 )
             k = content.k
@@ -128,7 +128,7 @@ def _entry(
 ) -> _Entry:
     if tier not in every:
         raise InputError(
-            f"work {printable(work_id)}: its tier is {printable(tier)!r}, expected "
+            f"work {escape_text(work_id)}: its tier is {escape_text(tier)!r}, expected "
             f"{' or '.join(every)}"
         )
     if isinstance(content, Sketch):
@@ -142,7 +142,7 @@ def _entry(
 def _check_sketch(work_id: str, sketch: Sketch) -> None:
     if not sketch.salt and (sketch.hashes > np.uint64(last_kept(sketch.s))).any():
         raise InputError(
-            f"work {printable(work_id)}: its sketch has hashes that are not in one with "
+            f"work {escape_text(work_id)}: its sketch has hashes that are not in one with "
             f"s = {sketch.s}; it was salted, and the salt is missing"
         )
 
@@ -151,7 +151,7 @@ def _check(entries: list[_Entry]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if entry.work_id in seen:
-            raise InputError(f"work {printable(entry.work_id)}: given twice; give each work once")
+            raise InputError(f"work {escape_text(entry.work_id)}: given twice; give each work once")
         seen.add(entry.work_id)
 
 
@@ -161,7 +161,7 @@ def _sampled(entries: list[_Entry], stop: U64) -> _Grams:
     hashes, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     for entry, start in zip(entries, starts[:-1].tolist(), strict=True):
         sketch = entry.sketch
-        unwanted = keyed_hashes(stop, sketch.salt) if sketch.salt else stop
+        unwanted = salt_hashes(stop, sketch.salt) if sketch.salt else stop
         kept = ~np.isin(sketch.hashes, unwanted)
         hashes.append(sketch.hashes[kept])
         places.append(sketch.positions[kept].astype(np.int64) + start)
@@ -228,7 +228,7 @@ def _rank(gram_E: I64, works_E: I64) -> I64:
 def _parameters(k: int, entries: list[_Entry], background: Background) -> Parameters:
     sparseness = np.array([entry.sketch.s for entry in entries], np.int64)
     chance = chance_of(k, background)
-    m = needed_grams(k, sparseness, chance, verifiable(len(entries)))
+    m = needed_grams(k, sparseness, chance, estimate_verifiable(len(entries)))
     m_sketch = needed_grams(k, sparseness, chance, UNVERIFIED)
     return Parameters(
         k, m, m_sketch, DENSE_PER_GRAM * m, background.pairs, background.hit, chance,
@@ -238,7 +238,7 @@ def _parameters(k: int, entries: list[_Entry], background: Background) -> Parame
 
 def _assemble(
     entries: list[_Entry], grams: _Grams, shared: tuple[U64, U32], stop: U64, stated: Parameters
-) -> Index:
+) -> FingerprintIndex:
     starts = _starts(entries)
     kind = np.uint32 if starts[-1] < 1 << 32 else np.uint64
     hashes = np.concatenate([shared[0], stop])
@@ -254,7 +254,7 @@ def _assemble(
         "excluded": pa.table({"hash": hashes[order], "df": df[order]}),
         "texts": _texts_table(entries),
     }
-    return Index(stated, tables)
+    return FingerprintIndex(stated, tables)
 
 
 def _works_table(entries: list[_Entry], grams: _Grams, starts: I64) -> pa.Table:

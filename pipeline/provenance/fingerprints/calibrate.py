@@ -70,7 +70,7 @@ def chance_of(k: int, background: Background) -> float:
     return background.hit / background.pairs
 
 
-def verifiable(works: int) -> float:
+def estimate_verifiable(works: int) -> float:
     """The share of documents whose verification a registry of so many works can bear."""
     return TO_VERIFY if works <= SMALL_REGISTRY else TO_VERIFY_MANY
 

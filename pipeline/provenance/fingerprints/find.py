@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from dedup.text import TextArray, texts_of
 from pipeline.provenance.fingerprints.build import EXCERPT, build_index
-from pipeline.provenance.fingerprints.index import INDEX, Index
+from pipeline.provenance.fingerprints.index import INDEX, FingerprintIndex
 from pipeline.provenance.fingerprints.match import find_candidates
 from pipeline.provenance.fingerprints.verify import Passages, verify
 
 if TYPE_CHECKING:
     from pipeline.provenance.registry import Registry
 
-RegistryLike: TypeAlias = "Path | str | Index | Registry | Iterable[tuple[str, str]]"
+RegistryLike: TypeAlias = "Path | str | FingerprintIndex | Registry | Iterable[tuple[str, str]]"
 
 PASSAGES = pa.schema([
     ("row", pa.int64()), ("work_id", pa.string()), ("byte_start", pa.int64()),
@@ -49,7 +49,7 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     return pa.table([pa.array(column) for column in columns], schema=PASSAGES)
 
 
-def passages_of_texts(texts: TextArray, index: Index) -> Passages:
+def passages_of_texts(texts: TextArray, index: FingerprintIndex) -> Passages:
     """All that is known of the passages found; `work` numbers the rows of `index.works`."""
     parts, before = [], 0
     for chunk in texts_of(texts):
@@ -65,16 +65,16 @@ def passages_of_texts(texts: TextArray, index: Index) -> Passages:
     return Passages(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
 
 
-def index_of(registry: RegistryLike) -> Index:
+def index_of(registry: RegistryLike) -> FingerprintIndex:
     """What `find_passages` looks in."""
     from pipeline.provenance.registry import Registry, load_registry
 
-    if isinstance(registry, Index):
+    if isinstance(registry, FingerprintIndex):
         return registry
     if isinstance(registry, Path | str):
         directory = Path(registry)
         if (directory / INDEX).exists():
-            return Index.load(directory)
+            return FingerprintIndex.load(directory)
         registry = load_registry(directory)
     if isinstance(registry, Registry):
         return build_index(registry.references())

@@ -85,7 +85,7 @@ class Postings(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Index:
+class FingerprintIndex:
     """A compiled registry: see the head of this file for the tables."""
 
     parameters: Parameters
@@ -166,7 +166,7 @@ class Index:
         write_sealed(directory / INDEX, value)
 
     @classmethod
-    def load(cls, directory: Path) -> "Index":
+    def load(cls, directory: Path) -> "FingerprintIndex":
         """A saved index, memory-mapped; its files are hashed once per process.
 
         Raises InputError when there is none, IntegrityError when it is damaged or of another
@@ -186,7 +186,7 @@ class Index:
         return cls.of_tables(tables)
 
     @classmethod
-    def of_tables(cls, tables: dict[str, pa.Table]) -> "Index":
+    def of_tables(cls, tables: dict[str, pa.Table]) -> "FingerprintIndex":
         """An index from its tables, wherever they were published. Raises IntegrityError when they
         are not those of an index, or of another normalisation."""
         try:

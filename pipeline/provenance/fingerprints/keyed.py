@@ -27,7 +27,7 @@ def key_of(salt: bytes) -> tuple[int, int]:
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
 
-def keyed_hashes(hashes: U64, salt: bytes) -> U64:
+def salt_hashes(hashes: U64, salt: bytes) -> U64:
     """The values that a sketch with this salt publishes, in the order of the hashes."""
     low, high = key_of(salt)
     return _keyed_hashes(hashes, np.uint64(low), np.uint64(high))
@@ -51,7 +51,7 @@ def _round(
 
 
 @kernel
-def keyed(value: np.uint64, low: np.uint64, high: np.uint64) -> np.uint64:
+def hash_with_key(value: np.uint64, low: np.uint64, high: np.uint64) -> np.uint64:
     """SipHash-2-4 of the 8 bytes of `value` (little end first) under the key (low, high)."""
     v0, v1, v2, v3 = low ^ _0, high ^ _1, low ^ _2, high ^ _3
     for block in (value, _LENGTH):
@@ -69,5 +69,5 @@ def keyed(value: np.uint64, low: np.uint64, high: np.uint64) -> np.uint64:
 def _keyed_hashes(hashes: U64, low: np.uint64, high: np.uint64) -> U64:
     values = np.empty(len(hashes), np.uint64)
     for i in range(len(hashes)):
-        values[i] = keyed(hashes[i], low, high)
+        values[i] = hash_with_key(hashes[i], low, high)
     return values

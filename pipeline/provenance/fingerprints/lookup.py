@@ -7,7 +7,7 @@ from dedup.compiled import kernel
 
 
 @kernel
-def first_of(hashes: U64, key: np.uint64) -> int:
+def find_first(hashes: U64, key: np.uint64) -> int:
     """The first place in ascending hashes that is not below the key."""
     low, high = 0, len(hashes)
     while low < high:

@@ -4,7 +4,7 @@ A sampled gram of a document that the index holds is a hit: (place in the docume
 work). Their difference is the hit's diagonal; a copied passage has all its hits on near diagonals,
 chance has them anywhere. Diagonals are counted in bands of BAND words; the score of a band and the
 next one is the number of different grams in both. Bands that reach what the work needs
-(`Index.needed`), alone or with a neighbour, make a candidate together.
+(`FingerprintIndex.needed`), alone or with a neighbour, make a candidate together.
 
 Shapes: N documents, H hits, C candidates.
 """
@@ -18,9 +18,9 @@ from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.provenance.fingerprints.growing import rows_for
-from pipeline.provenance.fingerprints.index import Index, Postings
-from pipeline.provenance.fingerprints.keyed import keyed
-from pipeline.provenance.fingerprints.lookup import filter_bits, first_of
+from pipeline.provenance.fingerprints.index import FingerprintIndex, Postings
+from pipeline.provenance.fingerprints.keyed import hash_with_key
+from pipeline.provenance.fingerprints.lookup import filter_bits, find_first
 from pipeline.provenance.fingerprints.sketch import CHARACTERS, forget, new_state, roll
 from pipeline.provenance.fingerprints.words import Words, read_words
 
@@ -29,7 +29,7 @@ BAND = 256
 _BLOCK = 4096
 
 
-class Hits(NamedTuple):
+class GramHits(NamedTuple):
     """Sampled grams found, by document and place. document; place: the gram's first word in it;
     work; diagonal: place in the work minus place in the document; gram: its first posting. int64.
     """
@@ -57,7 +57,7 @@ class Candidates(NamedTuple):
     score: I64
 
 
-def find_candidates(chunk: Texts, index: Index) -> tuple[Candidates, Hits, I64]:
+def find_candidates(chunk: Texts, index: FingerprintIndex) -> tuple[Candidates, GramHits, I64]:
     """Candidates of the texts of one chunk; the hits behind them; words of each text, (N,)."""
     postings = index.postings
     rows, words_N = _scan(
@@ -71,7 +71,7 @@ def find_candidates(chunk: Texts, index: Index) -> tuple[Candidates, Hits, I64]:
     return Candidates(*np.ascontiguousarray(found.T)), hits, words_N
 
 
-def _promising(rows: I64, index: Index) -> Hits:
+def _promising(rows: I64, index: FingerprintIndex) -> GramHits:
     """The hits of those documents and works that have as many as the work needs."""
     document, place, gram, at = np.ascontiguousarray(rows.T)
     work = np.searchsorted(index.starts, at, "right") - 1
@@ -80,7 +80,7 @@ def _promising(rows: I64, index: Index) -> Hits:
         document * len(index.starts) + work, return_inverse=True, return_counts=True
     )
     kept = times[which] >= index.needed[work] if len(rows) else np.zeros(0, bool)
-    return Hits(*(column[kept] for column in (document, place, work, diagonal, gram)))
+    return GramHits(*(column[kept] for column in (document, place, work, diagonal, gram)))
 
 
 @kernel
@@ -92,7 +92,7 @@ def _look_up(
     room = np.uint64(len(postings.filter) - 1)
     if postings.filter[(key >> np.uint64(20)) & room] & bits != bits:
         return rows, used
-    gram = first_of(postings.hashes, key)
+    gram = find_first(postings.hashes, key)
     at = gram
     while at < len(postings.hashes) and postings.hashes[at] == key:
         rows = rows_for(rows, used, 1)
@@ -143,7 +143,7 @@ def _scan(
                 if postings.has_plain:
                     rows, used = _look_up(key, document, place, postings, rows, used)
                 for salt in range(len(postings.keys)):
-                    value = keyed(key, postings.keys[salt, 0], postings.keys[salt, 1])
+                    value = hash_with_key(key, postings.keys[salt, 0], postings.keys[salt, 1])
                     rows, used = _look_up(value, document, place, postings, rows, used)
             words_N[document] = before + held
             carried = carry(words, held)

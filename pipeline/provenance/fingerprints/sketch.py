@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from dedup.arrays import U32, U64
 from dedup.compiled import kernel
-from dedup.text import Whole, joined
-from pipeline.core.errors import InputError, printable
+from dedup.text import Whole, join_texts
+from pipeline.core.errors import InputError, escape_text
 from pipeline.provenance.fingerprints.growing import room_for
-from pipeline.provenance.fingerprints.keyed import keyed_hashes
+from pipeline.provenance.fingerprints.keyed import salt_hashes
 from pipeline.provenance.fingerprints.words import BASE, mix, words_of
 
 NORMALISATION = 1
@@ -60,7 +60,7 @@ class Sketch:
 
 def sketch_text(text: str, s: int = EXCERPT_S, k: int = 6, salt: bytes | None = None) -> Sketch:
     """The sketch of one text. Raises ValueError unless 1 <= k <= LARGEST_K and s >= 1."""
-    words = words_of(joined([text])).hashes
+    words = words_of(join_texts([text])).hashes
     return sketch_words(words, s, k, salt)
 
 
@@ -71,7 +71,7 @@ def sketch_words(words: U64, s: int, k: int, salt: bytes | None = None) -> Sketc
         raise ValueError(f"expected 1 <= k <= {LARGEST_K} and s >= 1, got k={k}, s={s}")
     hashes, positions = grams_of(words, k, np.uint64(last_kept(s)))
     if salt:
-        hashes = keyed_hashes(hashes, salt)
+        hashes = salt_hashes(hashes, salt)
     return Sketch(k, s, len(words), hashes, positions, salt or b"")
 
 
@@ -106,7 +106,7 @@ def sketches_of(table: pa.Table) -> dict[str, Sketch]:
     found: dict[str, Sketch] = {}
     for number in range(len(table)):
         work_id, *row = (table[name][number] for name in SKETCHES.names)
-        name = printable(str(work_id.as_py()))
+        name = escape_text(str(work_id.as_py()))
         if work_id.as_py() in found:
             raise InputError(f"sketch of {name}: given twice; expected one for each work")
         found[work_id.as_py()] = _checked(row, f"sketch of {name}")

@@ -19,10 +19,10 @@ from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.provenance.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.provenance.fingerprints.growing import rows_for
-from pipeline.provenance.fingerprints.index import Index
-from pipeline.provenance.fingerprints.keyed import keyed
-from pipeline.provenance.fingerprints.lookup import first_of
-from pipeline.provenance.fingerprints.match import BAND, Candidates, Hits
+from pipeline.provenance.fingerprints.index import FingerprintIndex
+from pipeline.provenance.fingerprints.keyed import hash_with_key
+from pipeline.provenance.fingerprints.lookup import find_first
+from pipeline.provenance.fingerprints.match import BAND, Candidates, GramHits
 from pipeline.provenance.fingerprints.passages import (
     DIAGONAL,
     EQUAL,
@@ -86,7 +86,7 @@ class GramTable(NamedTuple):
 
 
 def verify(
-    chunk: Texts, candidates: Candidates, hits: Hits, words_N: I64, index: Index
+    chunk: Texts, candidates: Candidates, hits: GramHits, words_N: I64, index: FingerprintIndex
 ) -> Passages:
     """The passages of all candidates, as `match.find_candidates` made them."""
     found = [np.zeros((0, 11), np.int64)]
@@ -110,7 +110,9 @@ def verify(
     )  # fmt: skip
 
 
-def _of_work(chunk: Texts, candidates: I64, hits: Hits, index: Index, work: int) -> I64:
+def _of_work(
+    chunk: Texts, candidates: I64, hits: GramHits, index: FingerprintIndex, work: int
+) -> I64:
     """Rows of the passages of one work: document, work, bytes, hits, longest, words, matched,
     grams, equal words, words of the work that the document holds."""
     k, is_stored = index.parameters.k, bool(index.is_stored[work])
@@ -137,7 +139,7 @@ def _of_work(chunk: Texts, candidates: I64, hits: Hits, index: Index, work: int)
     return rows
 
 
-def _key(index: Index, work: int) -> U64:
+def _key(index: FingerprintIndex, work: int) -> U64:
     """The key of the work's sketch, (1, 2), or (0, 2)."""
     low, high = index.works["key_low"][work].as_py(), index.works["key_high"][work].as_py()
     return np.array([] if low is None else [low, high], np.uint64).reshape(-1, 2)
@@ -214,12 +216,12 @@ def _matches(
     before: Whole = none
     for i in range(grams):
         key, place = kept[i], first + np.int64(places[i])
-        plain = first_of(boilerplate, key)
+        plain = find_first(boilerplate, key)
         if plain < len(boilerplate) and boilerplate[plain] == key:
             before = none
             continue
         for salt in range(len(keys)):
-            key = keyed(key, keys[salt, 0], keys[salt, 1])
+            key = hash_with_key(key, keys[salt, 0], keys[salt, 1])
         diagonal = _diagonal_of(key, place, table, candidates, before, none)
         if diagonal != none:
             is_word = words[places[i]] & np.uint64(1) == 0

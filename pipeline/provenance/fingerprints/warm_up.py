@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.compiled import first_use
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.provenance.fingerprints.build import EXCERPT, WHOLE_BOOK, build_index
 from pipeline.provenance.fingerprints.find import find_passages
 from pipeline.provenance.fingerprints.near import find_near
@@ -35,4 +35,4 @@ def warm_up() -> None:
     index = build_index(works, boilerplate=[words[:200]])
     texts = pa.array([words, other], pa.large_string())
     find_passages(texts, index)
-    find_near(joined(texts), np.arange(2), words_of(joined(["word7 word8"])).hashes, 0)
+    find_near(join_texts(texts), np.arange(2), words_of(join_texts(["word7 word8"])).hashes, 0)

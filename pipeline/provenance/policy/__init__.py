@@ -12,24 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.provenance.policy.loading import BUILTIN, find_policy, load_policy
 from pipeline.provenance.policy.model import Decision, Policy, Propagation, Rule
-from pipeline.provenance.policy.rules import reads_documents, ready
+from pipeline.provenance.policy.rules import compile_rules, reads_documents
 
 if TYPE_CHECKING:
     from pipeline.provenance.policy.difference import compare_policies
     from pipeline.provenance.policy.evaluation import evaluate
     from pipeline.provenance.policy.merging import worst_decisions
-    from pipeline.provenance.policy.propagation import numbered, propagate
+    from pipeline.provenance.policy.propagation import number_decisions, propagate
     from pipeline.provenance.policy.redaction import redaction_spans
 
 __all__ = [
-    "BUILTIN", "Decision", "Policy", "Propagation", "Rule", "compare_policies", "evaluate",
-    "find_policy", "load_policy", "numbered", "propagate", "reads_documents", "ready",
-    "redaction_spans", "worst_decisions",
+    "BUILTIN",
+    "Decision",
+    "Policy",
+    "Propagation",
+    "Rule",
+    "compare_policies",
+    "compile_rules",
+    "evaluate",
+    "find_policy",
+    "load_policy",
+    "number_decisions",
+    "propagate",
+    "reads_documents",
+    "redaction_spans",
+    "worst_decisions",
 ]  # fmt: skip
 
 _HEAVY = {
     "compare_policies": "difference", "evaluate": "evaluation", "worst_decisions": "merging",
-    "numbered": "propagation", "propagate": "propagation", "redaction_spans": "redaction",
+    "number_decisions": "propagation", "propagate": "propagation", "redaction_spans": "redaction",
 }  # fmt: skip
 """Names whose modules need Arrow, imported when asked for."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.provenance.policy.attributes import Attribute
 
 Holds = Callable[[Any], bool]
@@ -106,5 +106,5 @@ def suggestion(name: str, known: tuple[str, ...] | list[str]) -> str:
     >>> suggestion("orgin", ["origin", "optout"])
     "; did you mean 'origin'?"
     """
-    close = get_close_matches(printable(name), known, n=1, cutoff=0.5)
+    close = get_close_matches(escape_text(name), known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -27,7 +27,7 @@ from pipeline.provenance.policy.evaluation import evaluate
 from pipeline.provenance.policy.merging import worst_decisions
 from pipeline.provenance.policy.model import Policy
 from pipeline.provenance.policy.propagation import propagate
-from pipeline.provenance.records import readable
+from pipeline.provenance.records import wrap_read_errors
 
 WORKS = "registry/works.arrow"
 """What the run published of its registries, if it had any."""
@@ -40,7 +40,7 @@ _CLUSTERS = ["kept", "member", "kind", "jaccard", "index"]
 
 
 @dataclass(frozen=True)
-class Change:
+class DecisionChange:
     """Documents that one policy decides one way and the other another: how many, how many of them
     the run kept, their text in bytes, their tokens as counted, and the estimate for the rest. A
     rule is empty where none matches."""
@@ -57,16 +57,16 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PolicyDifference:
     """All changes, those of the decision first, the largest first; documents in the run, and those
     whose decision (not only the rule behind it) changes."""
 
     documents: int
     decisions_changed: int
-    changes: tuple[Change, ...]
+    changes: tuple[DecisionChange, ...]
 
 
-def compare_policies(directory: Path, old: Policy, new: Policy) -> Difference:
+def compare_policies(directory: Path, old: Policy, new: Policy) -> PolicyDifference:
     """What `new` would decide otherwise than `old` on the documents of a run.
 
     Raises InputError when the run has no evidence, or that of an older version.
@@ -92,7 +92,7 @@ def published_works(directory: Path) -> pa.Table | None:
     path = directory / WORKS
     if not path.exists():
         return None
-    with readable(path), pa.memory_map(str(path)) as file:
+    with wrap_read_errors(path), pa.memory_map(str(path)) as file:
         return pa.ipc.open_file(file).read_all()
 
 
@@ -134,7 +134,7 @@ def _first_rows(rows: pa.Table, action: str) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def compare_decisions(old: pa.Table, new: pa.Table, documents: pa.Table) -> Difference:
+def compare_decisions(old: pa.Table, new: pa.Table, documents: pa.Table) -> PolicyDifference:
     """The difference of two tables of decisions; documents: columns doc_key, state, text_bytes and
     tokens of all documents. A document without a row is allowed."""
     keys = documents["doc_key"].combine_chunks()
@@ -156,14 +156,14 @@ def compare_decisions(old: pa.Table, new: pa.Table, documents: pa.Table) -> Diff
     )
     changes = _grouped(table.filter(other))
     changed = sum(c.documents for c in changes if c.old_decision != c.new_decision)
-    return Difference(len(documents), changed, changes)
+    return PolicyDifference(len(documents), changed, changes)
 
 
-def _grouped(table: pa.Table) -> tuple[Change, ...]:
+def _grouped(table: pa.Table) -> tuple[DecisionChange, ...]:
     sums = ("documents", "kept", "text_bytes", "tokens", "tokens_estimated")
     grouped = table.group_by(_SIDES, use_threads=False).aggregate([(name, "sum") for name in sums])
     changes = [
-        Change(
+        DecisionChange(
             **{name: row[name] for name in _SIDES}, **{name: row[f"{name}_sum"] for name in sums}
         )
         for row in grouped.to_pylist()

@@ -16,9 +16,9 @@ from dedup.arrays import I64
 from pipeline.provenance.evidence import DECISION_SCHEMA
 from pipeline.provenance.policy.attributes import WORK_DETECTORS
 from pipeline.provenance.policy.model import Policy
-from pipeline.provenance.policy.rows import Bool, Column, Evidence, first_per_document
-from pipeline.provenance.policy.rules import ReadyRule, ready
-from pipeline.provenance.policy.templates import Field
+from pipeline.provenance.policy.rows import Bool, CodedColumn, EvidenceRows, first_per_document
+from pipeline.provenance.policy.rules import ReadyRule, compile_rules
+from pipeline.provenance.policy.templates import TemplateField
 
 NO_SPAN = " (quarantined: the evidence names no span to redact)"
 """Added to the reason of a redact rule whose evidence has no place in the text."""
@@ -28,7 +28,7 @@ Words = npt.NDArray[np.object_]
 
 
 @dataclass(frozen=True)
-class Match:
+class RuleMatch:
     """Where one rule matched: the documents (D,) bool, and the rows of each of its groups."""
 
     rule: ReadyRule
@@ -49,7 +49,7 @@ def evaluate(
     what `work.X` reads, `work_id` and columns of the registry. documents: doc_key, source, licence
     of at least the documents with evidence, where the policy asks for them (`reads_documents`).
     """
-    found = Evidence(evidence, works, documents)
+    found = EvidenceRows(evidence, works, documents)
     matches = list(matches_of(policy, found))
     chosen = _chosen(matches, len(found.keys))
     decided = np.flatnonzero(chosen != _NONE)
@@ -67,9 +67,9 @@ def evaluate(
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def matches_of(policy: Policy, found: Evidence) -> Iterator[Match]:
+def matches_of(policy: Policy, found: EvidenceRows) -> Iterator[RuleMatch]:
     """Every rule in order with what it matches."""
-    for rule in ready(policy):
+    for rule in compile_rules(policy):
         rows = tuple(found.matching(group) for group in rule.present)
         matched = np.ones(len(found.keys), bool)
         for matching in rows:
@@ -79,16 +79,16 @@ def matches_of(policy: Policy, found: Evidence) -> Iterator[Match]:
         for test in rule.document:
             if matched.any():
                 matched &= found.of_documents(test.attribute).where(test.holds)
-        yield Match(rule, matched, rows)
+        yield RuleMatch(rule, matched, rows)
 
 
-def _has_row(found: Evidence, rows: I64) -> Bool:
+def _has_row(found: EvidenceRows, rows: I64) -> Bool:
     there = np.zeros(len(found.keys), bool)
     there[found.document[rows]] = True
     return there
 
 
-def _chosen(matches: list[Match], documents: int) -> I64:
+def _chosen(matches: list[RuleMatch], documents: int) -> I64:
     """The rule that decides each document, (D,): a number in `matches`, or _NONE."""
     decided, review = np.full(documents, _NONE), np.full(documents, _NONE)
     for number, match in enumerate(matches):
@@ -97,7 +97,9 @@ def _chosen(matches: list[Match], documents: int) -> I64:
     return np.where(decided != _NONE, decided, review)
 
 
-def _evidence_of(matches: list[Match], chosen: I64, found: Evidence) -> tuple[I64, I64, Bool]:
+def _evidence_of(
+    matches: list[RuleMatch], chosen: I64, found: EvidenceRows
+) -> tuple[I64, I64, Bool]:
     """The rows that matched the rule which decided, by document and then in table order; how many
     each document has, (D,); and whether any of them has a span, (D,)."""
     selected = np.zeros(len(found.document), bool)
@@ -114,7 +116,7 @@ def _evidence_of(matches: list[Match], chosen: I64, found: Evidence) -> tuple[I6
 
 
 def _words(
-    matches: list[Match], chosen: I64, decided: I64, found: Evidence, has_span: Bool
+    matches: list[RuleMatch], chosen: I64, decided: I64, found: EvidenceRows, has_span: Bool
 ) -> dict[str, pa.Array]:
     """decision, rule and reason of the decided documents, in their order."""
     decision = np.empty(len(found.keys), object)
@@ -134,7 +136,7 @@ def _words(
     return {name: pa.array(values[decided], pa.string()) for name, values in columns.items()}
 
 
-def reasons(match: Match, documents: I64, found: Evidence) -> Words:
+def reasons(match: RuleMatch, documents: I64, found: EvidenceRows) -> Words:
     """The reason for each of these ascending documents, filled in from the first row that matched;
     made once for each combination of values."""
     template = match.rule.reason
@@ -151,19 +153,21 @@ def reasons(match: Match, documents: I64, found: Evidence) -> Words:
     return np.array(filled, object)[which]
 
 
-def _field(match: Match, field: Field, documents: I64, found: Evidence) -> Column:
+def _field(
+    match: RuleMatch, field: TemplateField, documents: I64, found: EvidenceRows
+) -> CodedColumn:
     """A field of the reason over these documents, each from the first row that matched."""
     if field.namespace == "document":
         column = found.of_documents(field.attribute)
-        return Column(column.codes[documents], column.values)
+        return CodedColumn(column.codes[documents], column.values)
     detectors, rows = _group_of(match, field.namespace)
     column = found.values(detectors, field.namespace, field.attribute)
     about, first = first_per_document(found.document, rows)
     first = first[np.searchsorted(about, documents)]
-    return Column(column.codes[np.searchsorted(found.rows(detectors), first)], column.values)
+    return CodedColumn(column.codes[np.searchsorted(found.rows(detectors), first)], column.values)
 
 
-def _group_of(match: Match, namespace: str) -> tuple[tuple[str, ...], I64]:
+def _group_of(match: RuleMatch, namespace: str) -> tuple[tuple[str, ...], I64]:
     """The group whose rows a field of a reason is read from: its detectors, its rows."""
     wanted = WORK_DETECTORS if namespace == "work" else (namespace,)
     return next(

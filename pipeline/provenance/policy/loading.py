@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pipeline import layout
 from pipeline.core.config_model import parse
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, printable
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.strict_yaml import load
 from pipeline.provenance.policy.model import Policy
-from pipeline.provenance.policy.rules import RuleError, ready_rule
+from pipeline.provenance.policy.rules import RuleError, compile_rule
 
 BUILTIN = "builtin:default"
 DEFAULT = Path(__file__).resolve().parents[1] / "rules" / "policy.yaml"
@@ -40,10 +40,10 @@ def load_policy(path: Path) -> Policy:
         try:
             if rule.id in seen:
                 raise RuleError("id", f"two rules have the id {rule.id!r}")
-            ready_rule(rule)
+            compile_rule(rule)
         except RuleError as error:
             dotted = f"rules.{number}.{error.key}"
             where = f"{loaded.where(dotted)}: {dotted}"
-            raise ConfigError(f"{printable(where, 1000)}: {error}") from error
+            raise ConfigError(f"{escape_text(where, 1000)}: {error}") from error
         seen.add(rule.id)
     return policy

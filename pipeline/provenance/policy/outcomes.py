@@ -13,10 +13,10 @@ from pipeline import layout
 from pipeline.core import ids
 from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 from pipeline.provenance.policy.difference import published_works
-from pipeline.provenance.policy.evaluation import Match, evaluate, matches_of
+from pipeline.provenance.policy.evaluation import RuleMatch, evaluate, matches_of
 from pipeline.provenance.policy.model import Policy
-from pipeline.provenance.policy.rows import Evidence
-from pipeline.provenance.records import Record, RunRecords, readable
+from pipeline.provenance.policy.rows import EvidenceRows
+from pipeline.provenance.records import RunRecord, RunRecords, wrap_read_errors
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Chain:
+class DecisionChain:
     """What a policy says of one document: its evidence, every rule in order, the policy's decision
     (None: no rule matches, so it is allowed), and the one that the run recorded, clusters, filters
     and decontamination included."""
 
-    record: Record
+    record: RunRecord
     evidence: tuple[dict[str, Any], ...]
     outcomes: tuple[Outcome, ...]
     decision: dict[str, Any] | None
     recorded: dict[str, Any] | None
 
 
-def chain(directory: Path, wanted: str, policy: Policy) -> Chain:
+def chain(directory: Path, wanted: str, policy: Policy) -> DecisionChain:
     """The chain of a document of a run (`wanted` as `prep explain` takes it). Raises InputError for
     an unknown one, IntegrityError for damaged tables."""
     record = RunRecords(directory).find(wanted)
@@ -54,17 +54,17 @@ def chain(directory: Path, wanted: str, policy: Policy) -> Chain:
         "doc_key": pa.array([key], pa.binary(ids.KEY_BYTES)),
         "source": [record.place.source], "licence": [record.licence],
     })  # fmt: skip
-    found = Evidence(evidence, works, document)
+    found = EvidenceRows(evidence, works, document)
     decision = evaluate(policy, evidence, works, document).to_pylist()
     recorded = _about(directory / layout.DECISIONS, key, DECISION_SCHEMA).to_pylist()
-    return Chain(
+    return DecisionChain(
         record, tuple(evidence.to_pylist()),
         tuple(outcome(match, found) for match in matches_of(policy, found)),
         decision[0] if decision else None, recorded[0] if recorded else None,
     )  # fmt: skip
 
 
-def outcome(match: Match, found: Evidence) -> Outcome:
+def outcome(match: RuleMatch, found: EvidenceRows) -> Outcome:
     """What a rule made of the evidence on one document."""
     matched = bool(match.documents.any())
     rows = np.unique(np.concatenate(match.rows)) if matched else np.zeros(0, np.int64)
@@ -73,7 +73,7 @@ def outcome(match: Match, found: Evidence) -> Outcome:
     return Outcome(match.rule.rule.id, match.rule.rule.decision, matched, tuple(names), missing)
 
 
-def _missing(match: Match, found: Evidence) -> str:
+def _missing(match: RuleMatch, found: EvidenceRows) -> str:
     """The first thing that keeps a rule from matching one document."""
     for group, rows in zip(match.rule.present, match.rows, strict=True):
         if not len(rows):
@@ -96,5 +96,5 @@ def _about(path: Path, key: bytes, schema: pa.Schema) -> pa.Table:
     if not path.exists():
         return pa.schema(columns).empty_table()
     wanted = pc.field("doc_key") == pa.scalar(key, pa.binary(ids.KEY_BYTES))
-    with readable(path):
+    with wrap_read_errors(path):
         return pq.read_table(path, columns=[f.name for f in columns], filters=wanted)

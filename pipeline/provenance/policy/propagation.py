@@ -23,7 +23,7 @@ from pipeline.core import ids
 from pipeline.provenance.evidence import DECISIONS
 from pipeline.provenance.policy.merging import ranks
 from pipeline.provenance.policy.model import Policy
-from pipeline.provenance.policy.rules import ready
+from pipeline.provenance.policy.rules import compile_rules
 
 SPREADING = ("review", "quarantine", "drop")
 _NOBODY = -1
@@ -44,7 +44,7 @@ class _Stars:
 
 def propagate(decisions: pa.Table, clusters: pa.Table, policy: Policy) -> pa.Table:
     """The decisions with those that documents take over, in place of a less severe own one or added
-    at the end by key; `doc_id` of added rows is null (see `numbered`).
+    at the end by key; `doc_id` of added rows is null (see `number_decisions`).
 
     decisions: one row per document, as `evaluate` gives them. clusters: the columns kept, member,
     kind, jaccard and index of clusters.parquet; every document is a member at most once, and
@@ -67,7 +67,7 @@ def propagate(decisions: pa.Table, clusters: pa.Table, policy: Policy) -> pa.Tab
     return _with(decisions, _taken_over(decisions, stars, place, given[place]), stars.row[place])
 
 
-def numbered(decisions: pa.Table, documents: pa.Table) -> pa.Table:
+def number_decisions(decisions: pa.Table, documents: pa.Table) -> pa.Table:
     """Decisions with `doc_id` from a table of doc_id and doc_key, sorted by it; both name the same
     documents, or `documents` more."""
     place = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())
@@ -107,7 +107,7 @@ def _ranks(decisions: pa.Table, policy: Policy) -> tuple[I64, I64, npt.NDArray[n
     """Of every decision: its rank, its rank as one to take over (0: it is none), and whether a
     person made it."""
     rank = ranks(decisions["decision"])
-    rules = ready(policy)
+    rules = compile_rules(policy)
     spreads = [r.rule.id for r in rules if r.rule.propagate]
     people = [r.rule.id for r in rules if r.rests_on_review]
     own = pc.is_null(decisions["propagated_from"])

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
 from pipeline.provenance.policy.attributes import Attribute
-from pipeline.provenance.policy.rules import Group, Test
+from pipeline.provenance.policy.rules import ConditionGroup, Test
 
 _PARSED = "attributes"
 
@@ -25,7 +25,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Column:
+class CodedColumn:
     """N values as codes (N,) int64 into the distinct ones; None stands for a missing value."""
 
     codes: I64
@@ -36,7 +36,7 @@ class Column:
         return np.array([holds(value) for value in self.values], bool)[self.codes]
 
 
-class Evidence:
+class EvidenceRows:
     """The evidence on D documents, with the works and the records it refers to.
 
     `evidence` has at least the columns of the published table (`EVIDENCE_SCHEMA` without doc_id);
@@ -55,7 +55,7 @@ class Evidence:
         self._works = works
         self._documents = documents
         self._rows: dict[tuple[str, ...], I64] = {}
-        self._columns: dict[tuple[tuple[str, ...], str, str], Column] = {}
+        self._columns: dict[tuple[tuple[str, ...], str, str], CodedColumn] = {}
 
     def rows(self, detectors: tuple[str, ...]) -> I64:
         """Numbers of the rows of these detectors, ascending."""
@@ -64,7 +64,7 @@ class Evidence:
             self._rows[detectors] = np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
         return self._rows[detectors]
 
-    def matching(self, group: Group) -> I64:
+    def matching(self, group: ConditionGroup) -> I64:
         """Numbers of the rows that fulfil all conditions of a group, ascending."""
         rows = self.rows(group.detectors)
         fulfilled = np.ones(len(rows), bool)
@@ -73,34 +73,36 @@ class Evidence:
                 fulfilled &= self.column(group.detectors, test).where(test.holds)
         return rows[fulfilled]
 
-    def column(self, detectors: tuple[str, ...], of: Test) -> Column:
+    def column(self, detectors: tuple[str, ...], of: Test) -> CodedColumn:
         """The attribute that a test asks for, over `rows(detectors)`."""
         return self.values(detectors, of.namespace, of.attribute)
 
-    def values(self, detectors: tuple[str, ...], namespace: str, attribute: Attribute) -> Column:
+    def values(
+        self, detectors: tuple[str, ...], namespace: str, attribute: Attribute
+    ) -> CodedColumn:
         """An attribute of these detectors or of the work they name, over `rows(detectors)`."""
         key = (detectors, namespace, attribute.name)
         if key not in self._columns:
             name = "work_id" if namespace == "work" else attribute.column or _PARSED
             column = self._read(detectors, name)
             if namespace == "work":
-                column = Column(column.codes, self._of_works(column.values, attribute))
+                column = CodedColumn(column.codes, self._of_works(column.values, attribute))
             elif name == _PARSED:
                 column = _distinct(column, attribute.name)
             self._columns[key] = column
         return self._columns[key]
 
-    def _read(self, detectors: tuple[str, ...], name: str) -> Column:
+    def _read(self, detectors: tuple[str, ...], name: str) -> CodedColumn:
         """A column of the table over `rows(detectors)`; `attributes` as parsed objects."""
         key = (detectors, "", name)
         if key not in self._columns:
             column = _column(self.table[name].take(pa.array(self.rows(detectors))))
             if name == _PARSED:
-                column = Column(column.codes, list(map(_parsed, column.values)))
+                column = CodedColumn(column.codes, list(map(_parsed, column.values)))
             self._columns[key] = column
         return self._columns[key]
 
-    def of_documents(self, attribute: Attribute) -> Column:
+    def of_documents(self, attribute: Attribute) -> CodedColumn:
         """An attribute of the documents' own records, over the D documents."""
         if self._documents is None:
             raise ValueError("the policy asks for document.source or document.licence")
@@ -124,12 +126,12 @@ def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
     return pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
 
 
-def _column(column: pa.ChunkedArray) -> Column:
+def _column(column: pa.ChunkedArray) -> CodedColumn:
     encoded = _encoded(column)
-    return Column(encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist())
+    return CodedColumn(encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist())
 
 
-def _distinct(objects: Column, name: str) -> Column:
+def _distinct(objects: CodedColumn, name: str) -> CodedColumn:
     """One key of parsed objects, equal values as one."""
     values: dict[str, Any] = {}
     number: dict[str, int] = {}
@@ -139,7 +141,7 @@ def _distinct(objects: Column, name: str) -> Column:
         written = repr(value)
         renumbered[place] = number.setdefault(written, len(number))
         values[written] = value
-    return Column(renumbered[objects.codes], list(values.values()))
+    return CodedColumn(renumbered[objects.codes], list(values.values()))
 
 
 def _parsed(text: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Rules made ready: conditions grouped by detector, checked for what a rule may not do.
 
-All conditions on one detector must hold for one row of evidence (`Group`); `not:` names detectors,
-or conditions, that no row fulfils. `work.X` is asked of the work that the row names.
+All conditions on one detector must hold for one row of evidence (`ConditionGroup`); `not:` names
+detectors, or conditions, that no row fulfils. `work.X` is asked of the work that the row names.
 
 What a rule may not do, so that a declared licence never clears a listed origin:
 
@@ -15,7 +15,7 @@ And every rule has a condition on evidence that is there, for a decision names i
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.provenance.policy.attributes import (
     DECIDE_FOR_THEMSELVES,
     DETECTORS,
@@ -53,7 +53,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Group:
+class ConditionGroup:
     """Conditions that one row of a detector's evidence must fulfil together; detectors is more than
     one for `not: {work.X: …}` alone, which any row that names a work can fulfil."""
 
@@ -72,8 +72,8 @@ class ReadyRule:
     and conditions on the document itself."""
 
     rule: Rule
-    present: tuple[Group, ...]
-    absent: tuple[Group, ...]
+    present: tuple[ConditionGroup, ...]
+    absent: tuple[ConditionGroup, ...]
     document: tuple[Test, ...]
     reason: Template
 
@@ -83,12 +83,12 @@ class ReadyRule:
         return any("review" in group.detectors for group in self.present)
 
 
-def ready(policy: Policy) -> tuple[ReadyRule, ...]:
+def compile_rules(policy: Policy) -> tuple[ReadyRule, ...]:
     """All rules in order. Raises RuleError; none for a policy that `load_policy` gave."""
-    return tuple(ready_rule(rule) for rule in policy.rules)
+    return tuple(compile_rule(rule) for rule in policy.rules)
 
 
-def ready_rule(rule: Rule) -> ReadyRule:
+def compile_rule(rule: Rule) -> ReadyRule:
     """One rule, checked. Raises RuleError."""
     if rule.id in _RESERVED:
         raise RuleError(
@@ -119,7 +119,7 @@ def reads_documents(policy: Policy) -> bool:
     """Whether the rules ask for `document.X`, in a condition or a reason."""
     return any(
         rule.document or any(field.namespace == "document" for field in rule.reason.fields)
-        for rule in ready(policy)
+        for rule in compile_rules(policy)
     )
 
 
@@ -137,7 +137,7 @@ def _test(where: str, key: str, value: object) -> Test:
         names = [a.name for a in attributes]
         raise RuleError(
             where,
-            f"{namespace} has no attribute {printable(name)!r}{suggestion(name, names)}; "
+            f"{namespace} has no attribute {escape_text(name)!r}{suggestion(name, names)}; "
             f"expected one of {', '.join(names)}",
         )
     try:
@@ -154,10 +154,10 @@ def _written(value: object) -> str:
             return f"[{', '.join(map(_written, value))}]"
         case dict():
             return f"{{{', '.join(f'{k}: {_written(v)}' for k, v in value.items())}}}"
-    return printable(str(value), 60)
+    return escape_text(str(value), 60)
 
 
-def _groups(tests: list[Test], where: str) -> tuple[Group, ...]:
+def _groups(tests: list[Test], where: str) -> tuple[ConditionGroup, ...]:
     """Tests by detector, those on `work` with the detector that names the work."""
     names = list(dict.fromkeys(test.namespace for test in tests if test.namespace != "work"))
     on_work = tuple(test for test in tests if test.namespace == "work")
@@ -173,12 +173,14 @@ def _groups(tests: list[Test], where: str) -> tuple[Group, ...]:
             f"{problem}; expected conditions on one of {', '.join(WORK_DETECTORS)} in the rule",
         )
     return tuple(
-        Group((name,), tuple(t for t in tests if t.namespace == name) + on_work * (name in naming))
+        ConditionGroup(
+            (name,), tuple(t for t in tests if t.namespace == name) + on_work * (name in naming)
+        )
         for name in names
     )
 
 
-def _absent(value: object) -> Iterator[Group]:
+def _absent(value: object) -> Iterator[ConditionGroup]:
     """The groups that `not:` names: a detector, a mapping of conditions, or a list of these."""
     for number, item in enumerate(value if isinstance(value, list) else [value]):
         where = f"when.{NOT}.{number}" if isinstance(value, list) else f"when.{NOT}"
@@ -188,25 +190,28 @@ def _absent(value: object) -> Iterator[Group]:
                     where, f"no such detector{suggestion(item, list(DETECTORS))}; "
                     f"expected one of {', '.join(DETECTORS)}",
                 )  # fmt: skip
-            yield Group((item,), ())
+            yield ConditionGroup((item,), ())
         elif isinstance(item, dict) and item:
             yield _absent_group(where, item)
         else:
             raise RuleError(where, "expected a detector, conditions, or a list of these")
 
 
-def _absent_group(where: str, conditions: dict[str, object]) -> Group:
+def _absent_group(where: str, conditions: dict[str, object]) -> ConditionGroup:
     tests = [_test(f"{where}.{key}", key, value) for key, value in conditions.items()]
     names = {test.namespace for test in tests}
     if names == {"work"}:
-        return Group(WORK_DETECTORS, tuple(tests))
+        return ConditionGroup(WORK_DETECTORS, tuple(tests))
     if "document" in names or len(names - {"work"}) > 1:
         raise RuleError(where, "expected conditions on one detector; for several, write a list")
     return _groups(tests, where)[0]
 
 
 def _check_listed(
-    rule: Rule, present: tuple[Group, ...], absent: tuple[Group, ...], document: tuple[Test, ...]
+    rule: Rule,
+    present: tuple[ConditionGroup, ...],
+    absent: tuple[ConditionGroup, ...],
+    document: tuple[Test, ...],
 ) -> None:
     """The two rules of the module's docstring. Raises RuleError."""
     reads = {name for group in present for name in group.detectors}

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.provenance.policy.attributes import NAMESPACES, Attribute
 from pipeline.provenance.policy.conditions import ConditionError, suggestion
 
@@ -19,7 +19,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
-class Field:
+class TemplateField:
     """One `{namespace.attribute}` of a template."""
 
     namespace: str
@@ -31,7 +31,7 @@ class Template:
     """A reason: texts, one more than there are fields, that stand around them."""
 
     texts: tuple[str, ...]
-    fields: tuple[Field, ...]
+    fields: tuple[TemplateField, ...]
 
     def filled(self, values: tuple[Any, ...]) -> str:
         """The reason with these values, one for each field, None for a missing one."""
@@ -48,21 +48,21 @@ def template(reason: str, readable: tuple[str, ...]) -> Template:
     return Template(tuple(texts), tuple(_field(name, readable) for name in names))
 
 
-def _field(name: str, readable: tuple[str, ...]) -> Field:
+def _field(name: str, readable: tuple[str, ...]) -> TemplateField:
     namespace, _, rest = name.partition(".")
     if namespace not in readable:
         raise ConditionError(
-            f"{{{printable(name)}}}: the rule has no condition on {printable(namespace)!r}; "
+            f"{{{escape_text(name)}}}: the rule has no condition on {escape_text(namespace)!r}; "
             f"expected one of {', '.join(readable)}"
         )
     attribute = next((a for a in NAMESPACES[namespace] if a.name == rest), None)
     if attribute is None:
         names = [a.name for a in NAMESPACES[namespace]]
         raise ConditionError(
-            f"{{{printable(name)}}}: {namespace} has no such attribute{suggestion(rest, names)}; "
+            f"{{{escape_text(name)}}}: {namespace} has no such attribute{suggestion(rest, names)}; "
             f"expected one of {', '.join(names)}"
         )
-    return Field(namespace, attribute)
+    return TemplateField(namespace, attribute)
 
 
 def _shown(value: Any) -> str:
@@ -80,4 +80,4 @@ def _shown(value: Any) -> str:
             return f"{value:,}"
         case float():
             return f"{value:,.0f}" if value.is_integer() else f"{value:.3g}"
-    return printable(str(value), MOST_CHARACTERS)
+    return escape_text(str(value), MOST_CHARACTERS)

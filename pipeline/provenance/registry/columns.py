@@ -52,7 +52,7 @@ def field_of(column: str) -> str | None:
     return _FIELD_OF.get(_folded(column))
 
 
-def nearest(column: str) -> str | None:
+def find_nearest(column: str) -> str | None:
     """The known name of a column that is most like an unknown one, if any is."""
     close = difflib.get_close_matches(_folded(column), _FIELD_OF, n=1, cutoff=0.7)
     return close[0].replace(" ", "_") if close else None

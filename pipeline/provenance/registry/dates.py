@@ -48,10 +48,10 @@ def _checked(year: str, month: str | int | None, day: str | None) -> str | None:
     return whole.isoformat()[: 4 if month is None else 7 if day is None else 10]
 
 
-def finer(one: str, other: str) -> str | None:
+def choose_finer(one: str, other: str) -> str | None:
     """The more precise of two dates of which one is the beginning of the other; None if neither is.
 
-    >>> finer("1992", "1992-08-05"), finer("1992", "1993")
+    >>> choose_finer("1992", "1992-08-05"), choose_finer("1992", "1993")
     ('1992-08-05', None)
     """
     longer, shorter = sorted((one, other), key=len, reverse=True)

@@ -44,7 +44,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommittedVersion:
     """What registry.json says, and the works of that version."""
 
     name: str
@@ -62,7 +62,7 @@ def is_registry(directory: Path) -> bool:
     return (directory / REGISTRY).is_file()
 
 
-def read(directory: Path) -> Committed:
+def read(directory: Path) -> CommittedVersion:
     """The committed version. Raises InputError when there is no registry, IntegrityError when it is
     damaged or of another format."""
     path = directory / REGISTRY
@@ -82,7 +82,7 @@ def read(directory: Path) -> Committed:
         name, last = str(value["name"]), history[-1]
     except (KeyError, TypeError, IndexError) as error:
         raise IntegrityError(f"{path}: damaged ({error!r})") from error
-    return Committed(name, history, _table(_works_path(directory, last), last))
+    return CommittedVersion(name, history, _table(_works_path(directory, last), last))
 
 
 def read_version(directory: Path, version: Version, newest: Version) -> pa.Table:
@@ -105,7 +105,7 @@ def prepare(directory: Path) -> None:
 
 
 def commit(
-    directory: Path, name: str, before: Committed | None, table: pa.Table, change: str
+    directory: Path, name: str, before: CommittedVersion | None, table: pa.Table, change: str
 ) -> Version:
     """Publish a table of WORKS as the next version. The lock is held by the caller."""
     history: Sequence[Version] = before.history if before else ()

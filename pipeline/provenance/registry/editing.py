@@ -9,14 +9,14 @@ from pipeline.core import lock, storage
 from pipeline.core.errors import ConfigError
 from pipeline.provenance.registry import directory as on_disk
 from pipeline.provenance.registry.dates import iso_date
-from pipeline.provenance.registry.finding import one_work
+from pipeline.provenance.registry.finding import find_one_work
 from pipeline.provenance.registry.works import SCOPES, STATUSES, TIERS, works_of, works_table
 
 _CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
 
 
 @dataclass(frozen=True)
-class Edited:
+class WorkEdit:
     """A work that was changed: field -> (before, after); the registry's version after it."""
 
     work_id: str
@@ -24,7 +24,7 @@ class Edited:
     changes: Mapping[str, tuple[Any, Any]]
 
 
-def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> Edited:
+def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEdit:
     """Set fields of one work: status, scope, tier, contact, basis, legal_hold, effective_from,
     effective_to. Values that stand already make no new version.
 
@@ -38,21 +38,21 @@ def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> Edited
         storage.sweep_temps(directory)
         before = on_disk.read(directory)
         works = {work.work_id: work for work in works_of(before.table)}
-        work = one_work(list(works.values()), asked)
+        work = find_one_work(list(works.values()), asked)
         changes = {
             name: (getattr(work, name), value)
             for name, value in checked.items()
             if getattr(work, name) != value
         }
         if not changes:
-            return Edited(work.work_id, before.last.version, {})
+            return WorkEdit(work.work_id, before.last.version, {})
         works[work.work_id] = replace(work, **{name: new for name, (_, new) in changes.items()})
         said = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
         table = works_table(works.values())
         version = on_disk.commit(
             directory, before.name, before, table, f"set {work.work_id} {said}"
         )  # fmt: skip
-    return Edited(work.work_id, version.version, changes)
+    return WorkEdit(work.work_id, version.version, changes)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.provenance import identifiers
 from pipeline.provenance.registry.dates import iso_date
 from pipeline.provenance.registry.names import normalise_title, split_authors, split_title
@@ -37,7 +37,7 @@ _SINGLE: dict[str, tuple[Callable[[str], str | None], str]] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListEntry:
     """One line of a list as it stands there: `where` is FILE:LINE, `values` are by field, and
     `text` beside them is the path of a reference text. `month_first`: how 08/05/1992 is meant."""
 
@@ -62,12 +62,12 @@ class Refusal:
     why: str
 
 
-class Refused(Exception):
+class EntryError(Exception):
     """The line cannot become a work; the message says why."""
 
 
 @dataclass(frozen=True)
-class Incoming:
+class IncomingWork:
     """A work as a line describes it. given: the fields that the line, or the command, fills."""
 
     work: Work
@@ -77,10 +77,10 @@ class Incoming:
     remarks: tuple[Remark, ...] = field(default=())
 
 
-def work_of(entry: Entry, defaults: Mapping[str, str]) -> Incoming:
+def work_of(entry: ListEntry, defaults: Mapping[str, str]) -> IncomingWork:
     """The work that a line describes; `defaults` fill fields that it leaves empty.
 
-    Raises Refused.
+    Raises EntryError.
     """
     values = {**defaults, **{name: v for name, v in _cells(entry) if v}}
     remarks: list[str] = []
@@ -91,23 +91,24 @@ def work_of(entry: Entry, defaults: Mapping[str, str]) -> Incoming:
     given |= {"work_id"} if values.get("work_id") else set()
     work_id = values.get("work_id") or _content_id(known)
     if not WORK_ID.match(work_id):
-        raise Refused(
-            f"work_id {printable(work_id, 40)!r}: expected up to 64 letters, digits, '.', '_', '-'"
+        raise EntryError(
+            f"work_id {escape_text(work_id, 40)!r}: expected up to 64 letters, digits, '.', '_', "
+            "'-'"
         )
     told = tuple(Remark(entry.where, text) for text in remarks)
     text = values.get("text", "")
-    return Incoming(Work(work_id, **known), given, entry.where, text, told)
+    return IncomingWork(Work(work_id, **known), given, entry.where, text, told)
 
 
-def _cells(entry: Entry) -> list[tuple[str, str]]:
+def _cells(entry: ListEntry) -> list[tuple[str, str]]:
     cells = []
     for name, value in entry.values.items():
         text = value.strip() if name == "text" else " ".join(value.split())
         if len(text) > MAX_CELL:
-            raise Refused(f"{name}: {len(text):,} characters; expected at most {MAX_CELL:,}")
+            raise EntryError(f"{name}: {len(text):,} characters; expected at most {MAX_CELL:,}")
         control = next((c for c in text if unicodedata.category(c) == "Cc"), None)
         if control is not None:
-            raise Refused(f"{name}: holds the control character {printable(control)}")
+            raise EntryError(f"{name}: holds the control character {escape_text(control)}")
         title = name in ("title_raw", "authors")
         cells.append((name, "" if text.lower() in _EMPTY and not title else text))
     return cells
@@ -116,11 +117,11 @@ def _cells(entry: Entry) -> list[tuple[str, str]]:
 def _title(values: Mapping[str, str]) -> Known:
     raw = values.get("title_raw", "")
     if not raw:
-        raise Refused("no title")
+        raise EntryError("no title")
     parts = split_title(raw)
     title_norm = normalise_title(parts.title)
     if not title_norm:
-        raise Refused(f"the title {printable(raw, 40)!r} has no letter or digit")
+        raise EntryError(f"the title {escape_text(raw, 40)!r} has no letter or digit")
     authors = split_authors(values.get("authors", "") or _first_statement(parts.responsibility))
     subtitle = values.get("subtitle", "") or parts.subtitle
     return {"title_raw": raw, "title_norm": title_norm, "subtitle": subtitle, "authors": authors}
@@ -144,12 +145,12 @@ def _choices(values: Mapping[str, str]) -> Known:
         if name in values:
             value = re.sub(r"[\s-]+", "_", values[name].lower())
             if value not in allowed:
-                raise Refused(f"{name} {_unknown(values[name], allowed)}")
+                raise EntryError(f"{name} {_unknown(values[name], allowed)}")
             found[name] = value
     if "legal_hold" in values:
         word = values["legal_hold"].lower()
         if word not in _TRUE | _FALSE:
-            raise Refused(f"legal_hold {printable(word, 40)!r}: expected true or false")
+            raise EntryError(f"legal_hold {escape_text(word, 40)!r}: expected true or false")
         found["legal_hold"] = word in _TRUE
     return found
 
@@ -157,20 +158,20 @@ def _choices(values: Mapping[str, str]) -> Known:
 def _unknown(value: str, allowed: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(value.lower(), allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{printable(value, 40)!r}: expected one of {', '.join(allowed)}{hint}"
+    return f"{escape_text(value, 40)!r}: expected one of {', '.join(allowed)}{hint}"
 
 
-def _dates(entry: Entry, values: Mapping[str, str], remarks: list[str]) -> Known:
+def _dates(entry: ListEntry, values: Mapping[str, str], remarks: list[str]) -> Known:
     found: Known = {}
     for name in ("reg_date", "pub_date", "effective_from", "effective_to"):
         if name not in values:
             continue
         value = iso_date(values[name], entry.month_first)
-        shown = f"{name} {printable(values[name], 40)!r}: expected a date such as 1992-08-05"
+        shown = f"{name} {escape_text(values[name], 40)!r}: expected a date such as 1992-08-05"
         if value is not None:
             found[name] = value
         elif name.startswith("effective"):
-            raise Refused(shown)
+            raise EntryError(shown)
         else:
             remarks.append(f"{shown}; left out")
     return found
@@ -184,7 +185,7 @@ def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
         if known:
             found[name] = known[0]
         if values.get(name) and not known:
-            shown = printable(values[name], 40)
+            shown = escape_text(values[name], 40)
             remarks.append(f"{name} {shown!r}: expected {expected}; left out")
         elif known[1:]:
             remarks.append(f"{name}: {known[0]} is used, {', '.join(known[1:])} left out")
@@ -202,7 +203,7 @@ def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, .
             elif asin := identifiers.asin(piece):
                 asins.add(asin)
             elif any(map(str.isdigit, piece)):
-                shown = printable(piece.strip(), 40)
+                shown = escape_text(piece.strip(), 40)
                 remarks.append(
                     f"{shown!r}: neither an ISBN with a valid check digit nor an ASIN; left out"
                 )

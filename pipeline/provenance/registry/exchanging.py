@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import counted
+from pipeline.core.words import pluralise
 from pipeline.provenance.registry import sketches, texts
-from pipeline.provenance.registry.entries import Entry, Refused, work_of
+from pipeline.provenance.registry.entries import EntryError, ListEntry, work_of
 
 
 @dataclass(frozen=True)
-class Sketched:
+class SketchFile:
     """What was written: the file, the work in it, how many words its text has, how many hashes
     stand for them, the parameters, and warnings."""
 
@@ -30,7 +30,7 @@ class Sketched:
 
 def sketch_work(
     files: Sequence[Path], out: Path, description: Mapping[str, str], salt: bytes
-) -> Sketched:
+) -> SketchFile:
     """Write the sketch of one work, whose text is in these files, in their order.
 
     description: fields of the work, its title and tier among them. Raises InputError for a text
@@ -39,9 +39,9 @@ def sketch_work(
     if out.suffix != ".arrow":
         raise ConfigError(f"--out {out}: expected a name that ends in .arrow")
     try:
-        incoming = work_of(Entry(str(out), description), {})
+        incoming = work_of(ListEntry(str(out), description), {})
         text = "\n".join(texts.read_text(path) for path in files)
-    except Refused as refused:
+    except EntryError as refused:
         raise ConfigError(f"cannot describe the work: {refused}") from refused
     except texts.UnusableText as error:
         raise InputError(str(error)) from error
@@ -51,12 +51,12 @@ def sketch_work(
     sketch = sketches.make_sketch(text, work.tier, salt)
     if not len(sketch):
         raise InputError(
-            f"{files[0]}: too short for a sketch ({counted(sketch.words, 'word')}, "
+            f"{files[0]}: too short for a sketch ({pluralise(sketch.words, 'word')}, "
             f"tier {work.tier})"
         )
     sketches.write_exchange(out, [work], {work.work_id: sketch})
     warnings = _warnings(sketch.words, bool(salt))
-    return Sketched(
+    return SketchFile(
         out, work.work_id, sketch.words, len(sketch), sketch.k, sketch.s, bool(salt), warnings
     )
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.provenance import identifiers
 from pipeline.provenance.registry.names import normalise_author, normalise_title, split_title
 from pipeline.provenance.registry.works import Work
@@ -29,18 +29,18 @@ def find_works(works: Sequence[Work], asked: str) -> list[Work]:
     found = next((kind for kind in kinds if kind), None)
     if found is None:
         raise InputError(
-            f"no work {printable(asked, 80)!r} in the registry{_nearest(works, asked)}"
+            f"no work {escape_text(asked, 80)!r} in the registry{_nearest(works, asked)}"
         )
     return found
 
 
-def one_work(works: Sequence[Work], asked: str) -> Work:
+def find_one_work(works: Sequence[Work], asked: str) -> Work:
     """The work that `asked` means. Raises InputError when there is none, or several."""
     found = find_works(works, asked)
     if len(found) > 1:
-        ids = ", ".join(f"{w.work_id} ({printable(w.title_raw, 40)})" for w in found[:_SHOWN])
+        ids = ", ".join(f"{w.work_id} ({escape_text(w.title_raw, 40)})" for w in found[:_SHOWN])
         raise InputError(
-            f"{printable(asked, 80)!r} means {len(found)} works: {ids}; give one work_id"
+            f"{escape_text(asked, 80)!r} means {len(found)} works: {ids}; give one work_id"
         )
     return found[0]
 
@@ -94,7 +94,7 @@ def _nearest(works: Sequence[Work], asked: str) -> str:
     if not close and words:
         close = [title for title in titles[:3] if words & set(title.split()) - _COMMON]
     shown = [f"{by_title[t].title_raw!r} ({by_title[t].work_id})" for t in close]
-    return f"; did you mean {printable(' or '.join(shown), 300)}?" if shown else ""
+    return f"; did you mean {escape_text(' or '.join(shown), 300)}?" if shown else ""
 
 
 _COMMON = frozenset(["the", "a", "an", "of", "and", "in", "to", "or"])

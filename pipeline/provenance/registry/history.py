@@ -11,14 +11,14 @@ from pipeline.provenance.registry.works import FIELDS, Work, works_of
 
 
 @dataclass(frozen=True)
-class Change:
+class WorkChange:
     """A version that added a work or changed it: the command, and each field `from -> to`."""
 
     version: int
     text: str
 
 
-def history_of(directory: Path, work_id: str) -> list[Change]:
+def history_of(directory: Path, work_id: str) -> list[WorkChange]:
     """Every change to a work, oldest first. Raises IntegrityError when a version is damaged."""
     committed = on_disk.read(directory)
     found, before = [], None
@@ -28,7 +28,7 @@ def history_of(directory: Path, work_id: str) -> list[Change]:
         after = rows[0] if rows else None
         if after is not None and after != before:
             how = "; ".join(_differences(before, after)) if before else version.change
-            found.append(Change(version.version, how))
+            found.append(WorkChange(version.version, how))
         before = after
     return found
 

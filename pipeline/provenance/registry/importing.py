@@ -8,15 +8,22 @@ from pathlib import Path
 from pipeline.core import lock, storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.provenance.registry import directory as on_disk
-from pipeline.provenance.registry.entries import Entry, Incoming, Refusal, Refused, Remark, work_of
+from pipeline.provenance.registry.entries import (
+    EntryError,
+    IncomingWork,
+    ListEntry,
+    Refusal,
+    Remark,
+    work_of,
+)
 from pipeline.provenance.registry.merge import Conflict, Merger
-from pipeline.provenance.registry.read import Source, read_source
+from pipeline.provenance.registry.read import ListFile, read_source
 from pipeline.provenance.registry.referencing import References
 from pipeline.provenance.registry.works import Work, works_of, works_table
 
 
 @dataclass(frozen=True)
-class Settings:
+class ImportOptions:
     """How to import. defaults: values for fields that a line leaves empty. texts: where reference
     texts lie. sketch_only: keep sketches instead of texts. replacing: new values win over old."""
 
@@ -31,7 +38,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """What an import did, or with dry_run would do. version: of the registry after it; fresh:
     whether it is a new one. lines: that were taken; several may describe one work. added, changed,
     unchanged: works. texts, sketches: works that gained one."""
@@ -55,12 +62,12 @@ class Imported:
 class _Lines:
     """The lines of all files: works with their file, and what is to be told of the others."""
 
-    taken: list[tuple[Incoming, Source]] = field(default_factory=list)
+    taken: list[tuple[IncomingWork, ListFile]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
 
-def import_works(files: Sequence[Path], directory: Path, settings: Settings) -> Imported:
+def import_works(files: Sequence[Path], directory: Path, settings: ImportOptions) -> ImportResult:
     """Import lists of works into a registry, which is made when it is not there.
 
     The same files again change nothing. Raises InputError when a file cannot be read or none of
@@ -80,7 +87,7 @@ def import_works(files: Sequence[Path], directory: Path, settings: Settings) -> 
         return _merge_and_commit(lines, directory, settings)
 
 
-def _parse(source: Source, defaults: Mapping[str, str], lines: _Lines) -> None:
+def _parse(source: ListFile, defaults: Mapping[str, str], lines: _Lines) -> None:
     before, refused = len(lines.taken), len(lines.refusals)
     values = {"basis": source.basis, **defaults}
     for entry in source.entries:
@@ -95,17 +102,17 @@ def _parse(source: Source, defaults: Mapping[str, str], lines: _Lines) -> None:
         raise InputError(f"{source.path}: no line of it describes a work{first}")
 
 
-def _take(entry: Entry, values: Mapping[str, str], source: Source, lines: _Lines) -> None:
+def _take(entry: ListEntry, values: Mapping[str, str], source: ListFile, lines: _Lines) -> None:
     try:
         incoming = work_of(entry, values)
-    except Refused as refused:
+    except EntryError as refused:
         lines.refusals.append(Refusal(entry.where, str(refused)))
     else:
         lines.remarks += incoming.remarks
         lines.taken.append((incoming, source))
 
 
-def _merge_and_commit(lines: _Lines, directory: Path, settings: Settings) -> Imported:
+def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -> ImportResult:
     before = on_disk.read(directory) if on_disk.is_registry(directory) else None
     merger = Merger(works_of(before.table) if before else (), settings.replacing)
     old = dict(merger.works)
@@ -120,7 +127,7 @@ def _merge_and_commit(lines: _Lines, directory: Path, settings: Settings) -> Imp
         sources = dict.fromkeys(source.basis for _, source in lines.taken)
         on_disk.commit(directory, name, before, table, f"import {', '.join(sources)}")
     remarks = (*lines.remarks, *references.remarks)
-    return Imported(
+    return ImportResult(
         name, version, fresh, len(table), taken, **_counts(old, merger.works, touched),
         refusals=tuple(lines.refusals), conflicts=tuple(merger.conflicts), remarks=remarks,
     )  # fmt: skip
@@ -136,7 +143,7 @@ def _merge(lines: _Lines, merger: Merger, references: References) -> tuple[set[s
             whole = references.attach(incoming, source.path.parent, sketch)
             touched.add(merger.add(whole))
             taken += 1
-        except Refused as refused:
+        except EntryError as refused:
             lines.refusals.append(Refusal(incoming.where, str(refused)))
     for line in references.named_like(list(merger.works.values())):
         touched.add(merger.add(line))

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.provenance.registry.dates import finer
-from pipeline.provenance.registry.entries import Incoming, Refused
+from pipeline.provenance.registry.dates import choose_finer
+from pipeline.provenance.registry.entries import EntryError, IncomingWork
 from pipeline.provenance.registry.names import normalise_author, normalise_title
 from pipeline.provenance.registry.works import Work
 
@@ -46,9 +46,9 @@ class Merger:
         for work in works:
             self._keep(work)
 
-    def add(self, incoming: Incoming) -> str:
-        """Add one line; returns the id of the work that it describes. Raises Refused when it could
-        mean several works, or has the registration number of another."""
+    def add(self, incoming: IncomingWork) -> str:
+        """Add one line; returns the id of the work that it describes. Raises EntryError when it
+        could mean several works, or has the registration number of another."""
         found = self._find(incoming)
         owned = self._without_foreign(incoming, found or incoming.work.work_id)
         if found is None:
@@ -57,7 +57,7 @@ class Merger:
         self._keep(self._merged(self.works[found], owned))
         return found
 
-    def add_apart(self, incoming: Incoming, why: str) -> str:
+    def add_apart(self, incoming: IncomingWork, why: str) -> str:
         """Add a line as a work of its own although it could mean others; returns its id, which no
         other work may have."""
         work = self._without_foreign(incoming, incoming.work.work_id).work
@@ -72,15 +72,15 @@ class Merger:
         if work.authors:
             self._named.setdefault(_name_of(work), {})[work.work_id] = None
 
-    def _find(self, incoming: Incoming) -> str | None:
-        """The work that a line describes. Raises Refused."""
+    def _find(self, incoming: IncomingWork) -> str | None:
+        """The work that a line describes. Raises EntryError."""
         work = incoming.work
         if "work_id" in incoming.given and work.work_id in self.works:
             return work.work_id
         registered = self._owner.get(f"reg_no:{work.reg_no}")
         if registered is not None:
             if _are_others(self.works[registered], work):
-                raise Refused(
+                raise EntryError(
                     f"{work.reg_no} is the registration number of work {registered}, whose title "
                     "and authors differ; correct one of the two"
                 )
@@ -92,10 +92,10 @@ class Merger:
         return work.work_id if work.work_id in self.works else self._find_named(work)
 
     def _find_named(self, work: Work) -> str | None:
-        """The work with this title and these authors. Raises Refused when there are several."""
+        """The work with this title and these authors. Raises EntryError when there are several."""
         named = [i for i in self._named.get(_name_of(work), ()) if self._is_named(i, work)]
         if len(named) > 1 and not work.reg_no:
-            raise Refused(
+            raise EntryError(
                 f"could be {' or '.join(sorted(named)[:4])}; give its registration number, or the "
                 "work_id of one of them"
             )
@@ -107,7 +107,7 @@ class Merger:
         subtitles = {_subtitle(one) for one in (known, work) if one.subtitle}
         return _name_of(known) == _name_of(work) and len(subtitles) < 2
 
-    def _without_foreign(self, incoming: Incoming, this: str) -> Incoming:
+    def _without_foreign(self, incoming: IncomingWork, this: str) -> IncomingWork:
         """The line without the identifiers that belong to another work, each a conflict."""
         work = incoming.work
         for key in _keys(work):
@@ -119,7 +119,7 @@ class Merger:
                 work = _without(work, name, value)
         return replace(incoming, work=work)
 
-    def _merged(self, old: Work, incoming: Incoming) -> Work:
+    def _merged(self, old: Work, incoming: IncomingWork) -> Work:
         new = incoming.work
         changes: dict[str, Any] = {
             name: tuple(sorted({*getattr(old, name), *getattr(new, name)})) for name in _LISTS
@@ -130,13 +130,13 @@ class Merger:
         changes |= self._title(old, incoming) | self._authors(old, incoming)
         for name in _DATES:
             one, other = getattr(old, name), getattr(new, name)
-            both = finer(one, other) if one and other else one or other
+            both = choose_finer(one, other) if one and other else one or other
             changes[name] = self._chosen(old, incoming, name) if both is None else both
         for name in sorted(incoming.given.difference(_OWN)):
             changes[name] = self._chosen(old, incoming, name)
         return replace(old, **changes)
 
-    def _title(self, old: Work, incoming: Incoming) -> dict[str, Any]:
+    def _title(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
         new = incoming.work
         same = old.title_norm == new.title_norm
         if same and (not new.subtitle or _subtitle(old) == _subtitle(new)):
@@ -146,7 +146,7 @@ class Merger:
         self._disagree(incoming, old.work_id, "title", old.title_raw, new.title_raw)
         return {name: getattr(new, name) for name in _TITLE} if self._replacing else {}
 
-    def _authors(self, old: Work, incoming: Incoming) -> dict[str, Any]:
+    def _authors(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
         new = incoming.work
         if not new.authors or _authors(old) == _authors(new):
             return {}
@@ -156,7 +156,7 @@ class Merger:
         self._disagree(incoming, old.work_id, "authors", kept, other)
         return {"authors": new.authors} if self._replacing else {}
 
-    def _chosen(self, old: Work, incoming: Incoming, name: str) -> Any:
+    def _chosen(self, old: Work, incoming: IncomingWork, name: str) -> Any:
         """The value of a field with one value."""
         kept, other = getattr(old, name), getattr(incoming.work, name)
         if kept == other or other == "":
@@ -166,7 +166,9 @@ class Merger:
         self._disagree(incoming, old.work_id, name, str(kept), str(other))
         return other if self._replacing else kept
 
-    def _disagree(self, incoming: Incoming, work_id: str, name: str, kept: str, other: str) -> None:
+    def _disagree(
+        self, incoming: IncomingWork, work_id: str, name: str, kept: str, other: str
+    ) -> None:
         if self._replacing:
             kept, other = other, kept
         self.conflicts.append(Conflict(incoming.where, work_id, name, kept, other))

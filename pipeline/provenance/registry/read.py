@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.errors import InputError, printable
+from pipeline.core.errors import InputError, escape_text
 from pipeline.provenance.registry import sketches
-from pipeline.provenance.registry.entries import Entry, Refusal, Remark
+from pipeline.provenance.registry.entries import ListEntry, Refusal, Remark
 from pipeline.provenance.registry.read_lists import read_csv, read_works_list
 from pipeline.provenance.registry.read_usco import read_usco
 
@@ -26,14 +26,14 @@ _HEAD = 1 << 16
 
 
 @dataclass(frozen=True)
-class Source:
+class ListFile:
     """A file as it was read: name and sha256, its entries, and the sketches of some of them, by
     their `where`."""
 
     path: Path
     sha256: str
     form: str
-    entries: tuple[Entry | Refusal | Remark, ...]
+    entries: tuple[ListEntry | Refusal | Remark, ...]
     sketches: "dict[str, Sketch]"
 
     @property
@@ -42,7 +42,7 @@ class Source:
         return f"{self.path.name} sha256:{self.sha256}"
 
 
-def read_source(path: Path, form: str | None, salt: bytes) -> Source:
+def read_source(path: Path, form: str | None, salt: bytes) -> ListFile:
     """All that a file holds. Without a form it is what it looks like; a works list never does.
 
     Raises InputError, and ConfigError for a salt that does not fit.
@@ -60,13 +60,13 @@ def read_source(path: Path, form: str | None, salt: bytes) -> Source:
     if form == "sketches" or (form is None and data.startswith(_ARROW)):
         pairs = sketches.read_exchange(path, data, salt)
         held = {entry.where: sketch for entry, sketch in pairs}
-        return Source(path, digest, "sketches", tuple(entry for entry, _ in pairs), held)
+        return ListFile(path, digest, "sketches", tuple(entry for entry, _ in pairs), held)
     text = _decoded(path, data)
     form = form or ("usco" if _RECORD.search(text[:_HEAD]) else "csv")
-    return Source(path, digest, form, tuple(_entries(path, text, form)), {})
+    return ListFile(path, digest, form, tuple(_entries(path, text, form)), {})
 
 
-def _entries(path: Path, text: str, form: str) -> Iterator[Entry | Refusal | Remark]:
+def _entries(path: Path, text: str, form: str) -> Iterator[ListEntry | Refusal | Remark]:
     if form == "usco":
         return read_usco(path, text)
     return read_works_list(path, text) if form == "works-list" else read_csv(path, text)
@@ -82,5 +82,7 @@ def _decoded(path: Path, data: bytes) -> str:
         ) from error
     if "\0" in text:
         where = f"{path}:{text[: text.index(chr(0))].count(chr(10)) + 1}"
-        raise InputError(f"{where}: holds a zero byte; expected {printable(path.name)} to be text")
+        raise InputError(
+            f"{where}: holds a zero byte; expected {escape_text(path.name)} to be text"
+        )
     return text

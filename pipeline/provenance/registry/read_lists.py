@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.errors import InputError, printable
-from pipeline.provenance.registry.columns import field_of, nearest
-from pipeline.provenance.registry.entries import Entry, Refusal, Remark
+from pipeline.core.errors import InputError, escape_text
+from pipeline.provenance.registry.columns import field_of, find_nearest
+from pipeline.provenance.registry.entries import ListEntry, Refusal, Remark
 
 _DELIMITERS = ",\t;|"
 _PREAMBLE = 50
@@ -34,23 +34,23 @@ class _Header:
         return [c for c, field in zip(self.columns, self.fields, strict=True) if c and not field]
 
 
-def read_csv(path: Path, text: str) -> Iterator[Entry | Refusal]:
+def read_csv(path: Path, text: str) -> Iterator[ListEntry | Refusal]:
     """The entries of a CSV; a Refusal for a row of another length. Raises InputError."""
     header = _header(path, text, preamble=1)
     for column in header.unknown:
-        close = nearest(column)
+        close = find_nearest(column)
         hint = f"did you mean {close!r}?" if close else "rename or remove it"
         where = f"{path}:{header.line}"
-        raise InputError(f"{where}: unknown column {printable(column, 40)!r}; {hint}")
+        raise InputError(f"{where}: unknown column {escape_text(column, 40)!r}; {hint}")
     yield from _entries(path, text, header, month_first=False)
 
 
-def read_works_list(path: Path, text: str) -> Iterator[Entry | Refusal | Remark]:
+def read_works_list(path: Path, text: str) -> Iterator[ListEntry | Refusal | Remark]:
     """The entries of a works list; a Refusal for a row of another length, and a Remark that names
     the columns passed over. Raises InputError."""
     header = _header(path, text, preamble=_PREAMBLE)
     if header.unknown:
-        names = ", ".join(printable(column, 40) for column in header.unknown)
+        names = ", ".join(escape_text(column, 40) for column in header.unknown)
         yield Remark(f"{path.name}:{header.line}", f"columns ignored: {names}")
     yield from _entries(path, text, header, month_first=True)
 
@@ -66,7 +66,7 @@ def _header(path: Path, text: str, preamble: int) -> _Header:
         if "title_raw" in fields:
             _check_once(f"{path}:{number}", fields)
             return _Header(fields, columns, number, delimiter)
-    shown = printable(rows[0][1] if rows else "", 80)
+    shown = escape_text(rows[0][1] if rows else "", 80)
     raise InputError(
         f"{path}:{rows[0][0] if rows else 1}: expected a header row with a column 'title', and "
         f"others such as author, isbn, registration_number; found {shown!r}"
@@ -93,7 +93,7 @@ def _check_once(where: str, fields: tuple[str | None, ...]) -> None:
 
 def _entries(
     path: Path, text: str, header: _Header, month_first: bool
-) -> Iterator[Entry | Refusal]:
+) -> Iterator[ListEntry | Refusal]:
     lines = _lines(text)
     for _ in range(header.line):
         lines.readline()
@@ -110,7 +110,7 @@ def _entries(
                 yield Refusal(where, f"{expected}, found {len(row)}")
                 continue
             cells = zip(header.fields, row, strict=True)
-            yield Entry(where, {f: cell for f, cell in cells if f is not None}, month_first)
+            yield ListEntry(where, {f: cell for f, cell in cells if f is not None}, month_first)
     except csv.Error as error:
         raise InputError(
             f"{path}:{start}: not a row of a list: {error}; correct the quotes"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.core.errors import InputError, printable
-from pipeline.provenance.registry.entries import Entry, Refusal
+from pipeline.core.errors import InputError, escape_text
+from pipeline.provenance.registry.entries import ListEntry, Refusal
 
 _TAKEN = {
     "registration number / date": "reg", "registration number/date": "reg",
@@ -82,7 +82,7 @@ class _Block:
         return bool(self.values.get("reg") or self.values.get("title_raw"))
 
 
-def read_usco(path: Path, text: str) -> Iterator[Entry | Refusal]:
+def read_usco(path: Path, text: str) -> Iterator[ListEntry | Refusal]:
     """The entries of a file of records; a Refusal for a record without a title.
 
     Raises InputError when it holds no record.
@@ -93,9 +93,9 @@ def read_usco(path: Path, text: str) -> Iterator[Entry | Refusal]:
         where = f"{path.name}:{block.line}"
         values = _fields(block.values)
         if values.get("title_raw"):
-            yield Entry(where, values, month_first=True)
+            yield ListEntry(where, values, month_first=True)
         else:
-            number = printable(block.values.get("reg", ""), 60)
+            number = escape_text(block.values.get("reg", ""), 60)
             yield Refusal(where, f"a record without 'Title:' (registration number {number!r})")
     if not found:
         raise InputError(

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import printable
+from pipeline.core.errors import escape_text
 from pipeline.provenance.registry import sketches, texts
-from pipeline.provenance.registry.entries import Incoming, Remark
+from pipeline.provenance.registry.entries import IncomingWork, Remark
 from pipeline.provenance.registry.works import Work
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class References:
         self._sketches: dict[str, Sketch] = {}
         self._named: set[Path] = set()
 
-    def attach(self, incoming: Incoming, beside: Path, sketch: "Sketch | None") -> Incoming:
+    def attach(self, incoming: IncomingWork, beside: Path, sketch: "Sketch | None") -> IncomingWork:
         """The line with the hash of its sketch, or of the text that it names; a text that cannot
         be used is remarked on. beside: the directory of the list."""
         if sketch is not None:
@@ -40,17 +40,17 @@ class References:
             self.remarks.append(Remark(incoming.where, f"{error}; left out"))
             return incoming
 
-    def named_like(self, works: Iterable[Work]) -> Iterator[Incoming]:
+    def named_like(self, works: Iterable[Work]) -> Iterator[IncomingWork]:
         """Lines for the works whose text no list names, but whose name a file of `base` has."""
         if self._base is None:
             return
         every = {work.work_id: work for work in works}
         found, left = texts.texts_by_name(self._base, every.values(), self._named)
         for path in left:
-            name = printable(path.name, 80)
+            name = escape_text(path.name, 80)
             self.remarks.append(Remark(name, "its name fits no work, or several; left out"))
         for work_id, path in found.items():
-            line = Incoming(every[work_id], frozenset(), printable(path.name, 80))
+            line = IncomingWork(every[work_id], frozenset(), escape_text(path.name, 80))
             try:
                 yield self._with_text(line, path)
             except texts.UnusableText as error:
@@ -64,7 +64,7 @@ class References:
             if work.sketch_hash in self._sketches:
                 sketches.keep_sketch(directory, self._sketches[work.sketch_hash])
 
-    def _with_text(self, incoming: Incoming, path: Path) -> Incoming:
+    def _with_text(self, incoming: IncomingWork, path: Path) -> IncomingWork:
         text = texts.read_text(path)
         if self._sketch_only:
             return self._with_sketch(incoming, sketches.make_sketch(text, incoming.work.tier))
@@ -72,13 +72,13 @@ class References:
         self._files[digest] = path
         return _given(incoming, "text_sha256", digest)
 
-    def _with_sketch(self, incoming: Incoming, sketch: "Sketch") -> Incoming:
+    def _with_sketch(self, incoming: IncomingWork, sketch: "Sketch") -> IncomingWork:
         digest, _ = sketches.sketch_file(sketch)
         self._sketches[digest] = sketch
         return _given(incoming, "sketch_hash", digest)
 
 
-def _given(incoming: Incoming, name: str, value: str) -> Incoming:
+def _given(incoming: IncomingWork, name: str, value: str) -> IncomingWork:
     changes: dict[str, Any] = {name: value}
     work = replace(incoming.work, **changes)
     return replace(incoming, work=work, given=incoming.given | {name})

@@ -11,7 +11,7 @@ from pipeline.core.content import table_hash
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.provenance.registry import directory as on_disk
 from pipeline.provenance.registry import sketches, texts
-from pipeline.provenance.registry.entries import Incoming, Refused
+from pipeline.provenance.registry.entries import EntryError, IncomingWork
 from pipeline.provenance.registry.merge import Conflict, Merger
 from pipeline.provenance.registry.works import WORKS, Work, work_id_of, works_of, works_table
 
@@ -110,10 +110,10 @@ def combine(registries: Sequence[Registry]) -> Registry:
     for registry in registries:
         for work in registry.work_list():
             known = _apart(merger, work)
-            incoming = Incoming(known, _given(known), f"{registry.label}:{work.work_id}")
+            incoming = IncomingWork(known, _given(known), f"{registry.label}:{work.work_id}")
             try:
                 work_id = merger.add(incoming)
-            except Refused as refused:
+            except EntryError as refused:
                 work_id = merger.add_apart(incoming, str(refused))
             held.setdefault(work_id, []).append(registry.label)
     table = works_table(merger.works.values())

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, printable
-from pipeline.provenance.registry.entries import Entry
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.provenance.registry.entries import ListEntry
 from pipeline.provenance.registry.works import TIERS, Work
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def write_exchange(path: Path, works: Sequence[Work], sketches: Mapping[str, "Sk
     storage.publish(path, _arrow_bytes(table))
 
 
-def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[Entry, "Sketch"]]:
+def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry, "Sketch"]]:
     """The works of an exchange file with their sketches, salted by `salt` if the file says so.
 
     The tier follows from how dense a sketch is.
@@ -156,7 +156,7 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[Entry, "Sk
         sketch = replace(sketches[row.pop("work_id")], salt=salt)
         values = {name: value for name, value in row.items() if value}
         values["tier"] = TIERS[0] if sketch.s <= EXCERPT_S else TIERS[1]
-        found.append((Entry(f"{path.name}:{number}", values), sketch))
+        found.append((ListEntry(f"{path.name}:{number}", values), sketch))
     return found
 
 
@@ -174,12 +174,12 @@ def _read(path: Path, data: bytes) -> tuple[pa.Table, dict[str, Any]]:
         metadata = table.schema.metadata or {}
         parameters = {key.decode(): json.loads(value) for key, value in metadata.items()}
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        shown = printable(str(error).splitlines()[0] if str(error) else "", 100)
+        shown = escape_text(str(error).splitlines()[0] if str(error) else "", 100)
         raise InputError(f"{path}: not an Arrow file of sketches: {shown}") from error
     missing = [n for n in ("work_id", *DESCRIPTION) if n not in table.column_names]
     wrong = [n for n in DESCRIPTION if n not in missing and table[n].type != pa.string()]
     if parameters.get("format") != FORMAT or missing or wrong:
-        shown = printable(", ".join([*missing, *wrong]) or "its format", 100)
+        shown = escape_text(", ".join([*missing, *wrong]) or "its format", 100)
         raise InputError(
             f"{path}: not a file that `prep registry sketch` of this version writes ({shown})"
         )

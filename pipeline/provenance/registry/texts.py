@@ -5,7 +5,7 @@ from collections.abc import Iterable, Set
 from pathlib import Path, PurePosixPath
 
 from pipeline.core import storage
-from pipeline.core.errors import InputError, IntegrityError, printable
+from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.provenance import identifiers
 from pipeline.provenance.registry.names import normalise_title
 from pipeline.provenance.registry.works import Work
@@ -28,7 +28,7 @@ def read_text(path: Path) -> str:
             raise UnusableText(f"{path.name}: {size:,} bytes; expected at most {MAX_BYTES:,}")
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise UnusableText(f"{printable(path.name)}: cannot read: {error.strerror}") from error
+        raise UnusableText(f"{escape_text(path.name)}: cannot read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UnusableText(f"{path.name}: not UTF-8 text (byte {error.start})") from error
     if not any(map(str.isalnum, text)):
@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
 
 def text_path(base: Path, given: str) -> Path:
     """The file that a list names, which lies below `base`. Raises UnusableText."""
-    shown = printable(given, 80)
+    shown = escape_text(given, 80)
     relative = PurePosixPath(given.replace("\\", "/"))
     if relative.is_absolute() or ".." in relative.parts or "\0" in given:
         raise UnusableText(f"text {shown}: expected a path below the directory of texts")

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.cleaning.scan import CONTINUED, DOCUMENT
 from pipeline.cleaning.spans import spans_of
 
@@ -30,7 +30,7 @@ texts = st.lists(st.text(st.sampled_from("aé中😀\n"), max_size=40), max_size
 
 @given(texts, st.integers(1, 9))
 def test_cuts(some: list[str], most: int) -> None:
-    flat = joined(pa.array(some, pa.large_string()))
+    flat = join_texts(pa.array(some, pa.large_string()))
     spans = spans_of(flat, most)
     expected = [segments(text, most) for text in some]
     found = [

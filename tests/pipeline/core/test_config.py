@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.cli import app, guarded
+from pipeline.cli import app, run_app
 from pipeline.config import Config, load_config
 from pipeline.core import config_model, strict_yaml
 from pipeline.core.errors import ConfigError
@@ -33,7 +33,7 @@ def prep_run(
         path = tmp_path / "c.yaml"
         path.write_bytes(config)
         arguments = ["run", str(path), "--out", str(tmp_path / "out"), "--workers", "0", *options]
-        code = guarded(functools.partial(app, args=arguments), "prep")
+        code = run_app(functools.partial(app, args=arguments), "prep")
         assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
         captured = capsys.readouterr()
         assert captured.out == ""
@@ -235,14 +235,14 @@ def test_poison_overrides(prep_run: Callable[..., Outcome], option: str, message
 
 def test_a_config_that_is_not_there(prep_run: Callable[..., Outcome], tmp_path: Path) -> None:
     arguments = ["run", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")]
-    assert guarded(functools.partial(app, args=arguments), "prep") == 2
+    assert run_app(functools.partial(app, args=arguments), "prep") == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_input_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(GOOD)
     arguments = ["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "out")]
-    assert guarded(functools.partial(app, args=arguments), "prep") == 3
+    assert run_app(functools.partial(app, args=arguments), "prep") == 3
     assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
 
 
@@ -368,7 +368,7 @@ def test_any_bytes_give_a_value_or_a_config_error(
     )
 )
 def test_any_value_gives_a_config_or_one_line(value: object) -> None:
-    loaded = strict_yaml.Loaded(Path("c.yaml"), {"name": "x", "inputs": value}, {})
+    loaded = strict_yaml.YamlDocument(Path("c.yaml"), {"name": "x", "inputs": value}, {})
     problem = ""
     try:
         config_model.parse(Config, loaded)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.mixture_order import KeyedShuffle, Part, TrainingOrder, samples_of_weight
+from pipeline.core.mixture_order import KeyedShuffle, OrderPart, TrainingOrder, samples_of_weight
 from pipeline.core.order import rows_of_samples, whole_steps
 from pipeline.core.permutation import permute
 from pipeline.core.rng import key
@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 2**40)
 
 def order_of(sizes: list[tuple[int, float]], seed: int) -> TrainingOrder:
     """Each data set with at least one sample of an epoch."""
-    parts = [Part(rows, max(1, samples_of_weight(rows, weight))) for rows, weight in sizes]
+    parts = [OrderPart(rows, max(1, samples_of_weight(rows, weight))) for rows, weight in sizes]
     return TrainingOrder(tuple(parts), seed, KeyedShuffle(sum(p.per_epoch for p in parts), seed))
 
 
@@ -132,7 +132,7 @@ def test_one_data_set_of_weight_1_is_the_plain_order(
     rows: int, seed: int, first: int, in_file_order: bool
 ) -> None:
     shuffle = KeyedShuffle(rows, seed, in_file_order)
-    order = TrainingOrder((Part(rows, rows),), seed, shuffle)
+    order = TrainingOrder((OrderPart(rows, rows),), seed, shuffle)
     plain = rows_of_samples(first, 50, rows=rows, seed=seed, file_order_first_epoch=in_file_order)
     assert order.rows(first, 50).tolist() == plain.tolist()
 

@@ -25,7 +25,7 @@ def test_publish_creates_parents_and_returns_size_and_hash(tmp_path: Path) -> No
     path = tmp_path / "a/b/c.bin"
     published = storage.publish(path, [b"one ", b"two"])
     assert path.read_bytes() == b"one two"
-    assert published == storage.Published(7, storage.hash_bytes(b"one two"))
+    assert published == storage.WrittenFile(7, storage.hash_bytes(b"one two"))
     assert storage.hash_file(path) == published.hash
     assert not temps(tmp_path)
 

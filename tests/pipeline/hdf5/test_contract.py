@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import hash_bytes
 from pipeline.hdf5.read import SampleDataset
-from pipeline.hdf5.verify import SplitFacts, check_split
+from pipeline.hdf5.verify import SplitContents, check_split
 from pipeline.hdf5.write import shard_image
 
 EOS, VOCABULARY, LENGTH = 999, 1000, 24
@@ -47,7 +47,7 @@ def test_sound_splits(
     first_is_eos = int(documents[0] == [EOS])
     padded = int((tokens - 1) % length > 0)
     eos = len(documents) - first_is_eos
-    assert facts == SplitFacts(len(rows), tokens - 1, eos, padded)
+    assert facts == SplitContents(len(rows), tokens - 1, eos, padded)
     rows = vsl(documents, length)
     facts = check_split(split(tmp_path_factory.mktemp("v"), rows, "vsl", length))
     bare = sum(document == [EOS] for document in documents)
@@ -55,7 +55,7 @@ def test_sound_splits(
     assert facts.eos_labels == len(documents) - bare
     stream = np.array([t for d in documents for t in d], np.uint16)
     facts = check_split(split(tmp_path_factory.mktemp("c"), stream, "corpus", length))
-    assert facts == SplitFacts(0, 0, len(documents), 0, tokens)
+    assert facts == SplitContents(0, 0, len(documents), 0, tokens)
 
 
 def _at(channel: int, value: int, row: int = 2, column: int = 5) -> Callable[[Array], None]:

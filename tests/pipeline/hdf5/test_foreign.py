@@ -14,8 +14,8 @@ import pytest
 import pipeline
 from pipeline.hdf5 import HDF5Dataset, foreign
 from pipeline.hdf5.findings import WHY
-from pipeline.hdf5.foreign import ForeignReport, Limits, check_directory
-from pipeline.hdf5.foreign_lineage import Spans, lost_or_repeated
+from pipeline.hdf5.foreign import ChildLimits, ForeignReport, check_directory
+from pipeline.hdf5.foreign_lineage import LineageSpans, find_lost_or_repeated
 from pipeline.hdf5.read import open_dataset
 from pipeline.hdf5.verify import check_split
 
@@ -199,7 +199,7 @@ def test_a_file_that_ends_its_reader(
         file.attrs["n_examples"] = 1
         file.create_dataset("data", data=rows[:1], chunks=(250_000, 3, LENGTH),
                             maxshape=(None, 3, LENGTH), compression="gzip")  # fmt: skip
-    report = check_directory(params(tmp_path, len(rows)), limits=Limits(memory_bytes=64 << 20))
+    report = check_directory(params(tmp_path, len(rows)), limits=ChildLimits(memory_bytes=64 << 20))
     (found,) = [f for f in report.findings if f.file == "examples_1_0.h5"]
     assert found.code == "limits" and "more than 67,108,864 bytes of memory" in found.what
     assert report.rows == len(rows) - 10 and report.not_checked
@@ -208,7 +208,7 @@ def test_a_file_that_ends_its_reader(
         "print(json.dumps({'begin': first}), flush=True); time.sleep(600)"
     )
     monkeypatch.setattr(foreign, "_COMMAND", ("-c", hanging))
-    report = check_directory(tmp_path, limits=Limits(seconds_per_file=0.01))
+    report = check_directory(tmp_path, limits=ChildLimits(seconds_per_file=0.01))
     assert [f.code for f in report.findings if f.file] == ["limits"] * 3
     assert all("longer than 0 seconds" in f.what for f in report.findings if f.file)
     killer = 'import os, sys; print(\'{"begin": "examples_0_0.h5"}\', flush=True); os.abort()'
@@ -261,7 +261,7 @@ def test_lost_and_repeated_tokens(own_run: Path) -> None:
 def test_spans_of_documents(spans: list[tuple[int, int, int]], wrong: str) -> None:
     """(document, first token, tokens): whole copies are fine, and one that lacks its last token."""
     columns = np.array(spans, np.int64).reshape(-1, 3).T
-    found = lost_or_repeated(Spans(*columns, np.arange(3)))
+    found = find_lost_or_repeated(LineageSpans(*columns, np.arange(3)))
     assert [finding.code for finding in found] == ["lost"] * bool(wrong)
     assert not found or wrong in found[0].what
 

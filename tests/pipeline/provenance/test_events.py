@@ -76,7 +76,7 @@ def test_a_line(log: Path) -> None:
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
-    assert verify_events(tmp_path) == events.Chain((), Head(0, FIRST), 0)
+    assert verify_events(tmp_path) == events.EventChain((), Head(0, FIRST), 0)
     with pytest.raises(ConfigError, match="name"):
         append_event(tmp_path, "purge", " ", {})
     with pytest.raises(ResourceError):

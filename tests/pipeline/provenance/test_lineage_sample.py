@@ -18,7 +18,7 @@ from pipeline.hdf5.read import open_dataset
 from pipeline.hdf5.write import shard_image
 from pipeline.provenance.inverse_check import check_inverse
 from pipeline.provenance.lineage_sample import check_spans
-from pipeline.repack import Changes, repack
+from pipeline.repack import RepackOptions, repack
 from pipeline.verify import verify
 
 VARIANTS = {
@@ -170,7 +170,7 @@ def test_after_clean_up(copy: Path, prep: Callable[..., Any]) -> None:
 
 
 def test_a_repacked_run_has_no_texts(small_run: Any, tmp_path: Path) -> None:
-    repack(small_run.directory, tmp_path / "out", Changes(max_sequence_length=64), 0)
+    repack(small_run.directory, tmp_path / "out", RepackOptions(max_sequence_length=64), 0)
     assert any(check.name == "inverse/train" for check in verify(tmp_path / "out"))
     with pytest.raises(InputError, match="prep repack"):
         check_spans(tmp_path / "out", 10)

@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.explain import explain
 from pipeline.provenance.find_documents import find_named
-from pipeline.provenance.references import file_named
+from pipeline.provenance.references import find_file
 from pipeline.provenance.trace import trace_row
 from tests.pipeline.takedown.conftest import keys_of, write_claim
 
@@ -162,7 +162,7 @@ def test_ambiguous_ones_list_the_candidates(run: Path, prep: Prep) -> None:
 def test_a_path_is_never_taken_for_another_input(run: Path) -> None:
     """`report.html` names the input too: a path below one input may be the name of another's."""
     files = ["raw/web/a.jsonl", "web/a.jsonl"]
-    assert file_named(files, "web/a.jsonl", "") == 1
+    assert find_file(files, "web/a.jsonl", "") == 1
     assert "web/02.jsonl:" in page(run / "report.html")
 
 

@@ -15,7 +15,7 @@ from pipeline.core.errors import InputError
 from pipeline.progress import Progress
 from pipeline.provenance.pasted_text import LEAST_PART, find_text
 from pipeline.provenance.search import FoundText, scan_run, search
-from pipeline.repack import Changes, repack
+from pipeline.repack import RepackOptions, repack
 
 QUIET = Progress(quiet=True)
 
@@ -128,7 +128,7 @@ def test_a_repack_is_searched_in_its_run(
     small_run: Any, texts: dict[bytes, str], tmp_path: Path
 ) -> None:
     origin = Path(shutil.copytree(small_run.directory, tmp_path / "run"))
-    repack(origin, tmp_path / "packed", Changes(max_sequence_length=64), 0)
+    repack(origin, tmp_path / "packed", RepackOptions(max_sequence_length=64), 0)
     key, text = next((key, text) for key, text in texts.items() if len(text.split()) > 30)
     words = " ".join(text.split()[5:25])
     answer = search(tmp_path / "packed", words)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.provenance.fingerprints.near import find_near
 from pipeline.provenance.fingerprints.words import words_of
 from pipeline.provenance.text_scan import MOST_PLACES, RowPlaces, find_places, query_of
@@ -39,8 +39,8 @@ def test_near_matches_against_all_alignments(seed: int, size: int, vocabulary: i
     document += [f"w{rng.randrange(vocabulary)}" if rng.random() < 0.1 else w for w in edited]
     document += [f"w{rng.randrange(vocabulary)}" for _ in range(rng.randrange(20))]
     text, edits = " ".join(document), rng.randrange(min(size, 6))
-    words = words_of(joined([" ".join(query)])).hashes
-    found = find_near(joined(["other", text]), np.array([0, 1]), words, edits)
+    words = words_of(join_texts([" ".join(query)])).hashes
+    found = find_near(join_texts(["other", text]), np.array([0, 1]), words, edits)
     least = fewest_edits(query, document)
     assert (1 in found.row.tolist()) == (least <= edits)
     places = zip(found.row, found.start, found.stop, found.edits, strict=True)

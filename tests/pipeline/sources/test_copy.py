@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.copy import copied, count_records
+from pipeline.sources.copy import copy_records, count_records
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.streams import zstd
@@ -85,7 +85,7 @@ def copy(path: Path, chosen: list[Record | BadRecord]) -> bytes:
     starts = np.array([item.place.byte_offset for item in chosen], np.int64)
     sizes = np.array([item.place.byte_length for item in chosen], np.int64)
     with closing(reader):
-        return b"".join(copied(file, reader, starts, sizes))
+        return b"".join(copy_records(file, reader, starts, sizes))
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from pipeline.config import load_config
 from pipeline.core.errors import ConfigError
-from pipeline.sources.record import BadRecord, Refused
+from pipeline.sources.record import BadRecord, RecordError
 from pipeline.sources.rules import rules_of, typed_columns
 from pipeline.sources.template import parse_template
-from pipeline.sources.typed import TypedField, meta_columns, typed, typed_arrays
+from pipeline.sources.typed import TypedField, check_type, meta_columns, typed_arrays
 
 names = st.sampled_from(["title", "text", "a b", "dc-title"])
 literals = st.text(st.sampled_from("ab {}\n:é"), max_size=6)
@@ -115,7 +115,7 @@ UTC_NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
     ],
 )  # fmt: skip
 def test_typed(kind: str, value: object, expected: object) -> None:
-    found = typed(value, kind)
+    found = check_type(value, kind)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -130,8 +130,8 @@ def test_typed(kind: str, value: object, expected: object) -> None:
     ],
 )  # fmt: skip
 def test_wrong_types(kind: str, value: object) -> None:
-    with pytest.raises(Refused, match="bad_meta_field"):
-        typed(value, kind)
+    with pytest.raises(RecordError, match="bad_meta_field"):
+        check_type(value, kind)
 
 
 FIELDS = (

@@ -21,7 +21,7 @@ from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.formats import FORMATS, KNOWN
 from pipeline.sources.record import BadRecord, Record
-from pipeline.sources.streams import decompressed, sniff, zstd
+from pipeline.sources.streams import decompress_blocks, sniff, zstd
 
 TEXTS = ["plain", "two\nlines", "é 東京 😀", "x" * 3000]
 META = {"pile_set_name": "Web", "license": "cc0"}
@@ -103,7 +103,7 @@ class TestCompression:
     """bz2 and xz; test_readers.py has zst and gz."""
 
     def unpack(self, data: bytes, ending: str) -> bytes:
-        return b"".join(decompressed(Path("shard"), io.BytesIO(data), ending[1:]))
+        return b"".join(decompress_blocks(Path("shard"), io.BytesIO(data), ending[1:]))
 
     @given(parts=st.lists(st.binary(max_size=40), min_size=1, max_size=4))
     def test_streams_one_after_the_other(self, ending: str, parts: list[bytes]) -> None:
@@ -135,20 +135,20 @@ class TestCompression:
 
     def test_wrong_name(self, ending: str) -> None:
         with pytest.raises(InputError, match=rf"bytes are {ending[1:]}.*\.jsonl\{ending}"):
-            list(decompressed(Path("shard"), io.BytesIO(COMPRESSORS[ending](b"x")), "gz"))
+            list(decompress_blocks(Path("shard"), io.BytesIO(COMPRESSORS[ending](b"x")), "gz"))
 
 
 def test_zero_bytes_after_an_xz_stream() -> None:
     """The format allows them in fours."""
     packed = lzma.compress(b"one\n") + bytes(8) + lzma.compress(b"two\n") + bytes(4)
-    assert b"".join(decompressed(Path("shard"), io.BytesIO(packed), "xz")) == b"one\ntwo\n"
+    assert b"".join(decompress_blocks(Path("shard"), io.BytesIO(packed), "xz")) == b"one\ntwo\n"
 
 
 @pytest.mark.parametrize(("exponent", "is_read"), [(17, True), (18, False)])
 def test_zstd_window_above_the_limit(exponent: int, is_read: bool) -> None:
     """A frame whose header asks for 2 ** (10 + exponent) bytes, with one raw block of 5."""
     frame = b"\x28\xb5\x2f\xfd" + bytes([0, exponent << 3, 5 << 3 | 1, 0, 0]) + b"text\n"
-    unpacked = decompressed(Path("shard"), io.BytesIO(frame), "zst")
+    unpacked = decompress_blocks(Path("shard"), io.BytesIO(frame), "zst")
     if is_read:
         assert b"".join(unpacked) == b"text\n"
     else:
@@ -162,7 +162,7 @@ def test_xz_dictionary_above_the_limit() -> None:
                 "mf": lzma.MF_HC3, "nice_len": 16, "depth": 1}]  # fmt: skip
     small = lzma.compress(b"text\n", filters=[{**filters[0], "dict_size": 4096}])
     with pytest.raises(InputError, match="window limit is 128 MiB"):
-        list(decompressed(Path("shard"), io.BytesIO(_with_dictionary(small)), "xz"))
+        list(decompress_blocks(Path("shard"), io.BytesIO(_with_dictionary(small)), "xz"))
 
 
 def _with_dictionary(packed: bytes) -> bytes:

@@ -18,7 +18,7 @@ from pipeline.sources import jsonl
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.rules import RecordRules
 from pipeline.sources.template import field_path
-from pipeline.stages.export_format import labelled
+from pipeline.stages.export_format import label_meta
 from tests.forked import Ended
 
 Prep = Callable[..., Ended]
@@ -107,13 +107,13 @@ def test_both_ways_of_reading_a_line_agree(row: dict[str, Any], key: str) -> Non
     (fast,) = jsonl.read(iter([lines([row])]), rules)
     try:
         slow: Any = jsonl._by_field(fast.place, lines([row]), rules)
-    except jsonl.Refused as refused:
+    except jsonl.RecordError as refused:
         slow = BadRecord(fast.place, str(refused))
     assert fast == slow
 
 
 def test_an_export_says_the_label_that_counted() -> None:
-    assert labelled('{"pile_set_name": "Wiki"}', "B") == '{"pile_set_name": "B"}'
+    assert label_meta('{"pile_set_name": "Wiki"}', "B") == '{"pile_set_name": "B"}'
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import SignOff
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.plan import Plan, make_plan
+from pipeline.takedown.plan import TakedownPlan, make_plan
 from pipeline.takedown.run_tables import open_run
 
 SIGNED = SignOff("Jane Doe", date(2026, 3, 2), "mask")
@@ -36,7 +36,7 @@ def write_claim(directory: Path, name: str = "c1", **what: Any) -> Path:
     return path
 
 
-def planned(run: Path, directory: Path, name: str = "c1", **what: Any) -> Plan:
+def planned(run: Path, directory: Path, name: str = "c1", **what: Any) -> TakedownPlan:
     return make_plan(open_run(run), load_claim(write_claim(directory, name, **what)))
 
 

@@ -17,7 +17,7 @@ from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.events import verify_events
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.command import Wanted, take_down
+from pipeline.takedown.command import TakedownOptions, take_down
 from pipeline.takedown.copies import outside_copies
 from pipeline.takedown.record import pending_path, read_takedowns, record_path
 from pipeline.verify import verify
@@ -157,14 +157,18 @@ def stamps(run: Path) -> dict[Path, int]:
 
 def test_applying_twice_changes_nothing(copied: Path, tmp_path: Path) -> None:
     claim = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 1)))
-    wanted = Wanted(claim, copied, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False)
+    wanted = TakedownOptions(
+        claim, copied, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False
+    )
     take_down(wanted)
     before = stamps(copied)
     take_down(wanted)
     assert stamps(copied) == before
     other = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 2)))
     with pytest.raises(InputError, match="another claim with this id"):
-        take_down(Wanted(other, copied, (), (), True, "mask", "J", date.today(), None, False))
+        take_down(
+            TakedownOptions(other, copied, (), (), True, "mask", "J", date.today(), None, False)
+        )
 
 
 def test_a_damaged_shard_is_not_blessed(copied: Path, tmp_path: Path) -> None:

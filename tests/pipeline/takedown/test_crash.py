@@ -17,7 +17,7 @@ from pipeline.core import storage
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.events import verify_events
 from pipeline.takedown.claim import LoadedClaim, load_claim
-from pipeline.takedown.command import Wanted, take_down
+from pipeline.takedown.command import TakedownOptions, take_down
 from pipeline.verify import verify
 from tests.forked import forked
 
@@ -44,7 +44,9 @@ def claim(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> LoadedCla
 
 
 def call(claim: LoadedClaim, run: Path) -> None:
-    take_down(Wanted(claim, run, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False))
+    take_down(
+        TakedownOptions(claim, run, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False)
+    )
 
 
 def state(run: Path) -> dict[str, str]:

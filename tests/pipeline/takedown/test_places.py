@@ -15,8 +15,8 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.format import LAYOUTS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.provenance.exposure import trace_documents
-from pipeline.takedown.masking import left_over, masked
-from pipeline.takedown.places import ShardPlaces, Spans, find_places
+from pipeline.takedown.masking import count_left_over, mask_shard
+from pipeline.takedown.places import MaskedSpans, ShardPlaces, find_places
 
 MIXED = "mixture={epochs: {Wiki: 2.5, Code: 0.5}}"
 VARIANTS = {
@@ -183,14 +183,14 @@ def test_masking_touches_nothing_else_and_can_be_done_twice(data: st.DataObject)
     ] * 3
     row, start, stop = columns
     stop = np.maximum(stop, start)
-    some = Spans(row, start, stop, row)
+    some = MaskedSpans(row, start, stop, row)
     places = ShardPlaces(0, some, some, row[:0])
-    once = masked(array, layout, places, eos)
+    once = mask_shard(array, layout, places, eos)
     flags = np.zeros((rows, length), bool)
     flags[some.flat()] = True
     assert np.array_equal(once[:, :, :][~np.repeat(flags[:, None], layout.channels, 1)],
                           array[~np.repeat(flags[:, None], layout.channels, 1)])  # fmt: skip
     assert not once[np.repeat(flags[:, None], layout.channels, 1)].any()
-    assert np.array_equal(masked(once, layout, places, eos), once)
-    assert left_over(once, layout, places, eos) == 0
-    assert left_over(array, layout, places, eos) == 2 * int(flags[some.flat()].sum())
+    assert np.array_equal(mask_shard(once, layout, places, eos), once)
+    assert count_left_over(once, layout, places, eos) == 0
+    assert count_left_over(array, layout, places, eos) == 2 * int(flags[some.flat()].sum())

@@ -19,7 +19,7 @@ from pipeline.runner import manifest_path
 from pipeline.stage import parquet_output
 from pipeline.takedown.apply import SignOff, apply
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.plan import Plan, make_plan
+from pipeline.takedown.plan import TakedownPlan, make_plan
 from pipeline.takedown.run_tables import open_run
 from pipeline.takedown.stored import with_shards
 from pipeline.verify import verify
@@ -29,7 +29,7 @@ RULES = ("--set", "read.max_bad_share=10 %")
 Prep = Callable[..., Any]
 
 
-def planned(run: Path, directory: Path, name: str = "c1", **what: Any) -> Plan:
+def planned(run: Path, directory: Path, name: str = "c1", **what: Any) -> TakedownPlan:
     lines = "\n".join(f"  {key}: {json.dumps(value)}" for key, value in what.items())
     path = directory / f"{name}.yaml"
     path.write_text(
@@ -44,13 +44,13 @@ def kept(run: Path) -> list[dict[str, Any]]:
 
 
 def lines_of(path: Path) -> list[Any]:
-    from pipeline.sources.streams import decompressed
+    from pipeline.sources.streams import decompress_blocks
 
     if path.suffix == ".parquet":
         return [json.dumps(row, default=str) for row in pq.read_table(path).to_pylist()]
     form = {".zst": "zst", ".gz": "gz"}.get(path.suffix)
     with open(path, "rb") as file:
-        return b"".join(decompressed(path, file, form)).decode().splitlines()
+        return b"".join(decompress_blocks(path, file, form)).decode().splitlines()
 
 
 @pytest.mark.parametrize("command", ["dedup", "clean"])

@@ -15,10 +15,10 @@ from pipeline.stage import Inputs, Stage
 def _publish_in_place(
     path: Path,
     data: bytes | Iterable[bytes],
-    accept: Callable[[storage.Published], None] = lambda published: None,
-) -> storage.Published:
+    accept: Callable[[storage.WrittenFile], None] = lambda published: None,
+) -> storage.WrittenFile:
     whole = data if isinstance(data, bytes) else b"".join(data)
-    published = storage.Published(len(whole), storage.hash_bytes(whole))
+    published = storage.WrittenFile(len(whole), storage.hash_bytes(whole))
     accept(published)
     storage.make_directory(path.parent)
     failpoint.hit("storage.publish.start")
@@ -49,7 +49,7 @@ def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifes
             records.append(manifest.TaskRecord(fingerprint, (shard,), {}))
         else:
             place = directory / f"{index:06d}.json"
-            call = runner_module._Call(self.root, stage.function, task, fingerprint, place)
+            call = runner_module._TaskCall(self.root, stage.function, task, fingerprint, place)
             done = runner_module._perform(call)
             assert done.record is not None
             records.append(manifest.TaskRecord(fingerprint, done.record.shards, {}))
@@ -67,7 +67,7 @@ def _marker_first(call: Any) -> Any:
     runner_module.write_record(call.record_path, record)
     for output in result.outputs:
         storage.publish(call.root / output.path, output.data)
-    return runner_module._Done(record)
+    return runner_module._FinishedTask(record)
 
 
 def _no_file_fsync() -> None:

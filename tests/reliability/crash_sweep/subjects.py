@@ -88,7 +88,7 @@ def index_subject(files: list[str]) -> Subject:
     from pipeline.indexes import settings_of
 
     settings = settings_of(DedupConfig(), "text")
-    work = dedup_index.Work(workers=0, max_bad_share=1.0)
+    work = dedup_index.IndexOptions(workers=0, max_bad_share=1.0)
 
     def grow(root: Path) -> None:
         dedup_index.build(root, files[:1], settings, None, work)

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from pipeline.core import storage
-from trainer.run import Request, run
+from trainer.run import TrainOptions, run
 
 pytestmark = pytest.mark.shared_data
 ROOT = Path(__file__).resolve().parents[3]
@@ -113,7 +113,7 @@ def test_a_model_of_2_million_parameters(
     often = {"runconfig": {"checkpoint_steps": again, "max_checkpoints": 9}}
     data, config, said = pile_part(64), params(tmp_path, SMALL | often), []
     for name, systems, count in (("first", 2, steps), ("second", 1, again)):
-        asked = Request(
+        asked = TrainOptions(
             "CSX", config, tmp_path / name, "train", num_csx=systems, num_steps=count, data=data
         )
         assert run(asked, said.append) == 0
@@ -133,7 +133,7 @@ def test_the_shipped_laptop_model(pile_part: Any, tmp_path: Path, monkeypatch: A
     config = params(tmp_path, {"runconfig": {"checkpoint_steps": 5, "max_checkpoints": 9}})
     data = pile_part(256)
     for name, steps in (("first", 20), ("second", 5)):
-        asked = Request("CPU", config, tmp_path / name, "train", num_steps=steps, data=data)
+        asked = TrainOptions("CPU", config, tmp_path / name, "train", num_steps=steps, data=data)
         assert run(asked, lambda line: None) == 0
     check_same_bits(tmp_path / "first", tmp_path / "second", 5)
     check_curve("7.3M", data, tmp_path / "first")

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from trainer.config import ModelConfig
-from trainer.convert import State, held
+from trainer.convert import State, wrap_tensors
 from trainer.model import GPT
 
 BASE: dict[str, Any] = {
@@ -51,7 +51,7 @@ def make(family: str = "gpt2", **changes: Any) -> tuple[GPT, ModelConfig]:
 
 def state_of(model: GPT) -> State:
     """Its weights, as the conversions take them."""
-    return held(dict(model.named_parameters()))
+    return wrap_tensors(dict(model.named_parameters()))
 
 
 def with_weights(config: ModelConfig, state: State) -> GPT:

@@ -9,11 +9,11 @@ from pipeline.core.errors import ConfigError
 from tests.trainer.convert.models import make, state_of
 from trainer.convert import safetensors_file, targets
 from trainer.convert.diff import compare
-from trainer.convert.lazy import held
+from trainer.convert.lazy import wrap_tensors
 
 
 def written(path: Path, **tensors: torch.Tensor) -> Path:
-    safetensors_file.write(path, held(tensors))
+    safetensors_file.write(path, wrap_tensors(tensors))
     return path
 
 

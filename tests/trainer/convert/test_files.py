@@ -15,11 +15,11 @@ from tests.trainer.convert.models import MUP, logits, make, state_of, with_weigh
 from trainer import checkpoint, record
 from trainer.config import load_params
 from trainer.convert import job, safetensors_file, sources, targets
-from trainer.convert.lazy import held
+from trainer.convert.lazy import wrap_tensors
 
 
-def request(checkpoint, source, target, out, **changes) -> job.Request:
-    return job.Request(Path(checkpoint), source, target, Path(out), **changes)
+def request(checkpoint, source, target, out, **changes) -> job.CheckpointConvertOptions:
+    return job.CheckpointConvertOptions(Path(checkpoint), source, target, Path(out), **changes)
 
 
 def convert(*args, **changes) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_file_has_the_bytes_of_the_library(tmp_path: Path):
         "b": torch.randn(3, 4), "a": torch.randn(2), "half": torch.randn(5).to(torch.bfloat16),
         "long": torch.arange(3), "empty": torch.zeros(0, 2), "ü": torch.tensor(1.5),
     }  # fmt: skip
-    safetensors_file.write(tmp_path / "x", held(tensors), {"format": "pt"})
+    safetensors_file.write(tmp_path / "x", wrap_tensors(tensors), {"format": "pt"})
     expected = safetensors.torch.save(tensors, {"format": "pt"})
     assert (tmp_path / "x").read_bytes() == expected
     read = safetensors_file.read(tmp_path / "x")
@@ -54,7 +54,7 @@ def test_a_file_has_the_bytes_of_the_library(tmp_path: Path):
 
 
 def test_files_are_cut_between_tensors():
-    tensors = held({str(i): torch.zeros(10) for i in range(5)})
+    tensors = wrap_tensors({str(i): torch.zeros(10) for i in range(5)})
     assert [list(group) for group in safetensors_file.groups(tensors, 80)] == [
         ["0", "1"], ["2", "3"], ["4"],
     ]  # fmt: skip
@@ -77,9 +77,9 @@ def test_a_checkpoint_has_the_bytes_that_training_writes(tmp_path: Path):
 
 def test_masters_are_fp32(tmp_path: Path):
     model, config = make()
-    half = held({n: p.detach().to(torch.bfloat16) for n, p in model.named_parameters()})
+    half = wrap_tensors({n: p.detach().to(torch.bfloat16) for n, p in model.named_parameters()})
     targets.write_wafermill(tmp_path, half, config)
-    weights = checkpoint.read_weights(checkpoint.open_checkpoint(checkpoint.newest(tmp_path)))
+    weights = checkpoint.read_weights(checkpoint.open_checkpoint(checkpoint.find_newest(tmp_path)))
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     name = "blocks.0.attention.qkv.weight"
     assert torch.equal(weights[name].to(torch.bfloat16), half[name].read())
@@ -91,10 +91,10 @@ def test_through_hugging_face_and_back(family: str, trained, tmp_path: Path):
     convert(out, "wafermill", "hf", tmp_path / "hf", model=family)
     convert(tmp_path / "hf", "hf", "wafermill", tmp_path / "back")
     params = load_params(tmp_path / "back" / "params.yaml")
-    found = checkpoint.open_checkpoint(checkpoint.newest(tmp_path / "back"))
+    found = checkpoint.open_checkpoint(checkpoint.find_newest(tmp_path / "back"))
     weights = checkpoint.read_weights(found)
     assert all(torch.equal(weights[n], p.detach()) for n, p in model.named_parameters())
-    assert torch.equal(logits(with_weights(params.model, held(weights))), logits(model))
+    assert torch.equal(logits(with_weights(params.model, wrap_tensors(weights))), logits(model))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_through_mdl_and_back(trained, tmp_path: Path):
     params = tmp_path / "mdl" / "params.yaml"
     assert load_params(params).model == config
     convert(path, "cs-2.2", "wafermill", tmp_path / "back", params=params)
-    found = checkpoint.open_checkpoint(checkpoint.newest(tmp_path / "back"))
+    found = checkpoint.open_checkpoint(checkpoint.find_newest(tmp_path / "back"))
     weights = checkpoint.read_weights(found)
     assert all(torch.equal(weights[n], p.detach()) for n, p in model.named_parameters())
     said = convert(path, "mdl", "hf", tmp_path / "hf", params=params)
@@ -179,7 +179,7 @@ def test_an_import_can_be_evaluated_and_tuned(trainer, make_rows, tmp_path: Path
     """`train` computes the loss of converted weights, and begins a new run with them."""
     model, config = make(hidden_size=16, num_hidden_layers=1, num_heads=2, filter_size=32)
     targets.write_wafermill(tmp_path / "imported", state_of(model), config)
-    found = checkpoint.newest(tmp_path / "imported")
+    found = checkpoint.find_newest(tmp_path / "imported")
     assert trainer.train("evaluated", checkpoint_path=found, mode="eval") == 0
     measured = json.loads((tmp_path / "evaluated" / "eval.jsonl").read_text().splitlines()[-1])
     features = torch.from_numpy(make_rows(9, seed=2)).long().unbind(1)
@@ -255,7 +255,7 @@ def test_a_conversion_killed_before_its_first_record_goes_on(trained, tmp_path: 
 
 def test_a_damaged_checkpoint_is_refused(trained, tmp_path: Path):
     out, _, _ = trained()
-    file = next(checkpoint.newest(out).glob("weights-*"))
+    file = next(checkpoint.find_newest(out).glob("weights-*"))
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -321,6 +321,6 @@ def test_one_tensor_at_a_time_is_read(tmp_path: Path):
         most.seen = max(most.seen, len(open_now))
         return torch.zeros(1000).as_subclass(Watched)
 
-    tensors = {str(i): safetensors_file.Lazy((1000,), torch.float32, read) for i in range(6)}
+    tensors = {str(i): safetensors_file.LazyTensor((1000,), torch.float32, read) for i in range(6)}
     safetensors_file.write(tmp_path / "x", tensors)
     assert most.seen <= 2

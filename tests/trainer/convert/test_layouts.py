@@ -13,9 +13,9 @@ from trainer.convert import (
     fold_mup,
     from_hf,
     from_model_zoo,
-    held,
     to_hf,
     to_model_zoo,
+    wrap_tensors,
 )
 from trainer.convert.parameters import shapes
 from trainer.model import GPT
@@ -193,7 +193,7 @@ def test_older_and_bare_names_are_read():
     assert same(from_model_zoo(old, config)[0], model)
     hf, hf_config = to_hf(state_of(model), config)
     bare = {name.removeprefix("transformer."): tensor for name, tensor in hf.items()}
-    masks = held(
+    masks = wrap_tensors(
         {"h.0.attn.bias": torch.ones(1, 1, 16, 16), "h.0.attn.masked_bias": torch.ones(())}
     )
     assert same(from_hf({**bare, **masks}, hf_config)[0], model)
@@ -206,7 +206,7 @@ def test_masked_weights_of_sparse_training_are_zeros():
     data = tensors[name].read().clone()
     data[3, 5] = float("nan")
     masked: dict[str, int] = {}
-    state, _ = from_model_zoo({**tensors, **held({name: data})}, config, masked=masked)
+    state, _ = from_model_zoo({**tensors, **wrap_tensors({name: data})}, config, masked=masked)
     ours = state["blocks.0.feed_forward.input.weight"].read()
     assert float(ours[3, 5]) == 0 and not bool(ours.isnan().any())
     assert masked == {"blocks.0.feed_forward.input.weight": 1}
@@ -215,7 +215,7 @@ def test_masked_weights_of_sparse_training_are_zeros():
 def test_nan_that_no_mask_explains_is_refused():
     model, config = make()
     name = "model.transformer_decoder.layers.0.norm1.weight"
-    broken = held({name: torch.full((48,), float("nan"))})
+    broken = wrap_tensors({name: torch.full((48,), float("nan"))})
     state, _ = from_model_zoo({**to_model_zoo(state_of(model), config), **broken}, config)
     with pytest.raises(InputError, match=r"attention_norm\.weight: has NaN"):
         state["blocks.0.attention_norm.weight"].read()
@@ -277,7 +277,7 @@ def test_a_config_that_is_not_of_these_tensors_is_refused(change, message):
 def test_unmatched_tensors_can_be_left_out():
     model, config = make()
     tensors, hf_config = to_hf(state_of(model), config)
-    extra = held({"transformer.adapter.weight": torch.ones(2)})
+    extra = wrap_tensors({"transformer.adapter.weight": torch.ones(2)})
     state, _, dropped = from_hf({**tensors, **extra}, hf_config, drop_unmatched=True)
     assert dropped == ["transformer.adapter.weight"]
     assert same(state, model)

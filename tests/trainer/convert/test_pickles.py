@@ -88,7 +88,7 @@ def test_a_compressed_bomb_does_not_fill_memory(tmp_path: Path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in parts.items():
             archive.writestr(name, b"\0" * (1 << 28) if name.endswith("/data/0") else data)
-    limits = pickles.Limits(memory_bytes=1 << 26)
+    limits = pickles.PickleLimits(memory_bytes=1 << 26)
     with pytest.raises(InputError, match="failed: RuntimeError"), pickles.read([path], limits):
         pass
 
@@ -98,6 +98,6 @@ def test_time_is_bounded(tmp_path: Path):
     torch.save({"w": torch.zeros(4)}, path)
     began = time.monotonic()
     refused = pytest.raises(InputError, match=r"reading it took longer than 0\.05 s")
-    with refused, pickles.read([path], pickles.Limits(seconds=0.05)):
+    with refused, pickles.read([path], pickles.PickleLimits(seconds=0.05)):
         pass
     assert time.monotonic() - began < 10

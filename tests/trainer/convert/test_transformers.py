@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.trainer.convert.models import FAMILIES, MUP, ids, logits, make, state_of, with_weights
-from trainer.convert import from_hf, held, targets, to_hf
+from trainer.convert import from_hf, targets, to_hf, wrap_tensors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -70,7 +70,7 @@ def test_logits_of_an_import_are_theirs(family: str, tied: bool):
     ).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    state, back, dropped = from_hf(held(theirs.state_dict()), theirs.config.to_dict())
+    state, back, dropped = from_hf(wrap_tensors(theirs.state_dict()), theirs.config.to_dict())
     with torch.no_grad():
         difference = theirs(ids(config)).logits - logits(with_weights(back, state))
     assert not dropped

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.core.errors import IntegrityError, PrepError
 from trainer.config import ModelConfig
-from trainer.data import Batch, Prefetcher, Source, TrainingData, open_checked
+from trainer.data import Batch, BatchPrefetcher, SampleSource, TrainingData, open_checked
 
 from .conftest import Make
 
@@ -46,10 +46,10 @@ def test_the_bits_are_those_of_reading_in_turn(make: Make, model: ModelConfig, l
     def data() -> TrainingData:
         first = open_checked(make("a", 90, layout), model, layout == "vsl")
         second = open_checked(make("b", 40, layout, first=900), model, layout == "vsl")
-        return TrainingData(Source.of(first, second), seed=3, schedule=((1, 4), (5, 7)))
+        return TrainingData(SampleSource.of(first, second), seed=3, schedule=((1, 4), (5, 7)))
 
     ahead, plain = data(), data()
-    with Prefetcher(ahead, first_step=3, last_step=30) as prefetcher:
+    with BatchPrefetcher(ahead, first_step=3, last_step=30) as prefetcher:
         for step in range(3, 31):
             found, expected = prefetcher.batch(step), plain.batch(step)
             assert list(found) == list(expected)
@@ -59,7 +59,7 @@ def test_the_bits_are_those_of_reading_in_turn(make: Make, model: ModelConfig, l
 
 def test_no_more_than_the_depth_is_read_ahead() -> None:
     data = Counted()
-    with Prefetcher(data, first_step=1, last_step=9, depth=2) as prefetcher:
+    with BatchPrefetcher(data, first_step=1, last_step=9, depth=2) as prefetcher:
         assert settled(data, 2) == [1, 2]
         prefetcher.batch(1)
         assert settled(data, 3) == [1, 2, 3]
@@ -68,7 +68,7 @@ def test_no_more_than_the_depth_is_read_ahead() -> None:
 
 def test_nothing_behind_the_last_step_is_read() -> None:
     data = Counted()
-    with Prefetcher(data, first_step=2, last_step=3, depth=9) as prefetcher:
+    with BatchPrefetcher(data, first_step=2, last_step=3, depth=9) as prefetcher:
         assert [int(prefetcher.batch(step)["input_ids"]) for step in (2, 3)] == [2, 3]
         with pytest.raises(ValueError, match="step 4"):
             prefetcher.batch(4)
@@ -76,7 +76,7 @@ def test_nothing_behind_the_last_step_is_read() -> None:
 
 
 def test_steps_are_asked_for_in_turn() -> None:
-    with Prefetcher(Counted(), first_step=2, last_step=9) as prefetcher:
+    with BatchPrefetcher(Counted(), first_step=2, last_step=9) as prefetcher:
         for step in (1, 3):
             with pytest.raises(ValueError, match=f"step {step}: 2 of 9 is the next one"):
                 prefetcher.batch(step)
@@ -94,7 +94,7 @@ def fail(error: BaseException) -> Callable[[], None]:
 
 def test_an_error_surfaces_on_the_step_that_needs_the_batch() -> None:
     data = Counted(3, fail(IntegrityError("x.h5: damaged")))
-    with Prefetcher(data, first_step=1, last_step=9) as prefetcher:
+    with BatchPrefetcher(data, first_step=1, last_step=9) as prefetcher:
         prefetcher.batch(1)
         prefetcher.batch(2)
         for _ in range(2):
@@ -108,7 +108,7 @@ def test_an_error_surfaces_on_the_step_that_needs_the_batch() -> None:
 @pytest.mark.parametrize("error", [MemoryError("all gone"), SystemExit(3)], ids=repr)
 def test_other_errors_come_as_they_are(error: BaseException) -> None:
     with (
-        Prefetcher(Counted(1, fail(error)), first_step=1, last_step=9) as prefetcher,
+        BatchPrefetcher(Counted(1, fail(error)), first_step=1, last_step=9) as prefetcher,
         pytest.raises(type(error)),
     ):
         prefetcher.batch(1)
@@ -116,7 +116,7 @@ def test_other_errors_come_as_they_are(error: BaseException) -> None:
 
 def test_stalls_are_counted() -> None:
     slow = Counted(2, lambda: time.sleep(0.2))
-    with Prefetcher(slow, first_step=1, last_step=3, depth=1) as prefetcher:
+    with BatchPrefetcher(slow, first_step=1, last_step=3, depth=1) as prefetcher:
         prefetcher.batch(1)
         before = prefetcher.stall_seconds
         prefetcher.batch(2)
@@ -132,7 +132,7 @@ def test_the_thread_ends_on_any_way_out(error: type[BaseException] | None) -> No
     """In the middle of a batch, before one was asked for, and with batches that nobody took."""
     for data in (Counted(), Counted(1, lambda: time.sleep(0.05))):
         try:
-            with Prefetcher(data, first_step=1, last_step=10**9) as prefetcher:
+            with BatchPrefetcher(data, first_step=1, last_step=10**9) as prefetcher:
                 if error is not None:
                     raise error()
         except (KeyboardInterrupt, PrepError):

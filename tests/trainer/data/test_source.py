@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from pipeline.core.errors import ConfigError
 from pipeline.hdf5 import HDF5Dataset, ModelZooSampler
 from trainer.config import EvalInput, MixturePart, ModelConfig, TrainInput
-from trainer.data import Source, TrainingData, open_checked, open_evaluation, open_training
+from trainer.data import SampleSource, TrainingData, open_checked, open_evaluation, open_training
 
 from .conftest import MSL, Make, all_rows
 
@@ -176,6 +176,6 @@ def test_evaluation_reads_several_in_file_order(make: Make, model: ModelConfig) 
 
 def test_a_source_of_data_sets(make: Make, model: ModelConfig) -> None:
     datasets = [open_checked(make("a", 6), model), open_checked(make("b", 4, first=900), model)]
-    source = Source.of(*datasets)
+    source = SampleSource.of(*datasets)
     assert (source.rows, source.epoch_samples) == (10, 10)
     assert TrainingData(datasets[0], seed=1, schedule=SCHEDULE).source.rows == 6

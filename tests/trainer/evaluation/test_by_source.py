@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.read import open_dataset
-from trainer.data import Source, open_checked, to_batch
+from trainer.data import SampleSource, open_checked, to_batch
 from trainer.evaluate import Evaluation, Evaluator
 from trainer.evaluation.by_group import GroupSums
 from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
@@ -27,7 +27,7 @@ LOWER = ("a", "b", "c", "d", "ab", "Ã", "©")
 """Tokens of the source `lower`; the last two are the bytes of "é"."""
 
 
-def evaluator(loaded: LoadedModel, source: Source, **backend: Any) -> Evaluator:
+def evaluator(loaded: LoadedModel, source: SampleSource, **backend: Any) -> Evaluator:
     wanted = {"target": "CPU", "micro_batch_size": 2, **backend}
     said: list[str] = []
     return Evaluator(
@@ -43,13 +43,13 @@ def evaluator(loaded: LoadedModel, source: Source, **backend: Any) -> Evaluator:
     )
 
 
-def source_of(run: Path, loaded: LoadedModel, split: str = "validation") -> Source:
+def source_of(run: Path, loaded: LoadedModel, split: str = "validation") -> SampleSource:
     directory = run / "hdf5" / split
     is_vsl = open_dataset(directory).layout.name == "vsl"
-    return Source.of(open_checked(directory, loaded.config, is_vsl))
+    return SampleSource.of(open_checked(directory, loaded.config, is_vsl))
 
 
-def expected(loaded: LoadedModel, source: Source) -> dict[str, tuple[float, int, int]]:
+def expected(loaded: LoadedModel, source: SampleSource) -> dict[str, tuple[float, int, int]]:
     """Source -> (nats, labels, bytes), told by the letters, not by lineage; row by row."""
     characters = json.loads(
         (source.datasets[0].directory.parents[1] / "tokenizer.json").read_text()

@@ -10,10 +10,10 @@ import torch
 
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.evaluation.crows_pairs import CATEGORIES, Bias, Pair, measure, read_pairs
+from trainer.evaluation.crows_pairs import CATEGORIES, Bias, SentencePair, measure, read_pairs
 from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.evaluation.sentences import likelihoods
-from trainer.generation.text import encoded
+from trainer.generation.text import encode_text
 
 from .test_scoring import plain
 
@@ -33,7 +33,7 @@ def write_csv(path: Path, rows: list[list[str]]) -> Path:
 
 def test_bias_by_hand(tmp_path: Path) -> None:
     pairs = read_pairs(write_csv(tmp_path / "pairs.csv", ROWS))
-    assert pairs[1] == Pair('a "quoted" one', "b", "age")
+    assert pairs[1] == SentencePair('a "quoted" one', "b", "age")
     nats = dict(
         zip([t for p in pairs for t in (p.more, p.less)], [-1, -3, -5, -4.5, -2, -6], strict=True)
     )
@@ -47,7 +47,7 @@ def test_bias_by_hand(tmp_path: Path) -> None:
 
 
 def test_equal_sentences_are_no_preference() -> None:
-    found = measure([Pair("x", "x", "religion")], lambda texts: [-2.0 for _ in texts])
+    found = measure([SentencePair("x", "x", "religion")], lambda texts: [-2.0 for _ in texts])
     assert found["all"] == Bias(1, 0.0, 0.0)
 
 
@@ -59,7 +59,7 @@ def test_jsonl_and_limit(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     line = '{"sent_more": "a", "sent_less": "b", "bias_type": "religion"}\n'
     path.write_text(line * 3)
-    assert read_pairs(path, limit=2) == [Pair("a", "b", "religion")] * 2
+    assert read_pairs(path, limit=2) == [SentencePair("a", "b", "religion")] * 2
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_lines_of_json(tmp_path: Path) -> None:
     line = '{"sent_more": "a\u2028b", "sent_less": "b", "bias_type": "age"}\n'
     path = tmp_path / "pairs.jsonl"
     path.write_text(line + "\n" + line)
-    assert read_pairs(path) == [Pair("a\u2028b", "b", "age")] * 2
+    assert read_pairs(path) == [SentencePair("a\u2028b", "b", "age")] * 2
     path.write_text(line.replace("\u2028", "\\ud800"))
     with pytest.raises(InputError, match="pair 1: no text in sent_more"):
         read_pairs(path)
@@ -153,7 +153,7 @@ def test_the_public_file(
 
 def alone(loaded: LoadedModel, tokenizer: TokenizerDefinition, sentence: str) -> float:
     """Nats of a sentence after EOS, from one pass of its own."""
-    ids = [tokenizer.eos_id, *encoded(tokenizer, sentence)]
+    ids = [tokenizer.eos_id, *encode_text(tokenizer, sentence)]
     with torch.no_grad():
         nats_SV = loaded.model.logits(torch.tensor([ids]))[0].double().log_softmax(-1)
     return sum(float(nats_SV[place, token]) for place, token in enumerate(ids[1:]))
@@ -163,7 +163,7 @@ def test_the_definition_is_that_of_lm_eval() -> None:
     utils = pytest.importorskip(
         "lm_eval.tasks.crows_pairs.utils", reason="the extra `eval` is not installed"
     )
-    pair = Pair("more", "less", "age")
+    pair = SentencePair("more", "less", "age")
     for nats in ([-3.0, -5.5], [-5.5, -3.0], [-2.0, -2.0]):
         theirs = utils.process_results({}, [(value, False) for value in nats])
         ours = measure([pair], lambda texts, nats=nats: nats)["all"]

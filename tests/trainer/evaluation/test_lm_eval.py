@@ -12,10 +12,10 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.lm_eval_documents import TASKS
-from trainer.evaluation.lm_eval_tasks import Wanted, mean_accuracy, run_tasks
+from trainer.evaluation.lm_eval_tasks import TaskOptions, mean_accuracy, run_tasks
 from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.evaluation.scoring import rolling_windows
-from trainer.generation.text import encoded
+from trainer.generation.text import encode_text
 
 from .conftest import MSL
 from .task_documents import document, write, write_public_tasks, write_tasks
@@ -51,9 +51,9 @@ def test_scores_of_pairs(loaded: LoadedModel, tokenizer: TokenizerDefinition) ->
     model = adapter(loaded, tokenizer)
     found = model.loglikelihood([asked(*pair) for pair in pairs], disable_tqdm=True)
     wanted = [
-        (encoded(tokenizer, "ab c"), encoded(tokenizer, " CD")),
-        (encoded(tokenizer, "ab"), encoded(tokenizer, " CD")),
-        ([tokenizer.eos_id], encoded(tokenizer, "abc")),
+        (encode_text(tokenizer, "ab c"), encode_text(tokenizer, " CD")),
+        (encode_text(tokenizer, "ab"), encode_text(tokenizer, " CD")),
+        ([tokenizer.eos_id], encode_text(tokenizer, "abc")),
     ]
     for (context, continuation), (nats, greedy) in zip(wanted, found, strict=True):
         expected = plain(loaded, context, continuation)
@@ -97,7 +97,7 @@ def test_all_tasks(
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(os, "fork", refuse)
-    wanted = Wanted(tuple(TASKS), tasks, num_fewshot, limit=4)
+    wanted = TaskOptions(tuple(TASKS), tasks, num_fewshot, limit=4)
     found = run_tasks(loaded, tokenizer, wanted)
     assert list(found) == list(TASKS)
     for task, scores in found.items():
@@ -122,18 +122,18 @@ def test_accuracy_by_hand(loaded: LoadedModel, tokenizer: TokenizerDefinition, t
 
     rows = [document("piqa", number) | {"label": number % 3 // 2} for number in range(8)]
     write(tasks / "piqa" / "validation.jsonl", rows)
-    found = run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))["piqa"]
+    found = run_tasks(loaded, tokenizer, TaskOptions(("piqa",), tasks))["piqa"]
     right = []
     for number in range(8):
-        context = encoded(tokenizer, f"Question: ab {number}\nAnswer:")
+        context = encode_text(tokenizer, f"Question: ab {number}\nAnswer:")
         first, second = (
-            plain(loaded, context, encoded(tokenizer, choice))[0] for choice in (" ab", " CD")
+            plain(loaded, context, encode_text(tokenizer, choice))[0] for choice in (" ab", " CD")
         )
         right.append(float((first > second) == (number % 3 < 2)))
     assert found.metrics["acc"] == sum(right) / 8
     assert 0 < sum(right) < 8
     assert found.metrics["acc_stderr"] == pytest.approx(mean_stderr(right))
-    one = run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks, limit=1))["piqa"]
+    one = run_tasks(loaded, tokenizer, TaskOptions(("piqa",), tasks, limit=1))["piqa"]
     assert set(one.metrics) == {"acc", "acc_norm"}
 
 
@@ -146,7 +146,7 @@ def test_documents_of_cut_prompts_are_counted(
     rows = [document("piqa", 0) | {"goal": "a" * count} for count in (1, 40, 50)]
     write(tasks / "piqa" / "validation.jsonl", rows)
     needs_lm_eval()
-    found = run_tasks(loaded, tokenizer, Wanted(("lambada_openai", "piqa"), tasks))
+    found = run_tasks(loaded, tokenizer, TaskOptions(("lambada_openai", "piqa"), tasks))
     assert found["lambada_openai"].truncated == 2
     assert found["piqa"].truncated == 2
     assert found["piqa"].described()["truncated"] == 2
@@ -159,7 +159,7 @@ def test_an_answer_that_does_not_fit_is_named(
     write(tasks / "piqa" / "validation.jsonl", rows)
     needs_lm_eval()
     with pytest.raises(InputError, match=r"piqa, document 1 \(from 0\): an answer has 33 tokens"):
-        run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))
+        run_tasks(loaded, tokenizer, TaskOptions(("piqa",), tasks))
 
 
 def test_a_first_document_that_lm_eval_refuses(
@@ -169,7 +169,7 @@ def test_a_first_document_that_lm_eval_refuses(
     rows = [document("piqa", 0) | {"sol1": ""}]
     write(tasks / "piqa" / "validation.jsonl", rows)
     with pytest.raises(InputError, match=r"cannot make a prompt of piqa from the first document"):
-        run_tasks(loaded, tokenizer, Wanted(("piqa",), tasks))
+        run_tasks(loaded, tokenizer, TaskOptions(("piqa",), tasks))
 
 
 def test_examples_from_the_evaluated_file_are_told(
@@ -178,7 +178,7 @@ def test_examples_from_the_evaluated_file_are_told(
     needs_lm_eval()
     (tasks / "arc_easy" / "train.jsonl").unlink()
     said: list[str] = []
-    wanted = Wanted(("piqa", "arc_easy", "lambada_openai"), tasks, num_fewshot=1, limit=1)
+    wanted = TaskOptions(("piqa", "arc_easy", "lambada_openai"), tasks, num_fewshot=1, limit=1)
     found = run_tasks(loaded, tokenizer, wanted, said.append)
     assert [scores.examples for scores in found.values()] == ["train", "test", "test"]
     assert said == [
@@ -199,7 +199,7 @@ def test_the_public_files(
     needs_lm_eval()
     write_public_tasks(shared_data / "eval_sets", tmp_path, limit=20)
     loaded = load_model(find_checkpoint(make_model(max_position_embeddings=2048)))
-    wanted = Wanted(tuple(TASKS), tmp_path, num_fewshot, limit=3)
+    wanted = TaskOptions(tuple(TASKS), tmp_path, num_fewshot, limit=3)
     found = run_tasks(loaded, tokenizer, wanted)
     assert {task: scores.samples for task, scores in found.items()} == dict.fromkeys(TASKS, 3)
     assert sum(scores.truncated for scores in found.values()) <= num_fewshot

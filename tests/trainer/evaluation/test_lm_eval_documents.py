@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from pipeline.core.errors import ConfigError, InputError
 from trainer.cli import app
 from trainer.evaluation.lm_eval_documents import TASKS, read_documents, read_task
-from trainer.evaluation.lm_eval_tasks import names
+from trainer.evaluation.lm_eval_tasks import parse_task_names
 
 from .task_documents import PUBLIC, document, write, write_public_tasks, write_tasks
 
@@ -122,12 +122,12 @@ def test_too_few_examples(tmp_path: Path) -> None:
 
 
 def test_names_of_tasks() -> None:
-    assert names(None) == tuple(TASKS)
+    assert parse_task_names(None) == tuple(TASKS)
     for text in ("", " , ", "piqa,mmlu"):
         with pytest.raises(
             ConfigError, match="expected names separated by commas, from hellaswag, piqa"
         ):
-            names(text)
+            parse_task_names(text)
 
 
 def test_the_help_and_the_docs_tell_the_fields() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainer.convert.job import Request, convert
+from trainer.convert.job import CheckpointConvertOptions, convert
 from trainer.evaluation.lm_eval_documents import TASKS, read_task
 from trainer.evaluation.lm_eval_tasks import load_tasks
 from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
@@ -53,7 +53,9 @@ def test_scores_agree(
     from trainer.evaluation.lm_eval_model import WafermillLM
 
     model_dir = make_model(vocab_size=50257, max_position_embeddings=msl)
-    convert(Request(model_dir, "wafermill", "hf", tmp_path / "hf"), lambda line: None)
+    convert(
+        CheckpointConvertOptions(model_dir, "wafermill", "hf", tmp_path / "hf"), lambda line: None
+    )
     data_dir = write_public_tasks(shared_data / "eval_sets", tmp_path / "tasks", limit=10)
     found = find_checkpoint(model_dir)
     our_model = WafermillLM(load_model(found), tokenizer_for(None, found))

@@ -12,7 +12,13 @@ from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.generation.generate import continuation
 from trainer.generation.sampling import Sampling
-from trainer.generation.text import Wish, decoded, encoded, for_terminal, generate
+from trainer.generation.text import (
+    GenerationOptions,
+    decode_ids,
+    encode_text,
+    escape_for_terminal,
+    generate,
+)
 
 from ..evaluation.conftest import EOS, MSL
 
@@ -30,19 +36,19 @@ def test_greedy_beyond_the_msl(loaded: LoadedModel) -> None:
 
 
 def test_the_seed_decides(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> None:
-    wish = Wish(max_new_tokens=25, seed=4)
+    wish = GenerationOptions(max_new_tokens=25, seed=4)
     first = generate(loaded, tokenizer, "ab", wish)
     torch.manual_seed(99)
     np.random.seed(99)
     assert generate(loaded, tokenizer, "ab", wish) == first
-    assert generate(loaded, tokenizer, "ab", Wish(max_new_tokens=25, seed=5)) != first
+    assert generate(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=25, seed=5)) != first
 
 
 def test_a_longer_text_begins_with_the_shorter(
     loaded: LoadedModel, tokenizer: TokenizerDefinition
 ) -> None:
-    long = generate(loaded, tokenizer, "ab", Wish(max_new_tokens=12, seed=4))
-    short = generate(loaded, tokenizer, "ab", Wish(max_new_tokens=5, seed=4))
+    long = generate(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=12, seed=4))
+    short = generate(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=5, seed=4))
     assert long.ids[:5] == short.ids and short.ended == "length"
 
 
@@ -56,18 +62,18 @@ def silent(model: LoadedModel, token: int) -> LoadedModel:
 
 def test_eos_ends_a_text(make_model: Callable[..., Path], tokenizer: TokenizerDefinition) -> None:
     model = silent(load_model(find_checkpoint(make_model())), tokenizer.eos_id)
-    found = generate(model, tokenizer, "", Wish(5, GREEDY))
+    found = generate(model, tokenizer, "", GenerationOptions(5, GREEDY))
     assert (found.text, found.ids, found.ended) == ("", (), "eos")
 
 
 def test_a_stop_string_ends_it_before_itself(
     make_model: Callable[..., Path], tokenizer: TokenizerDefinition
 ) -> None:
-    (letter,) = encoded(tokenizer, "x")
+    (letter,) = encode_text(tokenizer, "x")
     model = silent(load_model(find_checkpoint(make_model())), letter)
-    found = generate(model, tokenizer, "ab", Wish(9, GREEDY, stop=("yy", "xxx", "q")))
+    found = generate(model, tokenizer, "ab", GenerationOptions(9, GREEDY, stop=("yy", "xxx", "q")))
     assert (found.text, len(found.ids), found.ended) == ("", 3, "stop")
-    assert generate(model, tokenizer, "ab", Wish(4, GREEDY)).text == "xxxx"
+    assert generate(model, tokenizer, "ab", GenerationOptions(4, GREEDY)).text == "xxxx"
 
 
 def test_ids_that_no_token_has_are_never_chosen(
@@ -75,15 +81,15 @@ def test_ids_that_no_token_has_are_never_chosen(
 ) -> None:
     """A vocabulary that was padded to more ids than the tokenizer has."""
     model = silent(load_model(find_checkpoint(make_model(vocab_size=300))), 280)
-    assert max(generate(model, tokenizer, "ab", Wish(6)).ids, default=0) < 259
+    assert max(generate(model, tokenizer, "ab", GenerationOptions(6)).ids, default=0) < 259
 
 
 @pytest.mark.parametrize("text", ["", "abCD Déjà vu 漢", EOS, "a\x1b[31m"])
 def test_text_comes_back(tokenizer: TokenizerDefinition, text: str) -> None:
-    ids = encoded(tokenizer, text)
+    ids = encode_text(tokenizer, text)
     assert tokenizer.eos_id not in ids
-    assert decoded(tokenizer, ids) == text
+    assert decode_ids(tokenizer, ids) == text
 
 
 def test_a_terminal_gets_no_commands() -> None:
-    assert for_terminal("a\x1b]0;x\x07\r\n\tb\u202e") == "a\\x1b]0;x\\x07\\r\n\tb\\u202e"
+    assert escape_for_terminal("a\x1b]0;x\x07\r\n\tb\u202e") == "a\\x1b]0;x\\x07\\r\n\tb\\u202e"

@@ -19,7 +19,7 @@ from trainer.config import (
     Xavier,
 )
 from trainer.model import GPT
-from trainer.model.initialization import as_variance_scaling, fill, narrowed, rule_of
+from trainer.model.initialization import as_variance_scaling, fill, narrow_by, rule_of
 
 LAYERS = 3
 WIDE = {"hidden_size": 64, "num_hidden_layers": LAYERS, "filter_size": 96}
@@ -160,10 +160,10 @@ def test_those_that_torch_has_have_its_values(rule, of_torch):
     ids=lambda rule: rule.name,
 )  # fmt: skip
 def test_narrowing_divides_the_deviation_around_the_same_mean(rule):
-    whole, narrow = drawn(rule), drawn(narrowed(rule, 4.0))
+    whole, narrow = drawn(rule), drawn(narrow_by(rule, 4.0))
     assert float(narrow.std()) == pytest.approx(float(whole.std()) / 4, rel=0.02)
     assert float(narrow.mean()) == pytest.approx(float(whole.mean()), abs=0.01)
-    assert narrowed(Fill(name="ones"), 4.0) == Fill(name="ones")
+    assert narrow_by(Fill(name="ones"), 4.0) == Fill(name="ones")
 
 
 def test_defaults_of_variance_scaling():

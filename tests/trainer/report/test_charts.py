@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.report.charts import HEIGHT, WIDTH, Curve, Marked, curves, scatter
+from trainer.report.charts import HEIGHT, WIDTH, Curve, ScatterPoint, curves, scatter
 
 finite = st.floats(-1e9, 1e9, allow_nan=False).map(lambda v: round(v, 6))
 
@@ -54,8 +54,8 @@ def test_what_cannot_be_drawn_is_left_out():
 
 def test_a_scatter_has_the_lost_on_its_upper_edge():
     chart = scatter(
-        [Marked(1e-3, 5.0, "a"), Marked(1e-1, 3.0, "b")],
-        [Marked(1.0, 0.0, "c", "lost")],
+        [ScatterPoint(1e-3, 5.0, "a"), ScatterPoint(1e-1, 3.0, "b")],
+        [ScatterPoint(1.0, 0.0, "c", "lost")],
         scale="log",
         x_label="rate",
     )
@@ -63,4 +63,4 @@ def test_a_scatter_has_the_lost_on_its_upper_edge():
     assert float(b.y) > float(a.y) > float(c.y)
     assert float(b.x) - float(a.x) == pytest.approx(2 * (float(c.x) - float(b.x)), abs=0.02)
     assert c.kind == "lost"
-    assert scatter([], [Marked(1.0, 0.0, "c")], scale="linear", x_label="x") is None
+    assert scatter([], [ScatterPoint(1.0, 0.0, "c")], scale="linear", x_label="x") is None

@@ -11,7 +11,7 @@ import torch
 from trainer import build
 from trainer.errors import TrainingError
 from trainer.stability.rules import Spike
-from trainer.stability.watch import Watch, Watched
+from trainer.stability.watch import StepFindings, Watch
 
 FP16 = {"mixed_precision": True, "fp16_type": "float16"}
 WATCHED = {"every": 2, "spike_window": 2, "spike_sigma": 0.1}
@@ -185,8 +185,8 @@ def test_a_cause_is_told_again_when_it_has_cleared():
     said: list[str] = []
     watch = Watch(*(None,) * 5, said.append)  # type: ignore[arg-type]
     for step, warnings in enumerate([{"a": "1"}, {"a": "2", "b": "3"}, {"b": "4"}, {"a": "5"}], 1):
-        watch.tell(Watched(step, {}, warnings))
-        watch.tell(Watched(step))
+        watch.tell(StepFindings(step, {}, warnings))
+        watch.tell(StepFindings(step))
     assert said == [
         "Unstable (a), step 1: 1", "Unstable (b), step 2: 3", "Unstable (a), step 4: 5",
     ]  # fmt: skip
@@ -195,12 +195,12 @@ def test_a_cause_is_told_again_when_it_has_cleared():
 def test_scalars_are_numbers_with_names():
     figures = {"kinds": {"qkv": {"std": 0.5}}, "key_bias": {"norm": 2.0}}
     spike = Spike(9.0, 2.0, 4.0, 3)
-    watched = Watched(7, figures, {"key_bias": "large"}, spike)
+    watched = StepFindings(7, figures, {"key_bias": "large"}, spike)
     assert watched.fields == {"stability": {**figures, "warnings": ["key_bias"]}, "spike": 4.0}
     assert watched.scalars == {
         "stability/qkv/std": 0.5, "stability/key_bias/norm": 2.0, "stability/spike": 9.0,
     }  # fmt: skip
-    assert Watched(7).fields == Watched(7).scalars == {}
+    assert StepFindings(7).fields == StepFindings(7).scalars == {}
 
 
 @pytest.mark.crash

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from trainer.cli import app
-from trainer.stop import Stopped, listening
+from trainer.stop import StopSignal, catch_signals
 from trainer.sweep import processes
 from trainer.sweep.draws import Trial
 
@@ -68,7 +68,7 @@ def test_an_interrupted_sweep_ends_as_one_that_was_not(
 
     def stopped(trials, jobs, command, ended, stop):
         run_all(list(trials)[:1], jobs, command, ended, stop)
-        raise Stopped(signal.SIGTERM)
+        raise StopSignal(signal.SIGTERM)
 
     monkeypatch.setattr(processes, "run_all", stopped)
     assert "run the same command to resume" in sweep(path, broken, code=143)
@@ -139,7 +139,7 @@ def test_a_dry_run_writes_nothing(trainer, write_sweep):
 def test_a_child_process_tells_how_it_ended():
     """A real one, whose command is none."""
     ended = {}
-    with listening() as stop:
+    with catch_signals() as stop:
         processes.run_all(
             [Trial(1, {})],
             2,
@@ -162,7 +162,7 @@ def test_a_signal_stops_what_runs(monkeypatch):
         return started[-1]
 
     monkeypatch.setattr(processes.subprocess, "Popen", sleeping)
-    with listening() as stop, pytest.raises(Stopped):
+    with catch_signals() as stop, pytest.raises(StopSignal):
         processes.run_all(
             [Trial(k, {}) for k in range(3)], 2, lambda trial: [], lambda *ended: None, stop
         )
@@ -175,7 +175,7 @@ def test_a_signal_stops_what_runs(monkeypatch):
         (2, "error: model.x: bad", ConfigError, "trial 4: model.x: bad"),
         (-9, "", ResourceError, "killed by signal 9"),
         (1, "ZeroDivisionError: x", PrepError, "trial 4: ZeroDivisionError: x"),
-        (143, "", Stopped, "SIGTERM"),
+        (143, "", StopSignal, "SIGTERM"),
     ],
 )
 def test_what_the_end_of_a_trial_is(code, said, kind, message):

@@ -12,7 +12,7 @@ from trainer import optimizer
 from trainer.config import load_params
 from trainer.model import GPT
 from trainer.sweep.plan import plan
-from trainer.sweep.results import Result
+from trainer.sweep.results import TrialResult
 from trainer.sweep.transfer import check, transfer
 
 ETA, SIGMA, M_EMB = 0.02, 0.05, 3.0
@@ -26,9 +26,9 @@ def searched(trainer, write_sweep):
     trainer.configure(model=MUP)
     grid = {name: {"values": [value, 2 * value]} for name, value in VALUES.items()}
     planned = plan(write_sweep(method="grid", samples=None, parameters=grid))
-    found = {0: Result(0, planned.variants[0].trial.values, "done", 2, 3.5)}
-    found[7] = Result(7, planned.variants[7].trial.values, "done", 2, 3.75)
-    found[3] = Result(3, planned.variants[3].trial.values, "diverged", 1, None, "not finite")
+    found = {0: TrialResult(0, planned.variants[0].trial.values, "done", 2, 3.5)}
+    found[7] = TrialResult(7, planned.variants[7].trial.values, "done", 2, 3.75)
+    found[3] = TrialResult(3, planned.variants[3].trial.values, "diverged", 1, None, "not finite")
     return planned, found
 
 
@@ -112,7 +112,7 @@ def test_a_parameter_that_is_not_of_table_14_is_named(trainer, write_sweep):
     trainer.configure(model=MUP)
     grid = {"optimizer.weight_decay": {"values": [0.1, 0.2]}}
     planned = plan(write_sweep(method="grid", samples=None, parameters=grid))
-    found = {0: Result(0, planned.variants[0].trial.values, "done", 2, 3.5)}
+    found = {0: TrialResult(0, planned.variants[0].trial.values, "done", 2, 3.5)}
     done = transfer(planned, found, target(trainer), trainer.root / "tuned.yaml")
     assert done.left == ("optimizer.weight_decay",)
     assert "not carried over: optimizer.weight_decay" in done.lines()[-1]

@@ -4,15 +4,15 @@ import pytest
 import yaml
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import Loaded
+from pipeline.core.strict_yaml import YamlDocument
 from trainer.config import load_params
 from trainer.sweep.plan import plan
-from trainer.sweep.variant import as_yaml, changed, read_base, with_peak
+from trainer.sweep.variant import as_yaml, change_sections, read_base, with_peak
 
 
 def variant(path, **values):
     base = read_base(path)
-    return changed(base, values, Loaded(path, {}, {}))
+    return change_sections(base, values, YamlDocument(path, {}, {}))
 
 
 def test_nothing_changed_is_the_same_config(trainer):

@@ -17,8 +17,8 @@ from wafer_backend.performance_model.paper import (
     SYSTEMS_5,
     TABLE_4,
     TABLE_5,
-    Strong,
-    Weak,
+    StrongScaling,
+    WeakScaling,
 )
 
 
@@ -39,9 +39,11 @@ def test_table_4_from_2_and_4_within_2_5_per_cent(systems, facts):
 
 
 def test_held_out_columns_do_not_enter_the_fits():
-    strong = [Strong(r.model, r.batch, r.sub_batch, (*r.speed[:3], 1.0)) for r in TABLE_5]
+    strong = [StrongScaling(r.model, r.batch, r.sub_batch, (*r.speed[:3], 1.0)) for r in TABLE_5]
     assert fit_strong(strong) == fit_strong(TABLE_5)
-    weak = [Weak(r.model, r.sequence_length, r.batch, (*r.speed[:3], 1.0, 1.0)) for r in TABLE_4]
+    weak = [
+        WeakScaling(r.model, r.sequence_length, r.batch, (*r.speed[:3], 1.0, 1.0)) for r in TABLE_4
+    ]
     assert fit_weak(weak) == fit_weak(TABLE_4)
 
 
@@ -74,7 +76,7 @@ def test_a_known_law_is_found_again():
         seconds = [
             step_time(batch // (n * m), m, n, h, c) for n, m in zip(SYSTEMS_5, sizes, strict=True)
         ]
-        rows.append(Strong("", batch, sizes, tuple(seconds[0] / s for s in seconds)))
+        rows.append(StrongScaling("", batch, sizes, tuple(seconds[0] / s for s in seconds)))
     assert fit_strong(rows) == (pytest.approx(h, abs=1e-4), pytest.approx(c, abs=1e-6))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from wafer_backend.errors import TransportError
 from wafer_backend.transports import wire
 from wafer_backend.transports.messages import Address, Kind, Message
-from wafer_backend.tree import Node
+from wafer_backend.tree import TreeNode
 
 NAMES = ["", "a.weight", "b.bias", "c"]
 KNOWN = {wire.name_hash(name): name for name in NAMES}
@@ -31,7 +31,7 @@ def messages(draw: st.DrawFn) -> Message:
         Address("wafer", draw(st.integers(0, 900))),
         Address("MemoryX", 2),
         draw(st.integers(-1, 2**40)),
-        node=draw(st.none() | st.builds(Node, st.integers(0, 40), st.integers(0, 2**40))),
+        node=draw(st.none() | st.builds(TreeNode, st.integers(0, 40), st.integers(0, 2**40))),
         name=draw(st.sampled_from(NAMES)),
         tensors=draw(st.dictionaries(labels, tensors(), max_size=5)),
         numbers=draw(st.dictionaries(st.sampled_from(wire.NUMBERS), st.floats(allow_nan=False))),

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from wafer_backend.tensor_bytes import Array, Layout, from_stored, layout_of, to_stored
+from wafer_backend.tensor_bytes import Array, TensorLayout, from_stored, layout_of, to_stored
 
 
 def infer_batch_size(batch: Any) -> int | None:
@@ -20,8 +20,8 @@ def infer_batch_size(batch: Any) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Packed:
-    layout: Layout
+class _PackedBatch:
+    layout: TensorLayout
     stored: Array
 
 
@@ -35,8 +35,8 @@ def pack(batch: Any) -> Any:
 
 def unpack(message: Any) -> Any:
     """The batch of `pack`."""
-    return _pytree.tree_map_only(_Packed, lambda p: from_stored(p.stored, p.layout), message)
+    return _pytree.tree_map_only(_PackedBatch, lambda p: from_stored(p.stored, p.layout), message)
 
 
-def _packed(tensor: torch.Tensor) -> _Packed:
-    return _Packed(layout_of("a tensor of the batch", tensor), to_stored(tensor))
+def _packed(tensor: torch.Tensor) -> _PackedBatch:
+    return _PackedBatch(layout_of("a tensor of the batch", tensor), to_stored(tensor))

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from wafer_backend.distributed import DataLoaderCheckpoint, watch_batch_sizes, worker_state
 from wafer_backend.errors import BackendConfigError, BackendError
 from wafer_backend.utils.data.batches import infer_batch_size
-from wafer_backend.utils.data.worker import Passed
+from wafer_backend.utils.data.worker import StreamPosition
 from wafer_backend.utils.data.worker_pool import WorkerPool
 
 
@@ -133,7 +133,7 @@ class DataLoader:
             self._pool = WorkerPool(
                 workers, self._make, self._loaded, restartable=self.is_restartable
             )
-        for batch, state in self._pool.run(Passed(self._steps, self._samples)):
+        for batch, state in self._pool.run(StreamPosition(self._steps, self._samples)):
             self._state_of_worker = state
             yield batch
 

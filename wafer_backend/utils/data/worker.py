@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Passed:
+class StreamPosition:
     """Batches and samples of a stream so far."""
 
     steps: int
@@ -29,11 +29,11 @@ class Credit:
     """Leave to send one message of pass `number`; `before`: what was yielded before the pass."""
 
     number: int
-    before: Passed
+    before: StreamPosition
 
 
 @dataclass(frozen=True)
-class Message:
+class WorkerMessage:
     """One batch, or the end of the pass, or why the worker failed."""
 
     number: int
@@ -44,7 +44,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """What worker `worker` of `workers` does."""
 
     worker: int
@@ -56,7 +56,7 @@ class Job:
 
 
 def serve(
-    job: Job,
+    job: WorkerJob,
     messages: "Connection[Any, Any]",
     credits: "Connection[Any, Any]",
     inherited: "list[Connection[Any, Any]]",
@@ -79,10 +79,10 @@ def serve(
         return
     except Exception as error:
         logging.getLogger(__name__).exception("input worker %d failed", job.worker)
-        messages.send(Message(number, failure=f"{type(error).__name__}: {error}"))
+        messages.send(WorkerMessage(number, failure=f"{type(error).__name__}: {error}"))
 
 
-def _answers(job: Job, credits: "Connection[Any, Any]") -> Iterator[Message]:
+def _answers(job: WorkerJob, credits: "Connection[Any, Any]") -> Iterator[WorkerMessage]:
     """One message per credit; a credit of a new pass abandons the old one."""
     loader = job.make()
     if job.loaded is not None:
@@ -90,28 +90,28 @@ def _answers(job: Job, credits: "Connection[Any, Any]") -> Iterator[Message]:
 
         load_loader(loader, *job.loaded)
     number = 0
-    own: Iterator[tuple[Any, Passed]] = iter(())
+    own: Iterator[tuple[Any, StreamPosition]] = iter(())
     while True:
         credit: Credit = credits.recv()
         if credit.number != number:
             number, own = credit.number, own_batches(loader, job.worker, job.workers)
         found = next(own, None)
         if found is None:
-            yield Message(number, ended=True)
+            yield WorkerMessage(number, ended=True)
             continue
         batch, passed = found
         state = _state(loader, credit.before, passed) if job.restartable else None
-        yield Message(number, pack(batch), state)
+        yield WorkerMessage(number, pack(batch), state)
 
 
-def _state(loader: Any, before: Passed, passed: Passed) -> Any:
+def _state(loader: Any, before: StreamPosition, passed: StreamPosition) -> Any:
     steps = before.steps + passed.steps
     checkpoint = DataLoaderCheckpoint(before.samples + passed.samples, steps, steps)
     with worker_state(checkpoint):
         return loader.state_dict()
 
 
-def own_batches(loader: Any, worker: int, workers: int) -> Iterator[tuple[Any, Passed]]:
+def own_batches(loader: Any, worker: int, workers: int) -> Iterator[tuple[Any, StreamPosition]]:
     """The batches worker, worker + workers, … of one pass, each with what the whole pass has
     yielded up to and including it.
     """
@@ -130,7 +130,7 @@ def own_batches(loader: Any, worker: int, workers: int) -> Iterator[tuple[Any, P
     for step, batch in enumerate(loader):
         samples += infer_batch_size(batch) or 0
         if step % workers == worker:
-            yield batch, Passed(step + 1, samples)
+            yield batch, StreamPosition(step + 1, samples)
 
 
 def _can_stride(loader: Any) -> bool:
@@ -150,12 +150,12 @@ class _Strides(data.Sampler[list[int]]):
 
     def __init__(self, batches: Any, worker: int, workers: int) -> None:
         self._batches, self._worker, self._workers = batches, worker, workers
-        self.passed = Passed(0, 0)
+        self.passed = StreamPosition(0, 0)
 
     def __iter__(self) -> Iterator[list[int]]:
         samples = 0
         for step, indices in enumerate(self._batches):
             samples += len(indices)
-            self.passed = Passed(step + 1, samples)
+            self.passed = StreamPosition(step + 1, samples)
             if step % self._workers == self._worker:
                 yield indices

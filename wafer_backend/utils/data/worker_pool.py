@@ -18,7 +18,7 @@ from torch import multiprocessing
 
 from wafer_backend.errors import LoaderError
 from wafer_backend.utils.data.batches import unpack
-from wafer_backend.utils.data.worker import Credit, Job, Message, Passed, serve
+from wafer_backend.utils.data.worker import Credit, StreamPosition, WorkerJob, WorkerMessage, serve
 
 AHEAD = 2
 
@@ -26,7 +26,7 @@ AHEAD = 2
 class _Worker:
     """One process with its two pipes."""
 
-    def __init__(self, job: Job, started: "list[_Worker]") -> None:
+    def __init__(self, job: WorkerJob, started: "list[_Worker]") -> None:
         context = multiprocessing.get_context()
         self.messages, sends = context.Pipe(duplex=False)
         receives, self.credits = context.Pipe(duplex=False)
@@ -47,13 +47,13 @@ class _Worker:
         except OSError as error:
             raise self._died() from error
 
-    def receive(self) -> Message:
+    def receive(self) -> WorkerMessage:
         """The next message. Raises LoaderError when the worker failed or died."""
         try:
             wait([self.messages, self.process.sentinel])
             if not self.messages.poll():
                 raise EOFError
-            message: Message = self.messages.recv()
+            message: WorkerMessage = self.messages.recv()
         except (EOFError, OSError) as error:
             raise self._died() from error
         if message.failure is not None:
@@ -87,7 +87,7 @@ class WorkerPool:
         self._passes = 0
         self.close = weakref.finalize(self, _stop, self._workers)
         for worker in range(workers):
-            job = Job(worker, workers, make, loaded, restartable, rng_state.numpy())
+            job = WorkerJob(worker, workers, make, loaded, restartable, rng_state.numpy())
             try:
                 self._workers.append(_Worker(job, self._workers))
             except (AttributeError, TypeError, PicklingError) as error:  # when it is not forked
@@ -96,7 +96,7 @@ class WorkerPool:
                     "at the top of a module"
                 ) from error
 
-    def run(self, passed: Passed) -> Iterator[tuple[Any, Any]]:
+    def run(self, passed: StreamPosition) -> Iterator[tuple[Any, Any]]:
         """One pass over the loader: (batch, state of the loader after it), in order.
 
         `passed`: what was yielded before it.

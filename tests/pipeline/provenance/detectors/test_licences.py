@@ -13,7 +13,7 @@ from license_expression import get_spdx_licensing
 from pipeline.provenance.detectors.contract import FINDINGS
 from pipeline.provenance.detectors.licence_names import FAMILIES
 from pipeline.provenance.detectors.licences import GROUP, NEEDLES, detect_licences
-from pipeline.provenance.detectors.spdx import RANKS, licence_at, licences_of, normalised
+from pipeline.provenance.detectors.spdx import RANKS, licence_at, licences_of, normalise_licence
 from pipeline.provenance.detectors.sweep import sweep_all
 from pipeline.sources.streams import zstd
 
@@ -71,7 +71,7 @@ PILE_UNKNOWN = {
 
 @pytest.mark.parametrize(("declared", "spdx"), DECLARED.items())
 def test_declared_values(declared: str, spdx: str) -> None:
-    assert normalised(declared).spdx == spdx
+    assert normalise_licence(declared).spdx == spdx
 
 
 def test_table_of_declared_values() -> None:
@@ -91,18 +91,18 @@ _PARTS = [
 
 @given(st.lists(st.sampled_from(_PARTS), max_size=14) | st.text(max_size=400).map(list))
 def test_any_value_is_unknown_or_a_valid_expression(parts: list[str]) -> None:
-    licence = normalised("".join(parts))
+    licence = normalise_licence("".join(parts))
     assert licence.family in ("", *RANKS)
     if licence.spdx:
         licensing = get_spdx_licensing()
         keys = set(licensing.license_keys(licensing.parse(licence.spdx)))
         assert not keys - set(licensing.known_symbols) - set(FAMILIES)
-        assert normalised(licence.spdx) == licence
+        assert normalise_licence(licence.spdx) == licence
 
 
 def test_families_of_choices_and_of_sums() -> None:
-    assert normalised("MIT OR GPL-2.0-only").family == "permissive"
-    assert normalised("MIT AND GPL-2.0-only").family == "share-alike"
+    assert normalise_licence("MIT OR GPL-2.0-only").family == "permissive"
+    assert normalise_licence("MIT AND GPL-2.0-only").family == "share-alike"
     assert licence_at("https://example.org/licenses/by/4.0") == ""
 
 

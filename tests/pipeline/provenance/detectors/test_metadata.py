@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.detectors.metadata import find_fields, unescaped
+from pipeline.provenance.detectors.metadata import find_fields, unescape
 
 KEYS = ["title", "author", "url"]
 NAMES = st.sampled_from(["title", "Title", "author", "url", "other", "tit\\le", "é"])
@@ -54,9 +54,9 @@ def test_broken_json_gives_slices_of_it(metas: list[str]) -> None:
 
 
 def test_broken_escapes_and_lone_surrogates() -> None:
-    assert unescaped(r"a\x") == r"a\x"
-    assert unescaped(r"\ud800x") == "?x"
-    assert unescaped("a\\n\x01\\u0042") == "a\n\x01B"
+    assert unescape(r"a\x") == r"a\x"
+    assert unescape(r"\ud800x") == "?x"
+    assert unescape("a\\n\x01\\u0042") == "a\n\x01B"
 
 
 def test_huge_value() -> None:

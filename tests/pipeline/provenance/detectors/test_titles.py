@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.provenance.titles import quality
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.provenance.detectors.contract import FINDINGS
 from pipeline.provenance.detectors.folded_words import fold_table, hash_word, hash_words
 from pipeline.provenance.detectors.title_index import TitleIndex, build_title_index
@@ -185,7 +185,7 @@ def test_huge_values(index: TitleIndex) -> None:
 @given(st.text(max_size=40), st.booleans())
 def test_words_are_folded_as_the_registry_folds(text: str, ascii_only: bool) -> None:
     def hashes(value: str, is_json: bool) -> list[int]:
-        flat, out = joined([value]), np.empty(200, np.uint64)
+        flat, out = join_texts([value]), np.empty(200, np.uint64)
         end = int(flat.offsets[1])
         count = hash_words(flat.data, 0, end, is_json, fold_table(), out, 0)
         return [int(value) for value in out[:count]]

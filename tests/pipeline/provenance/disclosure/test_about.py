@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.provenance.disclosure.about import About, about_template, load_about, said
+from pipeline.provenance.disclosure.about import About, about_template, find_answer, load_about
 
 
 def test_the_template_loads_and_says_nothing(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_the_example_of_the_manual_loads(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_a_todo_that_names_its_key() -> None:
     for key in ("name", "provider.name", "dates.published", "creators", "languages"):
-        answer = said(About(), key)
+        answer = find_answer(About(), key)
         assert answer.basis == "todo"
         assert re.fullmatch(rf"TODO\({key}: .{{8,}}\)", answer.text)
 
@@ -42,10 +42,10 @@ def test_what_is_said_is_put_in_words(tmp_path: Path) -> None:
         "crawlers:\n  used: false\ndates:\n  built: 2026\n  published: 2026-04-01\n"
     )
     about = load_about(path)
-    assert said(about, "creators").text == "One, Two"
-    assert said(about, "crawlers.used").text == "no"
-    assert said(about, "dates.built").text == "2026"
-    assert said(about, "dates.published").text == "2026-04-01"
+    assert find_answer(about, "creators").text == "One, Two"
+    assert find_answer(about, "crawlers.used").text == "no"
+    assert find_answer(about, "dates.built").text == "2026"
+    assert find_answer(about, "dates.published").text == "2026-04-01"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pipeline.provenance.detectors.contract import FINDINGS
 from pipeline.provenance.detectors.passages import SEEN_WORDS, detect_passages
 from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.index import Index
+from pipeline.provenance.fingerprints.index import FingerprintIndex
 from pipeline.provenance.fingerprints.sketch import sketch_text
 from pipeline.provenance.policy.attributes import OWN
 
@@ -16,7 +16,7 @@ from .conftest import invented
 
 
 @pytest.fixture(scope="module")
-def index() -> Index:
+def index() -> FingerprintIndex:
     return build_index([
         ("book-1", "excerpt", invented(1, 9000)),
         ("book-2", "excerpt", sketch_text(invented(2, 9000), 8, 5)),
@@ -27,7 +27,7 @@ def batch_of(texts: list[str]) -> pa.Table:
     return pa.table({"text": pa.array(texts, pa.large_string())})
 
 
-def test_findings(index: Index) -> None:
+def test_findings(index: FingerprintIndex) -> None:
     one, two = (" ".join(invented(n, 9000).split()[4000:4400]) for n in (1, 2))
     texts = ["nothing", f"Überdies {one}", f"{two} {invented(50, 900)} {one}"]
     found = detect_passages(batch_of(texts), index)
@@ -49,7 +49,7 @@ def test_findings(index: Index) -> None:
     assert json.loads(rows[0]["attributes"])["document_fraction"] > 0.98
 
 
-def test_any_chunking(index: Index) -> None:
+def test_any_chunking(index: FingerprintIndex) -> None:
     texts = [invented(1, 9000)[n * 900 : n * 900 + 3000] for n in range(6)]
     batch = batch_of(texts)
     expected = detect_passages(batch, index)
@@ -58,6 +58,6 @@ def test_any_chunking(index: Index) -> None:
     assert detect_passages(parts, index).equals(expected)
 
 
-def test_no_documents(index: Index) -> None:
+def test_no_documents(index: FingerprintIndex) -> None:
     assert detect_passages(batch_of([]), index).equals(FINDINGS.empty_table())
     assert detect_passages(batch_of(["unrelated"]), index).equals(FINDINGS.empty_table())

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.core.errors import InputError
 from pipeline.provenance import find_passages
 from pipeline.provenance.fingerprints import reference
 from pipeline.provenance.fingerprints.build import build_index
 from pipeline.provenance.fingerprints.find import PASSAGES
-from pipeline.provenance.fingerprints.index import Index
-from pipeline.provenance.fingerprints.keyed import keyed_hashes
+from pipeline.provenance.fingerprints.index import FingerprintIndex
+from pipeline.provenance.fingerprints.keyed import salt_hashes
 from pipeline.provenance.fingerprints.match import BAND, find_candidates
 from pipeline.provenance.fingerprints.sketch import sketch_text
 
@@ -36,7 +36,7 @@ def rows_of(texts: object, registry: object) -> Rows:
 # Candidates -------------------------------------------------------------------------------------
 
 
-def oracle(documents: list[str], index: Index) -> set[tuple[int, ...]]:
+def oracle(documents: list[str], index: FingerprintIndex) -> set[tuple[int, ...]]:
     """Candidates as `match` defines them, from the postings."""
     k, last = index.parameters.k, int(index.last)
     table = index.tables["postings"]
@@ -50,7 +50,7 @@ def oracle(documents: list[str], index: Index) -> set[tuple[int, ...]]:
         seen: dict[tuple[int, int], list[int]] = defaultdict(list)
         previous = None
         for gram, place in reference.sketch(text, k, last + 1):
-            salted = int(keyed_hashes(np.array([gram], np.uint64), SALT)[0])
+            salted = int(salt_hashes(np.array([gram], np.uint64), SALT)[0])
             for work, at in [*places[gram], *places[salted]] if gram != previous else []:
                 band = (at - place) // BAND
                 bands[work][band].add(gram)
@@ -91,7 +91,7 @@ def test_candidates_against_the_oracle(seed: int, k: int) -> None:
             start = rng.randrange(len(words))
             pieces += [*words[start : start + rng.randrange(400)], "something", "else"]
         documents.append(" ".join(pieces))
-    candidates, _, words_N = find_candidates(joined(documents), index)
+    candidates, _, words_N = find_candidates(join_texts(documents), index)
     found = set(zip(*(column.tolist() for column in candidates), strict=True))
     assert found == oracle(documents, index)
     assert words_N.tolist() == [len(reference.words(text)) for text in documents]
@@ -106,11 +106,11 @@ def books() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def index(books: dict[str, str]) -> Index:
+def index(books: dict[str, str]) -> FingerprintIndex:
     return build_index([(name, "excerpt", text) for name, text in books.items()])
 
 
-def test_a_passage_is_found_where_it_stands(books: dict[str, str], index: Index) -> None:
+def test_a_passage_is_found_where_it_stands(books: dict[str, str], index: FingerprintIndex) -> None:
     passage = " ".join(books["work 3"].split()[5000:5300])
     before, after = invented(100, 1500), invented(101, 1200)
     text = f"{before} „Über“ {passage} — {after}"
@@ -126,14 +126,16 @@ def test_a_passage_is_found_where_it_stands(books: dict[str, str], index: Index)
     assert row["document_fraction"] == pytest.approx(300 / 3001, abs=0.002)
 
 
-def test_longest_run_is_really_common(books: dict[str, str], index: Index) -> None:
+def test_longest_run_is_really_common(books: dict[str, str], index: FingerprintIndex) -> None:
     words = books["work 1"].split()[200:700]
     words[100], words[260], words[300:310] = "one", "another", ["more"]
     (row,) = rows_of([" ".join(words)], index)
     assert row["longest_run_words"] == max(b - a - 1 for a, b in pairwise([-1, 100, 260, 300, 491]))
 
 
-def test_passages_apart_are_rows_of_their_own(books: dict[str, str], index: Index) -> None:
+def test_passages_apart_are_rows_of_their_own(
+    books: dict[str, str], index: FingerprintIndex
+) -> None:
     one, two = (books["work 2"].split()[at : at + 150] for at in (1000, 7000))
     other = books["work 4"].split()[50:200]
     filler = [invented(200 + n, 400).split() for n in range(4)]
@@ -147,7 +149,7 @@ def test_passages_apart_are_rows_of_their_own(books: dict[str, str], index: Inde
     assert shares[2] == pytest.approx(150 / 2050, abs=0.01)
 
 
-def test_a_whole_work_is_one_row(books: dict[str, str], index: Index) -> None:
+def test_a_whole_work_is_one_row(books: dict[str, str], index: FingerprintIndex) -> None:
     (row,) = rows_of([books["work 5"]], index)
     assert row["byte_start"] == 0
     assert row["byte_end"] >= len(books["work 5"]) - 1
@@ -155,7 +157,7 @@ def test_a_whole_work_is_one_row(books: dict[str, str], index: Index) -> None:
     assert row["longest_run_words"] == 12_000
 
 
-def test_unrelated_text_is_not_matched(index: Index) -> None:
+def test_unrelated_text_is_not_matched(index: FingerprintIndex) -> None:
     assert rows_of([invented(300 + n, 5000) for n in range(40)], index) == []
 
 
@@ -170,7 +172,9 @@ EDITS: dict[str, Callable[[list[str], random.Random], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_edited_passages_are_found(name: str, books: dict[str, str], index: Index) -> None:
+def test_edited_passages_are_found(
+    name: str, books: dict[str, str], index: FingerprintIndex
+) -> None:
     rng = random.Random(5)
     texts, expected = [], []
     for number in range(40):
@@ -183,7 +187,9 @@ def test_edited_passages_are_found(name: str, books: dict[str, str], index: Inde
     assert found == set(enumerate(expected))
 
 
-def test_a_work_of_cut_lines_capitals_and_quotes(books: dict[str, str], index: Index) -> None:
+def test_a_work_of_cut_lines_capitals_and_quotes(
+    books: dict[str, str], index: FingerprintIndex
+) -> None:
     words = books["work 0"].split()[100:400]
     long = [n for n, word in enumerate(words) if len(word) > 6]
     for n in long[::3]:
@@ -227,7 +233,7 @@ LOST: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_is_not_found(name: str, books: dict[str, str], index: Index) -> None:
+def test_what_is_not_found(name: str, books: dict[str, str], index: FingerprintIndex) -> None:
     words = books["work 1"].split()[5000:5600]
     before, after = invented(100, 900), invented(101, 900)
     whole, lost = (f"{before} {' '.join(some)} {after}" for some in (words, LOST[name](words)))
@@ -274,7 +280,7 @@ def test_scripts_without_spaces() -> None:
     assert row["longest_run_words"] == 400
 
 
-def test_texts_come_in_any_form(books: dict[str, str], index: Index) -> None:
+def test_texts_come_in_any_form(books: dict[str, str], index: FingerprintIndex) -> None:
     texts = [books["work 1"][5000:9000], "", books["work 2"][100:4000] + "é"]
     expected = find_passages(texts, index)
     assert expected.schema == PASSAGES
@@ -287,7 +293,9 @@ def test_texts_come_in_any_form(books: dict[str, str], index: Index) -> None:
     assert find_passages(pa.chunked_array([], pa.string()), index).equals(expected[:0])
 
 
-def test_registries_come_in_any_form(tmp_path: Path, books: dict[str, str], index: Index) -> None:
+def test_registries_come_in_any_form(
+    tmp_path: Path, books: dict[str, str], index: FingerprintIndex
+) -> None:
     texts = [books["work 1"][5000:9000]]
     expected = find_passages(texts, index)
     index.save(tmp_path / "index")
@@ -297,13 +305,13 @@ def test_registries_come_in_any_form(tmp_path: Path, books: dict[str, str], inde
 
 def test_a_registry_directory(tmp_path: Path, books: dict[str, str]) -> None:
     from pipeline.provenance.registry import load_registry
-    from pipeline.provenance.registry.importing import Settings, import_works
+    from pipeline.provenance.registry.importing import ImportOptions, import_works
 
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "The Tin Orchard.txt").write_text(books["work 1"], "utf-8")
     (tmp_path / "works.csv").write_text("title,author\nThe Tin Orchard,Ida Marsh\n", "utf-8")
-    import_works([tmp_path / "works.csv"], tmp_path / "claims", Settings(texts=texts))
+    import_works([tmp_path / "works.csv"], tmp_path / "claims", ImportOptions(texts=texts))
     registry = load_registry(tmp_path / "claims")
     documents = [invented(60, 500), books["work 1"][9000:13000]]
     found = find_passages(documents, tmp_path / "claims")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.text import Texts, joined
+from dedup.text import Texts, join_texts
 from pipeline.provenance.fingerprints import reference
 from pipeline.provenance.fingerprints.alphabet import LIMIT, alphabet, unit_of
 from pipeline.provenance.fingerprints.words import ROOM, Words, read_words, words_of
@@ -27,7 +27,7 @@ texts = st.one_of(
 
 
 def kernel_words(text: str) -> list[reference.Word]:
-    found = words_of(joined([text]))
+    found = words_of(join_texts([text]))
     return list(zip(*(column.tolist() for column in found), strict=True))
 
 
@@ -62,7 +62,7 @@ def test_table_holds_what_the_definition_says() -> None:
 @given(texts, st.integers(ROOM, ROOM + 5))
 def test_blocks_join(text: str, room: int) -> None:
     """Read in blocks of a few words, a text has the words that it has at once."""
-    data = joined([text]).data
+    data = join_texts([text]).data
     words = Words(*(np.empty(room, kind) for kind in (np.uint64, np.int64, np.int64)))
     opened, found, position = np.zeros(3, np.uint64), [], 0
     while position < len(data):

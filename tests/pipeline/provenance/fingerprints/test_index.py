@@ -20,16 +20,16 @@ from pipeline.provenance.fingerprints.calibrate import (
     published_chance,
 )
 from pipeline.provenance.fingerprints.find import find_passages
-from pipeline.provenance.fingerprints.index import TABLES, Index
+from pipeline.provenance.fingerprints.index import TABLES, FingerprintIndex
 from pipeline.provenance.fingerprints.kinship import kinship_of
-from pipeline.provenance.fingerprints.lookup import filter_bits, filter_of, first_of
+from pipeline.provenance.fingerprints.lookup import filter_bits, filter_of, find_first
 from pipeline.provenance.fingerprints.sketch import sketch_text
 from pipeline.provenance.fingerprints.stored_words import pack_words, unpack_words
 
 from .conftest import Book
 
 
-def postings(index: Index) -> list[tuple[int, int]]:
+def postings(index: FingerprintIndex) -> list[tuple[int, int]]:
     table = index.tables["postings"]
     return list(zip(table["hash"].to_pylist(), table["position"].to_pylist(), strict=True))
 
@@ -108,7 +108,7 @@ def test_same_works_same_bytes(tmp_path: Path, book: Book) -> None:
 def test_saved_and_loaded(tmp_path: Path, book: Book) -> None:
     index = build_index([("a", "excerpt", book(1, 2000)), ("b", "excerpt", book(2, 2000))])
     index.save(tmp_path / "index")
-    loaded = Index.load(tmp_path / "index")
+    loaded = FingerprintIndex.load(tmp_path / "index")
     assert loaded.parameters == index.parameters
     assert all(loaded.tables[name].equals(index.tables[name]) for name in TABLES)
     texts = [book(1, 2000)[1000:4000], book(5, 500)]
@@ -118,7 +118,7 @@ def test_saved_and_loaded(tmp_path: Path, book: Book) -> None:
 
 def test_no_index_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no index of fingerprints here"):
-        Index.load(tmp_path)
+        FingerprintIndex.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", [*TABLES])
@@ -129,10 +129,10 @@ def test_damage_is_found(tmp_path: Path, book: Book, name: str) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(IntegrityError, match=rf"{name}.arrow: damaged"):
-        Index.load(tmp_path)
+        FingerprintIndex.load(tmp_path)
     path.unlink()
     with pytest.raises(IntegrityError, match=rf"{name}.arrow: missing"):
-        Index.load(tmp_path)
+        FingerprintIndex.load(tmp_path)
 
 
 def test_of_another_normalisation(book: Book) -> None:
@@ -142,10 +142,10 @@ def test_of_another_normalisation(book: Book) -> None:
     other = stated.replace(b'"normalisation": 1', b'"normalisation": 9')
     tables["works"] = tables["works"].replace_schema_metadata({b"fingerprints": other})
     with pytest.raises(IntegrityError, match="has normalisation 9, expected 1"):
-        Index.of_tables(tables)
+        FingerprintIndex.of_tables(tables)
     tables["works"] = tables["works"].replace_schema_metadata(None)
     with pytest.raises(IntegrityError, match="no parameters"):
-        Index.of_tables(tables)
+        FingerprintIndex.of_tables(tables)
 
 
 def test_works_that_cannot_be_indexed(book: Book) -> None:
@@ -239,5 +239,5 @@ def test_filter_passes_what_it_holds() -> None:
     assert all(passes(key) for key in hashes)
     others = rng.integers(0, 1 << 61, 4000, np.uint64)
     assert sum(passes(key) for key in others) < 400
-    places = [first_of(hashes, key) for key in others[:100]]
+    places = [find_first(hashes, key) for key in others[:100]]
     assert places == np.searchsorted(hashes, others[:100]).tolist()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.provenance.fingerprints import reference
-from pipeline.provenance.fingerprints.keyed import key_of, keyed, keyed_hashes
+from pipeline.provenance.fingerprints.keyed import hash_with_key, key_of, salt_hashes
 from pipeline.provenance.fingerprints.sketch import (
     SKETCHES,
     Sketch,
@@ -99,7 +99,7 @@ def test_the_vector_of_the_paper() -> None:
     assert siphash(bytes(range(8)), bytes(range(16))) == 0x93F5F5799A932462
     key = [int.from_bytes(bytes(range(i, i + 8)), "little") for i in (0, 8)]
     value = np.uint64(int.from_bytes(bytes(range(8)), "little"))
-    assert keyed(value, np.uint64(key[0]), np.uint64(key[1])) == 0x93F5F5799A932462
+    assert hash_with_key(value, np.uint64(key[0]), np.uint64(key[1])) == 0x93F5F5799A932462
 
 
 @given(st.lists(st.integers(0, MASK), max_size=5), st.binary(min_size=1, max_size=40))
@@ -107,14 +107,14 @@ def test_keyed_hashes_are_siphash(values: list[int], salt: bytes) -> None:
     key = hashlib.sha256(salt).digest()[:16]
     assert key_of(salt) == tuple(int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
     expected = [siphash(value.to_bytes(8, "little"), key) for value in values]
-    assert keyed_hashes(np.array(values, np.uint64), salt).tolist() == expected
+    assert salt_hashes(np.array(values, np.uint64), salt).tolist() == expected
 
 
 def test_a_salt_changes_values_and_nothing_else(book: Book) -> None:
     plain, salted = (sketch_text(book(4, 3000), 8, 6, salt) for salt in (None, b"shared secret"))
     assert (plain.positions == salted.positions).all()
     assert not set(plain.hashes.tolist()) & set(salted.hashes.tolist())
-    assert (keyed_hashes(plain.hashes, b"shared secret") == salted.hashes).all()
+    assert (salt_hashes(plain.hashes, b"shared secret") == salted.hashes).all()
 
 
 @pytest.mark.parametrize(("s", "k"), [(0, 6), (8, 0), (8, 16)])

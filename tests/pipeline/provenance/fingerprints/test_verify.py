@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.text import joined
+from dedup.text import join_texts
 from pipeline.provenance.fingerprints import reference
 from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.index import Index
+from pipeline.provenance.fingerprints.index import FingerprintIndex
 from pipeline.provenance.fingerprints.match import BAND, Candidates, find_candidates
 from pipeline.provenance.fingerprints.passages import passages_of
 from pipeline.provenance.fingerprints.verify import GAP, SAME, verify
@@ -20,7 +20,9 @@ from .conftest import invented
 Row = tuple[int, ...]
 
 
-def oracle(documents: list[str], works: list[str], found: Candidates, index: Index) -> set[Row]:
+def oracle(
+    documents: list[str], works: list[str], found: Candidates, index: FingerprintIndex
+) -> set[Row]:
     """Document, work, first byte, byte after the last, hits, longest run, words, matched, grams."""
     k, passages = index.parameters.k, set()
     by_pair: dict[tuple[int, int], list[Row]] = defaultdict(list)
@@ -90,7 +92,7 @@ def test_against_the_oracle(seed: int, vocabulary: int) -> None:
             pieces += [w if rng.random() < 0.9 else "é" for w in piece]
             pieces += ["other"] * rng.randrange(2 * GAP)
         documents.append(" ".join(pieces))
-    chunk = joined(documents)
+    chunk = join_texts(documents)
     candidates, hits, words_N = find_candidates(chunk, index)
     found = verify(chunk, candidates, hits, words_N, index)
     rows = list(zip(*(column.tolist() for column in found[:9]), strict=True))

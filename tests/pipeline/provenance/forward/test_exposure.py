@@ -20,7 +20,7 @@ from pipeline.core.order import (
 )
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.checkpoint_trace import trace_checkpoint
-from pipeline.provenance.exposure import Forward, trace_documents
+from pipeline.provenance.exposure import ForwardTrace, trace_documents
 from pipeline.provenance.trace import trace_step
 
 from .conftest import (
@@ -179,7 +179,7 @@ def test_documents_that_were_not_kept(run: Run, model_dir: Path) -> None:
 
 
 def test_nothing_asked(run: Run, model_dir: Path) -> None:
-    answer: Forward = trace_documents(run.directory, [], model_dir)
+    answer: ForwardTrace = trace_documents(run.directory, [], model_dir)
     assert answer.documents == () and len(answer.places) == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.hdf5.read import open_dataset
 from pipeline.provenance.label_sources import NO_SOURCE, LabelSources, has_lineage
-from trainer.data import Source
+from trainer.data import SampleSource
 from trainer.data.sources import SourcesOfLabels
 
 from .conftest import Run
@@ -47,7 +47,7 @@ def test_over_several_data_sets(run: Run, tmp_path: Any) -> None:
     alone.symlink_to(run.directory / "hdf5/validation")
     lonely = open_dataset(alone)
     assert not has_lineage(lonely)
-    labels = SourcesOfLabels(Source.of(splits[1], lonely, splits[0]))
+    labels = SourcesOfLabels(SampleSource.of(splits[1], lonely, splits[0]))
     first, last = splits[1].rows, splits[1].rows + lonely.rows
     wanted, _ = expected(run, "train")
     found = labels.of(np.array([last + 2, first, last]))

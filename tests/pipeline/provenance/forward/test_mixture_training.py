@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.mixture_order import Part
-from pipeline.core.words import counted
+from pipeline.core.mixture_order import OrderPart
+from pipeline.core.words import pluralise
 from pipeline.provenance.checkpoint_trace import trace_checkpoint
 from pipeline.provenance.exposure import trace_documents
 from pipeline.provenance.trace import read_elsewhere, trace_step
 from pipeline.provenance.training import Period, read_training
-from trainer.data import Source, TrainingData
+from trainer.data import SampleSource, TrainingData
 
 from .conftest import LAST_STEP, SCHEDULE, SEED, Run, Watched, write_model_dir
 from .test_exposure import train_documents
@@ -46,10 +46,10 @@ class Mixed:
     def __init__(self, run: Run, root: Path, order: Any) -> None:
         self.watched = Watched(run.directory)
         rows = self.watched.rows
-        parts = (Part(37, 74), Part(rows, int(rows * MIXTURES[order])), Part(11, 4))
+        parts = (OrderPart(37, 74), OrderPart(rows, int(rows * MIXTURES[order])), OrderPart(11, 4))
         shape = self.watched.read(np.array([0])).shape[1:]
         datasets: Any = (Other(37, shape), self.watched, Other(11, shape))
-        self.source = Source(datasets, parts)
+        self.source = SampleSource(datasets, parts)
         self.order = order
         self.data = TrainingData(self.source, seed=SEED, schedule=SCHEDULE, order=order)
         hashes = (OTHERS[0], self.watched.dataset.dataset_hash, OTHERS[1])
@@ -180,6 +180,6 @@ def test_the_command_names_the_other_data_sets(run: Run, mixed: Mixed, prep: Any
     asked = ("trace", run.directory, "--train", mixed.model_dir, "--step", step)
     shown = prep(*asked).out
     for name, count in training.read_elsewhere(dataset, step):
-        assert f"not traced here: {counted(count, 'row')} of another data set, {name}" in shown
+        assert f"not traced here: {pluralise(count, 'row')} of another data set, {name}" in shown
     spans = json.loads(prep(*asked, "--json").out)
     assert len(spans) == len(trace_step(run.directory, mixed.model_dir, step))

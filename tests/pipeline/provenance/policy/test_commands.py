@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
-from pipeline.cli import guarded
+from pipeline.cli import run_app
 from pipeline.cli_policy import BUILTIN as COMMAND_DEFAULT
 from pipeline.cli_policy import register
 from pipeline.core.errors import InputError
 from pipeline.provenance.events import verify_events
 from pipeline.provenance.policy import BUILTIN, Policy, compare_policies, load_policy
 from pipeline.provenance.policy.attributes import COMMON, DOCUMENT, OWN, WORK
-from pipeline.provenance.policy.difference import WORKS, Change, filter_decisions
+from pipeline.provenance.policy.difference import WORKS, DecisionChange, filter_decisions
 from pipeline.provenance.reviews import REVIEWS, load_reviews
 
 Make = Callable[..., Any]
@@ -41,7 +41,7 @@ def policy(
         monkeypatch.setattr(signal, "signal", lambda *_: None)
         monkeypatch.setattr(sys, "argv", ["prep", "policy", *map(str, arguments)])
         capsys.readouterr()
-        code = guarded(app, "prep")
+        code = run_app(app, "prep")
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -89,9 +89,18 @@ def test_diff(
     bytes_ = [r["text_bytes"] for r in pq.read_table(run / "documents.parquet").to_pylist()]
     estimate = round(bytes_[1] * 30 / (bytes_[2] + bytes_[3]))
     assert found.changes == (
-        Change("quarantine", "origin-listed", "review", "origin", 2, 1, bytes_[1] + bytes_[2], 20,
-               estimate),
-    )  # fmt: skip
+        DecisionChange(
+            "quarantine",
+            "origin-listed",
+            "review",
+            "origin",
+            2,
+            1,
+            bytes_[1] + bytes_[2],
+            20,
+            estimate,
+        ),
+    )
     code, out, _ = policy("diff", BUILTIN, lenient, "--run", run)
     assert code == 0 and out.startswith("2 of 4 documents decided differently\n")
     assert "quarantine (origin-listed)" in out and "review (origin)" in out

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
 from pipeline.provenance.policy import Policy, Rule, evaluate, load_policy
-from pipeline.provenance.policy.rules import RuleError, ready_rule
+from pipeline.provenance.policy.rules import RuleError, compile_rule
 
 Write = Callable[[str], Path]
 Make = Callable[..., Any]
@@ -116,7 +116,7 @@ def rules(draw: st.DrawFn) -> Rule | None:
     decision = draw(st.sampled_from(["allow", "review", "redact", "quarantine", "drop"]))
     rule = Rule(id=f"r{draw(st.integers(0, 10**6))}", when=when, decision=decision, reason="r")
     try:
-        ready_rule(rule)
+        compile_rule(rule)
     except RuleError:
         return None
     return rule

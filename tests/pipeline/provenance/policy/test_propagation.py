@@ -16,7 +16,7 @@ from pipeline.provenance.policy import (
     Propagation,
     Rule,
     evaluate,
-    numbered,
+    number_decisions,
     propagate,
 )
 
@@ -160,7 +160,7 @@ def test_numbered(cluster_schema: pa.Schema, make_decisions: Make, make_key: Mak
         "doc_key": pa.array(map(make_key, (1, 5, 9)), pa.binary(16)),
     })  # fmt: skip
     for table in (found, found.drop_columns(["doc_id"])):
-        known = numbered(table, documents)
+        known = number_decisions(table, documents)
         assert known.schema == DECISION_SCHEMA
         assert known["doc_id"].to_pylist() == [1, 5]
         assert known["doc_key"].to_pylist() == [make_key(1), make_key(5)]

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from pipeline import cli_registry
-from pipeline.cli import guarded
-from pipeline.provenance.registry.importing import Imported, Settings, import_works
+from pipeline.cli import run_app
+from pipeline.provenance.registry.importing import ImportOptions, ImportResult, import_works
 
 LIST = """\
 title,author,isbn,registration_number,year,publisher,claimant
@@ -72,11 +72,11 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
 
 
 @pytest.fixture
-def bring() -> Callable[..., Imported]:
-    """Import files into a directory; keywords are `Settings`."""
+def bring() -> Callable[..., ImportResult]:
+    """Import files into a directory; keywords are `ImportOptions`."""
 
-    def call(directory: Path, *files: Path, **settings: Any) -> Imported:
-        return import_works(files, directory, Settings(**settings))
+    def call(directory: Path, *files: Path, **settings: Any) -> ImportResult:
+        return import_works(files, directory, ImportOptions(**settings))
 
     return call
 
@@ -102,7 +102,7 @@ def registry(
     def call(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["prep", "registry", *map(str, arguments)])
         capsys.readouterr()
-        code = guarded(app, "prep")
+        code = run_app(app, "prep")
         out, err = capsys.readouterr()
         return Ended(code, out, err)
 

@@ -14,10 +14,10 @@ from pipeline.core.errors import ConfigError, InputError, IntegrityError, Resour
 from pipeline.core.lock import hold
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.provenance.registry import WORKS, Work, combine, load_registry
-from pipeline.provenance.registry.importing import Imported
+from pipeline.provenance.registry.importing import ImportResult
 from pipeline.provenance.registry.works import works_of, works_table
 
-Bring = Callable[..., Imported]
+Bring = Callable[..., ImportResult]
 Write = Callable[[str, str], Path]
 TEXT = "Once upon a morning the orchard stood in frost.\n" * 40
 

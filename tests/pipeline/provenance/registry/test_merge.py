@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.registry.entries import Entry, Incoming, Refused, work_of
+from pipeline.provenance.registry.entries import EntryError, IncomingWork, ListEntry, work_of
 from pipeline.provenance.registry.merge import Conflict, Merger
 from pipeline.provenance.registry.works import Work
 
@@ -14,12 +14,12 @@ ISBN, OTHER_ISBN = "9780306406157", "9780131103627"
 TX, OTHER_TX = "TX0003111222", "TX0003111333"
 
 
-def line(title: str, where: str = "list.csv:2", **values: str) -> Incoming:
+def line(title: str, where: str = "list.csv:2", **values: str) -> IncomingWork:
     cells = {"title_raw": title, "authors": "Ida Marsh", **values}
-    return work_of(Entry(where, cells), {})
+    return work_of(ListEntry(where, cells), {})
 
 
-def merged(*lines: Incoming, replacing: bool = False) -> tuple[list[Work], list[Conflict]]:
+def merged(*lines: IncomingWork, replacing: bool = False) -> tuple[list[Work], list[Conflict]]:
     merger = Merger(replacing=replacing)
     for one in lines:
         merger.add(one)
@@ -146,7 +146,7 @@ def test_defaults_do_not_change_what_is_known() -> None:
 def test_a_number_of_another_work_is_refused() -> None:
     merger = Merger()
     merger.add(line("Salt", reg_no=TX))
-    with pytest.raises(Refused, match="whose title and authors differ; correct one"):
+    with pytest.raises(EntryError, match="whose title and authors differ; correct one"):
         merger.add(line("The Tin Orchard", authors="Otto Bell", reg_no=TX))
 
 
@@ -159,7 +159,7 @@ def test_a_line_that_could_mean_two_works_is_refused() -> None:
     merger = Merger()
     merger.add(line("Salt", reg_no=TX))
     merger.add(line("Salt", reg_no=OTHER_TX))
-    with pytest.raises(Refused, match=r"could be [0-9a-f]{12} or [0-9a-f]{12}; give its"):
+    with pytest.raises(EntryError, match=r"could be [0-9a-f]{12} or [0-9a-f]{12}; give its"):
         merger.add(line("Salt"))
 
 
@@ -176,14 +176,14 @@ LINES = st.builds(
 
 
 @given(st.lists(LINES, max_size=8))
-def test_the_same_lines_again_change_nothing(lines: list[Incoming]) -> None:
+def test_the_same_lines_again_change_nothing(lines: list[IncomingWork]) -> None:
     """Whether the works were kept in memory or come from disk, in the order of their ids."""
 
     def add(merger: Merger) -> dict[str, Work]:
         for one in lines:
             try:
                 merger.add(one)
-            except Refused:
+            except EntryError:
                 continue
         return dict(merger.works)
 

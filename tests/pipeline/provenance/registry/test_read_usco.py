@@ -8,15 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.provenance.registry.entries import Entry, Incoming, Refusal, Refused, work_of
+from pipeline.provenance.registry.entries import (
+    EntryError,
+    IncomingWork,
+    ListEntry,
+    Refusal,
+    work_of,
+)
 from pipeline.provenance.registry.read_lists import read_csv, read_works_list
 from pipeline.provenance.registry.read_usco import read_usco
 
 PATH = Path("/somewhere/exhibit.txt")
 
 
-def works(text: str) -> list[Incoming]:
-    return [work_of(e, {}) for e in read_usco(PATH, text) if isinstance(e, Entry)]
+def works(text: str) -> list[IncomingWork]:
+    return [work_of(e, {}) for e in read_usco(PATH, text) if isinstance(e, ListEntry)]
 
 
 def test_records(records_txt: Path) -> None:
@@ -111,6 +117,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
         for entry in entries:
             assert 1 <= int(entry.where.split(":")[1]) <= text.count("\n") + text.count("\r") + 1
-            if isinstance(entry, Entry):
-                with contextlib.suppress(Refused):
+            if isinstance(entry, ListEntry):
+                with contextlib.suppress(EntryError):
                     assert work_of(entry, {}).work.title_norm

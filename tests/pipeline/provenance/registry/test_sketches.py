@@ -15,11 +15,11 @@ from pipeline.provenance.fingerprints.build import build_index
 from pipeline.provenance.fingerprints.find import find_passages
 from pipeline.provenance.fingerprints.sketch import sketch_text
 from pipeline.provenance.registry import load_registry
-from pipeline.provenance.registry.exchanging import Sketched, sketch_work
-from pipeline.provenance.registry.importing import Imported
+from pipeline.provenance.registry.exchanging import SketchFile, sketch_work
+from pipeline.provenance.registry.importing import ImportResult
 from pipeline.provenance.registry.sketches import read_salt
 
-Bring = Callable[..., Imported]
+Bring = Callable[..., ImportResult]
 SALT = bytes(range(32))
 WORK = {"title_raw": "The Tin Orchard: a novel", "authors": "Ida Marsh; Otto Bell",
         "isbn13": "0306406152", "contact": "rights@example.org"}  # fmt: skip
@@ -41,7 +41,7 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def sketched(book: Path, salt: bytes = b"", **more: str) -> Sketched:
+def sketched(book: Path, salt: bytes = b"", **more: str) -> SketchFile:
     return sketch_work([book], book.with_suffix(".arrow"), {**WORK, **more}, salt)
 
 
