@@ -4,7 +4,6 @@ The output directory is a run directory of its own: an interrupted export goes o
 checks a finished one. The run it is made from is only read.
 """
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, write_sealed
+from pipeline.core.words import did_you_mean
 from pipeline.export_source import ExportSource, open_source
 from pipeline.progress import Progress
 from pipeline.run_directory import hold_and_run, sweep_strays
@@ -129,8 +129,7 @@ def export(
 def _splits(source: ExportSource, request: ExportOptions) -> tuple[str, ...]:
     for name in request.splits or ():
         if name not in source.splits:
-            close = difflib.get_close_matches(name, source.splits, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, source.splits)
             raise ConfigError(
                 f"--split: the run has no split {escape_text(name)!r}{hint}; splits: "
                 f"{', '.join(source.splits)}"

@@ -11,7 +11,6 @@ total, so it misses that part by less than one document.
 Shapes: N documents, S sources.
 """
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +20,7 @@ import numpy as np
 from dedup.arrays import I64, U16, U64
 from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.mixture_config import MOST_EPOCHS, MixtureConfig
 
 ALL = 1 << 64
@@ -89,8 +89,7 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
     known = sorted(documents)
     for name in {**(config.epochs or {}), **(config.weights or {})}:
         if name not in documents:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {escape_text(close[0])!r}?" if close else ""
+            hint = did_you_mean(name, known)
             raise ConfigError(
                 f"mixture: no document has the source {escape_text(name)!r}{hint}; sources: "
                 f"{_listed(known)}"

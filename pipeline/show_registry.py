@@ -1,6 +1,5 @@
 """`prep registry` on the terminal."""
 
-import difflib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import pluralise
+from pipeline.core.words import did_you_mean, pluralise
 from pipeline.provenance.registry import Work, load_registry
 from pipeline.provenance.registry.editing import WorkEdit
 from pipeline.provenance.registry.exchanging import SketchFile
@@ -48,10 +47,9 @@ def check_form(form: str | None) -> str | None:
 def _one_of(option: str, value: str | None, allowed: Sequence[str]) -> str | None:
     if value is None or value in allowed:
         return value
-    close = difflib.get_close_matches(value, allowed, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]}?" if close else ""
     raise ConfigError(
-        f"{option} {escape_text(value, 40)}: expected one of {', '.join(allowed)}{hint}"
+        f"{option} {escape_text(value, 40)}: expected one of {', '.join(allowed)}"
+        f"{did_you_mean(value, allowed)}"
     )
 
 

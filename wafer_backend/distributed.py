@@ -5,7 +5,6 @@ rank functions answer 0 of 1 everywhere, in worker processes too.
 """
 
 import contextlib
-import difflib
 import multiprocessing
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError, BackendError
 
 Check = Callable[[Any], str | None]
@@ -109,9 +109,8 @@ class ClusterConfig:
         kind = type(self).__name__
         names = [field.name for field in fields(self)]
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
-            raise BackendConfigError(f"{kind} has no setting {name!r}; {hint}")
+            hint = did_you_mean_or_all(name, names)
+            raise BackendConfigError(f"{kind} has no setting {name!r}{hint}")
         if self.bound:
             raise BackendConfigError(
                 f"{kind}.{name} cannot change after the first step; start a new run for {value!r}"

@@ -1,6 +1,5 @@
 """Typed, frozen configs: pydantic models read from strict YAML, with errors a user can act on."""
 
-import difflib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from pydantic_core import core_schema
 
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.strict_yaml import YamlDocument, loads_value
+from pipeline.core.words import did_you_mean_or_all
 
 
 class FrozenModel(BaseModel):
@@ -216,7 +216,9 @@ def _explain(
     place = f"--set {option}" if option else f"{loaded.where(dotted)}: {dotted}"
     where = escape_text(place, 1000)
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_did_you_mean(model, location)}"
+        return (
+            f"{where}: unknown key{did_you_mean_or_all(location[-1], _known_keys(model, location))}"
+        )
     if error["type"] == "missing":
         return f"{where}: missing; expected {_described(model, location)}"
     first, *others = error["messages"]
@@ -266,13 +268,9 @@ def _has_tag(model: type[BaseModel], tag: str) -> bool:
     return any(tag in get_args(info.annotation) for info in model.model_fields.values())
 
 
-def _did_you_mean(model: type[BaseModel], location: list[str]) -> str:
+def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:
     parent = _model_at(model, location[:-1])
-    names = list(parent.model_fields) if parent else []
-    close = difflib.get_close_matches(location[-1], names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; expected one of {', '.join(names)}" if names else ""
+    return list(parent.model_fields) if parent else []
 
 
 def _described(model: type[BaseModel], location: list[str]) -> str:

@@ -1,6 +1,5 @@
 """The rules of all families in their order, and which of them documents fail."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from dedup.arrays import F64, I64
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.settings import (
     C4Config,
@@ -91,8 +91,7 @@ def _check_languages(config: LanguageConfig) -> None:
     known = language.languages()
     for code in config.keep:
         if code not in known:
-            close = difflib.get_close_matches(code, sorted(known), n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(code, sorted(known))
             raise ConfigError(
                 f"filters.language.keep: {escape_text(code)}: expected ISO 639 codes of languages "
                 f"that lid.176 knows, such as en{hint}"

@@ -34,7 +34,7 @@ def test_defaults_are_those_of_the_api() -> None:
         ({"job_time_sec": 0}, "at least 1"),
         ({"mount_dirs": "/data"}, "a list of paths"),
         ({"num_cxs": 2}, "no setting 'num_cxs'; did you mean 'num_csx'"),
-        ({"colour": 2}, "no setting 'colour'; it has mgmt_address"),
+        ({"colour": 2}, "no setting 'colour'; expected one of mgmt_address"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:

@@ -5,13 +5,13 @@ as it stands in the file, as in `trainer.init.optimizer.AdamW.weight_decay`.
 """
 
 import copy
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.strict_yaml import YamlDocument
+from pipeline.core.words import did_you_mean_or_all
 
 NO_EFFECT = "no effect here: "
 
@@ -53,9 +53,8 @@ class Draft:
     def unknown(self, dotted: str, names: Iterable[str]) -> ConfigError:
         """The error for a key that is none of `names`."""
         known = sorted(set(names))
-        close = difflib.get_close_matches(dotted.rpartition(".")[2], known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}"
-        return self.error(dotted, f"unknown key; {hint}")
+        hint = did_you_mean_or_all(dotted.rpartition(".")[2], known)
+        return self.error(dotted, f"unknown key{hint}")
 
     def remark(self, dotted: str, message: str) -> None:
         """Add a note on a key."""

@@ -5,11 +5,11 @@ compiler or servers that are not here, and are accepted so that scripts run. `em
 package's own. A flag says what it does in `describe()`; a misspelt one is an error.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
 
 WITHOUT_EFFECT = "accepted without effect"
@@ -58,11 +58,8 @@ class FlagGroup:
     def _known(self, name: str) -> Flag:
         if name in self._flags:
             return self._flags[name]  # type: ignore[no-any-return]
-        close = difflib.get_close_matches(name, self._flags, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise AttributeError(
-            f"{self._name} has no flag {name!r}{hint} It has: {', '.join(sorted(self._flags))}"
-        )
+        hint = did_you_mean_or_all(name, sorted(self._flags))
+        raise AttributeError(f"{self._name} has no flag {name!r}{hint}")
 
 
 class CsxFlags:

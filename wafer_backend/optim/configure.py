@@ -10,12 +10,12 @@ scheduler = configure_lr_scheduler(optimizer, [
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import accumulate
 from typing import Any
 
 import torch
 
+from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.optim import lr_scheduler, torch_optimizers
 from wafer_backend.optim.lamb import Lamb
@@ -152,7 +152,9 @@ def _call(name: str, cls: Any, first: Any, given: Mapping[str, Any]) -> Any:
     for key, value in given.items():
         new = next((n for n in _OLDER.get(key, ()) if n in parameters), key)
         if new not in allowed:
-            raise BackendConfigError(f"{name} has no argument {key!r}; {_meant(key, allowed)}")
+            raise BackendConfigError(
+                f"{name} has no argument {key!r}{did_you_mean_or_all(key, allowed)}"
+            )
         if new in arguments:
             raise BackendConfigError(f"{name}: {new} is given twice, once as {key!r}")
         arguments[new] = value
@@ -166,13 +168,6 @@ def _call(name: str, cls: Any, first: Any, given: Mapping[str, Any]) -> Any:
 def _known(option: str, value: str, known: Iterable[str]) -> str:
     names = {name.lower(): name for name in known}
     if value.lower() not in names:
-        raise BackendConfigError(f"{option} {value!r} is unknown; {_meant(value, names.values())}")
+        hint = did_you_mean_or_all(value, names.values())
+        raise BackendConfigError(f"{option} {value!r} is unknown{hint}")
     return names[value.lower()]
-
-
-def _meant(value: str, known: Iterable[str]) -> str:
-    names = {name.lower(): name for name in known}
-    close = get_close_matches(value.lower(), names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {names[close[0]]!r}?"
-    return f"expected one of {', '.join(names.values())}"

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.sparse.algorithm import SparsityAlgorithm
 from wafer_backend.sparse.algorithms import GMP, SET, RigL, Static
 from wafer_backend.sparse.filters import default_filter
 from wafer_backend.sparse.group import Filter, Group
-from wafer_backend.sparse.keys import check_keys, did_you_mean
+from wafer_backend.sparse.keys import check_keys
 
 ALGORITHMS: dict[str, type[SparsityAlgorithm]] = {
     "static": Static,
@@ -31,9 +32,8 @@ def configure(config: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -
 
     >>> configure({"algorithm": "rigl", "sparsty": 0.9})
     Traceback (most recent call last):
-    wafer_backend.errors.BackendConfigError: sparsity, rigl: unknown key 'sparsty' (did you mean \
-'sparsity'?); it takes sparsity, update, drop_fraction, balance_in_groups, balance_out_groups, \
-init_method, seed
+    wafer_backend.errors.BackendConfigError: sparsity, rigl: unknown key 'sparsty'; did you mean \
+'sparsity'?
     """
     if isinstance(config, int | float) and not isinstance(config, bool):
         config = {"sparsity": config}
@@ -68,7 +68,6 @@ def algorithm_class(name: str) -> type[SparsityAlgorithm]:
     """The algorithm of this name, in lower case."""
     if name not in ALGORITHMS:
         raise BackendConfigError(
-            f"sparsity: unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)}; one of "
-            f"{', '.join(ALGORITHMS)}"
+            f"sparsity: unknown algorithm {name!r}{did_you_mean_or_all(name, ALGORITHMS)}"
         )
     return ALGORITHMS[name]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.sparse.keys import did_you_mean
 from wafer_backend.sparse.selection import keep_largest, kept_count, uniform
 
 InitMethod = Callable[[str, torch.Tensor, float, int], torch.Tensor]
@@ -70,6 +70,6 @@ def make_init_method(method: str | InitMethod) -> InitMethod:
         return method
     if method not in _METHODS:
         raise BackendConfigError(
-            f"init_method {method!r}{did_you_mean(method, _METHODS)}: one of {', '.join(_METHODS)}"
+            f"unknown init_method {method!r}{did_you_mean_or_all(method, _METHODS)}"
         )
     return _METHODS[method]

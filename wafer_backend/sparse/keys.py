@@ -1,10 +1,10 @@
 """Keys and words of configurations that are checked, with a suggestion for a typing mistake."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
 
 
@@ -14,15 +14,8 @@ def check_keys(where: str, given: Mapping[str, Any], kind: Callable[..., Any]) -
     for key in given:
         if key not in fields:
             raise BackendConfigError(
-                f"{where}: unknown key {key!r}{did_you_mean(key, fields)}; it takes "
-                f"{', '.join(fields)}"
+                f"{where}: unknown key {key!r}{did_you_mean_or_all(key, fields)}"
             )
     for name, field in fields.items():
         if field.default is inspect.Parameter.empty and name not in given:
             raise BackendConfigError(f"{where}: {name!r} is missing")
-
-
-def did_you_mean(word: str, known: Mapping[str, Any]) -> str:
-    """A suggestion to put behind an unknown word; empty when nothing is close."""
-    close = difflib.get_close_matches(str(word), known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

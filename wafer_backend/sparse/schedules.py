@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.core.words import did_you_mean
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.sparse.keys import check_keys, did_you_mean
+from wafer_backend.sparse.keys import check_keys
 
 UpdateSchedule = Callable[[int], bool]
 

@@ -1,6 +1,5 @@
 """`prep disclose`: from a finished run and about.yaml to documents in a directory."""
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.storage import canonical_json, publish
+from pipeline.core.words import did_you_mean_or_all
 from pipeline.provenance.disclosure.about import About, load_about
 from pipeline.provenance.disclosure.audit import audit_page
 from pipeline.provenance.disclosure.california import california_disclosure
@@ -103,7 +103,7 @@ def _names(only: tuple[str, ...]) -> tuple[str, ...]:
         if name not in DOCUMENTS:
             raise ConfigError(
                 f"--only {escape_text(name, 60)}: unknown "
-                f"document{_did_you_mean(name, [*DOCUMENTS])}"
+                f"document{did_you_mean_or_all(name, [*DOCUMENTS])}"
             )
     return tuple(name for name in DOCUMENTS if not only or name in only)
 
@@ -114,12 +114,5 @@ def _check_sources(said: About, facts: Facts, path: Path | None) -> None:
         if label not in labels:
             raise ConfigError(
                 f"{path}: sources: the run has no source label {escape_text(label, 60)!r}"
-                f"{_did_you_mean(label, labels)}"
+                f"{did_you_mean_or_all(label, labels)}"
             )
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {escape_text(close[0], 60)!r}?"
-    return f"; expected one of {escape_text(', '.join(known), 400)}"

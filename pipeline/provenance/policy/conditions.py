@@ -12,10 +12,9 @@ Text is compared exactly. A missing value, the empty text included, fulfils noth
 import operator
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
-from pipeline.core.errors import escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.provenance.policy.attributes import Attribute
 
 Holds = Callable[[Any], bool]
@@ -77,7 +76,7 @@ def _equals(attribute: Attribute, wanted: str) -> Holds:
         raise ConditionError(f"expected {_EXPECTED['text']}")
     if attribute.choices and wanted not in attribute.choices:
         raise ConditionError(
-            f"no such value{suggestion(wanted, attribute.choices)}; "
+            f"no such value{did_you_mean(wanted, attribute.choices)}; "
             f"expected one of {', '.join(attribute.choices)}"
         )
     return lambda value: bool(value == wanted)
@@ -98,13 +97,3 @@ def _comparison(attribute: Attribute, wanted: str) -> Holds:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def suggestion(name: str, known: tuple[str, ...] | list[str]) -> str:
-    """`; did you mean 'X'?`, or nothing when no known name is close.
-
-    >>> suggestion("orgin", ["origin", "optout"])
-    "; did you mean 'origin'?"
-    """
-    close = get_close_matches(escape_text(name), known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

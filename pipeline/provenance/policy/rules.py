@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.core.errors import escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.provenance.policy.attributes import (
     DECIDE_FOR_THEMSELVES,
     DETECTORS,
@@ -24,7 +25,7 @@ from pipeline.provenance.policy.attributes import (
     WORK_DETECTORS,
     Attribute,
 )
-from pipeline.provenance.policy.conditions import ConditionError, Holds, holds, suggestion
+from pipeline.provenance.policy.conditions import ConditionError, Holds, holds
 from pipeline.provenance.policy.model import Policy, Rule
 from pipeline.provenance.policy.templates import Template, template
 
@@ -130,14 +131,14 @@ def _test(where: str, key: str, value: object) -> Test:
         option = DECIDE_FOR_THEMSELVES[namespace]
         raise RuleError(where, f"{namespace} is not part of a policy; set {option} in the config")
     if attributes is None:
-        hint = suggestion(namespace, [*NAMESPACES, NOT]) if not dot or len(namespace) > 1 else ""
+        hint = did_you_mean(namespace, [*NAMESPACES, NOT]) if not dot or len(namespace) > 1 else ""
         raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(NAMESPACES)}")
     attribute = next((a for a in attributes if a.name == name), None)
     if attribute is None:
         names = [a.name for a in attributes]
         raise RuleError(
             where,
-            f"{namespace} has no attribute {escape_text(name)!r}{suggestion(name, names)}; "
+            f"{namespace} has no attribute {escape_text(name)!r}{did_you_mean(name, names)}; "
             f"expected one of {', '.join(names)}",
         )
     try:
@@ -187,7 +188,7 @@ def _absent(value: object) -> Iterator[ConditionGroup]:
         if isinstance(item, str):
             if item not in DETECTORS:
                 raise RuleError(
-                    where, f"no such detector{suggestion(item, list(DETECTORS))}; "
+                    where, f"no such detector{did_you_mean(item, list(DETECTORS))}; "
                     f"expected one of {', '.join(DETECTORS)}",
                 )  # fmt: skip
             yield ConditionGroup((item,), ())

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.errors import escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.provenance.policy.attributes import NAMESPACES, Attribute
-from pipeline.provenance.policy.conditions import ConditionError, suggestion
+from pipeline.provenance.policy.conditions import ConditionError
 
 MOST_CHARACTERS = 80
 """Of one value in a reason."""
@@ -59,8 +60,8 @@ def _field(name: str, readable: tuple[str, ...]) -> TemplateField:
     if attribute is None:
         names = [a.name for a in NAMESPACES[namespace]]
         raise ConditionError(
-            f"{{{escape_text(name)}}}: {namespace} has no such attribute{suggestion(rest, names)}; "
-            f"expected one of {', '.join(names)}"
+            f"{{{escape_text(name)}}}: {namespace} has no such attribute"
+            f"{did_you_mean(rest, names)}; expected one of {', '.join(names)}"
         )
     return TemplateField(namespace, attribute)
 

@@ -4,7 +4,6 @@ A line is refused when it names no work, or when what it says of how the work is
 cannot be read. Any other value that cannot be read is left out, and remarked on.
 """
 
-import difflib
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.core.errors import escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.provenance import identifiers
 from pipeline.provenance.registry.dates import iso_date
 from pipeline.provenance.registry.names import normalise_title, split_authors, split_title
@@ -156,8 +156,7 @@ def _choices(values: Mapping[str, str]) -> Known:
 
 
 def _unknown(value: str, allowed: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(value.lower(), allowed, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(value, allowed)
     return f"{escape_text(value, 40)!r}: expected one of {', '.join(allowed)}{hint}"
 
 

@@ -98,7 +98,7 @@ def test_a_group_by_hand_and_a_tied_weight_by_its_other_name():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"algorithm": "rigel", "sparsity": 0.1}, "unknown algorithm 'rigel' .did you mean 'rigl'"),
+        ({"algorithm": "rigel", "sparsity": 0.1}, "unknown algorithm 'rigel'; did you mean 'rigl'"),
         (
             {"algorithm": "set", "sparsity": 0.1, "dropfraction": 0.3},
             "did you mean 'drop_fraction'",

@@ -70,7 +70,7 @@ def test_other_update_schedules():
     [
         (make_schedule, {"type": "cosin", "init": 1}, "did you mean 'cosine'"),
         (make_schedule, {"init": 1}, "the type of a schedule is one of"),
-        (make_schedule, {"type": "exp", "init": 1, "gama": 1}, "'gama' .did you mean 'gamma'"),
+        (make_schedule, {"type": "exp", "init": 1, "gama": 1}, "'gama'; did you mean 'gamma'"),
         (make_schedule, {"type": "linear", "init": 1}, "'slope' is missing"),
         (make_schedule, "high", "give a number"),
         (make_update_schedule, {"frequency": 3}, "unknown key 'frequency'"),

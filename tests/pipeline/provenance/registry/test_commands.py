@@ -159,7 +159,11 @@ def test_an_import_does_not_undo_what_was_set(registry: Run, claims: Path, works
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["import", "DIR/works.csv", "--into", "DIR/x", "--format", "cvs"], 2, "did you mean csv?"),
+        (
+            ["import", "DIR/works.csv", "--into", "DIR/x", "--format", "cvs"],
+            2,
+            "did you mean 'csv'?",
+        ),
         (["import", "DIR/works.csv", "--into", "DIR/x", "--status", "assert"], 3, "'asserted'"),
         (["import", "DIR/gone.csv", "--into", "DIR/x"], 3, "gone.csv: cannot read"),
         (["import", "DIR/works.csv", "--into", "DIR"], 2, "not empty and not a registry"),
@@ -169,7 +173,7 @@ def test_an_import_does_not_undo_what_was_set(registry: Run, claims: Path, works
             "no such directory",
         ),
         (["list", "DIR"], 3, "no registry of works here"),
-        (["list", "DIR/claims", "--status", "licenced"], 2, "did you mean licensed?"),
+        (["list", "DIR/claims", "--status", "licenced"], 2, "did you mean 'licensed'?"),
         (["set", "DIR/claims", "TX0003111222"], 2, "nothing to set"),
         (["set", "DIR/claims", "TX0003111222", "--status", "x"], 2, "expected one of asserted"),
         (["set", "DIR/claims", "TX0003111222", "--effective-to", "x"], 2, "expected a date"),
