@@ -29,7 +29,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ("; did you mean 'origin'?", '')
     """
     names = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     return f"; did you mean {escape_text(names[close[0]])!r}?" if close else ""
 
 
