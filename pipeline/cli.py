@@ -30,6 +30,7 @@ from pipeline.cli_takedown import register as register_takedown
 from pipeline.cli_tokenizer import register as register_tokenizer
 from pipeline.cli_trace import register as register_trace
 from pipeline.core.errors import PrepError, escape_text
+from pipeline.core.figures import format_bytes as _bytes
 from pipeline.options import (
     JsonOption,
     WorkersOption,
@@ -38,7 +39,6 @@ from pipeline.options import (
     complete_runs,
 )
 from pipeline.show_mixture import show_mixture
-from pipeline.terminal import format_bytes as _bytes
 from pipeline.terminal import format_cell as _shown
 from pipeline.terminal import format_duration
 

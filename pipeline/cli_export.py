@@ -116,7 +116,8 @@ def _request(
 def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:
     from rich.table import Table
 
-    from pipeline.terminal import format_bytes, out
+    from pipeline.core.figures import format_bytes
+    from pipeline.terminal import out
 
     table = Table("split", title="exported text")
     for name in ("documents", "text", "files", "on disk"):

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from pipeline.options import JsonOption, WorkersOption, complete_runs
-from pipeline.terminal import format_bytes, format_cell, format_seconds, out, print_json, print_line
+from pipeline.terminal import format_cell, format_seconds, out, print_json, print_line
 
 
 def register(app: typer.Typer) -> None:

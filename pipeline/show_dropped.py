@@ -2,11 +2,12 @@
 
 from rich.table import Table
 
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from pipeline.provenance.dropped import DroppedRecords
 from pipeline.provenance.records import describe_place
 from pipeline.show_explanation import evidence_line
-from pipeline.terminal import format_bytes, format_cell, out, print_line
+from pipeline.terminal import format_cell, out, print_line
 
 
 def show_dropped(found: DroppedRecords) -> None:

@@ -2,10 +2,11 @@
 
 from rich.table import Table
 
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from pipeline.forecast import forecast, total_of
 from pipeline.preparation import LABELLED, PREPARATION, Preparation, Story, describe_dedup
-from pipeline.terminal import format_bytes, format_duration, out, print_json, print_line
+from pipeline.terminal import format_duration, out, print_json, print_line
 
 
 def show_plan(prepared: Preparation, as_json: bool, story: Story = PREPARATION) -> None:

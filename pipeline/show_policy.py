@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from pipeline.provenance.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
 from pipeline.provenance.policy.difference import PolicyDifference
@@ -14,7 +15,7 @@ from pipeline.provenance.policy.outcomes import DecisionChain
 from pipeline.provenance.policy.rules import ReadyRule, compile_rules
 from pipeline.provenance.records import describe_place
 from pipeline.provenance.reviews import Review
-from pipeline.terminal import format_bytes, format_cell, out, print_facts, print_json, print_line
+from pipeline.terminal import format_cell, out, print_facts, print_json, print_line
 
 
 def show_check(policy: Policy, as_json: bool) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 from pipeline.core import failpoint
 from pipeline.core.errors import PrepError
+from pipeline.core.figures import format_bytes
 from trainer import checkpoint, memory
-from trainer.progress import Say, format_size
+from trainer.progress import Say
 from wafer_backend.memoryx import MemoryX
 
 
@@ -46,7 +47,7 @@ class CheckpointWriter:
         if waits and free is not None:
             self._say(
                 "Training waits for this checkpoint: a copy of the weights needs "
-                f"{format_size(tensors.nbytes)}, but {format_size(free)} of memory is free"
+                f"{format_bytes(tensors.nbytes)}, but {format_bytes(free)} of memory is free"
             )
             self.finish()
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ResourceError
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from trainer import checkpoint, optimizer, sparsity
 from trainer.config import Params, RunConfig
 from trainer.convert.parameters import Shapes
-from trainer.progress import Say, format_size
+from trainer.progress import Say
 
 _WEIGHT_BYTES = 4
 _TENSOR_OVERHEAD = 512
@@ -80,18 +81,18 @@ def _log_bytes(run: RunConfig, steps: int) -> int:
 def check(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
     """Say what the run needs. Raises ResourceError, naming need and room, when it does not fit."""
     free = shutil.disk_usage(model_dir).free
-    one = format_size(wanted.checkpoint_bytes)
+    one = format_bytes(wanted.checkpoint_bytes)
     if wanted.total > free:
         raise ResourceError(
             f"{model_dir}: not enough disk space: "
             f"{pluralise(wanted.checkpoints, 'more checkpoint')} of {one} and "
-            f"{format_size(wanted.logs)} of logs need {format_size(wanted.total)}, but "
-            f"{format_size(free)} is free; free some space, lower runconfig.max_checkpoints or use "
-            "another --model_dir"
+            f"{format_bytes(wanted.logs)} of logs need {format_bytes(wanted.total)}, but "
+            f"{format_bytes(free)} is free; free some space, lower runconfig.max_checkpoints or "
+            "use another --model_dir"
         )
     say(
         f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
-        f"{format_size(wanted.total)} needed, {format_size(free)} free"
+        f"{format_bytes(wanted.total)} needed, {format_bytes(free)} free"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from trainer import flops, leaves, optimizer, sparsity
 from trainer.config import Params
@@ -18,7 +19,7 @@ from trainer.errors import as_prep_errors
 from trainer.leaves import train_micro_batch
 from trainer.model import GPT
 from trainer.plan_wish import known_steps
-from trainer.progress import Say, format_size
+from trainer.progress import Say
 from trainer.recipe import samples_in
 from trainer.request import TrainOptions, resolve_params
 from wafer_backend.performance_model import predict
@@ -101,19 +102,19 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     yield f"Emulated cluster ({precision}, activations: {params.runconfig.activations})"
     yield f"leaves: {_leaves(params)}; per CS-2: {_range(owned)} on {systems} CS-2"
     yield (
-        f"streamed per step: {format_size(down * count)} down, {format_size(up * count)} up, all "
+        f"streamed per step: {format_bytes(down * count)} down, {format_bytes(up * count)} up, all "
         "CS-2 together"
     )
     yield (
-        f"wafer memory: {format_size(activations + resident)} of "
-        f"{format_size(params.runconfig.wafer_memory)} (activations of a leaf "
-        f"{format_size(activations)}, two weights and a gradient {format_size(resident)}; "
+        f"wafer memory: {format_bytes(activations + resident)} of "
+        f"{format_bytes(params.runconfig.wafer_memory)} (activations of a leaf "
+        f"{format_bytes(activations)}, two weights and a gradient {format_bytes(resident)}; "
         "estimated)"
     )
     yield (
-        f"MemoryX: {format_size(weights + state)} (weights {format_size(weights)}, optimizer "
-        f"{format_size(state)}); during a step also up to {pluralise(partials, 'sum')} of "
-        f"gradients, {format_size(weights)} each"
+        f"MemoryX: {format_bytes(weights + state)} (weights {format_bytes(weights)}, optimizer "
+        f"{format_bytes(state)}); during a step also up to {pluralise(partials, 'sum')} of "
+        f"gradients, {format_bytes(weights)} each"
     )
 
 

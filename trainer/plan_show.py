@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from trainer.plan_inference import Use
 from trainer.plan_sections import DataPlan, InferencePlan, RunPlan
-from trainer.progress import format_size
 
 _LABEL = 14
 
@@ -99,8 +99,8 @@ def _machines(plan: RunPlan) -> Iterator[str]:
     )
     yield _line(
         "disk",
-        f"{format_size(disk.data)} of HDF5 ({format_size(disk.data_uncompressed)} uncompressed), "
-        f"{pluralise(disk.checkpoints, 'checkpoint')} of {format_size(disk.checkpoint)}",
+        f"{format_bytes(disk.data)} of HDF5 ({format_bytes(disk.data_uncompressed)} uncompressed), "
+        f"{pluralise(disk.checkpoints, 'checkpoint')} of {format_bytes(disk.checkpoint)}",
     )
 
 

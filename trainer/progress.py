@@ -32,16 +32,3 @@ class Rate:
         """
         seconds = samples / self.overall if self.overall else 0
         return str(datetime.timedelta(seconds=round(seconds)))
-
-
-def format_size(count: float) -> str:
-    """Bytes with a decimal unit.
-
-    >>> format_size(154.24e9), format_size(512)
-    ('154.2 GB', '512 B')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.4g} {unit}"

@@ -10,8 +10,9 @@ from pipeline.convert.plan import plan_of, splits_to_convert
 from pipeline.convert.run import convert
 from pipeline.convert.saved import SavedRows, convert_saved, saved_rows
 from pipeline.convert.stream import LOSSES
+from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
-from pipeline.terminal import format_bytes, print_facts, print_json, print_line
+from pipeline.terminal import print_facts, print_json, print_line
 
 _COUNTS = {
     "documents": ("document", ""),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.report.page import abbreviate_count
+from pipeline.core.figures import abbreviate_count
 
 __all__ = ["ChartColumn", "ColumnChart", "chart", "format_power"]
 

@@ -12,13 +12,13 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from pipeline.core.figures import abbreviate_count, format_bytes, format_count, format_percent
 from pipeline.core.page import is_hidden, page_environment, spell_out
 from pipeline.core.words import pluralise
 from pipeline.provenance.cluster_summary import SizeBin
 
 __all__ = [
     "BarPart",
-    "abbreviate_count",
     "parts_of",
     "render_page",
     "report_environment",
@@ -26,8 +26,6 @@ __all__ = [
 ]
 
 _PACKAGE = "pipeline.report"
-
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,11 @@ def report_environment(package: str = _PACKAGE) -> Environment:
     return page_environment(
         (package, _PACKAGE),
         {
-            "n": number,
+            "n": format_count,
             "counted": pluralise,
             "short": abbreviate_count,
-            "size": _size,
-            "share": _share,
+            "size": format_bytes,
+            "share": format_percent,
             "marked": _marked,
             "pieces": _pieces,
         },
@@ -106,22 +104,6 @@ def _pieces(pieces: Sequence[tuple[str, bool]]) -> Markup:
     return Markup("").join(marked)
 
 
-def number(value: int) -> str:
-    return f"{value:,}"
-
-
-def abbreviate_count(value: int) -> str:
-    """A count for a headline: exact below a million.
-
-    >>> abbreviate_count(999_999), abbreviate_count(4_778_364), abbreviate_count(1_210_000_000_000)
-    ('999,999', '4.78 M', '1.21 T')
-    """
-    for power, unit in ((12, "T"), (9, "G"), (6, "M")):
-        if value >= 10**power:
-            return f"{value / 10**power:.2f} {unit}"
-    return number(value)
-
-
 def size_label(size: SizeBin) -> str:
     """Documents in a cluster.
 
@@ -129,28 +111,3 @@ def size_label(size: SizeBin) -> str:
     ('5 to 8', '2')
     """
     return f"{size.low:,}" if size.low == size.high else f"{size.low:,} to {size.high:,}"
-
-
-def _size(count: int) -> str:
-    """Bytes in decimal units.
-
-    >>> _size(999), _size(16_013_598)
-    ('999 B', '16.0 MB')
-    """
-    value, unit = float(count), 0
-    while value >= 999.95 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count:,} B"
-
-
-def _share(part: int, whole: int) -> str:
-    """`part` of `whole` in percent.
-
-    >>> _share(1, 3), _share(1, 100_000), _share(0, 0)
-    ('33.3 %', '< 0.1 %', '-')
-    """
-    if whole == 0:
-        return "-"
-    if 0 < part * 1000 < whole:
-        return "< 0.1 %"
-    return f"{100 * part / whole:.1f} %"

@@ -19,7 +19,7 @@ import pipeline
 from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.terminal import format_bytes
+from pipeline.core.figures import format_bytes
 from pipeline.upkeep import CUT_STAGES, STAGES
 from pipeline.verify import verify
 from tests.forked import prep_in_fork

@@ -138,6 +138,7 @@ def test_a_mixture_for_nothing(corpus: Any, tmp_path: Path, prep: Callable[..., 
         assert "Traceback" not in ended.err
 
 
+@pytest.mark.slow
 def test_workers_and_a_mixture(corpus: Any, tmp_path: Path, two_workers: int) -> None:
     from pipeline.core.storage import tree_hash
 

@@ -25,6 +25,7 @@ def address() -> Iterator[str]:
         yield str(cluster.scheduler_address)
 
 
+@pytest.mark.slow
 def test_the_same_bytes_on_a_running_cluster(
     address: str, corpus: Any, small_run: Any, prep_process: Prep, tmp_path: Path, prep: Prep,
     monkeypatch: pytest.MonkeyPatch,

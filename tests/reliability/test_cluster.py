@@ -152,6 +152,7 @@ def test_tls_as_the_page_shows(
         assert run.returncode == 5 and message in err and len(err.splitlines()) == 1, err
 
 
+@pytest.mark.slow
 def test_another_certificate_is_refused(
     collection: Any, tmp_path: Path, cluster: Any, certificates: Path
 ) -> None:

@@ -42,11 +42,18 @@ REDONE = "were committed"
     [
         ("in_place_without_records", WRONG_RESULT, ()),
         ("marker_before_data", BROKEN_PROMISE, ()),
-        ("marker_before_data_trusted", WRONG_RESULT, ()),
-        ("existence_check_without_fsync", BROKEN_PROMISE, ("--power-loss",)),
+        pytest.param("marker_before_data_trusted", WRONG_RESULT, (), marks=pytest.mark.slow),
+        pytest.param(
+            "existence_check_without_fsync",
+            BROKEN_PROMISE,
+            ("--power-loss",),
+            marks=pytest.mark.slow,
+        ),
         ("no_fsync", BROKEN_PROMISE, ("--power-loss",)),
-        ("no_directory_fsync", BROKEN_PROMISE, ("--power-loss",)),
-        ("temps_left", WRONG_RESULT, ()),
+        pytest.param(
+            "no_directory_fsync", BROKEN_PROMISE, ("--power-loss",), marks=pytest.mark.slow
+        ),
+        pytest.param("temps_left", WRONG_RESULT, (), marks=pytest.mark.slow),
         ("records_ignored", REDONE, ()),
     ],
 )

@@ -16,8 +16,8 @@ HINT = "stopped; finished work is kept, run the same command again to resume"
     ("number", "workers", "group"),
     [
         (signal.SIGINT, 0, False),
-        (signal.SIGTERM, 2, False),
-        pytest.param(signal.SIGTERM, 0, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 2, False, marks=pytest.mark.slow),
+        (signal.SIGTERM, 0, False),
         pytest.param(signal.SIGINT, 2, False, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 2, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, 2, True, marks=pytest.mark.slow),

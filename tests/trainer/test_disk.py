@@ -22,7 +22,7 @@ def test_too_little_room_is_said_before_anything_is_written(trainer, monkeypatch
     message = str(caught.value)
     assert str(trainer.root / "out") in message
     assert "3 more checkpoints of" in message
-    assert "4.22 MB is free" in message
+    assert "4.2 MB is free" in message
     assert "max_checkpoints" in message
     assert not (trainer.root / "out" / "run.json").exists()
     assert not (trainer.root / "out" / "metrics.jsonl").exists()

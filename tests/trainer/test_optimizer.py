@@ -236,8 +236,8 @@ def test_the_plan_counts_the_state(trainer):
         sizes.append(line.partition("optimizer ")[2].partition(")")[0])
     parameters = sum(p.numel() for p in GPT(load_params(trainer.params).model, 1).parameters())
     assert sizes[0] == "0 B"
-    assert sizes[1] == f"{4 * parameters / 1000:.4g} kB"
-    assert sizes[2] == f"{8 * parameters / 1000:.4g} kB"
+    assert sizes[1] == f"{4 * parameters / 1000:,.1f} kB"
+    assert sizes[2] == f"{8 * parameters / 1000:,.1f} kB"
 
 
 @pytest.mark.parametrize(

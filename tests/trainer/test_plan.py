@@ -38,7 +38,7 @@ def test_the_plan_of_13b(systems, tmp_path, monkeypatch):
     assert found["batch from step 57,001"] == "1,080 sequences, 2,211,840 tokens"
     assert found["steps"] == "135,237, 257,097,646,080 tokens"
     assert found["leaves"].startswith("540 leaves of 2 sequences; per CS-2: ")
-    assert found["MemoryX"].startswith("154.2 GB (weights 51.41 GB, optimizer 102.8 GB)")
+    assert found["MemoryX"].startswith("154.2 GB (weights 51.4 GB, optimizer 102.8 GB)")
     assert f"on {systems} CS-2" in found["simulated step time"]
     tail = result.output.split("CS-2 systems (bf16")[1].splitlines()[1:]
     assert all(line.startswith("simulated ") for line in tail)

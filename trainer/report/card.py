@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
+from pipeline.core.figures import format_percent
 from pipeline.core.words import pluralise
 from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
 from trainer.report.data import ReportedDataSet
 from trainer.report.facts import RunFacts, peak
-from trainer.report.page import format_number, format_percent
+from trainer.report.page import format_number
 from trainer.report.prepared import UNKNOWN, PrepRun
 from trainer.run_log import LATEST
 

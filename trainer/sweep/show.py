@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 
+from pipeline.core.figures import abbreviate_count
 from pipeline.core.words import pluralise
 from pipeline.terminal import format_cell
 from trainer import flops
 from trainer.config.schedules import Ending
 from trainer.recipe import samples_in
-from trainer.report.page import abbreviate_count
 from trainer.sweep import results
 from trainer.sweep.plan import SweepPlan
 from trainer.sweep.results import TrialResult

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.core.figures import format_percent
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.audit import limits
 from pipeline.provenance.disclosure.datasheet import datasheet
@@ -138,7 +139,8 @@ def _sources(d: Disclosure) -> Table:
         kind = about.kind if about else "TODO(sources: kind)"
         rows.append((
             source.label, kind, ", ".join(source.inputs), f"{source.documents:,}",
-            f"{source.kept:,}", f"{source.tokens:,}", _share(source.tokens, d.facts.tokens),
+            f"{source.kept:,}", f"{source.tokens:,}",
+            format_percent(source.tokens, d.facts.tokens),
         ))  # fmt: skip
     header = ("source label", "kind", "inputs", "documents", "kept", "tokens", "share")
     return Table(header, tuple(rows))
@@ -147,7 +149,7 @@ def _sources(d: Disclosure) -> Table:
 def _licences(facts: Facts) -> Table:
     rows = tuple(
         (one.statement or "no statement", f"{one.documents:,}", f"{one.tokens:,}",
-         _share(one.tokens, facts.tokens))
+         format_percent(one.tokens, facts.tokens))
         for one in facts.licences[:_MOST_LISTED]
     )  # fmt: skip
     return Table(("licence statement found", "documents", "tokens", "share of tokens"), rows)
@@ -171,12 +173,8 @@ def _removed(facts: Facts) -> Table:
 def _splits(facts: Facts) -> Table:
     rows = tuple(
         (s.name, s.format, f"{s.documents:,}", f"{s.rows:,}", f"{s.max_sequence_length:,}",
-         f"{s.tokens:,}", _share(s.covered, s.labels))
+         f"{s.tokens:,}", format_percent(s.covered, s.labels))
         for s in facts.splits
     )  # fmt: skip
     header = ("split", "format", "documents", "rows", "row length", "tokens", "lineage coverage")
     return Table(header, rows)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -5,13 +5,13 @@ of a run know is filled in; everything else comes from about.yaml or is a TODO. 
 template that were not compared with its official text are marked `check`.
 """
 
+from pipeline.core.figures import abbreviate_count, format_percent
 from pipeline.core.words import pluralise
 from pipeline.provenance import wording
 from pipeline.provenance.disclosure.about import Answer, SourceKind, from_tables, todo
 from pipeline.provenance.disclosure.disclosure import Disclosure
 from pipeline.provenance.disclosure.facts import Facts, SourceFacts
 from pipeline.provenance.disclosure.forms import Field, Form, Section, Table
-from pipeline.report.page import abbreviate_count
 
 LARGE_SHARE, TOP_HOSTS = 0.03, 0.10
 _CHECK_LARGE = "does 'large' still mean more than 3 % of the public data of a modality?"
@@ -88,7 +88,7 @@ def _characteristics(d: Disclosure) -> Section:
         f"made by a mixture, from {pluralise(facts.kept, 'document')} with "
         f"{pluralise(facts.bytes_kept, 'byte')} of text)"
     )
-    rows = tuple((s.label, f"{s.kept:,}", f"{s.tokens:,}", _share(s.tokens, facts.tokens))
+    rows = tuple((s.label, f"{s.kept:,}", f"{s.tokens:,}", format_percent(s.tokens, facts.tokens))
                  for s in facts.sources[:_MOST_LISTED])  # fmt: skip
     return Section("1.3", "Modalities, size and characteristics of the training data", (
         Field("1.3.a", "Modalities", from_tables("text")),
@@ -318,10 +318,6 @@ def _source_row(d: Disclosure, source: SourceFacts) -> tuple[str, ...]:
                               ("description", "what it holds"), ("period", "when collected"))),
         f"{source.tokens:,}",
     )  # fmt: skip
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
 def _decisions(decisions: tuple[tuple[str, int], ...]) -> str:

@@ -95,7 +95,7 @@ def sweep(claim: LoadedClaim, run: Any, root: Path, plans: Iterator[str]) -> int
     return kills
 
 
-@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [67, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1200)
 def test_killed_at_fault_points(
     claim: LoadedClaim, small_run: Any, tmp_path: Path, stride: int

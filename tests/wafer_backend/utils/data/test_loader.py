@@ -158,7 +158,9 @@ def test_any_structure_crosses_the_pipe() -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("done", [0, 1, 3, 5, 8])
+@pytest.mark.parametrize(
+    "done", [0, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5, 8))]
+)
 @pytest.mark.parametrize("input_fn", [resumable, Counting])
 def test_resuming_is_exact(input_fn: Any, workers: int | None, done: int) -> None:
     """done batches, state, new process: the rest is that of an unbroken run."""
