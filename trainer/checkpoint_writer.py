@@ -64,7 +64,7 @@ class CheckpointWriter:
 
     def _write(self, step: int, tensors: checkpoint.Tensors, state: Mapping[str, Any]) -> Path:
         path = checkpoint.save(self._model_dir, step, tensors, state)
-        failpoint.hit("trainer.checkpoint.list_committed")
+        failpoint.hit("trainer.checkpoint.committed")
         checkpoint.prune(self._model_dir, self._keep)
         return path
 

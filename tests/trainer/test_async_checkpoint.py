@@ -130,8 +130,8 @@ def test_an_error_is_raised_where_the_loop_asks_next(trainer, memoryx, monkeypat
     "fault",
     [
         "trainer.checkpoint.copied@2=kill",
-        "trainer.checkpoint.list_committed@1=kill",
-        "trainer.checkpoint.list_committed@3=kill",
+        "trainer.checkpoint.committed@1=kill",
+        "trainer.checkpoint.committed@3=kill",
         "storage.publish.start@8=torn:0.3",
         "storage.publish.fsync@9=kill",
         "storage.publish.written@7=kill",

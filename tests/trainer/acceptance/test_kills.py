@@ -191,7 +191,7 @@ def test_killed_again_and_again(drill: Prepare, scenario: str, kills: int) -> No
 def test_killed_before_the_oldest_checkpoint_goes(drill: Prepare) -> None:
     """The last one is committed, so there is nothing left to train."""
     prepared = drill("epochs")
-    last = prepared.points.count("trainer.checkpoint.list_committed")
+    last = prepared.points.count("trainer.checkpoint.committed")
     plan = f"trainer.checkpoint.committed@{last}=kill"
     options = prepared.options({"num_csx": 2})
     assert prepared.trainer.train_forked("out", plan, **options) == KILLED
