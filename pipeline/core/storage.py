@@ -295,6 +295,14 @@ def verify_file(path: Path, expected: str) -> None:
         raise _damaged(path, expected, actual)
 
 
+def read_at_most(path: Path, most: int) -> bytes | None:
+    """Return the bytes of a file, None if it holds more than `most`, whatever size it states: a
+    device states none. Raises OSError."""
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    return data if len(data) <= most else None
+
+
 def read_verified(path: Path, expected: str) -> bytes:
     """Return the bytes of `path`; raises IntegrityError when missing or damaged."""
     if not path.is_file():

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.storage import read_at_most
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -214,10 +215,10 @@ def _feed(builder: Builder, text: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ConfigError(f"{path}:1: {size:,} bytes; a config may have at most {MAX_BYTES:,}")
-        return path.read_text(encoding="utf-8")
+        data = read_at_most(path, MAX_BYTES)
+        if data is None:
+            raise ConfigError(f"{path}: expected a config of at most {MAX_BYTES:,} bytes; got more")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}:1: not UTF-8 text (byte {error.start})") from error
     except OSError as error:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dedup.arrays import F64, I64
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.storage import read_at_most
 from pipeline.core.words import did_you_mean
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.settings import (
@@ -48,6 +49,7 @@ RULES = {
 """Reason words of all rules and what they say of a document, in the order in which the first that
 fails becomes the reason."""
 
+_LARGEST_LIST = 64 << 20
 _ORDER = {reason: number for number, reason in enumerate(RULES)}
 
 
@@ -100,7 +102,12 @@ def _check_languages(config: LanguageConfig) -> None:
 
 def _word_list(path: Path) -> tuple[str, ...]:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        data = read_at_most(path, _LARGEST_LIST)
+        if data is None:
+            raise ConfigError(
+                f"filters.c4.bad_words: {path}: expected at most {_LARGEST_LIST:,} bytes; got more"
+            )
+        lines = data.decode("utf-8-sig").splitlines()
     except OSError as error:
         raise ConfigError(f"filters.c4.bad_words: {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """CLAIM.yaml: who asks for what to be taken down, strict and typed."""
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -10,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.core.config_model import FrozenModel, parse
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import fingerprint_of
-from pipeline.core.storage import hash_bytes
+from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.core.strict_yaml import load
 
 MOST_TEXT_BYTES = 64 << 20
@@ -100,10 +101,10 @@ def _text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: expected a file with a text; what.texts names it")
-        size = path.stat().st_size
-        if size > MOST_TEXT_BYTES:
-            raise InputError(f"{path}: {size:,} bytes; expected a text of at most 64 MiB")
-        return path.read_text(encoding="utf-8")
+        data = read_at_most(path, MOST_TEXT_BYTES)
+        if data is None:
+            raise InputError(f"{path}: expected a text of at most 64 MiB; got more")
+        return io.StringIO(data.decode(), newline=None).read()
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror}); what.texts names it") from error
     except UnicodeDecodeError as error:

@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.storage import hash_bytes
+from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.shipped import gpt2_vocabulary
 
 GPT2 = "gpt2"
@@ -228,10 +228,11 @@ def _file_of(path: Path) -> Path:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        size = path.stat().st_size
-        if size > _LARGEST_FILE:
-            raise ConfigError(f"{path}: {size} bytes; a tokenizer may have at most {_LARGEST_FILE}")
-        data = path.read_bytes()
+        data = read_at_most(path, _LARGEST_FILE)
+        if data is None:
+            raise ConfigError(
+                f"{path}: expected a tokenizer of at most {_LARGEST_FILE:,} bytes; got more"
+            )
         if path.suffix in _SENTENCEPIECE and not data.lstrip().startswith(b"{"):
             raise ConfigError(
                 f"{path}: not a tokenizer.json, but a model of SentencePiece or tiktoken; convert "

@@ -9,6 +9,8 @@ import json
 import math
 import os
 import random
+import subprocess
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -189,6 +191,30 @@ def test_many_mutations(plan: Plan, name: str, number: int) -> None:
     draw = random.Random(f"{SEED} {name} {number}")
     for _ in range(100):
         check(plan, mutated(draw, shipped(name)))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "screen.policy", "screen.origins.0", "tokenize.tokenizer", "filters.c4.bad_words",
+        "inputs.0.path", "decontaminate.sets.0",
+    ],
+)  # fmt: skip
+def test_a_path_of_endless_bytes_is_an_error(tmp_path: Path, place: str) -> None:
+    """In a process that may not take much memory, so that a failure of this test is one."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/a.jsonl").write_text('{"text": "a"}\n')
+    lists = place.removesuffix(".0") != place
+    value = '["/dev/zero"]' if lists else '"/dev/zero"'
+    command = [sys.executable, "-m", "pipeline", "plan", "pile", "--set", "inputs.0.path=raw",
+               "--set", f"{place.removesuffix('.0')}={value}"]  # fmt: skip
+    ended = subprocess.run(
+        ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", *command], cwd=tmp_path, timeout=100,
+        capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+    )  # fmt: skip
+    assert ended.returncode in (2, 3) and ended.stderr.startswith("prep: "), ended.stderr
+    assert "/dev/zero" in ended.stderr and len(ended.stderr.splitlines()) <= 3, ended.stderr
 
 
 def test_unchanged_configs_can_be_planned(plan: Plan) -> None:

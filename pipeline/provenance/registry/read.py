@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import InputError, escape_text
+from pipeline.core.storage import read_at_most
 from pipeline.provenance.registry import sketches
 from pipeline.provenance.registry.entries import ListEntry, Refusal, Remark
 from pipeline.provenance.registry.read_lists import read_csv, read_works_list
@@ -48,12 +49,9 @@ def read_source(path: Path, form: str | None, salt: bytes) -> ListFile:
     Raises InputError, and ConfigError for a salt that does not fit.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError(
-                f"{path}: {size:,} bytes; a list may have at most {MAX_BYTES:,}; split it"
-            )
-        data = path.read_bytes()
+        data = read_at_most(path, MAX_BYTES)
+        if data is None:
+            raise InputError(f"{path}: expected a list of at most {MAX_BYTES:,} bytes; split it")
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror}") from error
     digest = hashlib.sha256(data).hexdigest()

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, escape_text
+from pipeline.core.storage import read_at_most
 from pipeline.provenance import identifiers
 from pipeline.provenance.registry.names import normalise_title
 from pipeline.provenance.registry.works import Work
@@ -23,10 +24,10 @@ class UnusableText(Exception):
 def read_text(path: Path) -> str:
     """A plain UTF-8 file; a byte order mark is dropped. Raises UnusableText."""
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise UnusableText(f"{path.name}: {size:,} bytes; expected at most {MAX_BYTES:,}")
-        text = path.read_bytes().decode("utf-8-sig")
+        data = read_at_most(path, MAX_BYTES)
+        if data is None:
+            raise UnusableText(f"{escape_text(path.name)}: expected at most {MAX_BYTES:,} bytes")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise UnusableText(f"{escape_text(path.name)}: cannot read: {error.strerror}") from error
     except UnicodeDecodeError as error:
