@@ -37,7 +37,7 @@ class BinSource:
         )
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`."""
+        """See `StreamSource`."""
         first, begin = mark or (0, 0)
         for number in range(first, len(self.paths)):
             yield from self._file(number, begin)

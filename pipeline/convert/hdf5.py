@@ -163,7 +163,7 @@ class RowSource(_Hdf5Source):
         super().__init__(files, vocabulary, "rows")
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`."""
+        """See `StreamSource`."""
         for number, start, block in self.arrays(*(mark or (0, 0))):
             if block.dtype != np.dtype("<i4"):
                 path = self.files.paths[number]
@@ -178,7 +178,7 @@ class CorpusSource(_Hdf5Source):
         super().__init__(files, vocabulary, "tokens")
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`."""
+        """See `StreamSource`."""
         for number, start, block in self.arrays(*(mark or (0, 0))):
             where = f"{self.files.paths[number]}: tokens from {start}"
             yield StreamBlock(check_ids(block, self.facts.vocabulary, where), (number, start))
@@ -200,7 +200,7 @@ class UnpackedSource(_Hdf5Source):
         )
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`. Raises InputError for what a stream cannot hold, unless lossy."""
+        """See `StreamSource`. Raises InputError for what a stream cannot hold, unless lossy."""
         first, begin, pending = mark or (0, 0, NOTHING_PENDING)
         for number, start, rows in self.arrays(first, begin):
             where = f"{self.files.paths[number]}: rows from {start}"

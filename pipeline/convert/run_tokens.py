@@ -50,7 +50,7 @@ class RunSource:
         self.facts = StreamFacts("prep run", files, "tokens", _vocabulary(run), items)
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`. Raises IntegrityError for a file that is not as the run published it."""
+        """See `StreamSource`. Raises IntegrityError for a file other than the run published."""
         first = mark or (0, 0, 0, 0)
         most = max(int(self._copies(shard).max(initial=1)) for shard in range(len(self._shards)))
         for place in product(range(len(self.tokens)), range(most), range(len(self._shards))):

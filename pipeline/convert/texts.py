@@ -55,7 +55,7 @@ class TextSource:
         self._read = 0
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`. Raises InputError for bad records, unless lossy, naming file and line."""
+        """See `StreamSource`. Unless lossy, raises InputError naming file and line."""
         with _Tokenizing(self.tokenizer, self.workers) as tokenizing:
             pending: deque[tuple[_Batch, Callable[[], Array]]] = deque()
             for batch in self._batches(mark or (0, 0)):

@@ -68,7 +68,7 @@ class TokenListSource:
         return column
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`."""
+        """See `StreamSource`."""
         first, group, row = mark or (0, 0, 0)
         for number in range(first, len(self.paths)):
             try:
@@ -119,7 +119,7 @@ class SavedTokenSource:
         self.facts = StreamFacts("saved dataset of token ids", files, "tokens", vocabulary)
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
-        """See `Source`."""
+        """See `StreamSource`."""
         total = len(self.dataset)
         for row in range(mark[0] if mark else 0, total, _ROWS):
             table = self.dataset[row : row + _ROWS]

@@ -1,5 +1,6 @@
 """Compiled kernels: loaded from the cache, made anew when any source changes, never at import."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -78,3 +79,35 @@ kernels = [k for m in modules for k in vars(m).values() if isinstance(k, Dispatc
 print(len(kernels) > 40, [k.py_func.__qualname__ for k in kernels if not k.signatures])
 """
     assert python(code, tmp_path) == "True []"
+
+
+def test_kernels_call_those_of_their_own_package_and_of_dedup_only() -> None:
+    """No other sources are part of the name of their cache, which would hold stale code."""
+    files = [file for top in ("dedup", "pipeline") for file in (ROOT / top).rglob("*.py")]
+    trees = {file: ast.parse(file.read_text()) for file in files}
+    kernels = {
+        (".".join(file.relative_to(ROOT).with_suffix("").parts), node.name): file.parent
+        for file, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and _is_kernel(node)
+    }
+    calls = 0
+    for file, tree in trees.items():
+        imported = {
+            alias.asname or alias.name: (node.module, alias.name)
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in tree.body:
+            if not (isinstance(node, ast.FunctionDef) and _is_kernel(node)):
+                continue
+            names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+            for home in (kernels.get(imported[name]) for name in names & imported.keys()):
+                calls += home is not None
+                assert home in (None, file.parent, ROOT / "dedup"), (file, node.name, home)
+    assert len(kernels) > 100 and calls > 30
+
+
+def _is_kernel(node: ast.FunctionDef) -> bool:
+    return any(isinstance(mark, ast.Name) and mark.id == "kernel" for mark in node.decorator_list)
