@@ -1,14 +1,16 @@
 """`prep plan`: what would be reused, what would run, and a forecast of time, disk and memory.
 
-The rates are those of one run of a gigabyte with one worker (docs/benchmarks.md), and the disk
-shares are rounded up from earlier runs; a forecast, not a promise.
+The rates in `pipeline.catalogue` are those of one run of a gigabyte with one worker
+(docs/benchmarks.md), and the disk shares are rounded up from earlier runs; a forecast, not a
+promise.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.catalogue import CAUSES, STAGES, STORIES, stages_left_out
 from pipeline.cluster import automatic_workers
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
@@ -19,32 +21,7 @@ from pipeline.preparation import PREPARATION, Preparation, Story
 from pipeline.runner import manifest_path, reasons, stage_fields
 from pipeline.stage import Stage
 from pipeline.stages.plan import ReadPlan
-from pipeline.upkeep import (
-    CUT_STAGES,
-    DECISION_STAGES,
-    DEDUP_STAGES,
-    FILTER_STAGES,
-    LINE_STAGES,
-    MIXTURE_STAGES,
-    OVERLAP_STAGES,
-    REDACT_STAGES,
-    REVIEW_STAGES,
-    STORIES,
-    TAKEDOWN_STAGES,
-    VSL_STAGES,
-)
 
-_MB_PER_SECOND = {
-    "clean": 79.0, "signatures": 196.0, "screen": 390.0, "filters": 80.0, "clusters": 180.0,
-    "tokenize": 100.0, "scatter": 375.0, "gather": 311.0, "rows": 320.0, "pack": 130.0,
-    "pieces": 200.0,
-}  # fmt: skip
-_DISK_PER_TEXT_BYTE = {
-    "clean": 1.1, "signatures": 0.15, "bands": 0.01, "tokenize": 0.7, "scatter": 0.7,
-    "gather": 0.7, "rows": 0.7, "pack": 0.5, "pieces": 0.4,
-}  # fmt: skip
-_KEPT = ("clean", "tokenize", "pack")
-"""Stages of those above whose output `prep clean-up` keeps."""
 _BASE_MEMORY = 350 << 20
 
 
@@ -83,7 +60,7 @@ def total_of(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
         automatic_workers(prepared.plan.bytes),
         max((s.memory_bytes for s in stages if s.state != "reuse"), default=0),
         sum(s.disk_bytes for s in stages),
-        sum(s.disk_bytes for s in stages if s.stage in _KEPT),
+        sum(s.disk_bytes for s in stages if STAGES[s.stage].keeps_disk),
     )
 
 
@@ -124,25 +101,25 @@ def _committed(out: Path, stage: str) -> StageManifest | None:
         return None
 
 
-def _left_out(prepared: Preparation, story: str) -> tuple[str, ...]:
-    """Stages that this config, these inputs and what the run directory holds do not call for."""
-    config, plan, redacts = prepared.config, prepared.plan, prepared.screening.redacts
+def _causes(prepared: Preparation, story: str) -> Iterator[str]:
+    """What calls for stages here: this config, these inputs, what the run directory holds."""
+    config, screening = prepared.config, prepared.screening
     filtered = has_rules(config.filters)
-    return (
-        *(() if plan.large else CUT_STAGES),
-        *(DEDUP_STAGES if config.dedup.preset == "none" else ()),
-        *(() if config.decontaminate.sets else OVERLAP_STAGES),
-        *(() if filtered else FILTER_STAGES),
-        *(DECISION_STAGES if story == "clean" and not filtered else ()),
-        *(() if prepared.screening.reviews else REVIEW_STAGES),
-        *(() if prepared.takedowns.dropped else TAKEDOWN_STAGES),
-        *(() if redacts else REDACT_STAGES),
-        *(LINE_STAGES[:2] if config.lines.unit == "none" else ()),
-        *(LINE_STAGES[2:] if config.lines.unit == "none" and not redacts else ()),
-        *(() if config.pack.format == "vsl" else VSL_STAGES),
-        *(() if is_asked(config.mixture) else MIXTURE_STAGES),
-        *(("rows",) if config.pack.format == "corpus" else ()),
-    )
+    given = {
+        "large shards": prepared.plan.large,
+        "duplicates": config.dedup.preset != "none",
+        "decontaminate": config.decontaminate.sets,
+        "filters": filtered,
+        "reviews": screening.reviews,
+        "takedowns": prepared.takedowns.dropped,
+        "decisions": story != "clean" or filtered,
+        "redactions": screening.redacts,
+        "lines": config.lines.unit != "none",
+        "rows": config.pack.format != "corpus",
+        "vsl": config.pack.format == "vsl",
+        "mixture": is_asked(config.mixture),
+    }
+    return (cause for cause in CAUSES if given[cause])
 
 
 def _large(plan: ReadPlan) -> int:
@@ -156,17 +133,17 @@ def forecast(prepared: Preparation, story: Story = PREPARATION) -> list[StageFor
     text = sum(file.text_estimate for file in prepared.plan.files)
     largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
-    left_out = _left_out(prepared, story.name)
+    left_out = stages_left_out(story.name, _causes(prepared, story.name))
     stages = []
-    for stage in STORIES[story.name]:
+    for stage in STORIES[story.name].stages:
         if stage in left_out:
             continue
         behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
         state = states.get(stage, behind)
-        rate = _MB_PER_SECOND.get(stage)
-        size = _large(prepared.plan) if stage in CUT_STAGES else text
+        rate = STAGES[stage].speed
+        size = _large(prepared.plan) if stage == "pieces" else text
         seconds = size / 1e6 / rate if rate and state != "reuse" else 0.0
-        disk = int(size * _DISK_PER_TEXT_BYTE.get(stage, 0.0)) if state != "reuse" else 0
+        disk = int(size * STAGES[stage].disk) if state != "reuse" else 0
         memory = _BASE_MEMORY + (6 * largest if rate else 0)
         stages.append(StageForecast(stage, state, seconds, disk, memory))
     return stages

@@ -1,17 +1,4 @@
-"""Where everything stands in a run directory, and who owns it."""
-
-OWNED_DIRECTORIES = (
-    "pieces", "documents", "drops", "masked", "signatures", "runs", "bands", "components", "routes",
-    "clusters", "registry", "screen", "overlap", "filters", "reviews", "withheld", "decisions",
-    "verdicts", "keep", "splits", "lines", "repeats", "redactions", "cuts", "tokens", "mixture",
-    "shuffle", "stream", "bins", "rows", "hdf5", "records", "cleaned", "quarantine", "manifests",
-)  # fmt: skip
-INTERMEDIATE_DIRECTORIES = (
-    "pieces", "signatures", "runs", "bands", "components", "routes", "clusters", "screen",
-    "overlap", "filters", "reviews", "withheld", "decisions", "verdicts", "keep", "splits", "lines",
-    "repeats", "redactions", "cuts", "shuffle", "stream", "bins", "rows",
-)  # fmt: skip
-"""Deleted by `prep clean-up`: nothing but a rebuild of later stages reads them."""
+"""Names of the directories and files of a run."""
 
 PIECES = "pieces"
 """Parts of raw shards that are too large for one task."""
@@ -56,10 +43,6 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 REPORT = "report.html"
 CLUSTER_REPORT = "clusters.html"
 MANIFEST = "manifest.json"
-OWNED_FILES = (
-    INPUTS, SOURCES, DOCUMENTS, CLUSTERS, EVIDENCE, DECISIONS, POLICY, RETENTION, LEDGER, REPORT,
-    CLUSTER_REPORT, MANIFEST, CUTS, EVAL_ITEMS, TOKENIZER, TOKENIZER_CONFIG,
-)  # fmt: skip
 
 
 def shard(directory: str, index: int, suffix: str) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.catalogue import STORIES
 from pipeline.cleaning.mask import check_masks
 from pipeline.cluster import InProcess, executor
 from pipeline.config import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
@@ -52,7 +53,6 @@ from pipeline.stages.tables import documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.takedown.later_runs import TakedownState, raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
-from pipeline.upkeep import STORIES
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 
@@ -157,12 +157,6 @@ def _preparation(
 
 
 PREPARATION = Story("prepare", _preparation)
-SCREENED = ("prepare", "screen")
-"""Stories that screen documents."""
-
-
-LABELLED = ("prepare", "screen", "clean")
-"""Stories whose config can say where the source label of a record is."""
 
 
 def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
@@ -237,12 +231,12 @@ def run(
     progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
 
     def attempt(removed: frozenset[str]) -> Manifest:
-        compile_kernels(prepared.config, progress.note, story.name in SCREENED)
+        compile_kernels(prepared.config, progress.note, STORIES[story.name].screens)
         if story is PREPARATION:
             check_engines(prepared.tokenizer, progress.note)
         now = replace(prepared, takedowns=read_takedown_state(prepared.out))
         finish_moving(prepared.out)
-        if story.name not in SCREENED:
+        if not STORIES[story.name].screens:
             restore(prepared.out)
         while True:
             try:
@@ -279,7 +273,7 @@ def _find_finished(
         raise error
     runner = Runner(
         out, InProcess(), Journal(out), progress, removed_directories(out),
-        frozen=frozenset(STORIES[story.name]),
+        frozen=frozenset(STORIES[story.name].stages),
     )  # fmt: skip
     hashes = InputHashes(out, prepared.plan.files, verify_inputs)
     try:
@@ -298,7 +292,7 @@ def _find_finished(
 def prepare_rewrite(prepared: Preparation, story: Story, frozen: FrozenStageError) -> Preparation:
     """What was prepared, its documents taken down now to be dropped. Raises InputError for a story
     that decides nothing."""
-    if story.name not in SCREENED:
+    if not STORIES[story.name].screens:
         raise InputError(
             f"{prepared.out}: {frozen}, and documents were taken down from it; remove their "
             "lines from the raw shards and choose another --out"
@@ -319,7 +313,7 @@ def _run_stages(
     hashes = InputHashes(out, plan.files, verify_inputs)
     if plan.passed_over:
         progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
-    for note in plan.notes if story.name in LABELLED else ():
+    for note in plan.notes if STORIES[story.name].labels_sources else ():
         progress.note(note)
     address = config.cluster.address
     root = out.absolute() if address else out  # workers elsewhere have another current directory
@@ -342,7 +336,7 @@ def _run_stages(
         note_days(out, stages, datetime.now().astimezone().date())
         removed = runner.removed | raw_copies(out, prepared.takedowns)
         commit(out, (config.name, story.name), stages, removed)
-        if story.name in SCREENED and "verdicts" in stages:
+        if STORIES[story.name].screens and "verdicts" in stages:
             record_screening(out, stages)
         reused = [name for name in runner.reused if name not in progress.timings]
         journal.event("done", reused=reused, timings=progress.timings)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline import layout
+from pipeline.catalogue import is_owned
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
@@ -94,8 +95,8 @@ def sweep_strays(out: Path, named: set[str]) -> int:
     they leave empty; returns how many files."""
     swept = 0
     for path in list(storage.files_below(out)):
-        owned = path.parts[0] in layout.OWNED_DIRECTORIES or path.as_posix() in layout.OWNED_FILES
-        if owned and path.as_posix() not in named and path.as_posix() != layout.MANIFEST:
+        name = path.as_posix()
+        if is_owned(name) and name not in named and name != layout.MANIFEST:
             storage.remove(out / path)
             swept += 1
             with contextlib.suppress(OSError):  # it holds other files

@@ -2,10 +2,11 @@
 
 from rich.table import Table
 
+from pipeline.catalogue import STORIES
 from pipeline.core.figures import format_bytes
 from pipeline.core.words import pluralise
 from pipeline.forecast import forecast, total_of
-from pipeline.preparation import LABELLED, PREPARATION, Preparation, Story, describe_dedup
+from pipeline.preparation import PREPARATION, Preparation, Story, describe_dedup
 from pipeline.terminal import format_duration, out, print_json, print_line
 
 
@@ -17,7 +18,7 @@ def show_plan(prepared: Preparation, as_json: bool, story: Story = PREPARATION) 
     files, size = len(prepared.plan.files), format_bytes(prepared.plan.bytes)
     tasks = pluralise(len(prepared.plan.estimate), "task")
     print_line(f"{pluralise(files, 'raw shard')}, {size}, {tasks}; output {prepared.out}/")
-    for note in prepared.plan.notes if story.name in LABELLED else ():
+    for note in prepared.plan.notes if STORIES[story.name].labels_sources else ():
         print_line(f"note: {note}")
     if story.name != "clean":
         print_line(describe_dedup(prepared.config.dedup))

@@ -6,69 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import layout
+from pipeline.catalogue import INTERMEDIATE_DIRECTORIES, is_off_by_default, story_entry
 from pipeline.core import lock, storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.journal import read_events
 from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
 from pipeline.runner import manifest_path, record_directory, removed_note
-
-OVERLAP_STAGES = ("eval_index", "overlap")
-LINE_STAGES = ("lines", "repeats", "cuts", "cut_table")
-VSL_STAGES = ("bins",)
-MIXTURE_STAGES = ("mixture",)
-FILTER_STAGES = ("filters",)
-REVIEW_STAGES = ("reviews",)
-REDACT_STAGES = ("redactions",)
-TAKEDOWN_STAGES = ("withheld",)
-"""Stages that are off by default."""
-
-CUT_STAGES = ("pieces",)
-"""Stages that run only where a raw shard is too large for one task."""
-
-DECISION_STAGES = ("decisions", "evidence", "verdicts")
-"""Stages that `prep clean` leaves out where nothing is looked for."""
-
-DEDUP_STAGES = ("signatures", "bands", "components", "route", "clusters")
-"""Stages that `dedup.preset: none` leaves out."""
-
-_PREPARE = (
-    "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen", "overlap",
-    "filters", "reviews", "withheld", "decisions", "evidence", "components", "route", "clusters",
-    "verdicts", "keep", "quarantine", "lines", "repeats", "redactions", "cuts", "cut_table",
-    "tokenizer", "tokenize", "sources", "documents", "mixture", "scatter", "gather", "bins", "rows",
-    "pack", "inverse", "params", "account", "report",
-)  # fmt: skip
-_OFF_BY_DEFAULT = (
-    *OVERLAP_STAGES, *FILTER_STAGES, *REVIEW_STAGES, *TAKEDOWN_STAGES, *REDACT_STAGES, *LINE_STAGES,
-    *VSL_STAGES, *MIXTURE_STAGES, *CUT_STAGES,
-)  # fmt: skip
-STAGES = tuple(stage for stage in _PREPARE if stage not in _OFF_BY_DEFAULT)
-"""Stages of `prep run` with a default config and small files, in order."""
-
-_DEDUP_ALONE = (
-    "pieces", "plan", "clean", "signatures", "bands", "components", "route", "clusters", "keep",
-    "sources", "documents", "account",
-)  # fmt: skip
-STORIES = {
-    "prepare": _PREPARE,
-    "dedup": (*_DEDUP_ALONE, "records", "cluster_report"),
-    "index": _DEDUP_ALONE,
-    "export": ("scatter_text", "gather_text"),
-    "clean": (
-        "pieces", "plan", "clean", "filters", *DECISION_STAGES, "keep", "sources", "documents",
-        "account", "cleaned",
-    ),
-    "screen": (
-        "eval_index", "registry", *_DEDUP_ALONE[:8], "screen", "overlap", "filters", "reviews",
-        "withheld", *DECISION_STAGES, "keep", "quarantine", "sources", "documents", "account",
-    ),
-    "rescan": ("registry", "screen", *DECISION_STAGES),
-    "repack": (
-        "tables", "splits", "scatter", "gather", "bins", "rows", "pack", "inverse", "params",
-        "account",
-    ),
-}  # fmt: skip
-"""Stages of every story of `prep`, in order."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +71,7 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
         raise InputError(f"{directory}: no such run directory")
     finished = (directory / layout.MANIFEST).exists()
     found = []
-    for stage in STORIES[story_of(directory)]:
+    for stage in story_entry(story_of(directory)).stages:
         try:
             manifest = read_manifest(manifest_path(directory, stage))
         except IntegrityError:
@@ -141,7 +84,7 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
         records = [
             r for p in record_directory(directory, stage).glob("*.json") if (r := read_record(p))
         ]
-        if not records and (finished or stage in _OFF_BY_DEFAULT):
+        if not records and (finished or is_off_by_default(stage)):
             continue
         size = sum(shard.size for record in records for shard in record.shards)
         found.append(
@@ -173,7 +116,7 @@ def clean_up(directory: Path) -> tuple[list[str], int]:
             )
         manifest = read_sealed(path)
         removed, freed = [], 0
-        for name in layout.INTERMEDIATE_DIRECTORIES:
+        for name in INTERMEDIATE_DIRECTORIES:
             if (directory / name).is_dir():
                 freed += sum(p.stat().st_size for p in (directory / name).rglob("*") if p.is_file())
                 removed.append(name)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.catalogue import story_entry
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
@@ -27,9 +28,6 @@ from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.split_check import find_straddling_pairs
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
-
-_WRITES_RECORDS = {"dedup": layout.RECORDS, "clean": layout.CLEANED}
-"""Stories that write the records of kept documents, and the directory of these."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def verify(
         directory / layout.DOCUMENTS, columns=["state", "split", "tokens", "text_bytes"]
     )
     checks.append(_recount(ledger, documents))
-    if manifest.get("story") in _WRITES_RECORDS:
+    if story_entry(manifest.get("story", "prepare")).records:
         checks.append(_records(directory, manifest, ledger))
     if ledger.splits and manifest.get("story") != "repack":
         checks.append(_straddling(directory))
@@ -135,7 +133,7 @@ def _recount(ledger: Ledger, documents: pa.Table) -> Check:
 
 def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check:
     """As many records were written as documents were kept."""
-    folder = _WRITES_RECORDS[manifest["story"]]
+    folder = story_entry(manifest["story"]).records
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
     found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
     kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import layout
+from pipeline.catalogue import TEXT_INTERMEDIATES
 from pipeline.core import lock, storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.journal import DIRECTORY as JOURNAL
@@ -25,7 +26,6 @@ from pipeline.run_directory import commit, removed_directories
 from pipeline.runner import manifest_path, removed_note
 from pipeline.stage import parquet_output
 from pipeline.takedown import form
-from pipeline.takedown.copies import TEXT_INTERMEDIATES
 from pipeline.takedown.data_set import mask_split
 from pipeline.takedown.holds import refuse_held
 from pipeline.takedown.pages import Pages

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import Mask
 from pipeline import layout
+from pipeline.catalogue import TEXT_COLUMNS
 from pipeline.core.content import table_hash
 from pipeline.core.errors import IntegrityError
 from pipeline.core.words import pluralise
@@ -22,8 +23,6 @@ from pipeline.takedown.masking import count_left_over
 from pipeline.takedown.places import MaskedSpans, find_places
 from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
 from pipeline.takedown.run_tables import RunTables
-
-_TEXT_COLUMNS = {"documents": "text", "quarantine": "text", "tokens": "tokens", "drops": "excerpt"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def check_takedowns(directory: Path) -> str | None:
         _check_record(directory, takedown)
     keys = keys_taken(directory, takedowns)
     files = 0
-    for store, column in _TEXT_COLUMNS.items():
+    for store, column in TEXT_COLUMNS.items():
         for path in sorted((directory / store).glob("*")):
             files += 1
             if _left(path, column, keys):

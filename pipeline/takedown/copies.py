@@ -8,14 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import layout
+from pipeline.catalogue import TEXT_INTERMEDIATES
 from pipeline.takedown.run_tables import RunTables
-
-TEXT_INTERMEDIATES = (
-    "pieces", "screen", "overlap", "filters", "reviews", "decisions", "verdicts", "shuffle",
-    "stream", "rows", layout.RESCANS,
-)  # fmt: skip
-"""Directories of intermediates that hold text, tokens or quotations; a takedown deletes them whole,
-as `prep clean-up` does."""
 
 EMPTIED, MASKED, DELETED, WRITTEN_ANEW = "emptied", "masked", "deleted", "written again"
 _LISTED_LINES = 1000

@@ -9,17 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline import layout
+from pipeline.catalogue import CHANGED_BY_TAKEDOWNS
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.runner import manifest_path
 from pipeline.takedown.record import REWRITE, Takedown, check_none_pending, read_takedowns
-
-FROZEN = frozenset({
-    "keep", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize", "documents",
-    "mixture", "scatter", "gather", "bins", "rows", "pack", "inverse", "params", "records",
-    "cleaned", "tables", "splits",
-})  # fmt: skip
-"""Stages whose output a takedown changed, or that would be made from what it left."""
 
 _STAGE = "withheld"
 Named = tuple[str, str]
@@ -41,7 +35,7 @@ class TakedownState:
     @property
     def frozen(self) -> frozenset[str]:
         """Stages that must not be made again as long as the data set is masked."""
-        return FROZEN if self.masked else frozenset()
+        return CHANGED_BY_TAKEDOWNS if self.masked else frozenset()
 
     def written_anew(self) -> "TakedownState":
         """The same takedowns, all of them dropped."""

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline import layout
+from pipeline.catalogue import story_entry
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
@@ -22,7 +23,6 @@ from pipeline.runner import STAGE_MANIFESTS
 
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "byte_length", "text_bytes",
             "state", "split", "tokens"]  # fmt: skip
-_TEXT_STORIES = ("prepare", "dedup", "index", "clean", "screen", "repack")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def open_run(directory: Path) -> RunTables:
             "finishes it"
         ) from error
     story = manifest.get("story", "prepare")
-    if story not in _TEXT_STORIES:
+    if not story_entry(story).can_be_taken_down:
         raise InputError(
             f"{directory}: made by `prep {story}`; expected the run that the documents are "
             "from, with this directory as --export"

@@ -196,11 +196,17 @@ def test_configuration_is_up_to_date() -> None:
     assert written == script.document(), "run `python docs/make_configuration.py`"
 
 
+def test_tables_of_stages_are_up_to_date() -> None:
+    script = load(REPOSITORY / "docs" / "make_stages.py")
+    written = (REPOSITORY / "docs" / "design.md").read_text(encoding="utf-8")
+    assert written == script.document(), "run `python docs/make_stages.py`"
+
+
 def test_every_run_file_is_documented() -> None:
-    from pipeline import layout
+    from pipeline.catalogue import PLACES
 
     text = (REPOSITORY / "docs" / "formats.md").read_text(encoding="utf-8")
-    for name in (*layout.OWNED_DIRECTORIES, *layout.OWNED_FILES):
+    for name in PLACES:
         assert name in text, f"docs/formats.md does not name {name}"
 
 

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline import layout
+from pipeline.catalogue import INTERMEDIATE_DIRECTORIES, stages_by_default
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.figures import format_bytes
-from pipeline.upkeep import CUT_STAGES, STAGES
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
 
@@ -127,7 +126,8 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
     stages = json.loads(fresh.out)
     assert {s["state"] for s in stages} == {"run"}
     assert not (tmp_path / "fresh").exists()
-    expected = [STAGES[0], *CUT_STAGES, *STAGES[1:]]  # one shard is larger than a task
+    first, *others = stages_by_default()
+    expected = [first, "pieces", *others]  # one shard is larger than a task
     assert [s["stage"] for s in stages] == expected
     assert list(small_run.manifest.stages) == expected
     done = json.loads(prep("plan", config, "--out", own_run, "--json").out)
@@ -284,9 +284,9 @@ def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> No
     """Intermediates go, outputs stay, verify and trace still work, and the next run reuses."""
     config = small_run.corpus.config
     outputs = {p: storage.hash_file(own_run / p) for p in storage.files_below(own_run)
-               if p.parts[0] not in layout.INTERMEDIATE_DIRECTORIES
+               if p.parts[0] not in INTERMEDIATE_DIRECTORIES
                and p.name != "manifest.json"}  # fmt: skip
-    intermediate = [n for n in layout.INTERMEDIATE_DIRECTORIES if (own_run / n).exists()]
+    intermediate = [n for n in INTERMEDIATE_DIRECTORIES if (own_run / n).exists()]
     ended = prep("clean-up", own_run)
     assert ended.code == 0 and "freed" in ended.out
     assert {"signatures", "runs", "keep"} < set(intermediate)
@@ -299,7 +299,7 @@ def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> No
     assert prep("trace", own_run, "--file", shard, "--row", 0).code == 0
     again = prep("run", config, "--out", own_run, "--workers", 0)
     assert "everything was up to date" in again.out
-    assert not (own_run / layout.INTERMEDIATE_DIRECTORIES[0]).exists()
+    assert not (own_run / INTERMEDIATE_DIRECTORIES[0]).exists()
     assert prep("clean-up", own_run).code == 0
     verify(own_run)
 

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import inputs_cache
+from pipeline.catalogue import stages_by_default
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.sources.streams import zstd
-from pipeline.upkeep import CUT_STAGES, STORIES
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
 from tests.pipeline.raw_shards import OPTIONS, Prep, Raw, line, near
 
-DEDUP_STAGES = [stage for stage in STORIES["dedup"] if stage not in CUT_STAGES]
+DEDUP_STAGES = [*stages_by_default("dedup")]
 
 
 @pytest.fixture(scope="module")

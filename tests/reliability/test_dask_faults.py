@@ -9,7 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.upkeep import STAGES
+from pipeline.catalogue import stages_by_default
+
+STAGES = stages_by_default()
 
 pytestmark = pytest.mark.crash
 NORMALLY = "clean"

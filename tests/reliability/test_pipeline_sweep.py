@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.catalogue import stages_by_default, stages_called_for_by
 from pipeline.provenance.registry.importing import ImportOptions, import_works
-from pipeline.upkeep import (
-    CUT_STAGES,
-    FILTER_STAGES,
-    LINE_STAGES,
-    OVERLAP_STAGES,
-    REDACT_STAGES,
-    STAGES,
-)
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
@@ -29,7 +22,7 @@ def test_every_97th_fault_point(sweep: Sweep, collection: Any, clean: Any, chaos
     assert result["bad"] == []
     assert result["clean"] == clean.tree_hash
     assert result["kills"] >= result["points"] // 97
-    assert {f"task.start.{stage}" for stage in STAGES} <= set(result["names"])
+    assert {f"task.start.{stage}" for stage in stages_by_default()} <= set(result["names"])
 
 
 OPTIONAL = """\
@@ -71,7 +64,8 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
     options = ("--every", 499, "--offset", chaos_seed % 499)
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
-    expected = {*STAGES, *OVERLAP_STAGES, *FILTER_STAGES, *LINE_STAGES, *CUT_STAGES, *REDACT_STAGES}
+    causes = ("decontaminate", "filters", "lines", "large shards", "redactions")
+    expected = {*stages_by_default(), *stages_called_for_by(*causes)}
     assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])
 
 

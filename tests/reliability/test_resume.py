@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.catalogue import stages_by_default
 from pipeline.core import storage
 from pipeline.preparation import run
-from pipeline.upkeep import STAGES
 from tests.forked import prep_in_fork
+
+STAGES = stages_by_default()
 
 BEFORE_PACKING = STAGES[: STAGES.index("gather") + 1]
 

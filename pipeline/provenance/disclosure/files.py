@@ -8,14 +8,11 @@ from typing import Any
 
 import xxhash
 
-from pipeline import layout
+from pipeline.catalogue import is_data_set
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
 
 _BLOCK = 1 << 22
-_TABLES = (layout.DOCUMENTS, layout.SOURCES, layout.CLUSTERS, layout.LEDGER, layout.TOKENIZER,
-           layout.TOKENIZER_CONFIG)  # fmt: skip
-_DIRECTORIES = ("hdf5", layout.RECORDS, layout.CLEANED)
 _MEDIA = {
     LINEAGE_SUFFIX: "application/x-parquet",
     ".parquet": "application/x-parquet",
@@ -47,7 +44,7 @@ def published_files(directory: Path, files: list[dict[str, Any]]) -> tuple[Publi
     return tuple(
         PublishedFile(f["path"], f["size"], _sha256(directory / f["path"], f["hash"]), _media(f))
         for f in files
-        if f["path"] in _TABLES or f["path"].partition("/")[0] in _DIRECTORIES
+        if is_data_set(f["path"])
     )
 
 

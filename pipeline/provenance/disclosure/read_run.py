@@ -13,15 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import layout
+from pipeline.catalogue import story_entry
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest, read_sealed
 from pipeline.core.storage import hash_bytes
 from pipeline.provenance.disclosure import document_counts, match_counts, run_counts
 from pipeline.provenance.disclosure.facts import Facts, Identity
-
-STORIES = ("prepare", "clean", "dedup", "repack")
-"""Runs with documents.parquet and a ledger."""
 
 _SCREENING = ("registry", "screen", "overlap", "filters", "decisions", "verdicts", "evidence")
 _LOOKS = ("filters", "overlap", "lines")
@@ -45,7 +43,7 @@ def open_run(directory: Path) -> FinishedRun:
         )
     manifest = read_sealed(directory / layout.MANIFEST)
     story = str(manifest.get("story", "prepare"))
-    if story not in STORIES:
+    if not story_entry(story).is_described:
         raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`")
     names = [stage["stage"] for stage in manifest["stages"]]
     found = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in names}

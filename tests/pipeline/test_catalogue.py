@@ -1,0 +1,138 @@
+"""What the catalogue declares against what real runs write."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.catalogue import (
+    CAUSES,
+    CHANGED_BY_TAKEDOWNS,
+    PLACES,
+    STAGES,
+    STORIES,
+    is_off_by_default,
+    stages_by_default,
+)
+from pipeline.core.manifest import read_manifest
+from pipeline.takedown.stored import STORES
+from tests.forked import prep_in_fork
+
+SECRET = "quagmirequincunx"
+PAGES = {"report.html", "clusters.html"}
+WRITTEN_BY_TAKEDOWNS = {"hdf5", "records", "cleaned"}
+
+
+def test_entries_name_places_causes_and_stages_that_exist() -> None:
+    for entry in STAGES.values():
+        assert set(entry.writes) <= PLACES.keys(), entry.name
+        assert set(entry.called_for_by) <= CAUSES.keys(), entry.name
+    told = {name for story in STORIES.values() for name in story.stages}
+    assert told == STAGES.keys()
+    used = {cause for entry in STAGES.values() for cause in entry.called_for_by}
+    assert used == CAUSES.keys()
+
+
+def test_every_place_is_written_by_a_stage() -> None:
+    written = {name for entry in STAGES.values() for name in entry.writes}
+    assert PLACES.keys() - written == {"manifests", "manifest.json"}
+
+
+def test_a_takedown_reaches_every_place_with_text() -> None:
+    lasting = {p.name for p in PLACES.values() if p.holds_text and not p.is_intermediate}
+    assert lasting == {*STORES, *PAGES, *WRITTEN_BY_TAKEDOWNS}
+    for place in PLACES.values():
+        assert not place.text_column or place.name in STORES
+
+
+def test_stages_after_one_that_a_takedown_changes_are_changed_too() -> None:
+    """All that is made from kept documents stands behind `keep`, but for reports and accounts."""
+    stages = STORIES["prepare"].stages
+    behind = {*stages[stages.index("lines") :]} - {"tokenizer", "sources", "account", "report"}
+    assert behind <= CHANGED_BY_TAKEDOWNS
+
+
+@pytest.fixture(scope="module")
+def every_run(
+    make_corpus: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    """A run of every command that makes a run directory, of a corpus with the secret word in a few
+    texts, every optional stage called for."""
+    tmp_path = tmp_path_factory.mktemp("catalogue")
+    made = make_corpus(tmp_path / "corpus")
+    raw = made.root / "raw" / "web" / "d.jsonl"
+    lines = raw.read_text().splitlines()
+    for number in (3, 9):
+        record = json.loads(lines[number])
+        record["text"] = f"{SECRET} {record['text']} mailto someone@{SECRET}.org"
+        lines.append(json.dumps(record))
+    raw.write_text("\n".join(lines) + "\n")
+    (made.root / "eval.jsonl").write_text(json.dumps({"question": record["text"]}) + "\n")
+    config = made.config.read_text().replace("task_bytes: 40000", "task_bytes: 8 KiB")
+    config = config.replace("max_bad_share: 10 %", "max_bad_share: 40 %")
+    made.config.write_text(
+        config
+        + "lines: {unit: line, min_documents: 2, min_characters: 1}\n"
+        + "decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}\n"
+        + "filters: {c4: {min_sentences: 0}, action: report}\n"
+        + "clean: {mask: [email]}\n"
+    )
+    vsl = made.root / "vsl.yaml"
+    packed = made.config.read_text().replace(
+        "pack:\n", "mixture: {weights: {web: 2.0}, default: 1.0}\npack:\n  format: vsl\n"
+    )
+    vsl.write_text(packed)
+    runs = {name: tmp_path / name for name in ("run", "vsl", "dedup", "clean", "screen", "export")}
+    shards = made.root / "raw" / "web" / "d.jsonl"
+    for command in (
+        ("run", made.config, "--out", runs["run"]),
+        ("run", vsl, "--out", runs["vsl"]),
+        ("dedup", shards, "--out", runs["dedup"]),
+        ("clean", shards, "--out", runs["clean"]),
+        ("export", runs["run"], "--out", runs["export"], "--format", "jsonl"),
+    ):
+        ended = prep_in_fork(*command, "--workers", 0)
+        assert ended.code == 0, ended.err
+    return [path for path in runs.values() if path.exists()]
+
+
+def test_real_runs_write_what_the_catalogue_says(every_run: list[Path]) -> None:
+    seen: dict[str, set[str]] = {}
+    for run in every_run:
+        for path in (run / "manifests").glob("*.json"):
+            manifest = read_manifest(path)
+            assert manifest is not None
+            places = {shard.path.partition("/")[0] for shard in manifest.shards}
+            seen.setdefault(path.stem, set()).update(places)
+        story = json.loads((run / "manifest.json").read_bytes())["story"]
+        stages = json.loads((run / "manifest.json").read_bytes())["stages"]
+        order = [stage["stage"] for stage in stages]
+        assert order == [name for name in STORIES[story].stages if name in order]
+        assert {n for n in STORIES[story].stages if not is_off_by_default(n)} - set(order) <= {
+            "decisions", "evidence", "verdicts", "rows", "screen", "registry",
+        }  # fmt: skip
+        for file in run.iterdir():
+            outside = {"events.jsonl", "events.head", ".lock", "journal"}
+            assert file.name in {*PLACES, *outside}, file
+    for stage, places in seen.items():
+        assert places <= {*STAGES[stage].writes}, stage
+    written = {place for places in seen.values() for place in places}
+    assert {"pieces", "overlap", "lines", "cuts", "bins", "mixture", "masked", "records",
+            "cleaned", "hdf5"} <= written  # fmt: skip
+    assert set(stages_by_default()) <= seen.keys()
+
+
+def test_text_is_found_only_where_the_catalogue_says(every_run: list[Path]) -> None:
+    """Most Arrow files, JSON and pages are not compressed: a word of a text is found as it is."""
+    found = set()
+    word = re.compile(SECRET.encode())
+    for run in every_run:
+        for path in run.rglob("*"):
+            if path.is_file() and word.search(path.read_bytes()):
+                found.add(path.relative_to(run).parts[0])
+    assert {"documents", "records", "report.html"} <= found
+    for name in found:
+        assert PLACES[name].holds_text, name
