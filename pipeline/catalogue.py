@@ -8,6 +8,7 @@ and the tables of docs/design.md are derived from them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline import layout
 
@@ -102,199 +103,97 @@ CAUSES: Mapping[str, str] = {
 """What calls for stages, and when it does."""
 
 _BY_DEFAULT = ("duplicates", "decisions", "rows")
-_ONE_EACH = "one per documents shard"
+
+
+def _stage(name: str, tasks: str, reads: str, *writes: str, **facts: Any) -> StageEntry:
+    return StageEntry(name=name, tasks=tasks, reads=reads, writes=writes, **facts)
+
+
+_PER_SHARD = "one per documents shard"
+_PER_BUCKET = "one per bucket of a split"
 
 STAGES: Mapping[str, StageEntry] = {
     entry.name: entry
     for entry in (
-        StageEntry(
-            name="registry", tasks="1", reads="lists, registries", writes=("registry",),
-        ),
-        StageEntry(
-            name="eval_index", tasks="1", reads="evaluation sets",
-            writes=("overlap", layout.EVAL_ITEMS), called_for_by=("decontaminate",),
-        ),
-        StageEntry(
-            name="pieces", tasks="one per raw shard above `read.task_bytes`", reads="raw shards",
-            writes=("pieces",), called_for_by=("large shards",), speed=200, disk=0.4,
-        ),
-        StageEntry(
-            name="plan", tasks="1", reads="sizes of the raw shards, parts", writes=(layout.INPUTS,),
-        ),
-        StageEntry(
-            name="clean", tasks="one per plan task", reads="raw shards",
-            writes=("documents", "drops", "masked"), speed=79, disk=1.1,
-        ),
-        StageEntry(
-            name="signatures", tasks=_ONE_EACH, reads="text, meta for `dedup.key`",
-            writes=("signatures", "runs"), called_for_by=("duplicates",), speed=196, disk=0.15,
-        ),
-        StageEntry(
-            name="bands", tasks="one per channel and key range",
-            reads="that range of all runs, of earlier indexes too", writes=("bands",),
-            called_for_by=("duplicates",), disk=0.01,
-        ),
-        StageEntry(
-            name="screen", tasks=_ONE_EACH,
-            reads="source label, licence, meta, text; `registry/`", writes=("screen",), speed=390,
-        ),
-        StageEntry(
-            name="overlap", tasks=_ONE_EACH, reads="text, the index", writes=("overlap",),
-            called_for_by=("decontaminate",),
-        ),
-        StageEntry(
-            name="filters", tasks=_ONE_EACH, reads="text", writes=("filters",),
-            called_for_by=("filters",), speed=80,
-        ),
-        StageEntry(
-            name="reviews", tasks=_ONE_EACH, reads="keys, text of those reviewed",
-            writes=("reviews",), called_for_by=("reviews",),
-        ),
-        StageEntry(
-            name="withheld", tasks=_ONE_EACH, reads="keys, tables of takedowns",
-            writes=("withheld",), called_for_by=("takedowns",),
-        ),
-        StageEntry(
-            name="decisions", tasks=_ONE_EACH, reads="all of these, the policy, the works",
-            writes=("decisions",), called_for_by=("decisions",),
-        ),
-        StageEntry(
-            name="evidence", tasks="1", reads="`decisions/`", writes=(layout.EVIDENCE,),
-            called_for_by=("decisions",),
-        ),
-        StageEntry(
-            name="components", tasks="1", reads="`bands/`", writes=("components",),
-            called_for_by=("duplicates",),
-        ),
-        StageEntry(
-            name="route", tasks="one per shard of `bands/`", reads="that shard, `components/`",
-            writes=("routes",), called_for_by=("duplicates",),
-        ),
-        StageEntry(
-            name="clusters", tasks="one per group of components",
-            reads="`routes/`, signatures, decisions, text of doubtful pairs", writes=("clusters",),
-            called_for_by=("duplicates",), speed=180,
-        ),
-        StageEntry(
-            name="verdicts", tasks="1", reads="`decisions/`, `clusters/`, the policy",
-            writes=("verdicts", layout.DECISIONS, layout.POLICY), called_for_by=("decisions",),
-        ),
-        StageEntry(
-            name="keep", tasks="1", reads="keys, `clusters/`, `verdicts/`",
-            writes=("keep", "splits", layout.CLUSTERS), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="quarantine", tasks="one per documents shard with a quarantined document",
-            reads="text, `verdicts/`", writes=("quarantine", layout.RETENTION),
-        ),
-        StageEntry(
-            name="tokenizer", tasks="1", reads="–",
-            writes=(layout.TOKENIZER, layout.TOKENIZER_CONFIG),
-        ),
-        StageEntry(
-            name="lines", tasks=_ONE_EACH, reads="text of kept documents", writes=("lines",),
-            called_for_by=("lines",), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="repeats", tasks="one per key range", reads="that range of `lines/`",
-            writes=("repeats",), called_for_by=("lines",), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="redactions", tasks=_ONE_EACH, reads="evidence, `verdicts/`",
-            writes=("redactions",), called_for_by=("redactions",), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="cuts", tasks=_ONE_EACH, reads="`repeats/`, `redactions/`", writes=("cuts",),
-            called_for_by=("lines", "redactions"), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="cut_table", tasks="1", reads="`cuts/`", writes=(layout.CUTS,),
-            called_for_by=("lines", "redactions"), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="tokenize", tasks=_ONE_EACH,
-            reads="text of kept documents, `cuts/`, the tokenizer", writes=("tokens",),
-            speed=100, disk=0.7, changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="sources", tasks="1", reads="tables above", writes=(layout.SOURCES,),
-        ),
-        StageEntry(
-            name="documents", tasks="1", reads="tables above", writes=(layout.DOCUMENTS,),
-            changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="mixture", tasks="1", reads="`documents.parquet`", writes=("mixture",),
-            called_for_by=("mixture",), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="scatter", tasks="one per tokens shard", reads="tokens, `mixture/`",
-            writes=("shuffle",), speed=375, disk=0.7, changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="gather", tasks="one per bucket of a split",
-            reads="a slice of every scatter shard", writes=("stream",), speed=311, disk=0.7,
-            changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="bins", tasks="one per bucket of a split", reads="`stream/`", writes=("bins",),
-            called_for_by=("vsl",), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="rows", tasks="one per bucket of a split",
-            reads="the bucket and MSL + 1 tokens beyond; for `vsl`, `bins/`", writes=("rows",),
-            called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="pack", tasks="one per HDF5 shard", reads="a slice of every rows shard",
-            writes=("hdf5",), speed=130, disk=0.5, changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="inverse", tasks="one per split", reads="`stream/`, of `vsl` lineage",
-            writes=("hdf5",), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="params", tasks="one per split", reads="–", writes=("hdf5",),
-            changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="account", tasks="1", reads="`documents.parquet`, counters",
-            writes=(layout.LEDGER,),
-        ),
-        StageEntry(
-            name="report", tasks="1", reads="tables above, excerpts",
-            writes=(layout.REPORT, layout.CLUSTER_REPORT),
-        ),
-        StageEntry(
-            name="cleaned", tasks=_ONE_EACH, reads="`documents/`, `keep/`",
-            writes=(layout.CLEANED,), changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="records", tasks="one per raw shard",
-            reads="the raw shard again, `documents/`, `keep/`", writes=(layout.RECORDS,),
-            changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="cluster_report", tasks="1", reads="tables above, excerpts",
-            writes=(layout.CLUSTER_REPORT,),
-        ),
-        StageEntry(
-            name="scatter_text", tasks=_ONE_EACH, reads="text and tables of the run",
-            writes=("shuffle",),
-        ),
-        StageEntry(
-            name="gather_text", tasks="one per file of a split", reads="`shuffle/`",
-            writes=(layout.RECORDS,),
-        ),
-        StageEntry(
-            name="tables", tasks="1", reads="tables of the run",
-            writes=(layout.DOCUMENTS, layout.SOURCES, layout.TOKENIZER, layout.TOKENIZER_CONFIG),
-            changed_by_takedowns=True,
-        ),
-        StageEntry(
-            name="splits", tasks="1", reads="tables of the run", writes=("splits",),
-            changed_by_takedowns=True,
-        ),
+        _stage("registry", "1", "lists, registries", "registry"),
+        _stage("eval_index", "1", "evaluation sets", "overlap", layout.EVAL_ITEMS,
+               called_for_by=("decontaminate",)),
+        _stage("pieces", "one per raw shard above `read.task_bytes`", "raw shards", "pieces",
+               called_for_by=("large shards",), speed=200, disk=0.4),
+        _stage("plan", "1", "sizes of the raw shards, parts", layout.INPUTS),
+        _stage("clean", "one per plan task", "raw shards", "documents", "drops", "masked", speed=79,
+               disk=1.1),
+        _stage("signatures", _PER_SHARD, "text, meta for `dedup.key`", "signatures", "runs",
+               called_for_by=("duplicates",), speed=196, disk=0.15),
+        _stage("bands", "one per channel and key range",
+               "that range of all runs, of earlier indexes too", "bands",
+               called_for_by=("duplicates",), disk=0.01),
+        _stage("screen", _PER_SHARD, "source label, licence, meta, text; `registry/`", "screen",
+               speed=390),
+        _stage("overlap", _PER_SHARD, "text, the index", "overlap",
+               called_for_by=("decontaminate",)),
+        _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
+        _stage("reviews", _PER_SHARD, "keys, text of those reviewed", "reviews",
+               called_for_by=("reviews",)),
+        _stage("withheld", _PER_SHARD, "keys, tables of takedowns", "withheld",
+               called_for_by=("takedowns",)),
+        _stage("decisions", _PER_SHARD, "all of these, the policy, the works", "decisions",
+               called_for_by=("decisions",)),
+        _stage("evidence", "1", "`decisions/`", layout.EVIDENCE, called_for_by=("decisions",)),
+        _stage("components", "1", "`bands/`", "components", called_for_by=("duplicates",)),
+        _stage("route", "one per shard of `bands/`", "that shard, `components/`", "routes",
+               called_for_by=("duplicates",)),
+        _stage("clusters", "one per group of components",
+               "`routes/`, signatures, decisions, text of doubtful pairs", "clusters",
+               called_for_by=("duplicates",), speed=180),
+        _stage("verdicts", "1", "`decisions/`, `clusters/`, the policy", "verdicts",
+               layout.DECISIONS, layout.POLICY, called_for_by=("decisions",)),
+        _stage("keep", "1", "keys, `clusters/`, `verdicts/`", "keep", "splits", layout.CLUSTERS,
+               changed_by_takedowns=True),
+        _stage("quarantine", "one per documents shard with a quarantined document",
+               "text, `verdicts/`", "quarantine", layout.RETENTION),
+        _stage("tokenizer", "1", "–", layout.TOKENIZER, layout.TOKENIZER_CONFIG),
+        _stage("lines", _PER_SHARD, "text of kept documents", "lines", called_for_by=("lines",),
+               changed_by_takedowns=True),
+        _stage("repeats", "one per key range", "that range of `lines/`", "repeats",
+               called_for_by=("lines",), changed_by_takedowns=True),
+        _stage("redactions", _PER_SHARD, "evidence, `verdicts/`", "redactions",
+               called_for_by=("redactions",), changed_by_takedowns=True),
+        _stage("cuts", _PER_SHARD, "`repeats/`, `redactions/`", "cuts",
+               called_for_by=("lines", "redactions"), changed_by_takedowns=True),
+        _stage("cut_table", "1", "`cuts/`", layout.CUTS, called_for_by=("lines", "redactions"),
+               changed_by_takedowns=True),
+        _stage("tokenize", _PER_SHARD, "text of kept documents, `cuts/`, the tokenizer", "tokens",
+               speed=100, disk=0.7, changed_by_takedowns=True),
+        _stage("sources", "1", "tables above", layout.SOURCES),
+        _stage("documents", "1", "tables above", layout.DOCUMENTS, changed_by_takedowns=True),
+        _stage("mixture", "1", "`documents.parquet`", "mixture", called_for_by=("mixture",),
+               changed_by_takedowns=True),
+        _stage("scatter", "one per tokens shard", "tokens, `mixture/`", "shuffle", speed=375,
+               disk=0.7, changed_by_takedowns=True),
+        _stage("gather", _PER_BUCKET, "a slice of every scatter shard", "stream", speed=311,
+               disk=0.7, changed_by_takedowns=True),
+        _stage("bins", _PER_BUCKET, "`stream/`", "bins", called_for_by=("vsl",),
+               changed_by_takedowns=True),
+        _stage("rows", _PER_BUCKET, "the bucket and MSL + 1 tokens beyond; for `vsl`, `bins/`",
+               "rows", called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True),
+        _stage("pack", "one per HDF5 shard", "a slice of every rows shard", "hdf5", speed=130,
+               disk=0.5, changed_by_takedowns=True),
+        _stage("inverse", "one per split", "`stream/`, of `vsl` lineage", "hdf5",
+               changed_by_takedowns=True),
+        _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
+        _stage("account", "1", "`documents.parquet`, counters", layout.LEDGER),
+        _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
+        _stage("cleaned", _PER_SHARD, "`documents/`, `keep/`", "cleaned",
+               changed_by_takedowns=True),
+        _stage("records", "one per raw shard", "the raw shard again, `documents/`, `keep/`",
+               "records", changed_by_takedowns=True),
+        _stage("cluster_report", "1", "tables above, excerpts", layout.CLUSTER_REPORT),
+        _stage("scatter_text", _PER_SHARD, "text and tables of the run", "shuffle"),
+        _stage("gather_text", "one per file of a split", "`shuffle/`", "records"),
+        _stage("tables", "1", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
+               layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
+        _stage("splits", "1", "tables of the run", "splits", changed_by_takedowns=True),
     )
 }  # fmt: skip
 
