@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
@@ -27,7 +27,10 @@ demo: $(BASE) ## prepare real text from your own Python environment, then train 
 	$(BIN)/train convert runs/tiny --src-fmt wafermill --tgt-fmt hf --out runs/tiny/export
 	$(BIN)/train generate --model_dir runs/tiny --prompt "import " --max-new-tokens 24 --temperature 0.8
 
+# The tests start hundreds of processes; where Python may not write byte code (PYTHONDONTWRITEBYTECODE,
+# usual in containers), each would compile all that it imports.
 test: $(DEV) ## the whole test suite but soak tests, on every core
+	$(BIN)/python -m compileall -q pipeline dedup trainer wafer_backend
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
 check: $(DEV) ## lint, format, types, import rules
