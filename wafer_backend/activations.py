@@ -10,13 +10,12 @@ Weights are not activations: `streaming` takes them out before anything here see
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from wafer_backend.activation_worker import ActivationWorker
 from wafer_backend.buffers import Buffers
 from wafer_backend.storage_ledger import StorageLedger
 
@@ -33,10 +32,20 @@ class SavedActivation(NamedTuple):
     device: torch.device
 
 
+class HostMemory(Protocol):
+    """Where evicted activations are kept; an activation worker is one."""
+
+    def put_aside(self, activation: torch.Tensor) -> torch.Tensor:
+        """Keep an evicted activation in host memory."""
+
+    def bring_back(self, kept: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """An evicted activation for the wafer again; the same bits."""
+
+
 class Activations:
     """Counts what the graphs of one wafer save; evicts it to `worker` if there is one."""
 
-    def __init__(self, worker: ActivationWorker | None) -> None:
+    def __init__(self, worker: HostMemory | None) -> None:
         self._worker = worker
         self._ledger = StorageLedger()
         self._node: object = None

@@ -17,6 +17,7 @@ from wafer_backend.agreement import check_alike
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.current import register
 from wafer_backend.compiled import BackendConfig, CompiledModule, Device
+from wafer_backend.dry_run import DryRunFinished
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.loss import LossReduction
 from wafer_backend.precision import Precision
@@ -228,7 +229,7 @@ class PseudoModule:
 
     def _dry_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not backends.is_writer():
-            raise dry_run.DryRunFinished
+            raise DryRunFinished
         if self.backend.validate_only:
             print(dry_run.check(self.module, args, kwargs))
         else:
@@ -237,7 +238,7 @@ class PseudoModule:
             size = settings.micro_batch_size
             leaf = batch_size if size is None else None if size == "auto" else size
             print(dry_run.plan(self.module, batch_size, settings.num_csx, leaf))
-        raise dry_run.DryRunFinished
+        raise DryRunFinished
 
 
 def _read(backend: Backend) -> _Settings:

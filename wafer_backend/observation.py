@@ -7,9 +7,10 @@ touches a tensor's values: the bits are the same.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -29,16 +30,25 @@ from wafer_backend.timeline import (
 )
 from wafer_backend.wafer import Wafer
 
-if TYPE_CHECKING:
-    from wafer_backend.compiled import CompiledModule
-
 Method = Callable[..., Any]
 _ABSENT = object()
 
 
+class ObservedEngine(Protocol):
+    """What is watched of a compiled module."""
+
+    module: nn.Module
+    memoryx: MemoryX
+    transport: Any
+    worker: Any
+    wafers: list[Wafer]
+    step: int
+    _coordinator: Any
+
+
 @contextlib.contextmanager
 def observe(
-    made: "CompiledModule", timeline: Timeline, modules: ModuleTimes | None
+    made: ObservedEngine, timeline: Timeline, modules: ModuleTimes | None
 ) -> Iterator[None]:
     """`timeline` learns what the roles of `made` do, `modules` how long its modules take."""
     with contextlib.ExitStack() as stack:
@@ -99,7 +109,7 @@ def _always(name: str) -> Callable[..., str]:
     return lambda *args, **kwargs: name
 
 
-def _watch_coordinator(watch: _MethodWatch, made: "CompiledModule") -> None:
+def _watch_coordinator(watch: _MethodWatch, made: ObservedEngine) -> None:
     """Steps; and what it spends waiting for leaves."""
     directs, step = made._coordinator, _SpanOwner(COORDINATOR, "step")
     watch.timed(directs, "train_step", step, lambda batch, *, step, **_: f"step {step}")

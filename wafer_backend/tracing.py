@@ -21,6 +21,7 @@ import torch
 from torch.utils import _pytree
 
 from wafer_backend import backends
+from wafer_backend.backends.sharding import warn_if_sharded
 from wafer_backend.dry_run import DryRunFinished
 from wafer_backend.errors import BackendError
 
@@ -87,7 +88,7 @@ def set_executor(executor: StepExecutor | None) -> None:
         if len(_state.scopes) > 1:
             _state.scopes.pop()
         return
-    backends.warn_if_sharded(getattr(executor, "dataloader", None))
+    warn_if_sharded(getattr(executor, "dataloader", None))
     waiting = _state.scopes[-1].calls if len(_state.scopes) == 1 else []
     calls = waiting.copy()
     waiting.clear()

@@ -14,7 +14,6 @@ from wafer_backend.backends.current import (
     run_state,
     use_cs,
 )
-from wafer_backend.backends.sharding import warn_if_sharded
 
 __all__ = [
     "Backend",
@@ -30,5 +29,4 @@ __all__ = [
     "reset",
     "run_state",
     "use_cs",
-    "warn_if_sharded",
 ]
