@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dedup.find import find_duplicates
     from dedup.minhash import signatures, sketch_documents
-    from dedup.presets import PRESETS, Preset, describe, detection_probability
-    from dedup.shingle import shingle_hash, shingles
+    from dedup.presets import (
+        PRESETS,
+        Preset,
+        describe,
+        detection_probability,
+        shingle_hash,
+        shingles,
+    )
     from dedup.similarity import jaccard
 
 __all__ = [

@@ -2,6 +2,11 @@
 
 datasketch's affine schemes first send the base hash through a finaliser of MurmurHash3 of their
 width; that is done here.
+
+SHA-1 hashes many shingles at once: each lane of a vector register works on its own. Source: FIPS
+180-4. Shingles up to 55 bytes fit one block and go through the lanes; longer ones, which only long
+words make, are hashed one by one. Only the first 8 bytes of the digest are kept, which is what
+datasketch's sha1_hash32 and sha1_hash64 read, little-endian.
 """
 
 import numpy as np
@@ -10,9 +15,212 @@ from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.presets import Preset
-from dedup.sha1 import MARGIN, encode, sha1_hashes
-from dedup.shingler import Shingler
-from dedup.stream import Batch
+from dedup.stream import Batch, Shingler
+
+LANES = 256
+"""Shingles in flight: their 21 rows of 1 KiB stay in the first-level cache."""
+ONE_BLOCK = 55
+"""Bytes that fit one block of 64 together with padding and length."""
+MARGIN = 64
+"""Bytes behind the text that may be read."""
+
+_H0, _H1, _H2 = np.uint32(0x67452301), np.uint32(0xEFCDAB89), np.uint32(0x98BADCFE)
+_H3, _H4 = np.uint32(0x10325476), np.uint32(0xC3D2E1F0)
+_K0, _K1 = np.uint32(0x5A827999), np.uint32(0x6ED9EBA1)
+_K2, _K3 = np.uint32(0x8F1BBCDC), np.uint32(0xCA62C1D6)
+_ALL = np.uint32(0xFFFFFFFF)
+_END = np.uint32(0x80)
+
+
+@kernel
+def encode(points: U32, count: int, text: U8, at: I64) -> int:
+    """Code points to UTF-8: point i becomes text[at[i]:at[i + 1]]; returns the bytes written.
+
+    text must hold 4 * count + MARGIN, at count + 1.
+    """
+    j = 0
+    for i in range(count):
+        c = points[i]
+        at[i] = j
+        if c < 0x80:
+            text[j] = np.uint8(c)
+            j += 1
+        elif c < 0x800:
+            text[j] = np.uint8(0xC0 | (c >> 6))
+            text[j + 1] = np.uint8(0x80 | (c & 0x3F))
+            j += 2
+        elif c < 0x10000:
+            text[j] = np.uint8(0xE0 | (c >> 12))
+            text[j + 1] = np.uint8(0x80 | ((c >> 6) & 0x3F))
+            text[j + 2] = np.uint8(0x80 | (c & 0x3F))
+            j += 3
+        else:
+            text[j] = np.uint8(0xF0 | (c >> 18))
+            text[j + 1] = np.uint8(0x80 | ((c >> 12) & 0x3F))
+            text[j + 2] = np.uint8(0x80 | ((c >> 6) & 0x3F))
+            text[j + 3] = np.uint8(0x80 | (c & 0x3F))
+            j += 4
+    at[count] = j
+    text[j : j + MARGIN] = 0
+    return j
+
+
+@kernel
+def _rotate(value: np.uint32, bits: int) -> np.uint32:
+    return np.uint32(value << np.uint32(bits)) | (value >> np.uint32(32 - bits))
+
+
+@kernel
+def _choose(s: U32, a: int, b: int, c: int, d: int, e: int, m: U32, w: int) -> None:
+    """Rounds 0 to 19; the new a comes into the row of e."""
+    for i in range(LANES):
+        mixed = s[d, i] ^ (s[b, i] & (s[c, i] ^ s[d, i]))
+        s[e, i] += _rotate(s[a, i], 5) + mixed + _K0 + m[w, i]
+
+
+@kernel
+def _parity(
+    s: U32, a: int, b: int, c: int, d: int, e: int, m: U32, w: int, constant: np.uint32
+) -> None:
+    """Rounds 20 to 39 and 60 to 79."""
+    for i in range(LANES):
+        mixed = s[b, i] ^ s[c, i] ^ s[d, i]
+        s[e, i] += _rotate(s[a, i], 5) + mixed + constant + m[w, i]
+
+
+@kernel
+def _majority(s: U32, a: int, b: int, c: int, d: int, e: int, m: U32, w: int) -> None:
+    """Rounds 40 to 59."""
+    for i in range(LANES):
+        mixed = (s[b, i] & s[c, i]) | (s[d, i] & (s[b, i] | s[c, i]))
+        s[e, i] += _rotate(s[a, i], 5) + mixed + _K2 + m[w, i]
+
+
+@kernel
+def _turn(s: U32, b: int) -> None:
+    for i in range(LANES):
+        s[b, i] = _rotate(s[b, i], 30)
+
+
+@kernel
+def _schedule(m: U32, w: int, w3: int, w8: int, w14: int) -> None:
+    for i in range(LANES):
+        m[w, i] = _rotate(m[w, i] ^ m[w3, i] ^ m[w8, i] ^ m[w14, i], 1)
+
+
+@kernel
+def _compress(state: U32, message: U32) -> None:
+    """One block for every lane: state (5, LANES) becomes the digests; message (16, LANES)."""
+    state[0], state[1], state[2], state[3], state[4] = _H0, _H1, _H2, _H3, _H4
+    for t in range(80):
+        w = t & 15
+        if t >= 16:
+            _schedule(message, w, (t - 3) & 15, (t - 8) & 15, (t - 14) & 15)
+        turn = 80 - t
+        a, b, c, d, e = turn % 5, (turn + 1) % 5, (turn + 2) % 5, (turn + 3) % 5, (turn + 4) % 5
+        if t < 20:
+            _choose(state, a, b, c, d, e, message, w)
+        elif t < 40:
+            _parity(state, a, b, c, d, e, message, w, _K1)
+        elif t < 60:
+            _majority(state, a, b, c, d, e, message, w)
+        else:
+            _parity(state, a, b, c, d, e, message, w, _K3)
+        _turn(state, b)
+    # After 80 rounds every row is back at its own place.
+    for i in range(LANES):
+        state[0, i] = np.uint32(state[0, i] + _H0)
+        state[1, i] = np.uint32(state[1, i] + _H1)
+
+
+@kernel
+def _word(text: U8, at: int, left: int) -> np.uint32:
+    """Word of a message of which `left` bytes remain at `at`: big-endian, with the end mark."""
+    word = (
+        (np.uint32(text[at]) << np.uint32(24))
+        | (np.uint32(text[at + 1]) << np.uint32(16))
+        | (np.uint32(text[at + 2]) << np.uint32(8))
+        | np.uint32(text[at + 3])
+    )
+    if left >= 4:
+        return np.uint32(word)
+    if left < 0:
+        return np.uint32(0)
+    bits = np.uint32(8 * left)
+    return np.uint32((word & ~(_ALL >> bits)) | ((_END << np.uint32(24)) >> bits))
+
+
+@kernel
+def _one_by_one(text: U8, start: int, length: int, w: U32) -> np.uint64:
+    """The first 8 bytes of the digest of one message of any length, little-endian; w (80,)."""
+    h0, h1, h2, h3, h4 = _H0, _H1, _H2, _H3, _H4
+    blocks = (length + 8) // 64 + 1
+    for block in range(blocks):
+        for t in range(16):
+            at = 64 * block + 4 * t
+            w[t] = _word(text, start + at, length - at) if at <= length else np.uint32(0)
+        if block == blocks - 1:
+            w[14] = np.uint32(length >> 29)
+            w[15] = np.uint32(length << 3)
+        for t in range(16, 80):
+            w[t] = _rotate(w[t - 3] ^ w[t - 8] ^ w[t - 14] ^ w[t - 16], 1)
+        a, b, c, d, e = h0, h1, h2, h3, h4
+        for t in range(80):
+            if t < 20:
+                mixed = np.uint32((d ^ (b & (c ^ d))) + _K0)
+            elif t < 40:
+                mixed = np.uint32((b ^ c ^ d) + _K1)
+            elif t < 60:
+                mixed = np.uint32(((b & c) | (d & (b | c))) + _K2)
+            else:
+                mixed = np.uint32((b ^ c ^ d) + _K3)
+            top = np.uint32(_rotate(a, 5) + mixed + e + w[t])
+            a, b, c, d, e = top, a, _rotate(b, 30), c, d
+        h0, h1, h2 = np.uint32(h0 + a), np.uint32(h1 + b), np.uint32(h2 + c)
+        h3, h4 = np.uint32(h3 + d), np.uint32(h4 + e)
+    return _little_endian(h0, h1)
+
+
+@kernel
+def _little_endian(h0: np.uint32, h1: np.uint32) -> np.uint64:
+    """The value of the 8 bytes that big-endian h0 and h1 stand for."""
+    value = (np.uint64(h1) << np.uint64(32)) | np.uint64(h0)
+    even = np.uint64(0x00FF00FF00FF00FF)
+    value = ((value >> np.uint64(8)) & even) | ((value & even) << np.uint64(8))
+    words = np.uint64(0x0000FFFF0000FFFF)
+    return ((value >> np.uint64(16)) & words) | ((value & words) << np.uint64(16))
+
+
+@kernel
+def sha1_hashes(text: U8, starts: I64, stops: I64, count: int, hashes: U64) -> None:
+    """hashes[i] = first 8 bytes of SHA-1 of text[starts[i]:stops[i]], little-endian."""
+    state = np.empty((5, LANES), np.uint32)
+    message = np.zeros((16, LANES), np.uint32)
+    schedule = np.empty(80, np.uint32)
+    for first in range(0, count, LANES):
+        lanes = min(LANES, count - first)
+        longest = 0
+        for lane in range(lanes):
+            longest = max(longest, stops[first + lane] - starts[first + lane])
+        for t in range(14):
+            at = 4 * t
+            if at > longest:
+                message[t] = 0
+                continue
+            for lane in range(lanes):
+                start = starts[first + lane]
+                message[t, lane] = _word(text, start + at, stops[first + lane] - start - at)
+        message[14] = 0
+        for lane in range(lanes):
+            message[15, lane] = np.uint32((stops[first + lane] - starts[first + lane]) << 3)
+        _compress(state, message)
+        for lane in range(lanes):
+            start, length = starts[first + lane], stops[first + lane] - starts[first + lane]
+            if length > ONE_BLOCK:
+                hashes[first + lane] = _one_by_one(text, start, length, schedule)
+            else:
+                hashes[first + lane] = _little_endian(state[0, lane], state[1, lane])
+
 
 _HALF = np.uint64(32)
 

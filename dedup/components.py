@@ -9,8 +9,7 @@ import numpy as np
 from dedup.arrays import I64, U32, U64, Mask
 from dedup.compiled import kernel
 from dedup.join import keep_shared
-from dedup.lsh import band_digests
-from dedup.runs import DIGIT, RADIX, scatter, sort_entries
+from dedup.lsh import DIGIT, RADIX, band_digests, scatter, sort_entries
 
 MAX_DOCUMENTS = 2**32 - 2
 _NONE = np.uint32(2**32 - 1)

@@ -15,7 +15,7 @@ import numpy as np
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
-from dedup.shingle import BASE
+from dedup.presets import BASE
 from dedup.text import TextArray, texts_of
 from dedup.words import starts_of, words_of
 

@@ -9,10 +9,9 @@ import pyarrow as pa
 from dedup.clusters import KEPT, Memberships, Rules, Selection, collapse, group_memberships, select
 from dedup.components import finish, new_parents, unite
 from dedup.join import buckets
-from dedup.lsh import band_digests
+from dedup.lsh import band_digests, sort_run
 from dedup.minhash import Sketches, sketch_documents
 from dedup.presets import Preset, Verify, check_choice, resolve
-from dedup.runs import sort_run
 from dedup.similarity import PairJaccard
 from dedup.text import Texts, join_texts
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
-from dedup.runs import bit_length, check_entries, sort_entries
+from dedup.lsh import bit_length, check_entries, sort_entries
 
 ENTRY_BYTES = 28
 """Memory of one entry in `buckets` when all digests are shared: its place in a run (digest and

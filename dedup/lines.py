@@ -1,7 +1,7 @@
 """Repeated lines and paragraphs: units of text that stand in many documents, and cutting them.
 
 A unit is a line (up to a newline) or a paragraph (up to a newline, white space and another
-newline). Units are compared by a 64-bit digest of the text that `dedup.normalize` leaves of them;
+newline). Units are compared by a 64-bit digest of the text that `dedup.presets` leaves of them;
 those that it leaves shorter than a given number of characters are not looked at. Equal units have
 equal digests; among 10^9 different ones one pair is expected to agree with a chance of 3 %.
 
@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
+from dedup.lsh import sort_run
 from dedup.polynomial import fmix64
-from dedup.runs import sort_run
 from dedup.text import BLANK, DROPPED, TextArray, case_table, texts_of
 from dedup.words import DOTTED, DOTTED_1, DOTTED_2, fold_character
 

@@ -1,6 +1,6 @@
 """Overlap of documents with the items of evaluation sets: shared runs of words.
 
-Texts are compared as `dedup.normalize` leaves them: lower case, no ASCII punctuation, words between
+Texts are compared as `dedup.presets` leaves them: lower case, no ASCII punctuation, words between
 white space (and see `dedup.words`). `dedup.eval_index` says which runs of an item are looked for.
 The share of a part that a document holds is the share of its words that stand in a run found there;
 the `min_overlap` of the index is meant as the share that makes a document contaminated.
@@ -22,7 +22,7 @@ from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.eval_index import COMMON, ItemIndex, Whole, backwards, build_index, forwards
 from dedup.polynomial import fmix64
-from dedup.shingle import BASE
+from dedup.presets import BASE
 from dedup.text import TextArray, case_table, texts_of
 from dedup.words import read_words
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
-from dedup.shingle import BASE
+from dedup.presets import BASE
 
 BLOCK = 1024
 """Windows hashed at once, so that scratch stays in the first-level cache."""

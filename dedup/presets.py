@@ -1,10 +1,20 @@
-"""Presets: what a shingle is, how signatures are made, and how they are cut into bands.
+"""What near-duplicates are found by, in plain Python: presets, normalisation, shingles, hashes.
+
+The slow functions here are the reference of every kernel. Nothing here imports numpy or numba, so
+that a command can read the presets in no time.
 
 `slimpajama` has the bands of SlimPajama (datasketch's optimum for a threshold of 0.8);
 `slimpajama_exact` also has its hash and its permutations, so that band keys are those of the
 original scripts. `fineweb` has the bands of FineWeb, which find far more pairs below 0.9.
+
+Source of the normalisation, which SlimPajama's length filter and its shingles see: Model Zoo
+`slimpajama/preprocessing/filter.py` and `dedup/to_hash.py` (release of 2023-06): `lower()`, delete
+`string.punctuation` (the 32 ASCII marks), strip, collapse white space to one blank.
 """
 
+import hashlib
+import re
+import string
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
@@ -119,3 +129,88 @@ def describe(preset: str | Preset) -> str:
         f"{j:g} {100 * detection_probability(j, p.bands, p.rows):.1f}%" for j in JACCARDS
     )
     return f"{p.name}: {p.unit} {p.size}-grams, {p.bands} bands x {p.rows} rows: J={found}"
+
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SPACES = re.compile(r"\s+")
+
+
+def normalize(text: str) -> str:
+    """Lower-case, drop ASCII punctuation, collapse white space.
+
+    >>> normalize("  Hello,\\n\\tWorld! ")
+    'hello world'
+    """
+    return _SPACES.sub(" ", text.lower().translate(_PUNCTUATION).strip())
+
+
+def is_short(text: str, min_length: int) -> bool:
+    """SlimPajama's low-length rule: fewer than `min_length` characters after `normalize`.
+
+    What the beginning of a text leaves, the whole text leaves at least, so a long one is not read
+    to its end.
+
+    >>> is_short("a" * 199, 200), is_short("a" * 200, 200)
+    (True, False)
+    """
+    beginning = text[: 4 * min_length]
+    return len(normalize(beginning)) < min_length and len(normalize(text)) < min_length
+
+
+BASE = 0x9E3779B97F4A7C15
+"""Base of the polynomial hash: 2^64 / golden ratio, odd."""
+
+_MASK = (1 << 64) - 1
+
+
+def shingles(text: str, preset: str | Preset = "slimpajama") -> list[bytes]:
+    """Every shingle of the normalised text in order of occurrence, as UTF-8.
+
+    Character shingles are code points, word shingles are words joined by one blank. Empty when the
+    text is shorter than one shingle. ValueError for an unknown preset.
+
+    >>> shingles("Hello, big world")
+    [b'hello big wor', b'ello big worl', b'llo big world']
+    """
+    recipe = resolve(preset)
+    normal = normalize(text)
+    if recipe.unit == "char":
+        units, glue = list(normal), ""
+    else:
+        units, glue = normal.split(), " "
+    return [
+        glue.join(units[i : i + recipe.size]).encode() for i in range(len(units) - recipe.size + 1)
+    ]
+
+
+def fmix64(value: int) -> int:
+    """The 64-bit finaliser of MurmurHash3, a bijection on [0, 2^64)."""
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return value ^ value >> 33
+
+
+def polynomial(shingle: bytes) -> int:
+    """Polynomial in `BASE` over the code points + 1, first code point highest, modulo 2^64."""
+    value = 0
+    for character in shingle.decode():
+        value = (value * BASE + ord(character) + 1) & _MASK
+    return value
+
+
+def shingle_hash(shingle: bytes, hash: str = "poly64") -> int:
+    """The base hash of one shingle, as given to datasketch's `hashfunc`.
+
+    `poly64`: the upper 32 bits of fmix64(polynomial); `poly64_full`: all 64. `sha1`, `sha1_full`:
+    the first 4 or 8 bytes of SHA-1, little-endian (datasketch's sha1_hash32, sha1_hash64).
+    ValueError for an unknown hash.
+
+    >>> shingle_hash(b"hello big wor"), shingle_hash(b"hello big wor", "sha1")
+    (3357552342, 2942499782)
+    """
+    check_choice("hash", hash, HASHES)
+    if hash in ("sha1", "sha1_full"):
+        digest = hashlib.sha1(shingle, usedforsecurity=False).digest()
+        return int.from_bytes(digest[: 4 if hash == "sha1" else 8], "little")
+    mixed = fmix64(polynomial(shingle))
+    return mixed if hash == "poly64_full" else mixed >> 32

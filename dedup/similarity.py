@@ -5,10 +5,8 @@ import numpy as np
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
-from dedup.presets import Preset, resolve
-from dedup.shingle import shingles
-from dedup.shingler import Shingler
-from dedup.stream import Stream
+from dedup.presets import Preset, resolve, shingles
+from dedup.stream import Shingler, Stream
 from dedup.text import Texts, without_sigma
 
 SLOTS = 1 << 22

@@ -1,7 +1,12 @@
-"""Normalised text in batches of bounded size: memory does not grow with the longest document.
+"""Normalised text in batches of bounded size, and the shingles of each batch with their hashes.
 
 A batch holds the code points of many documents end to end. A document longer than a batch goes on
-in the next one, which begins with the code points that its last shingles still need.
+in the next one, which begins with the code points that its last shingles still need, so memory does
+not grow with the longest document.
+
+Shingle i of a batch starts at unit i: a code point, or a word. 64-bit hashes are made for every i,
+also where a shingle would reach into the next document; the windows of a document say which are
+real.
 """
 
 from collections.abc import Iterator
@@ -11,6 +16,15 @@ import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
+from dedup.polynomial import (
+    BLOCK,
+    INVERSE,
+    char_hashes,
+    powers,
+    prefix_sums,
+    word_hashes,
+)
+from dedup.presets import BASE, Preset
 from dedup.text import BLANK, Texts, Whole, ascii_steps, case_table, normalize_part, to_lower_case
 
 CAPACITY = 1 << 16
@@ -152,3 +166,113 @@ class Stream:
             self._capacity *= 2
             self._points = np.zeros(self._capacity + self._slack, np.uint32)
         self._points[:kept] = old[start : start + kept].copy()
+
+
+@kernel
+def char_windows(segments_S4: I64, size: int, windows_S3: I64) -> int:
+    """windows_S3[s] = row, first shingle, end of the shingles of each segment.
+
+    Returns from where on the next batch needs the points of a document that goes on.
+    """
+    keep_from = 0
+    for s in range(len(segments_S4)):
+        start, stop = segments_S4[s, START], segments_S4[s, STOP]
+        windows_S3[s, 0] = segments_S4[s, ROW]
+        windows_S3[s, 1] = start
+        windows_S3[s, 2] = max(start, stop - size + 1)
+        keep_from = windows_S3[s, 2]
+    return keep_from
+
+
+@kernel
+def word_windows(
+    points: U32, segments_S4: I64, size: int, starts: I64, ends: I64, windows_S3: I64
+) -> tuple[Whole, Whole]:
+    """Find the words, and as `char_windows` the shingles that begin at them.
+
+    starts, ends: where in points each word lies; they must hold half of the points and one more.
+    The last word of a document that goes on is left for the next batch. Returns (words, from where
+    on the next batch needs the points).
+    """
+    words: Whole = 0
+    keep_from: Whole = 0
+    for s in range(len(segments_S4)):
+        first = words
+        start, stop = segments_S4[s, START], segments_S4[s, STOP]
+        word = np.uint64(words)
+        for i in range(np.uint64(start), np.uint64(stop)):
+            # No branch: a word is ended at every point until it is a blank.
+            ends[word] = i
+            word += np.uint64(points[i] == BLANK)
+        words = np.int64(word)
+        starts[first] = start
+        for k in range(first, words):
+            starts[k + 1] = ends[k] + 1
+        begin = starts[words]
+        if segments_S4[s, ENDS] and begin < stop:
+            ends[words] = stop
+            words += 1
+        windows_S3[s, 0] = segments_S4[s, ROW]
+        windows_S3[s, 1] = first
+        windows_S3[s, 2] = max(first, words - size + 1)
+        kept_word = windows_S3[s, 2]
+        keep_from = starts[kept_word] if kept_word < words else begin
+    return words, keep_from
+
+
+@kernel
+def count_shingles(windows_S3: I64, continues: bool, shingles_N: U32) -> None:
+    """Add up the shingles of every document; one that does not continue begins at 0."""
+    for s in range(len(windows_S3)):
+        row = windows_S3[s, 0]
+        if s > 0 or not continues:
+            shingles_N[row] = 0
+        shingles_N[row] += windows_S3[s, 2] - windows_S3[s, 1]
+
+
+class Shingler:
+    """Finds and hashes the shingles of a batch.
+
+    After `windows`: count shingle starts in the batch; hashes (count,) uint64, polynomials not yet
+    mixed; starts, ends int64: where in the batch's points each word lies (word shingles only).
+    """
+
+    def __init__(self, recipe: Preset) -> None:
+        self.size = recipe.size
+        self.is_word = recipe.unit == "word"
+        self.count = 0
+        self.hashes: U64 = np.empty(0, np.uint64)
+        self._windows = np.empty((SEGMENTS, 3), np.int64)
+
+    def windows(self, batch: Batch) -> I64:
+        """(segments, 3) int64: row, first shingle and end of the shingles of every segment.
+
+        Sets what the batch keeps for the next one. The result is valid until the next call.
+        """
+        if len(self.hashes) < len(batch.points):
+            self._make_room(len(batch.points))
+        windows_S3 = self._windows[: len(batch.segments)]
+        if self.is_word:
+            words, keep_from = word_windows(
+                batch.points, batch.segments, self.size, self.starts, self.ends, windows_S3
+            )
+            self.count, batch.keep_from = int(words), int(keep_from)
+            prefix_sums(batch.points, batch.filled, powers(INVERSE), self._scratch)
+            word_hashes(
+                self._scratch, self.starts, self.ends, self.count, self.size, powers(BASE),
+                self.hashes,
+            )  # fmt: skip
+        else:
+            batch.keep_from = char_windows(batch.segments, self.size, windows_S3)
+            self.count = batch.filled
+            char_hashes(batch.points, self.count, self.size, self._scratch, self.hashes)
+        return windows_S3
+
+    def _make_room(self, points: int) -> None:
+        self.hashes = np.empty(points, np.uint64)
+        # A text of n code points has at most (n + 1) / 2 words.
+        words = (points + SEGMENTS) // 2 + 2 if self.is_word else 0
+        self.starts: I64 = np.empty(words, np.int64)
+        self.ends: I64 = np.empty(words, np.int64)
+        scratch = points + 1 if self.is_word else 2 * (BLOCK + self.size)
+        self._scratch: U64 = np.empty(scratch, np.uint64)

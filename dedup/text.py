@@ -1,8 +1,9 @@
-"""Texts as flat buffers, and the normalisation of `dedup.normalize` as a kernel over UTF-8.
+"""Texts as flat buffers, the UTF-8 decoder of all compiled code, and normalisation as a kernel.
 
-The kernel lower-cases code point by code point. For one capital that is not enough: the lower case
-of U+03A3, the Greek sigma, depends on the letters around it. Python lower-cases a text that holds
-one, as a whole, before the kernel sees it (`to_lower_case`).
+The normalisation is that of `dedup.presets.normalize`, lower-cased code point by code point. For
+one capital that is not enough: the lower case of U+03A3, the Greek sigma, depends on the letters
+around it. Python lower-cases a text that holds one, as a whole, before the kernel sees it
+(`to_lower_case`). Arrow's strings are valid UTF-8, so the decoder checks nothing.
 """
 
 import re
@@ -18,7 +19,36 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.utf8 import after_ascii
+
+Index = TypeVar("Index", int, np.int64, np.uint64)
+
+_STEP_1, _STEP_2, _STEP_3, _STEP_4 = (np.uint8(n) for n in (1, 2, 3, 4))
+_TAIL, _6, _12, _18 = (np.uint32(n) for n in (0x3F, 6, 12, 18))
+
+
+@kernel
+def code_point(data: U8, at: Index) -> tuple[np.uint32, Index]:
+    """The code point that begins at byte `at`, and where the next one does."""
+    first = np.uint32(data[at])
+    if first < 0x80:
+        return first, at + _STEP_1  # type: ignore[return-value]
+    return after_ascii(data, at)
+
+
+@kernel
+def after_ascii(data: U8, at: Index) -> tuple[np.uint32, Index]:
+    """The same for a code point that is known not to be ASCII."""
+    first, second = np.uint32(data[at]), np.uint32(data[at + _STEP_1]) & _TAIL
+    if first < 0xE0:
+        return ((first & np.uint32(0x1F)) << _6) | second, at + _STEP_2  # type: ignore[return-value]
+    third = np.uint32(data[at + _STEP_2]) & _TAIL
+    if first < 0xF0:
+        point = ((first & np.uint32(0x0F)) << _12) | (second << _6) | third
+        return point, at + _STEP_3  # type: ignore[return-value]
+    fourth = np.uint32(data[at + _STEP_3]) & _TAIL
+    point = ((first & np.uint32(7)) << _18) | (second << _12) | (third << _6) | fourth
+    return point, at + _STEP_4  # type: ignore[return-value]
+
 
 Number = TypeVar("Number", np.uint8, np.int64)
 

@@ -1,6 +1,6 @@
 """Words and letters of a text with the bytes where they stand, for kernels that must know these.
 
-As `dedup.normalize` leaves them, but the two small Greek sigmas are one letter: which of them
+As `dedup.presets` leaves them, but the two small Greek sigmas are one letter: which of them
 `str.lower` makes of a capital depends on the letters around it.
 """
 
@@ -9,9 +9,8 @@ import numpy as np
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
-from dedup.shingle import BASE
-from dedup.text import BLANK, CASED, DROPPED, SPECIAL, Texts, case_table
-from dedup.utf8 import after_ascii
+from dedup.presets import BASE
+from dedup.text import BLANK, CASED, DROPPED, SPECIAL, Texts, after_ascii, case_table
 
 DOTTED = SPECIAL
 """What `fold_character` makes of U+0130; it stands for two code points, DOTTED_1 and DOTTED_2."""
@@ -22,7 +21,7 @@ _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 
 
 def one_sigma(normal: str) -> str:
-    """A text that `dedup.normalize` made, as the kernels here see it.
+    """A text that `dedup.presets` made, as the kernels here see it.
 
     >>> one_sigma("ὀδυσσεύς")
     'ὀδυσσεύσ'

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import ModuleType
 
 from trainer.config import Params, load_params
-from trainer.config.known_keys import COMMAND_LINE, IDLE, ONLY, RENAMED
+from trainer.config.legacy_keys import COMMAND_LINE, IDLE, ONLY, RENAMED
+from trainer.config.model_parameters import parameter_count
 from trainer.config.trainer_form import CALLBACKS, MODELS, MOVED
-from trainer.flops import parameter_count
 
 TARGET = Path(__file__).with_name("train_configuration.md")
 CONFIGS = Path(__file__).parents[1] / "configs" / "train"

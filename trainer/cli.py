@@ -1,9 +1,16 @@
-"""The `train` command: parses, calls, prints; no logic.
+"""The `train` command: options, call, print; no logic.
 
 Commands import what they call when they are called: to parse, to show help and to list jobs needs
 no torch.
+
+Memory that is freed stays in the process (`keep_freed_memory`). A leaf allocates and frees the same
+large tensors (logits above all). glibc maps blocks above 32 MiB afresh each time and trims its
+heap, so every leaf pays page faults for all of them: at 256 tokens a leaf and 50257 entries a step
+took 2.1 s with the default and 0.9 s with this (2 layers, width 32, 12 leaves, one core). The
+price: memory freed in the middle of a run stays with the process.
 """
 
+import ctypes
 from pathlib import Path
 from typing import Annotated
 
@@ -11,27 +18,43 @@ import typer
 
 from pipeline import __version__
 from pipeline.options import check_first
-from trainer import cli_evaluate, cli_generate, cli_plan, cli_report, cli_sweep
-from trainer import cli_options as options
-from trainer.allocator import keep_freed_memory
-from trainer.cli_convert import app as convert_app
-from trainer.cli_errors import one_line_errors
-from trainer.cli_jobs import app as jobs_app
-from trainer.cli_options import LogLevel, TargetName, without_effect
-from trainer.cli_scaling import app as scaling_app
-from trainer.cli_targets import Targets
-from trainer.job import INTERRUPTED
-from trainer.pulse import Pulse, print_line
+from trainer.commands import evaluate, generate, options, plan, report, sweep
+from trainer.commands.convert import app as convert_app
+from trainer.commands.errors import one_line_errors
+from trainer.commands.jobs import app as jobs_app
+from trainer.commands.options import LogLevel, TargetName, Targets, without_effect
+from trainer.commands.scaling import app as scaling_app
+from trainer.runs.console import Pulse, print_line
+from trainer.runs.jobs import INTERRUPTED
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+_LARGEST_INT = (1 << 31) - 1
+_GROWTH_BYTES = 64 << 20
+
+
+def keep_freed_memory() -> bool:
+    """Set glibc's options for this process; False where the C library has no mallopt."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    options = (
+        (_M_MMAP_MAX, 0),
+        (_M_TRIM_THRESHOLD, _LARGEST_INT),
+        (_M_TOP_PAD, _GROWTH_BYTES),
+    )
+    results = [mallopt(name, value) for name, value in options]
+    return all(result == 1 for result in results)
+
 
 app = typer.Typer(cls=Targets, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.add_typer(jobs_app, name="jobs")
 app.add_typer(convert_app, name="convert")
 app.add_typer(scaling_app, name="scaling")
-cli_plan.register(app)
-cli_evaluate.register(app)
-cli_generate.register(app)
-cli_report.register(app)
-cli_sweep.register(app)
+plan.register(app)
+evaluate.register(app)
+generate.register(app)
+report.register(app)
+sweep.register(app)
 
 EXAMPLES = """\b
 Examples:
@@ -136,10 +159,10 @@ def train(
     quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
     with one_line_errors(), Pulse(_say_nothing if quiet else print_line) as pulse:
         pulse.activity = "loading PyTorch"
-        from trainer.plan import compile_only as show_plan
-        from trainer.plan import validate_only as check_only
-        from trainer.request import TrainOptions
-        from trainer.run import run
+        from trainer.loop.options import TrainOptions
+        from trainer.loop.run import run
+        from trainer.plan.dry_run import compile_only as show_plan
+        from trainer.plan.dry_run import validate_only as check_only
 
         request = TrainOptions(
             target=target.value,

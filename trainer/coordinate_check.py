@@ -23,10 +23,9 @@ from torch import Tensor, nn
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from trainer import optimizer
-from trainer.cli_errors import one_line_errors
+from trainer.commands.errors import one_line_errors
 from trainer.config import AdamW, ModelConfig
-from trainer.model import GPT
+from trainer.model import GPT, optimizer
 from trainer.model.mup import PEAK_LEARNING_RATE, to_mup
 
 Parametrization = Literal["mup", "sp"]

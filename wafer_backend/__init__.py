@@ -30,29 +30,26 @@ does not stream is listed in `streaming`; names of cstorch that are missing say 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from wafer_backend import (
-    amp,
-    backends,
-    distributed,
-    metrics,
-    optim,
-    profiler,
-    sparse,
-    unsupported,
-    utils,
-)
-from wafer_backend.aliases import install_aliases
+from wafer_backend import amp, backends, distributed, metrics, optim, profiler, sparse, utils
 from wafer_backend.backends import backend, current_backend, current_torch_device, use_cs
-from wafer_backend.compilation import compile
+from wafer_backend.cluster.coordinator import StepResult
+from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.compiled import BackendConfig, CompiledModule, device_of
-from wafer_backend.coordinator import LossRule, StepResult
-from wafer_backend.creation import (
+from wafer_backend.cstorch import names
+from wafer_backend.cstorch.compilation import compile
+from wafer_backend.cstorch.names import install_aliases
+from wafer_backend.cstorch.session import (
+    current_pol,
     from_numpy,
     full,
     full_like,
     make_constant,
+    manual_seed,
+    name_scope,
     ones,
     ones_like,
+    pol,
+    reset,
     tensor,
     to_numpy,
     zeros,
@@ -66,9 +63,7 @@ from wafer_backend.errors import (
     LoaderError,
     StepError,
 )
-from wafer_backend.scopes import current_pol, name_scope, pol
-from wafer_backend.session import manual_seed, reset
-from wafer_backend.storage import load, save
+from wafer_backend.storage.checkpoint import load, save
 from wafer_backend.tracing import (
     checkpoint_closure,
     compile_step,
@@ -155,6 +150,6 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise unsupported.missing(name)
+        raise names.missing(name)
     module = importlib.import_module(f"wafer_backend.{_LATER[name] or name}")
     return getattr(module, name) if _LATER[name] else module

@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from wafer_backend import loss_scale as current_scale
 from wafer_backend.backends import current_torch_device, use_cs
+from wafer_backend.cluster import precision as current_scale
+from wafer_backend.cluster.precision import FLOAT16_MAX, SMALLEST, WIDE_MAX, LossScale
 from wafer_backend.errors import BackendConfigError, StepError
-from wafer_backend.loss_scale import FLOAT16_MAX, SMALLEST, WIDE_MAX, LossScale
 
 __all__ = [
     "GradScaler",
@@ -156,7 +156,7 @@ class GradScaler:
             )
         self.max_gradient_norm = max_gradient_norm
         self._finite: dict[int, bool] = {}
-        current_scale.set_current(self._scale)
+        current_scale.set_current_loss_scale(self._scale)
 
     def scale(self, outputs: Outputs) -> Outputs:
         """`outputs` (a tensor, or a list or tuple of tensors) times the scale."""

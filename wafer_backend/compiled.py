@@ -11,27 +11,30 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from wafer_backend import loss_scale as loss_scales
-from wafer_backend.activation_worker import ActivationWorker, Arguments, GlobalBatch
-from wafer_backend.activations import ActivationRule
-from wafer_backend.buffers import Buffers
-from wafer_backend.calls import LossCall, OutputCall, with_backward
-from wafer_backend.coordinator import Coordinator, Roles, StepResult
-from wafer_backend.device_link import LinkRule
+from wafer_backend.cluster import precision as loss_scales
+from wafer_backend.cluster.activation_worker import ActivationWorker, Arguments, GlobalBatch
+from wafer_backend.cluster.calls import LossCall, OutputCall, with_backward
+from wafer_backend.cluster.coordinator import Coordinator, Roles, StepResult
+from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.cluster.outputs import LossReduction, LossRule, OtherPath
+from wafer_backend.cluster.precision import LossScale, Precision
+from wafer_backend.cluster.suitability import (
+    LeafSize,
+    Probe,
+    Room,
+    check_module,
+    training_mode,
+    warn_of_batch_statistics,
+)
+from wafer_backend.cluster.wafer import Wafer, WaferRule
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.leaf_size import LeafSize, Probe, Room
-from wafer_backend.loss import LossReduction, LossRule, OtherPath
-from wafer_backend.loss_scale import LossScale
-from wafer_backend.memoryx import MemoryX
-from wafer_backend.module_times import ModuleTimes
-from wafer_backend.observation import observe
-from wafer_backend.precision import Precision
-from wafer_backend.suitability import check_module, warn_of_batch_statistics
-from wafer_backend.timeline import Timeline
-from wafer_backend.training_mode import training_mode
-from wafer_backend.transports.choice import TransportName, make_transport, server_count
+from wafer_backend.observe.observation import observe
+from wafer_backend.observe.timeline import ModuleTimes, Timeline
+from wafer_backend.streaming.activations import ActivationRule
+from wafer_backend.streaming.attachment import Buffers
+from wafer_backend.streaming.device_link import LinkRule
+from wafer_backend.transports import TransportName, make_transport, server_count
 from wafer_backend.transports.simulated import Simulation
-from wafer_backend.wafer import Wafer, WaferRule
 
 Target = Literal["CSX", "CPU", "GPU"]
 Device = Literal["cpu", "cuda"]
@@ -244,7 +247,7 @@ class CompiledModule:
             return self._loss(batch) if loss else self._outputs(batch)
 
     def _loss(self, batch: GlobalBatch) -> Any:
-        scale = loss_scales.current()
+        scale = loss_scales.current_loss_scale()
         with self._coordinator.reduced(batch, self.step, scale, _continue, strict=False) as reduced:
             total = self._coordinator.total()
         call = LossCall(self.memoryx, reduced, total, self.config.loss)

@@ -1,143 +1,42 @@
-"""The emulated cluster's settings, and what a loader may ask about its place in the cluster.
+"""What a loader may ask about its place in the cluster, and a warning for one that shards itself.
 
 A loader of the user runs as one task whose batch is the global batch, whatever num_csx is, so the
-rank functions answer 0 of 1 everywhere, in worker processes too.
+rank functions answer 0 of 1 everywhere, in worker processes too, and sharding by them does nothing.
+Sharding by anything else makes each process see part of the data, which here means that the rest is
+never read.
 """
 
 import contextlib
 import multiprocessing
-import re
-from collections.abc import Callable, Iterator
+import os
+import warnings
+from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-from pipeline.core.words import did_you_mean_or_all
-from wafer_backend.errors import BackendConfigError, BackendError
+from torch.utils.data.distributed import DistributedSampler
 
-Check = Callable[[Any], str | None]
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}=[A-Za-z0-9_.-]{0,63}")
+from wafer_backend.backends.base import ClusterConfig
+from wafer_backend.errors import BackendError
 
-
-def _whole(least: int) -> Check:
-    def wrong(value: Any) -> str | None:
-        good = type(value) is int and value >= least
-        return None if good else f"a whole number, at least {least}"
-
-    return wrong
-
-
-def _texts(pattern: re.Pattern[str] | None, expected: str) -> Check:
-    def wrong(value: Any) -> str | None:
-        good = isinstance(value, list | tuple) and all(
-            isinstance(item, str) and (pattern is None or pattern.fullmatch(item)) for item in value
-        )
-        return None if good else expected
-
-    return wrong
-
-
-def _address(value: Any) -> str | None:
-    good = value is None or (isinstance(value, str) and re.fullmatch(r"[^:\s]+:\d{1,5}", value))
-    return None if good else "HOST:PORT or None"
-
-
-def _priority(value: Any) -> str | None:
-    return None if value in ("p1", "p2", "p3") else "p1, p2 or p3"
-
-
-_PATHS = "a list of paths"
-_CHECKS: dict[str, Check] = {
-    "num_csx": _whole(1),
-    "max_wgt_servers": _whole(0),
-    "max_act_per_csx": _whole(0),
-    "num_workers_per_csx": _whole(1),
-    "mgmt_address": _address,
-    "job_labels": _texts(_LABEL, "a list of labels like ['team=nlp']"),
-    "job_priority": _priority,
-    "job_time_sec": lambda value: None if value is None else _whole(1)(value),
-    "mount_dirs": _texts(None, _PATHS),
-    "python_paths": _texts(None, _PATHS),
-    "transfer_processes": lambda value: None if value is None else _whole(1)(value),
-}
-
-
-@dataclass(init=False)
-class ClusterConfig:
-    """Settings of the emulated cluster; keyword arguments, checked when set.
-
-    `num_csx`: CS-2 systems. `max_wgt_servers`: MemoryX shards, 0 for auto.
-    `num_workers_per_csx`: above 1, that many processes run the loader. `job_labels` ("KEY=VALUE")
-    and `job_priority` (p1, p2, p3): of the job in `train jobs`. Once bound by the first step a
-    config is frozen. The fields of `WITHOUT_EFFECT` are accepted so that scripts run.
-
-    Raises BackendConfigError for a wrong value or an unknown name.
-    """
-
-    mgmt_address: str | None = None
-    mgmt_namespace: str | None = None
-    credentials_path: str | None = None
-    num_csx: int = 1
-    max_wgt_servers: int = 0
-    max_act_per_csx: int = 0
-    num_workers_per_csx: int = 1
-    cbcore_image: str | None = None
-    job_labels: list[str] | None = None
-    job_priority: str = "p2"
-    job_time_sec: int | None = None
-    mount_dirs: list[str] | None = None
-    python_paths: list[str] | None = None
-    automount: bool = True
-    mount_all: bool = True
-    disable_mount_check: bool = True
-    disable_version_check: bool = False
-    workflow_id: str | None = None
-    notifications: Any = None
-
-    WITH_EFFECT: ClassVar[tuple[str, ...]] = (
-        "num_csx", "max_wgt_servers", "num_workers_per_csx", "job_labels", "job_priority",
-    )  # fmt: skip
-
-    def __init__(self, **settings: Any) -> None:
-        object.__setattr__(self, "_bound", False)
-        for field in fields(self):
-            object.__setattr__(self, field.name, field.default)
-        for name, value in settings.items():
-            setattr(self, name, value)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        kind = type(self).__name__
-        names = [field.name for field in fields(self)]
-        if name not in names:
-            hint = did_you_mean_or_all(name, names)
-            raise BackendConfigError(f"{kind} has no setting {name!r}{hint}")
-        if self.bound:
-            raise BackendConfigError(
-                f"{kind}.{name} cannot change after the first step; start a new run for {value!r}"
-            )
-        optional = value is None and getattr(type(self), name, None) is None
-        expected = None if optional or name not in _CHECKS else _CHECKS[name](value)
-        if expected is not None:
-            raise BackendConfigError(f"{kind}.{name} = {value!r}: expected {expected}")
-        object.__setattr__(self, name, value)
-
-    @property
-    def bound(self) -> bool:
-        """Whether a first step has frozen it."""
-        return bool(self.__dict__.get("_bound", False))
-
-    def bind(self) -> None:
-        """Freeze it; the backend does so at the first step."""
-        object.__setattr__(self, "_bound", True)
-
-    @property
-    def without_effect(self) -> list[str]:
-        """The settings that differ from their default and change nothing here."""
-        return [
-            field.name
-            for field in fields(self)
-            if field.name not in self.WITH_EFFECT and getattr(self, field.name) != field.default
-        ]
+__all__ = [
+    "ClusterConfig",
+    "DataLoaderCheckpoint",
+    "get_ordinal",
+    "get_streaming_batch_size",
+    "get_streaming_rank",
+    "get_worker_state",
+    "is_master_ordinal",
+    "is_receiver",
+    "is_streamer",
+    "num_receivers",
+    "num_streamers",
+    "num_tasks",
+    "warn_if_sharded",
+    "watch_batch_sizes",
+    "worker_state",
+]
 
 
 @dataclass(frozen=True)
@@ -241,3 +140,37 @@ def is_master_ordinal(local: bool = False) -> bool:
     from wafer_backend import backends
 
     return multiprocessing.parent_process() is None and backends.is_writer()
+
+
+_INSIDE = ("dataloader", "_loader", "loader", "batch_sampler", "sampler")
+
+
+def warn_if_sharded(loader: Any) -> None:
+    """Warn once for a loader (or whatever wraps one) whose sampler takes a share of the data."""
+    sampler = _distributed_sampler(loader)
+    if sampler is not None and sampler.num_replicas > 1:
+        warnings.warn(
+            f"the DistributedSampler of the loader reads share {sampler.rank} of "
+            f"{sampler.num_replicas}: the batch of a loader is the global batch here, so the "
+            "other shares are never read; remove the sampler",
+            stacklevel=3,
+        )
+    elif int(os.environ.get("WORLD_SIZE", "1") or 1) > 1 and sampler is not None:
+        warnings.warn(
+            "WORLD_SIZE > 1 and the loader has a DistributedSampler: the batch of a loader is the "
+            "global batch here; do not shard the data",
+            stacklevel=3,
+        )
+
+
+def _distributed_sampler(loader: Any, depth: int = 4) -> "DistributedSampler[Any] | None":
+    """The torch DistributedSampler somewhere inside `loader`, if any."""
+    if isinstance(loader, DistributedSampler):
+        return loader
+    if depth == 0 or not hasattr(loader, "__dict__"):
+        return None
+    for name in _INSIDE:
+        found = _distributed_sampler(vars(loader).get(name), depth - 1)
+        if found is not None:
+            return found
+    return None

@@ -7,32 +7,92 @@
     print(prof.get_summary())
 
 Steps are those of a DataExecutor, which may also be given the profile (`profiler_activities=`).
-Times are of this host, not of a CS-2.
+`train` profiles steps of its own with `StepProfile`. Times are of this host, not of a CS-2.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pipeline.core import storage
 from wafer_backend import backends
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.errors import BackendConfigError, BackendError
-from wafer_backend.module_times import ModuleTimes
-from wafer_backend.step_profile import ProfiledSteps
-from wafer_backend.timeline import (
+from wafer_backend.observe.timeline import (
     ACTIVATION_WORKER,
     COORDINATOR,
     MEMORYX,
     SWARMX,
+    ModuleTimes,
     Timeline,
     clock_of,
 )
 
-__all__ = ["profile", "schedule", "tensorboard_trace_handler"]
+if TYPE_CHECKING:
+    from wafer_backend.compiled import CompiledModule
+
+
+@dataclass(frozen=True)
+class ProfiledSteps:
+    """Steps `start_step` to `end_step`, 1-based, both included.
+
+    Raises BackendConfigError for anything else than 1 <= start_step <= end_step.
+    """
+
+    start_step: int
+    end_step: int
+
+    def __post_init__(self) -> None:
+        whole = type(self.start_step) is int and type(self.end_step) is int
+        if not whole or not 1 <= self.start_step <= self.end_step:
+            raise BackendConfigError(
+                f"profiled steps {self.start_step!r} to {self.end_step!r}: expected "
+                "1 <= start_step <= end_step"
+            )
+
+    def __contains__(self, step: int) -> bool:
+        return self.start_step <= step <= self.end_step
+
+
+class StepProfile:
+    """Profiles some steps of one compiled module into a directory.
+
+    `step_N.json`: the Chrome trace of each; `op_profile.txt`: the table of all so far, rewritten
+    after each.
+    """
+
+    def __init__(self, steps: ProfiledSteps, directory: Path) -> None:
+        self._steps = steps
+        self._directory = directory
+        self._modules: ModuleTimes | None = None
+
+    @contextlib.contextmanager
+    def step(self, made: "CompiledModule", step: int) -> Iterator[None]:
+        """Run step number `step` inside; nothing happens if it is not to be profiled.
+
+        Files are written when the block ends without an error. Raises ResourceError.
+        """
+        if step not in self._steps:
+            yield
+            return
+        clock = clock_of(made.device)
+        self._modules = self._modules or ModuleTimes(clock)
+        timeline = Timeline(clock)
+        with made.profile(timeline, self._modules):
+            yield
+        timeline.write(self._directory / f"step_{step}.json")
+        table = self._modules.table() + "\n"
+        storage.publish(self._directory / "op_profile.txt", table.encode())
+
+    def table(self) -> str:
+        """The op profile of the steps so far; empty before the first."""
+        return "" if self._modules is None else self._modules.table()
+
 
 # How host activities spell our roles; wafers are CSX-0, CSX-1, ...
 _ACTIVITIES = {COORDINATOR: "CRD-0", MEMORYX: "WGT-0", SWARMX: "BR-0", ACTIVATION_WORKER: "ACT-0"}

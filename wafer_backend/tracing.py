@@ -21,8 +21,7 @@ import torch
 from torch.utils import _pytree
 
 from wafer_backend import backends
-from wafer_backend.backends.sharding import warn_if_sharded
-from wafer_backend.dry_run import DryRunFinished
+from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
 
 Inputs = ParamSpec("Inputs")
@@ -252,3 +251,10 @@ def _is_dry() -> bool:
 
 def _nothing() -> Any:
     return torch.full((), float("nan"))
+
+
+class DryRunFinished(SystemExit):
+    """A plan or a check is done. `trace` catches it; outside of one the program ends with 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)

@@ -19,8 +19,7 @@ from benchmarks.dedup.peers.clock import Clock, answer, peak_bytes
 from benchmarks.dedup.planted import CELLS, planted_signatures
 from dedup.components import finish, label_components, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
-from dedup.lsh import band_digests
-from dedup.runs import slice_run, sort_run
+from dedup.lsh import band_digests, slice_run, sort_run
 
 CHUNK = 50_000
 

@@ -21,9 +21,8 @@ from pathlib import Path
 import torch
 
 from trainer.config import ModelConfig, load_params
-from trainer.generation.generate import continuation
-from trainer.generation.greedy import Ending, continue_greedily
-from trainer.generation.sampling import Sampling
+from trainer.generation.infer import Ending, continue_greedily
+from trainer.generation.text import Sampling, continuation
 from trainer.model import GPT
 
 

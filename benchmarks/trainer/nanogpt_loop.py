@@ -34,13 +34,13 @@ import yaml
 from benchmarks.trainer.nanogpt import Loop, Shape
 from pipeline.core import storage
 from pipeline.hdf5.write import sample_shard
-from trainer import build, flops
-from trainer.allocator import keep_freed_memory
-from trainer.config import ModelConfig, load_params
+from trainer.cli import keep_freed_memory
+from trainer.config import ModelConfig, load_params, model_parameters
 from trainer.data import BatchPrefetcher, open_training
-from trainer.loop import TrainingRun
-from trainer.request import TrainOptions
-from trainer.stop import catch_signals
+from trainer.loop import build
+from trainer.loop.loop import TrainingRun
+from trainer.loop.options import TrainOptions
+from trainer.loop.stop import catch_signals
 
 SHAPES = {
     "1M": Shape(64, 2, 2, 8192, 128),
@@ -167,7 +167,7 @@ def report(
             filter_size=4 * shape.width,
         )  # fmt: skip
         rows = options.leaves * options.sequences
-        needed = flops.training_flops_per_sequence(config) * rows / options.peak
+        needed = model_parameters.training_flops_per_sequence(config) * rows / options.peak
         print(f"MFU {needed / medians[0]:.1%} against {needed / medians[1]:.1%}")
 
 

@@ -29,10 +29,9 @@ from benchmarks.wafer_backend.streaming import (
     optimizer,
     streamed,
 )
-from trainer.allocator import keep_freed_memory
+from trainer.cli import keep_freed_memory
 from wafer_backend.compiled import BackendConfig, CompiledModule
-from wafer_backend.transports.launch import run_ranks
-from wafer_backend.transports.ranks import joined_environment
+from wafer_backend.transports.ranks import joined_environment, run_ranks
 
 LIVENESS = 300.0
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch.nn import functional as F
 
-from trainer.allocator import keep_freed_memory
+from trainer.cli import keep_freed_memory
 from trainer.config import ModelConfig
 from trainer.model import GPT
 from wafer_backend.compiled import BackendConfig, CompiledModule

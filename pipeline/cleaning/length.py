@@ -1,4 +1,4 @@
-"""SlimPajama's low-length rule for whole arrays: `dedup.normalize.is_short`, stopped early.
+"""SlimPajama's low-length rule for whole arrays: `dedup.presets.is_short`, stopped early.
 
 `normalize` lower-cases, drops ASCII punctuation, strips, and makes one blank of every run of white
 space. For its length alone the letters do not matter: every character counts one, or two if its
@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from dedup.arrays import I64, U8
 from dedup.compiled import kernel
-from dedup.text import TextArray
-from dedup.utf8 import code_point
+from dedup.text import TextArray, code_point
 from pipeline.cleaning.characters import every_character
 from pipeline.cleaning.encoded import encode_texts
 
@@ -27,7 +26,7 @@ _DROPPED, _ONE, _TWO, _BLANK = range(4)
 
 
 def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
-    """Which texts have fewer than `min_length` characters after `dedup.normalize.normalize`.
+    """Which texts have fewer than `min_length` characters after `dedup.presets.normalize`.
 
     texts: as for `clean_texts`. Returns (documents,) bool.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dedup.arrays import I64, U8, U16, U64
 from dedup.compiled import kernel
-from dedup.utf8 import code_point
+from dedup.text import code_point
 from pipeline.cleaning import tables as actions
 from pipeline.cleaning.tables import (
     ACTION,

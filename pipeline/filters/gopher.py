@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import TextArray, texts_of
-from dedup.utf8 import code_point
+from dedup.text import TextArray, code_point, texts_of
 from pipeline.filters.characters import (
     ALNUM,
     ALPHA,

@@ -4,7 +4,7 @@ import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.utf8 import code_point
+from dedup.text import code_point
 from pipeline.filters.characters import NEWLINE, SPACE, Whole, absorb, entry_of
 
 

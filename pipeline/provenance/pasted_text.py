@@ -108,9 +108,8 @@ def _candidates(
     directory: Path, shards: list[Path], cleaned: str, recipe: Recipe
 ) -> Iterator[tuple[Path, I64]]:
     """Shards of documents/ and their rows that meet the text in a band."""
-    from dedup.lsh import band_digests
+    from dedup.lsh import band_digests, slice_run
     from dedup.minhash import sketch_documents
-    from dedup.runs import slice_run
 
     sketches = sketch_documents([cleaned], recipe.preset)
     if not sketches.shingles[0]:

@@ -20,7 +20,8 @@ from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, records
 from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 
 if TYPE_CHECKING:
-    from dedup.overlap import Hits, ItemIndex
+    from dedup.eval_index import ItemIndex
+    from dedup.overlap import Hits
 
 DETECTOR = "eval_overlap"
 RULE = "eval-overlap"
@@ -74,7 +75,7 @@ class _Items:
 def _index(job: IndexJob, inputs: Inputs) -> Result:
     """PARTS, GRAMS: the index of `dedup.overlap`, with set, item and field of every part; the
     items table: every item, and why it is not looked for."""
-    from dedup.overlap import build_index
+    from dedup.eval_index import build_index
 
     items, names = _read_items(job)
     index, entry, status = build_index(items.text, job.n, job.min_words, job.min_overlap)
@@ -149,7 +150,7 @@ def _index_outputs(index: "ItemIndex", entry: I64, items: _Items) -> tuple[Outpu
 
 def _load_index(job: "OverlapJob", inputs: Inputs) -> tuple["ItemIndex", pa.Table]:
     """The published index, memory-mapped, and the names of its parts."""
-    from dedup.overlap import ItemIndex
+    from dedup.eval_index import ItemIndex
 
     parts, grams = inputs.table(job.parts), inputs.table(job.grams)
     words = _array(parts, "words")

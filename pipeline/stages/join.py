@@ -41,7 +41,7 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
     """Columns member (uint32 dense index), bucket (uint32 from 0); only buckets of two and more
     documents, of which one is new."""
     from dedup.join import buckets
-    from dedup.runs import slice_run
+    from dedup.lsh import slice_run
 
     digests, members = [], []
     for run in job.runs:

@@ -123,7 +123,7 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
     stays."""
     from dedup.join import buckets
     from dedup.lines import later_occurrences
-    from dedup.runs import slice_run
+    from dedup.lsh import slice_run
 
     tables = []
     for run in job.runs:

@@ -73,7 +73,7 @@ def _signatures(job: SignatureJob, inputs: Inputs) -> Result:
 
 def _runs(path: str, runs: dict[str, Entries]) -> Output:
     """Columns CHANNEL (uint64 digests, ascending) and CHANNEL_row (uint32) per channel."""
-    from dedup.runs import sort_run
+    from dedup.lsh import sort_run
 
     columns: dict[str, pa.Array] = {}
     for channel, (digests, rows) in runs.items():

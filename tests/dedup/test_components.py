@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dedup.components import components, finish, label_components, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
-from dedup.lsh import band_digests
-from dedup.runs import slice_run, sort_run
+from dedup.lsh import band_digests, slice_run, sort_run
 from tests.dedup.plain_join import U32, Runs, plain_buckets, plain_labels
 
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 import dedup
 from dedup.arrays import F64
-from dedup.fast_sketch import EMPTY, ROUNDS, fast_sketch
 from dedup.minhash import _sketch
-from dedup.presets import PRESETS, Preset
-from dedup.shingle import BASE, fmix64, polynomial
+from dedup.presets import BASE, PRESETS, Preset, fmix64, polynomial
+from dedup.sketches import EMPTY, ROUNDS, fast_sketch
 
 SET = Preset("set", "word", 1, bands=1, rows=1)
 """Texts as sets of words: any Jaccard similarity can be made."""

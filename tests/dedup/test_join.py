@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dedup import join
 from dedup.join import buckets, key_ranges
-from dedup.runs import slice_run, sort_run
+from dedup.lsh import slice_run, sort_run
 from tests.dedup.plain_join import U32, U64, Runs, plain_buckets
 
 LAST = 2**64 - 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dedup.join import buckets
 from dedup.lines import UNITS, Unit, Units, cut, cut_column, later_occurrences, units_of
-from dedup.normalize import normalize
+from dedup.presets import normalize
 from dedup.words import one_sigma
 
 SEPARATOR = {"line": re.compile(r"\n"), "paragraph": re.compile(r"\n\s*\n")}

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.eval_index import ALL_COMMON, CHECKED, COMMON, TOO_SHORT, build_index
-from dedup.normalize import normalize
 from dedup.overlap import SPANS, Hits, find_overlaps
+from dedup.presets import normalize
 from dedup.words import one_sigma
 
 Word = tuple[str, int, int]

@@ -20,10 +20,8 @@ from hypothesis import strategies as st
 
 import dedup
 from dedup.minhash import _sketch
-from dedup.normalize import normalize
-from dedup.permutations import PADDING, permutations
-from dedup.presets import PRESETS, Preset, resolve
-from dedup.shingle import BASE
+from dedup.presets import BASE, PRESETS, Preset, normalize, resolve
+from dedup.sketches import PADDING, permutations
 from pipeline.sources.streams import zstd
 
 KINDS = [

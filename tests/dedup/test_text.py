@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.normalize import normalize as reference
+from dedup.presets import normalize as reference
 from dedup.stream import Stream
 from dedup.text import (
     BLANK,

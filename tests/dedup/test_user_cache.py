@@ -7,7 +7,7 @@ import pytest
 from dedup.user_cache import user_cache
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.sources import quickstart
-from trainer.job_store import JobStore
+from trainer.runs.jobs import JobStore
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup.utf8 import code_point
+from dedup.text import code_point
 
 
 @given(st.text(min_size=1, max_size=30))

@@ -1,7 +1,7 @@
 """Cleaned text equals ftfy's, and the length filter equals SlimPajama's rule, one by one.
 
 The rule is written out here from the original scripts (`preprocessing/filter.py`), independent of
-`dedup.normalize`.
+`dedup.presets`.
 """
 
 import json
@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
-from dedup.normalize import is_short, normalize
+from dedup.presets import is_short, normalize
 from pipeline.sources.streams import zstd
 
 MIN_LENGTH = 200

@@ -18,8 +18,8 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.verify import count_rows
 from pipeline.provenance.trace import trace_row
 from pipeline.sources import files
-from pipeline.sources.jsonl import RecordRules
 from pipeline.sources.record import Record
+from pipeline.sources.rules import RecordRules
 from pipeline.verify import verify
 from tests.forked import prep_in_fork
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.normalize import normalize
+from dedup.presets import normalize
 from pipeline import layout
 from pipeline.cluster import InProcess
 from pipeline.core import ids

@@ -14,9 +14,10 @@ from typer.main import get_command
 import pipeline
 import trainer
 from pipeline import cli
-from pipeline.config import Config, InputConfig
+from pipeline.config import Config
 from pipeline.core import lock, storage
 from pipeline.core.errors import ConfigError
+from pipeline.input_config import InputConfig
 from trainer.cli import app as train_app
 
 URLS = ("s3://bucket/out", "gs://b", "https://host/out?secret=1", "file:///tmp/out")

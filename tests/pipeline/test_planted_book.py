@@ -27,9 +27,9 @@ from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train
 from pipeline.verify import verify
 from trainer.config import load_params
 from trainer.data import TrainingData
-from trainer.record import batch_size_schedule, order_seed
-from trainer.run import TrainOptions
-from trainer.run import run as train
+from trainer.loop.options import TrainOptions
+from trainer.loop.run import run as train
+from trainer.runs.record import batch_size_schedule, order_seed
 
 MSL, BATCH, STEPS, EVERY = 32, 4, 300, 5
 VOCABULARY = 500

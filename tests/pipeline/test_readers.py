@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.jsonl import RecordRules, read
+from pipeline.sources.jsonl import read
 from pipeline.sources.record import BAD_REASONS, BadRecord, Record
+from pipeline.sources.rules import RecordRules
 from pipeline.sources.streams import decompress_blocks, split_lines, zstd
 
 RULES = RecordRules("text", 1 << 20, None)

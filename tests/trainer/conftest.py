@@ -17,7 +17,7 @@ from pipeline.core import failpoint, storage
 from pipeline.core.errors import PrepError
 from pipeline.hdf5.write import sample_shard
 from tests.programs import Program
-from trainer import run as trainer_run
+from trainer.loop import run as trainer_run
 
 MSL, VOCABULARY = 16, 61
 

@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
 from tests.programs import Program
-from trainer import checkpoint, disk, memory, optimizer
-from trainer.checkpoint_writer import CheckpointWriter
 from trainer.config import load_params
-from trainer.model import GPT
-from wafer_backend.memoryx import MemoryX
+from trainer.loop import disk
+from trainer.model import GPT, optimizer
+from trainer.runs import checkpoint
+from trainer.runs.checkpoint import CheckpointWriter
+from wafer_backend.cluster.memoryx import MemoryX
 
 KILLED = -signal.SIGKILL
 
@@ -95,7 +96,7 @@ def test_one_is_on_its_way_at_most(trainer, memoryx, monkeypatch):
 
 
 def test_training_waits_where_memory_has_no_room_for_a_copy(trainer, memoryx, monkeypatch):
-    monkeypatch.setattr(memory, "measure_available", lambda: 1000)
+    monkeypatch.setattr(checkpoint, "measure_available_memory", lambda: 1000)
     with CheckpointWriter(trainer.root / "out", 2, trainer.said.append) as writer:
         writer.save(1, memoryx, {})
         assert trainer.said[-1].startswith("Saved checkpoint")

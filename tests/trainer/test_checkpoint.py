@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
-from trainer import checkpoint, optimizer
 from trainer.config import load_params
-from trainer.model import GPT
-from wafer_backend.memoryx import MemoryX
+from trainer.model import GPT, optimizer
+from trainer.runs import checkpoint
+from wafer_backend.cluster.memoryx import MemoryX
 
 
 def newest(trainer, out: str = "out"):

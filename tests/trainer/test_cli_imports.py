@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainer.cli_convert import ModelName
+from trainer.commands.convert import ModelName
 from trainer.convert import FAMILIES
 
 SCRIPT = """
@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.cli_targets import Targets
+from trainer.commands.options import Targets
 
 def commands(group, words=()):
     yield words

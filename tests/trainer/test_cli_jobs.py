@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.job_store import JobStore, Phase
-from trainer.job_table import table
+from trainer.commands.jobs import table
+from trainer.runs.jobs import JobStore, Phase
 
 RUNNER = CliRunner()
 

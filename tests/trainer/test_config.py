@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pipeline.core.errors import ConfigError, InputError
-from trainer import leaves
 from trainer.config import load_params
-from trainer.schedule import learning_rate
+from trainer.data import leaves
+from trainer.model.optimizer import learning_rate
 
 TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 
@@ -151,7 +151,7 @@ def test_schedules_follow_one_another():
 
 def test_a_loss_that_is_not_finite_stops_with_the_step(trainer):
     trainer.configure(optimizer={"learning_rate": 1e30, "max_gradient_norm": None})
-    from trainer.run import TrainingError
+    from trainer.errors import TrainingError
 
     with pytest.raises(TrainingError, match=r"step \d+: the (loss|gradient norm) is"):
         trainer.train("out")

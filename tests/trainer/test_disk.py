@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ResourceError
-from trainer import checkpoint, disk
 from trainer.config import RunConfig, load_params
+from trainer.loop import disk
+from trainer.runs import checkpoint
 
 
 def test_too_little_room_is_said_before_anything_is_written(trainer, monkeypatch):

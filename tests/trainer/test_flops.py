@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer import flops
-from trainer.config import ModelConfig
+from trainer.config import ModelConfig, model_parameters
 from trainer.model import GPT
-from wafer_backend.performance_model.paper import SHAPES, TOKENS, TRAINING_FLOPS
+from wafer_backend.performance_model.calibration import SHAPES, TOKENS, TRAINING_FLOPS
 
 BOOL = st.booleans()
 
@@ -65,32 +64,34 @@ def models(draw: st.DrawFn) -> ModelConfig:
 def test_parameters_are_those_of_the_model(config):
     with torch.device("meta"):
         module = GPT(config, seed=0)
-    assert flops.parameter_count(config) == sum(p.numel() for p in module.parameters())
+    assert model_parameters.parameter_count(config) == sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_family(name):
     config = gpt2(name)
-    assert flops.shape(config) == SHAPES[name]
+    assert model_parameters.gpt_shape(config) == SHAPES[name]
     v, s, d, layers = 50257, 2048, config.hidden_size, config.num_hidden_layers
     block = 2 * d + 4 * (d * d + d) + 2 * d + 8 * d * d + 5 * d
-    assert flops.parameter_count(config) == v * d + d * s + layers * block + 2 * d
-    total = flops.training_flops_per_sequence(config) * TOKENS[name] / s
+    assert model_parameters.parameter_count(config) == v * d + d * s + layers * block + 2 * d
+    total = model_parameters.training_flops_per_sequence(config) * TOKENS[name] / s
     assert Decimal(f"{total:.1e}") == Decimal(f"{TRAINING_FLOPS[name]:.1e}")
 
 
 @pytest.mark.parametrize(("name", "ratio"), [("111M", 1.79), ("1.3B", 1.36), ("13B", 1.14)])
 def test_ratio_to_six_per_parameter_and_token(name, ratio):
     config = gpt2(name)
-    six = 6 * flops.parameter_count(config) * 2048
-    assert flops.training_flops_per_sequence(config) / six == pytest.approx(ratio, abs=0.005)
+    six = 6 * model_parameters.parameter_count(config) * 2048
+    assert model_parameters.training_flops_per_sequence(config) / six == pytest.approx(
+        ratio, abs=0.005
+    )
 
 
 def test_training_is_three_times_inference_but_for_embeddings():
     config = gpt2("111M")
     embeddings = 2 * 2048 * 50257 * 768 + 2 * 768 * 2048
-    once = flops.inference_flops_per_sequence(config)
-    assert flops.training_flops_per_sequence(config) == 3 * once - embeddings
+    once = model_parameters.inference_flops_per_sequence(config)
+    assert model_parameters.training_flops_per_sequence(config) == 3 * once - embeddings
 
 
 S, D, F = 2048, 768, 3072
@@ -120,7 +121,11 @@ S, D, F = 2048, 768, 3072
 )
 def test_what_an_option_adds(changes, each_layer, once):
     plain, other = gpt2("111M"), ModelConfig.model_validate({**dict(gpt2("111M")), **changes})
-    added = flops.inference_flops_per_sequence(other) - flops.inference_flops_per_sequence(plain)
+    added = model_parameters.inference_flops_per_sequence(
+        other
+    ) - model_parameters.inference_flops_per_sequence(plain)
     assert added == 10 * each_layer + once
-    trained = flops.training_flops_per_sequence(other) - flops.training_flops_per_sequence(plain)
+    trained = model_parameters.training_flops_per_sequence(
+        other
+    ) - model_parameters.training_flops_per_sequence(plain)
     assert trained == 3 * 10 * each_layer + 2 * once

@@ -16,13 +16,12 @@ from typer.testing import CliRunner
 from pipeline.core.errors import ConfigError, InputError, PrepError
 from pipeline.hdf5.read import open_dataset
 from pipeline.tokenizers.definition import load_definition
-from trainer import run as trainer_run
-from trainer import stop
 from trainer.cli import app
 from trainer.config import load_params
-from trainer.evaluation.loaded import find_checkpoint, load_model
-from trainer.generation.sampling import Sampling
-from trainer.generation.text import GenerationOptions, encode_text, generate
+from trainer.generation.loaded import find_checkpoint, load_model
+from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate
+from trainer.loop import run as trainer_run
+from trainer.loop import stop
 
 from .evaluation.conftest import MSL, _one_thread, make_model, run_directory, tiny
 

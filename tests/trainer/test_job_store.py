@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pipeline.core.errors import ConfigError
-from trainer import job_store
-from trainer.job_store import JobStore, Phase, Process, parse_labels
+from trainer.runs import jobs
+from trainer.runs.jobs import JobStore, Phase, Process, parse_labels
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def enter(store: JobStore, **labels: str) -> str:
 SLEEPER = """
 import sys, time
 from pathlib import Path
-from trainer.job_store import JobStore
+from trainer.runs.jobs import JobStore
 listing = JobStore(Path(sys.argv[1])).register(command=["sleep"], systems=1, labels={})
 listing.running()
 print(listing.name, flush=True)
@@ -128,7 +128,7 @@ def test_cancel_ends_a_process_that_does_not_listen(store):
 
 def test_a_second_cancel_is_refused_as_it_would_kill(store, monkeypatch):
     received = []
-    monkeypatch.setattr(job_store, "_terminate", received.append)
+    monkeypatch.setattr(jobs, "_terminate", received.append)
     name = enter(store)
     store.cancel(name)
     with pytest.raises(ConfigError, match="being cancelled and is writing a checkpoint"):
@@ -155,7 +155,7 @@ def test_a_process_that_ends_before_the_signal(store, monkeypatch):
     job = store.job(name)
     gone = replace(job, process=replace(job.process, start=0))
     with pytest.raises(ConfigError, match="has just ended"):
-        job_store._terminate(gone)
+        jobs._terminate(gone)
 
 
 def test_this_process_is_alive_and_knows_its_name():

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
 from trainer.cli import app
-from trainer.progress import Rate
-from trainer.run_log import LATEST, RunLog
+from trainer.runs.console import LATEST, RunLog
+from trainer.runs.progress import Rate
 
 RUNNER = CliRunner()
 TRAIN = re.compile(
@@ -63,7 +63,7 @@ def test_remaining_times_are_of_steps_alone(trainer):
     params = trainer.configure(runconfig={"eval_frequency": 2, "checkpoint_steps": 2})
     trainer.train("out", params=params, mode="train_and_eval")
     assert len((trainer.root / "out" / "eval.jsonl").read_text().splitlines()) == 3
-    seconds = [7 / line["samples_per_second"] for line in trainer.metrics("out")]
+    seconds = [7 / line["samples_per_second"] for line in trainer.runs.metrics("out")]
     said = [float(rate) for line in trainer.said for rate in re.findall(r"GlobalRate=(\S+)", line)]
     expected = [7 * step / sum(seconds[:step]) for step in range(1, 7)]
     assert said == pytest.approx(expected, abs=0.006)

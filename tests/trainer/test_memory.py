@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import memory
+from trainer.runs import checkpoint
 
 MIB = 1 << 20
 PLAIN = {"proc/meminfo": "MemTotal: 8192 kB\nMemFree: 10 kB\nMemAvailable: 4096 kB\n"}
@@ -48,9 +48,9 @@ def test_the_least_that_is_left(files: dict[str, str], expected: int | None, tmp
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert memory.measure_available(tmp_path) == expected
+    assert checkpoint.measure_available_memory(tmp_path) == expected
 
 
 def test_this_system_has_some():
-    found = memory.measure_available()
+    found = checkpoint.measure_available_memory()
     assert found is None or found > MIB

@@ -8,12 +8,14 @@ import yaml
 from torch import nn
 
 from pipeline.core.errors import ConfigError
-from trainer import checkpoint, disk, optimizer, plan
-from trainer.build import compile_model
 from trainer.config import AdamW, ModelConfig, load_params
 from trainer.config.optimizer import OPTIMIZERS
 from trainer.data import to_batch
-from trainer.model import GPT
+from trainer.loop import disk
+from trainer.loop.build import compile_model
+from trainer.model import GPT, optimizer
+from trainer.plan import dry_run
+from trainer.runs import checkpoint
 
 SHAPE = {"vocab_size": 13, "max_position_embeddings": 8, "hidden_size": 16,
          "num_hidden_layers": 1, "num_heads": 2, "filter_size": 24}  # fmt: skip
@@ -230,8 +232,8 @@ def test_the_plan_counts_the_state(trainer):
     sizes = []
     for name in ("SGD", "Lion", "AdamW", "Adafactor"):
         said: list[str] = []
-        request = trainer.request("out", params=configured(trainer, name), num_csx=1)
-        plan.compile_only(request, said.append)
+        request = trainer.loop.options("out", params=configured(trainer, name), num_csx=1)
+        dry_run.compile_only(request, said.append)
         (line,) = [line for line in said if line.startswith("MemoryX: ")]
         sizes.append(line.partition("optimizer ")[2].partition(")")[0])
     parameters = sum(p.numel() for p in GPT(load_params(trainer.params).model, 1).parameters())

@@ -7,13 +7,13 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
-from trainer import flops, plan
-from trainer import run as trainer_run
 from trainer.cli import app
-from trainer.config import load_params
+from trainer.config import load_params, model_parameters
 from trainer.data import to_batch
+from trainer.loop import run as trainer_run
+from trainer.plan import dry_run
 from trainer.recipe import samples_in
-from wafer_backend.performance_model.paper import SHAPES
+from wafer_backend.performance_model.calibration import SHAPES
 
 RUNNER = CliRunner()
 CONFIGS = Path(__file__).parents[2] / "configs" / "train"
@@ -47,8 +47,12 @@ def test_the_plan_of_13b(systems, tmp_path, monkeypatch):
 
 def test_the_config_is_the_papers_13b():
     params = load_params(LARGE)
-    assert flops.shape(params.model) == SHAPES["13B"] == plan.on_meta(params).gpt_shape
-    assert flops.parameter_count(params.model) == 12_853_386_240
+    assert (
+        model_parameters.gpt_shape(params.model)
+        == SHAPES["13B"]
+        == dry_run.on_meta(params).gpt_shape
+    )
+    assert model_parameters.parameter_count(params.model) == 12_853_386_240
     assert params.model.precision == "bfloat16"
     schedulers = params.optimizer.learning_rate
     assert sum(scheduler.total_iters for scheduler in schedulers) == params.runconfig.max_steps
@@ -59,7 +63,7 @@ def test_the_config_is_the_papers_13b():
 def test_the_model_is_built_without_memory():
     tracemalloc.start()
     try:
-        module = plan.on_meta(load_params(LARGE))
+        module = dry_run.on_meta(load_params(LARGE))
         assert tracemalloc.get_traced_memory()[1] < 100e6
     finally:
         tracemalloc.stop()
@@ -68,11 +72,11 @@ def test_the_model_is_built_without_memory():
 
 def test_the_plan_of_a_model_of_ones_own(trainer):
     trainer.configure(train_input={"batch_size": 12, "micro_batch_size": 1})
-    assert plan.compile_only(trainer.request("out", data=None), trainer.said.append) == 0
+    assert dry_run.compile_only(trainer.loop.options("out", data=None), trainer.said.append) == 0
     found = lines("\n".join(trainer.said))
     model = load_params(trainer.params).model
-    assert found["parameters"] == f"{flops.parameter_count(model):,}"
-    each = flops.training_flops_per_sequence(model)
+    assert found["parameters"] == f"{model_parameters.parameter_count(model):,}"
+    each = model_parameters.training_flops_per_sequence(model)
     assert found["FLOPs per sequence"] == f"{each:.4g}, per step: {12 * each:.4g}"
     assert found["training FLOPs"] == f"{6 * 12 * each:.4g}"
     assert "12 leaves of 1 sequence; per CS-2: 6 on 2 CS-2" in found["leaves"]
@@ -91,7 +95,7 @@ def test_planned_bytes_are_those_of_a_leaf(trainer, make_rows, precision, rule):
     compiled = trainer_run.compile_model(params, "CSX", 1)
     batch = to_batch(make_rows(1, seed=1))
     compiled.train_step(batch, step=1, learning_rate=0.0)
-    down, up = plan.streamed_bytes(params, plan.on_meta(params))
+    down, up = dry_run.streamed_bytes(params, dry_run.on_meta(params))
     traffic = compiled.transport.traffic
     assert traffic.gradient_bytes == up
     embeddings = down - 2 * up if rule == "recompute" else up  # backward needs no embedding table

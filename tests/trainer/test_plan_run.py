@@ -11,24 +11,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
-from trainer import flops
-from trainer.amount import parse_amount
+from trainer import recipe
 from trainer.cli import app
-from trainer.config import load_params
-from trainer.plan_inference import optimum
-from trainer.plan_run import plan_run
-from trainer.plan_size import (
+from trainer.config import load_params, model_parameters
+from trainer.plan.run import plan_run
+from trainer.plan.settings import PlanOptions, choose
+from trainer.plan.size import (
     TOLERANCE,
+    optimum,
     parameters_for_flops,
     ratio_for,
     shape_for,
     training_flops_per_token,
 )
-from trainer.plan_wish import PlanOptions, choose
 from trainer.recipe import FAMILY
-from trainer.scaling import laws
+from trainer.runs.progress import parse_amount
 from wafer_backend.performance_model import predict
-from wafer_backend.performance_model.paper import SHAPES, TRAINING_FLOPS
+from wafer_backend.performance_model.calibration import SHAPES, TRAINING_FLOPS
 
 from .data.conftest import write
 
@@ -57,7 +56,7 @@ def test_the_family(name):
     )
     assert planned["training"]["steps"] == FAMILY[name].steps
     assert planned["loss"]["predicted"] == pytest.approx(
-        laws.loss_at(TRAINING_FLOPS[name]), rel=5e-3
+        recipe.loss_at(TRAINING_FLOPS[name]), rel=5e-3
     )
     assert planned["notes"] == []
     shipped = as_json("--params", model["shipped_config"], "--num_csx", "16")
@@ -94,7 +93,7 @@ def test_over_training_costs_what_equation_4_says():
     assert planned["training"]["tokens_per_parameter"] == pytest.approx(4284, rel=1e-3)
     assert loss["degradation"] == pytest.approx(0.166, abs=1e-3)
     assert loss["predicted"] == pytest.approx(loss["compute_optimal"] * 1.166, rel=1e-3)
-    assert laws.loss_at(loss["compute_optimal_flops"]) == pytest.approx(loss["predicted"])
+    assert recipe.loss_at(loss["compute_optimal_flops"]) == pytest.approx(loss["predicted"])
 
 
 def test_a_loss_outside_of_its_law_has_a_note(trainer):
@@ -116,7 +115,7 @@ def test_the_law_knows_no_mup():
 
 
 def test_below_20_tokens_per_parameter_equation_4_is_mirrored():
-    assert laws.degradation(20 / 3) == pytest.approx(laws.degradation(20 * 3))
+    assert recipe.degradation(20 / 3) == pytest.approx(recipe.degradation(20 * 3))
 
 
 def test_simulated_days_add_up_over_the_ramp():
@@ -132,13 +131,13 @@ def test_simulated_days_add_up_over_the_ramp():
 def test_the_optimum_is_one(exponent, inference):
     """Never worse than 20 tokens per parameter, of the loss that was asked for, smaller for more
     inference."""
-    target, tokens = laws.loss_at(10**exponent), 10**inference
+    target, tokens = recipe.loss_at(10**exponent), 10**inference
     best, more = optimum(target, tokens), optimum(target, 10 * tokens)
     plain = optimum(target, 1.0)
     assert best.training_flops == pytest.approx(
         training_flops_per_token(best.parameters) * best.tokens, rel=1e-3
     )
-    assert laws.predicted_loss(best.training_flops, best.tokens_per_parameter) == pytest.approx(
+    assert recipe.predicted_loss(best.training_flops, best.tokens_per_parameter) == pytest.approx(
         target
     )
     assert plain.tokens_per_parameter == pytest.approx(20, rel=0.02)
@@ -171,7 +170,7 @@ def test_flops_per_token_of_the_family(name):
     shape = SHAPES[name]
     each = training_flops_per_token(shape.parameters) * 2048
     config = load_params(Path(f"cerebras_gpt/{name.lower()}")).model
-    assert each == pytest.approx(flops.training_flops_per_sequence(config))
+    assert each == pytest.approx(model_parameters.training_flops_per_sequence(config))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_a_written_file_is_the_plan(tmp_path, words):
     path = tmp_path / "params.yaml"
     planned = as_json("--params-count", *words, "--write", str(path))
     params = load_params(path)
-    count = flops.parameter_count(params.model)
+    count = model_parameters.parameter_count(params.model)
     assert count == planned["model"]["parameters"]
     assert count == pytest.approx(parse_amount(words[0]), rel=TOLERANCE)
     again = as_json("--params", str(path), "--num_csx", "16")

@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 
 from tests.programs import Program
-from trainer import cli, pulse
-from trainer.pulse import Pulse, fit
+from trainer import cli
+from trainer.runs import console
+from trainer.runs.console import Pulse, fit_line
 
 
 def test_silence_is_broken_and_speech_is_not() -> None:
     said: list[tuple[float, str]] = []
     with Pulse(lambda line: said.append((time.monotonic(), line)), seconds=0.4) as now:
-        pulse.doing("waiting")
+        console.doing("waiting")
         time.sleep(2)
         alone = len(said)
         for _ in range(20):
@@ -36,15 +37,15 @@ def test_silence_is_broken_and_speech_is_not() -> None:
     broken = [b - a for (a, _), (b, line) in pairwise(said) if line != "a line"]
     assert min(broken) > 0.35
     count = len(said)
-    pulse.doing("nothing")
+    console.doing("nothing")
     time.sleep(0.4)
-    assert len(said) == count and not pulse.is_due(99)
+    assert len(said) == count and not console.is_due(99)
 
 
 def test_others_speak() -> None:
     said: list[str] = []
     with Pulse(said.append, seconds=0.05):
-        pulse.rest()
+        console.rest_pulse()
         time.sleep(0.2)
     assert not said
 
@@ -116,5 +117,7 @@ def test_no_wider_than_the_terminal(trainer: Any, columns: int) -> None:
 
 def test_in_a_file_lines_are_whole() -> None:
     line = "| Train Device=CPU, Step=1, Loss=2.5, Rate=9.1 samples/sec, LoopTimeRemaining=0:00:01"
-    assert fit(line, 500) == line and len(fit(line, 30)) <= 30
-    assert fit("Saved a/very/long/path/of/a/checkpoint", 12).splitlines()[1].strip()[:2] == "a/"
+    assert fit_line(line, 500) == line and len(fit_line(line, 30)) <= 30
+    assert (
+        fit_line("Saved a/very/long/path/of/a/checkpoint", 12).splitlines()[1].strip()[:2] == "a/"
+    )

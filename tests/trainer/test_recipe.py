@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from trainer import recipe
 from trainer.config import load_params
 from trainer.recipe import FAMILY, settings_for
-from trainer.scaling import laws
 
 STEPS = {
     "111M": 9037, "256M": 9468, "590M": 21836, "1.3B": 24334, "2.7B": 49041, "6.7B": 62522,
@@ -90,13 +89,13 @@ def test_a_batch_keeps_its_tokens_at_another_length():
 
 
 def test_the_laws():
-    assert laws.loss_at(5.984e22) == pytest.approx(1.5066)
-    assert laws.flops_for(laws.loss_at(3e20)) == pytest.approx(3e20)
-    assert laws.flops_for(0.5066) == math.inf
-    assert laws.degradation(4284) == pytest.approx(0.166, abs=5e-4)
-    assert laws.degradation(20) == 0
-    assert laws.degradation(2) == pytest.approx(laws.degradation(200))
-    assert laws.total_flops(2.0, 3.0, 4.0) == 14.0
+    assert recipe.loss_at(5.984e22) == pytest.approx(1.5066)
+    assert recipe.flops_for(recipe.loss_at(3e20)) == pytest.approx(3e20)
+    assert recipe.flops_for(0.5066) == math.inf
+    assert recipe.degradation(4284) == pytest.approx(0.166, abs=5e-4)
+    assert recipe.degradation(20) == 0
+    assert recipe.degradation(2) == pytest.approx(recipe.degradation(200))
+    assert recipe.total_flops(2.0, 3.0, 4.0) == 14.0
 
 
 PYTHIA = [
@@ -110,4 +109,4 @@ PYTHIA = [
 @pytest.mark.parametrize(("flops", "parameters", "loss"), PYTHIA)
 def test_over_training_as_pythia_did_it(flops, parameters, loss):
     """Eq 4 is about the same FLOPs, spent on a smaller model: Pythia's losses bear that out."""
-    assert laws.predicted_loss(flops, 299.9e9 / parameters) == pytest.approx(loss, rel=0.01)
+    assert recipe.predicted_loss(flops, 299.9e9 / parameters) == pytest.approx(loss, rel=0.01)

@@ -11,14 +11,12 @@ from scipy.optimize import curve_fit
 from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError, InputError
-from trainer import flops
+from trainer import recipe
 from trainer.cli import app
-from trainer.config import load_params
-from trainer.scaling import law_file, laws
-from trainer.scaling.paper_points import GROUPS, Point
-from trainer.scaling.plot import draw
-from trainer.scaling.power_law import fit, loss_intervals
-from trainer.scaling.runs import read_points
+from trainer.config import load_params, model_parameters
+from trainer.scaling import files
+from trainer.scaling.files import draw_law, read_points
+from trainer.scaling.power_law import GROUPS, Point, fit, loss_intervals
 
 RUNNER = CliRunner()
 SP, MUP = GROUPS["Cerebras-GPT"], GROUPS["Cerebras-GPT muP"]
@@ -43,24 +41,24 @@ def made(a: float, b: float, c: float, noise: float = 0.0, count: int = 7, seed:
 
 def test_equation_1_is_recovered_from_the_papers_points():
     law = fit(SP)
-    assert law.exponent_interval[0] < laws.EXPONENT < law.exponent_interval[1]
-    assert law.irreducible_interval[0] < laws.IRREDUCIBLE < law.irreducible_interval[1]
-    assert law.scale_interval[0] < laws.SCALE < law.scale_interval[1]
-    assert law.exponent == pytest.approx(laws.EXPONENT, rel=0.05)
+    assert law.exponent_interval[0] < recipe.EXPONENT < law.exponent_interval[1]
+    assert law.irreducible_interval[0] < recipe.IRREDUCIBLE < law.irreducible_interval[1]
+    assert law.scale_interval[0] < recipe.SCALE < law.scale_interval[1]
+    assert law.exponent == pytest.approx(recipe.EXPONENT, rel=0.05)
     for point in SP:
-        assert law.loss(point.flops) == pytest.approx(laws.loss_at(point.flops), rel=2e-3)
+        assert law.loss(point.flops) == pytest.approx(recipe.loss_at(point.flops), rel=2e-3)
 
 
 def test_with_its_irreducible_loss_the_exponent_is_the_papers():
-    law = fit(SP, irreducible=laws.IRREDUCIBLE)
-    assert law.exponent == pytest.approx(laws.EXPONENT, rel=0.01)
-    assert law.irreducible_interval == (laws.IRREDUCIBLE, laws.IRREDUCIBLE)
+    law = fit(SP, irreducible=recipe.IRREDUCIBLE)
+    assert law.exponent == pytest.approx(recipe.EXPONENT, rel=0.01)
+    assert law.irreducible_interval == (recipe.IRREDUCIBLE, recipe.IRREDUCIBLE)
 
 
 def test_deviation_of_the_papers_points_from_its_law():
     """0.66 % for SP; muP is 0.43 % better on average (paper)."""
-    sp = [point.loss / laws.loss_at(point.flops) - 1 for point in SP]
-    mup = [point.loss / laws.loss_at(point.flops) - 1 for point in MUP]
+    sp = [point.loss / recipe.loss_at(point.flops) - 1 for point in SP]
+    mup = [point.loss / recipe.loss_at(point.flops) - 1 for point in MUP]
     assert math.sqrt(np.mean(np.square(sp))) == pytest.approx(0.0066, abs=5e-5)
     assert np.mean(mup) == pytest.approx(-0.0043, abs=5e-5)
 
@@ -141,9 +139,9 @@ def test_what_cannot_be_fitted(points, irreducible, text):
 
 
 def test_three_points_with_a_fixed_irreducible_loss():
-    law = fit(SP[:3], irreducible=laws.IRREDUCIBLE)
+    law = fit(SP[:3], irreducible=recipe.IRREDUCIBLE)
     assert law.degrees_of_freedom == 1
-    assert law.exponent == pytest.approx(laws.EXPONENT, rel=0.1)
+    assert law.exponent == pytest.approx(recipe.EXPONENT, rel=0.1)
 
 
 @pytest.fixture
@@ -159,13 +157,13 @@ def test_the_command(table, tmp_path):
     output = scaling("fit", table, "--out", law, "--plot", picture)
     assert "4 degrees of freedom" in output
     assert "13B" in output
-    assert law_file.read(law) == fit(SP)
+    assert files.read_law(law) == fit(SP)
     assert json.loads(scaling("fit", table, "--json")) == json.loads(law.read_text())
     assert picture.read_text().startswith("<?xml")
     first = picture.read_bytes()
-    draw(picture, fit(SP))
+    draw_law(picture, fit(SP))
     assert picture.read_bytes() == first
-    draw(tmp_path / "law.png", fit(SP))
+    draw_law(tmp_path / "law.png", fit(SP))
     assert (tmp_path / "law.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -177,7 +175,7 @@ def test_predictions(table, tmp_path):
     assert found["interval"][0] < found["loss"] < found["interval"][1]
     assert "an extrapolation" in scaling("predict", "--flops", "1e23", "--law", law)
     own = json.loads(scaling("predict", "--flops", "1e20", "--json"))
-    assert own["loss"] == laws.loss_at(1e20)
+    assert own["loss"] == recipe.loss_at(1e20)
     assert own["interval"] is None
     assert "extrapolation" not in scaling("predict", "--flops", "1e20")
 
@@ -187,7 +185,7 @@ def test_runs_are_points(trainer):
     (point,) = read_points([trainer.root / "out"])
     last = json.loads((trainer.root / "out" / "eval.jsonl").read_text().splitlines()[-1])
     model = load_params(trainer.params).model
-    assert point.flops == 6 * 7 * flops.training_flops_per_sequence(model)
+    assert point.flops == 6 * 7 * model_parameters.training_flops_per_sequence(model)
     assert (point.name, point.loss, last["step"]) == ("out", last["loss"], 6)
 
 
@@ -221,4 +219,4 @@ def test_errors_are_one_line(table, tmp_path):
     assert "expected a positive number" in scaling("predict", "--flops", "x", code=2)
     assert "not a law" in scaling("predict", "--flops", "1e20", "--law", table, code=3)
     with pytest.raises(ConfigError, match=r"\.svg or \.png"):
-        draw(tmp_path / "law.gif", fit(SP))
+        draw_law(tmp_path / "law.gif", fit(SP))

@@ -23,7 +23,7 @@ from trainer.config import (
     Polynomial,
     Step,
 )
-from trainer.schedule import learning_rate, peak
+from trainer.model.optimizer import learning_rate, peak
 from wafer_backend.optim import lr_scheduler
 
 PEAK = 6e-4

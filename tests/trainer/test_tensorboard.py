@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ResourceError
-from trainer import tensorboard
+from trainer.runs import metrics
 from wafer_backend.utils.tensorboard import SummaryReader
 
 
@@ -14,7 +14,7 @@ def shown(directory: Path, tag: str) -> dict[int, float]:
     """What TensorBoard shows: event files in order, points purged where a later start says so."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-    from wafer_backend.utils.tensorboard.reader import _records
+    from wafer_backend.utils.tensorboard import _records
 
     points: dict[int, list[float]] = {}
     for path in sorted(directory.glob("*tfevents*"), key=lambda p: p.stat().st_mtime_ns):
@@ -37,7 +37,7 @@ def test_scalars_are_those_of_the_metrics(trainer):
         "loss", "grad_norm", "learning_rate", "local_samples_per_sec", "avg_samples_per_sec",
         "stall_share",
     }  # fmt: skip
-    lines = trainer.metrics("out")
+    lines = trainer.runs.metrics("out")
     for name in ("loss", "grad_norm", "learning_rate"):
         found = [(s.step, s.value) for s in reader.read_scalar(name)]
         assert found == [(m["step"], pytest.approx(m[name], rel=1e-6)) for m in lines]
@@ -69,13 +69,13 @@ def test_without_tensorboardx_training_says_so_once(trainer, monkeypatch):
         importlib.util, "find_spec", lambda n, *m: None if n == "tensorboardX" else find(n, *m)
     )
     trainer.train("out", mode="train_and_eval")
-    assert trainer.said.count(tensorboard.MISSING) == 1
+    assert trainer.said.count(metrics.TENSORBOARD_MISSING) == 1
     assert not (trainer.root / "out" / "train").exists()
     assert not (trainer.root / "out" / "eval").exists()
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
-    events = tensorboard.Events(tmp_path / "train")
+    events = metrics.Events(tmp_path / "train")
     events.add(1, {"loss": 1.0, "grad_norm": None})
 
     def full(event):

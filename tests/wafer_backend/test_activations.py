@@ -10,10 +10,9 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from tests.wafer_backend.modules import GPT2, Classifier, Mixed, compiled, tokens, train
-from wafer_backend.activation_worker import ActivationWorker
-from wafer_backend.activations import Activations, blocks
+from wafer_backend.cluster.activation_worker import ActivationWorker
 from wafer_backend.compiled import BackendConfig
-from wafer_backend.storage_ledger import StorageLedger
+from wafer_backend.streaming.activations import Activations, StorageLedger, blocks
 
 CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from wafer_backend import amp, backends, loss_scale
+from wafer_backend import amp, backends
+from wafer_backend.cluster import precision
 from wafer_backend.errors import BackendConfigError, StepError
 
 
@@ -151,11 +152,11 @@ def test_a_scaler_clips_when_asked_to() -> None:
 
 def test_the_newest_scaler_is_current() -> None:
     scaler = amp.GradScaler(256.0)
-    assert loss_scale.current() == 256.0
+    assert precision.current_loss_scale() == 256.0
     newer = amp.GradScaler("dynamic", init_scale=8.0)
-    assert loss_scale.current() == 8.0
+    assert precision.current_loss_scale() == 8.0
     del scaler, newer
-    assert loss_scale.current() == 1.0
+    assert precision.current_loss_scale() == 1.0
 
 
 def test_the_largest_scale_follows_the_half_dtype() -> None:

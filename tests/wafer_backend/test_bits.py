@@ -16,9 +16,9 @@ from tests.wafer_backend.modules import (
     train,
     train_outside,
 )
+from wafer_backend.cluster.outputs import LossRule
+from wafer_backend.cluster.tree import Partial, add
 from wafer_backend.compiled import BackendConfig
-from wafer_backend.loss import LossRule
-from wafer_backend.partial import Partial, add
 
 CONFIG = BackendConfig("CSX", 1, seed=3)
 Train = Callable[..., Trained]
@@ -117,8 +117,8 @@ class _InOrder:
 
 def test_a_running_sum_per_system_gives_other_bits(monkeypatch: pytest.MonkeyPatch):
     """The mutant of the design: were its bits equal, the equalities above would prove nothing."""
-    monkeypatch.setattr("wafer_backend.memoryx.Combiner", _PerSystem)
-    monkeypatch.setattr("wafer_backend.transport.SwarmX", _InOrder)
+    monkeypatch.setattr("wafer_backend.cluster.memoryx.Combiner", _PerSystem)
+    monkeypatch.setattr("wafer_backend.cluster.transport.SwarmX", _InOrder)
     mutants = [train(GPT2, CONFIG, 12, 2, num_csx=num_csx) for num_csx in (1, 2, 3)]
     assert mutants[0] != mutants[1]
     assert mutants[0] != mutants[2]

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wafer_backend.errors import BackendConfigError
-from wafer_backend.tree import (
+from wafer_backend.cluster.tree import (
     Combiner,
     TreeNode,
     auto_micro_batch_size,
@@ -15,6 +14,7 @@ from wafer_backend.tree import (
     samples_of_leaf,
     spans,
 )
+from wafer_backend.errors import BackendConfigError
 
 
 def documented(level: int, index: int, leaves: int) -> object:

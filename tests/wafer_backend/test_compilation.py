@@ -6,7 +6,7 @@ from torch import nn
 
 import wafer_backend as cstorch
 from wafer_backend import backends
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendConfigError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import wafer_backend
 from wafer_backend.backends.flags import WITHOUT_EFFECT
-from wafer_backend.legacy.arguments import MODES
+from wafer_backend.legacy.training import MODES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cstorch.md").read_text(encoding="utf-8")
 
@@ -29,7 +29,7 @@ def test_every_flag_that_does_something_is_named():
 def test_the_error_it_shows_is_the_error():
     shown = re.search(r"AttributeError: (.*device_annotation.*)", PAGE)
     assert shown is not None
-    assert shown[1] == str(wafer_backend.unsupported.missing("device_annotation"))
+    assert shown[1] == str(wafer_backend.cstorch.names.missing("device_annotation"))
 
 
 def test_modes():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from wafer_backend.deferred import DeferredTensor
+from wafer_backend.storage.checkpoint import DeferredTensor
 
 VALUES = torch.arange(6.0).reshape(2, 3)
 

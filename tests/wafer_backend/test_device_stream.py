@@ -15,8 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wafer_backend import device_stream
-from wafer_backend.device_stream import CpuStream, CudaStream, DeviceStream, RingBuffer, Slot
+from wafer_backend.streaming import device_stream
+from wafer_backend.streaming.device_stream import (
+    CpuStream,
+    CudaStream,
+    DeviceStream,
+    RingBuffer,
+    Slot,
+)
 
 SEEDS = range(40)
 CUDA = torch.device("cuda", 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from wafer_backend import distributed
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendConfigError, BackendError
 from wafer_backend.utils import CSConfig
 

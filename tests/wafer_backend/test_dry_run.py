@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import wafer_backend as cstorch
-from wafer_backend import backends, dry_run
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend import backends
+from wafer_backend.backends.base import ClusterConfig
+from wafer_backend.cstorch import compilation
 from wafer_backend.errors import StepError
 
 
@@ -63,7 +64,7 @@ def test_outside_of_a_step_the_program_ends():
 
 def test_batch_size():
     nested = {"scale": torch.tensor(1.0), "x": [torch.zeros(5, 2)]}
-    assert dry_run.batch_size_of(nested) == 5
-    assert dry_run.first_samples(nested, 2)["x"][0].shape == (2, 2)
+    assert compilation.batch_size_of(nested) == 5
+    assert compilation.first_samples(nested, 2)["x"][0].shape == (2, 2)
     with pytest.raises(StepError, match="without a tensor of samples"):
-        dry_run.batch_size_of({"scale": torch.tensor(1.0)})
+        compilation.batch_size_of({"scale": torch.tensor(1.0)})

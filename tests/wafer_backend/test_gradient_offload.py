@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.wafer_backend.modules import train
-from wafer_backend import device_link
 from wafer_backend.compiled import BackendConfig
-from wafer_backend.device_stream import CpuStream, RingBuffer
 from wafer_backend.errors import StepError
-from wafer_backend.gradient_offload import GradientOffload
+from wafer_backend.streaming import device_link
+from wafer_backend.streaming.device_link import GradientOffload
+from wafer_backend.streaming.device_stream import CpuStream, RingBuffer
 
 CONFIG = BackendConfig("CSX", 1, seed=3)
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wafer_backend import loss_scale
+from wafer_backend.cluster import precision
+from wafer_backend.cluster.precision import LossScale
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.loss_scale import LossScale
 
 EXPONENTS = st.integers(-10, 15)
 
@@ -79,7 +79,7 @@ def test_a_state_continues_exactly(before: list[bool], after: list[bool]) -> Non
 
 @pytest.mark.parametrize("exponent", [-14, 0, 15, 31])
 def test_a_scale_divides_out_exactly(exponent: int) -> None:
-    scale = LossScale(2.0**exponent, max_loss_scale=loss_scale.WIDE_MAX).scale
+    scale = LossScale(2.0**exponent, max_loss_scale=precision.WIDE_MAX).scale
     gradient = torch.randn(1000, generator=torch.Generator().manual_seed(exponent))
     assert torch.equal(gradient * scale / scale, gradient)
 
@@ -92,18 +92,18 @@ def test_a_static_scale_counts_and_stays() -> None:
 
 
 def test_the_current_scale_follows_its_owner() -> None:
-    assert loss_scale.current() == 1.0
+    assert precision.current_loss_scale() == 1.0
     scale = LossScale(4.0)
-    loss_scale.set_current(scale)
-    assert loss_scale.current() == 4.0
+    precision.set_current_loss_scale(scale)
+    assert precision.current_loss_scale() == 4.0
     scale.update(False)
-    assert loss_scale.current() == 2.0
+    assert precision.current_loss_scale() == 2.0
     del scale
-    assert loss_scale.current() == 1.0
+    assert precision.current_loss_scale() == 1.0
     other = LossScale(4.0)
-    loss_scale.set_current(other)
-    loss_scale.set_current(None)
-    assert loss_scale.current() == 1.0
+    precision.set_current_loss_scale(other)
+    precision.set_current_loss_scale(None)
+    assert precision.current_loss_scale() == 1.0
 
 
 @pytest.mark.parametrize(

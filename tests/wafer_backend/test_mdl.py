@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from wafer_backend.errors import CheckpointError
-from wafer_backend.storage import load, save
+from wafer_backend.storage.checkpoint import load, save
 
 STATE = {"model": {"w": torch.arange(600.0), "b": torch.ones(3).bfloat16()}, "step": 4, "x": [1.5]}
 

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.wafer_backend.modules import GPT2, compiled
+from wafer_backend.cluster.memoryx import MemoryX, assign_servers
+from wafer_backend.cluster.tree import Partial
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.memoryx import MemoryX
-from wafer_backend.partial import Partial
-from wafer_backend.shards import assign_servers
 
 SIZES = st.lists(st.integers(0, 10**6), max_size=60)
 

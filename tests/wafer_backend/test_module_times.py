@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from wafer_backend.compiled import BackendConfig, CompiledModule
-from wafer_backend.module_times import ModuleTimes
-from wafer_backend.timeline import Timeline
+from wafer_backend.observe.timeline import ModuleTimes, Timeline
 
 MILLISECOND = 10**6
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from wafer_backend.memoryx import MemoryX
-from wafer_backend.partial import Partial, add, merge
+from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.cluster.tree import Partial, add, merge
 
 NAMES = ["a", "b", "c"]
 

@@ -17,10 +17,10 @@ from tests.wafer_backend.calls import (
     plain,
 )
 from tests.wafer_backend.modules import GPT2, Classifier, Mixed, compiled, points, state_of, tokens
-from wafer_backend import loss_scale
+from wafer_backend.cluster import precision
+from wafer_backend.cluster.precision import LossScale
+from wafer_backend.cluster.wafer import leaf_seed
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.loss_scale import LossScale
-from wafer_backend.wafer import leaf_seed
 
 
 @pytest.mark.parametrize("target", ["CSX", "CPU"])
@@ -218,12 +218,12 @@ def test_the_loss_scale_is_divided_out_once(caller_scales: bool):
     x_BF, target_BF = inputs()
     expected(x_BF, target=target_BF).backward()
     scale = LossScale(1024.0)
-    loss_scale.set_current(scale)
+    precision.set_current_loss_scale(scale)
     try:
         loss = made(x_BF, target=target_BF)
         (loss * 1024 if caller_scales else loss).backward()
     finally:
-        loss_scale.set_current(None)
+        precision.set_current_loss_scale(None)
     for name, gradient in gradients(made.module).items():
         wanted = gradients(expected.module)[name] * (1024 if caller_scales else 1)
         assert torch.equal(gradient, wanted)

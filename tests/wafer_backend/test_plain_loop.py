@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tests.wafer_backend.modules import GPT2, Llama, Mixed, Trained, tokens, train
+from wafer_backend.cluster.wafer import leaf_seed
 from wafer_backend.compiled import BackendConfig
-from wafer_backend.wafer import leaf_seed
 
 CONFIG = BackendConfig("CSX", 2, num_csx=3, seed=3)
 SAMPLES = 13

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.wafer_backend.modules import GPT2, Mixed, compiled, tokens, train
+from wafer_backend.cluster.precision import widen
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
-from wafer_backend.precision import widen
 
 CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
 

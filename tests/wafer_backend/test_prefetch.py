@@ -24,13 +24,13 @@ from tests.wafer_backend.modules import (
     train_outside,
 )
 from wafer_backend import compiled as compiled_module
-from wafer_backend import device_link
+from wafer_backend.cluster.memoryx import Staging
+from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule
-from wafer_backend.device_stream import CpuStream, RingBuffer, StreamEvent, align_size
 from wafer_backend.errors import BackendConfigError, StepError
-from wafer_backend.loss_scale import LossScale
-from wafer_backend.prefetch import Fetches, Orders, WeightPrefetcher
-from wafer_backend.staging import Staging
+from wafer_backend.streaming import device_link
+from wafer_backend.streaming.device_link import Fetches, Orders, WeightPrefetcher
+from wafer_backend.streaming.device_stream import CpuStream, RingBuffer, StreamEvent, align_size
 
 CONFIG = BackendConfig("CSX", 1, seed=3)
 Train = Callable[..., Trained]
@@ -229,9 +229,11 @@ class LastStep(Staging):
 
 
 MUTANTS = [
-    pytest.param("wafer_backend.device_link.CpuStream", NoWait, id="no wait"),
-    pytest.param("wafer_backend.device_link.WeightPrefetcher", EarlyRelease, id="early release"),
-    pytest.param("wafer_backend.memoryx.Staging", LastStep, id="stale"),
+    pytest.param("wafer_backend.streaming.device_link.CpuStream", NoWait, id="no wait"),
+    pytest.param(
+        "wafer_backend.streaming.device_link.WeightPrefetcher", EarlyRelease, id="early release"
+    ),
+    pytest.param("wafer_backend.cluster.memoryx.Staging", LastStep, id="stale"),
 ]
 
 

@@ -17,8 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.wafer_backend.modules import GPT2, compiled
-from wafer_backend import streaming
 from wafer_backend.compiled import BackendConfig, CompiledModule
+from wafer_backend.streaming import weights
 
 CONFIG = BackendConfig("CSX", 1, num_csx=2, seed=3)
 VOCABULARY, LENGTH, POSITIONS = 5003, 37, 41
@@ -186,7 +186,7 @@ def train_bits(activations: str) -> tuple[float, dict[str, Tensor]]:
 def test_poison_changes_no_bit(activations: str, monkeypatch: pytest.MonkeyPatch):
     loss, state = train_bits(activations)
     poisoned: list[Tensor] = []
-    monkeypatch.setattr(streaming, "poison", poisoned.append)
+    monkeypatch.setattr(weights, "poison", poisoned.append)
     other_loss, other = train_bits(activations)
     assert len(poisoned) > 100
     assert loss == other_loss

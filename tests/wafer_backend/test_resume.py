@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import wafer_backend as cstorch
 from wafer_backend import backends, tracing
 from wafer_backend.utils.data import DataExecutor, DataLoader, DistributedSampler, SyntheticDataset
-from wafer_backend.utils.data.synthetic import SampleSpec
+from wafer_backend.utils.data.samples import SampleSpec
 
 SPEC = {"x": SampleSpec((6,)), "y": SampleSpec((), torch.int64, (0, 4))}
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from tests.wafer_backend.modules import GPT2, compiled, tokens
+from wafer_backend.cluster.memoryx import MemoryX, Staging
 from wafer_backend.compiled import BackendConfig
-from wafer_backend.memoryx import MemoryX
-from wafer_backend.staging import Staging
 
 CONFIG = BackendConfig("CSX", 1, seed=3)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.wafer_backend.modules import GPT2, compiled, tokens
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.step_profile import ProfiledSteps, StepProfile
+from wafer_backend.profiler import ProfiledSteps, StepProfile
 
 
 def test_files_of_the_profiled_steps(tmp_path: Path) -> None:

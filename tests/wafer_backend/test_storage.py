@@ -17,7 +17,7 @@ from torch import nn
 
 from wafer_backend import backends
 from wafer_backend.errors import CheckpointError
-from wafer_backend.storage import load, save
+from wafer_backend.storage.checkpoint import load, save
 
 
 def same(left: Any, right: Any) -> bool:

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wafer_backend.activations import Activations
-from wafer_backend.attachment import attach_source
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.errors import BackendConfigError, StepError
-from wafer_backend.streaming import WeightStream
+from wafer_backend.streaming.activations import Activations
+from wafer_backend.streaming.attachment import attach_source
+from wafer_backend.streaming.weights import WeightStream
 
 
 class Tied(nn.Module):

@@ -24,8 +24,7 @@ from tests.wafer_backend.modules import (
 )
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
-from wafer_backend.module_times import ModuleTimes
-from wafer_backend.timeline import Timeline, clock_of
+from wafer_backend.observe.timeline import ModuleTimes, Timeline, clock_of
 
 CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
 ROLES = ["coordinator", "MemoryX", "SwarmX", "wafer 0", "wafer 1", "activation worker"]

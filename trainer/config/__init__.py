@@ -5,21 +5,28 @@ yet is refused by the type, never ignored.
 """
 
 from trainer.config.fields import Count, Rate
-from trainer.config.inference import InferenceInput
-from trainer.config.initializers import (
+from trainer.config.inputs import (
+    BatchSizeStep,
+    EvalInput,
+    InferenceInput,
+    InputConfig,
+    MixturePart,
+    TrainInput,
+)
+from trainer.config.model import (
     ConstantValue,
+    ExtraAttention,
     Fill,
     Initializer,
     Kaiming,
     Lecun,
+    ModelConfig,
     Normal,
     TruncatedNormal,
     Uniform,
     VarianceScaling,
     Xavier,
 )
-from trainer.config.inputs import BatchSizeStep, EvalInput, InputConfig, MixturePart, TrainInput
-from trainer.config.model import ExtraAttention, ModelConfig
 from trainer.config.optimizer import AdamW, Optimizer, OptimizerConfig
 from trainer.config.params import Params, load_params, override
 from trainer.config.runconfig import Autorestart, OpProfilerConfig, RunConfig, StabilityConfig

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pipeline.core.config_model import Bytes, FrozenModel, Share
 from trainer.config.fields import Count
-from wafer_backend.activations import ActivationRule
+from wafer_backend.streaming.activations import ActivationRule
 
 
 class OpProfilerConfig(FrozenModel):

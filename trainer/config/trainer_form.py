@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from trainer.config.draft import Draft
-from trainer.config.initializers import TruncatedNormal
-from trainer.config.legacy_schedulers import IN_TRAINER_FORM
+from trainer.config.legacy_values import IN_TRAINER_FORM
+from trainer.config.model import TruncatedNormal
+from trainer.config.params_file import Draft
 
 INIT = "trainer.init"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
-from trainer.convert.layout import CheckpointLayout
+from trainer.config.model_parameters import CheckpointLayout
 
 _GELUS = ("gelu", "gelu_new", "relu")
 _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias")
@@ -211,38 +211,6 @@ FAMILIES = {family.name: family for family in (GPT2, GPTJ, NEOX, LLAMA, BTLM, JA
 
 PLANNED = ("bloom", "falcon", "gemma2", "mistral", "mixtral", "mpt", "qwen2", "starcoder", "t5")
 """Families that Model Zoo converts and this does not yet."""
-
-MODEL_ZOO = CheckpointLayout(
-    names={
-        "token_embedding": "embedding_layer.word_embeddings",
-        "position_embedding": "embedding_layer.position_embeddings.embed",
-        "attention_norm": "norm1",
-        "attention.output": "self_attn.proj_output_dense_layer",
-        "feed_forward_norm": "norm3",
-        "feed_forward.input": "ffn.ffn.0.linear_layer",
-        "feed_forward.gate": "ffn.ffn.0.linear_layer_for_glu",
-        "feed_forward.output": "ffn.ffn.1.linear_layer",
-        "final_norm": "transformer_decoder.norm",
-        "read_out": "lm_head",
-    },
-    block="transformer_decoder.layers.{n}.",
-    qkv=tuple(f"self_attn.proj_{letter}_dense_layer" for letter in "qkv"),
-    interleaved=True,
-    ignored=(
-        r"embedding_layer\.position_embed(_helper|dings)\..*",
-        r"relative_pe_helper\..*",
-    ),
-    aliases=(
-        (
-            "embedding_layer.position_embeddings.embed.weight",
-            "embedding_layer.position_embeddings.weight",
-        ),
-        ("transformer_decoder.norm.weight", "ln_f.weight"),
-        ("transformer_decoder.norm.bias", "ln_f.bias"),
-    ),
-)
-"""Model Zoo R2.1 to R2.9 without the prefix `model.`. Up to R2.0 the learned positions are called
-`embedding_layer.position_embeddings.weight`, which is read too."""
 
 
 def family_of(config: ModelConfig, wanted: str | None = None) -> ModelFamily:

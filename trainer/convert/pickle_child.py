@@ -1,4 +1,6 @@
-"""The child process of `pickles`: one request on stdin, a safetensors file as the answer."""
+"""The child process that `sources` reads pickles in: one request on stdin, a safetensors file as
+the answer.
+"""
 
 import json
 import resource
@@ -9,8 +11,8 @@ from typing import Any
 
 import torch
 
-from trainer.convert import lazy, safetensors_file
-from trainer.convert.lazy import LazyTensor
+from trainer.convert import lazy_tensors
+from trainer.convert.lazy_tensors import LazyTensor
 
 _DEPTH = 8
 
@@ -28,7 +30,7 @@ def main() -> int:
         resource.setrlimit(limit, (value, value))
     try:
         state = torch.load(request["source"], map_location="cpu", weights_only=True)
-        safetensors_file.write(Path(request["target"]), dict(_tensors(state, (), _DEPTH)))
+        lazy_tensors.write_safetensors(Path(request["target"]), dict(_tensors(state, (), _DEPTH)))
     except Exception as error:  # noqa: BLE001 - whatever a foreign file provokes is the answer
         print(f"{type(error).__name__}: {' '.join(str(error).split())[:280]}", file=sys.stderr)
         return 1
@@ -38,7 +40,7 @@ def main() -> int:
 def _tensors(value: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[str, LazyTensor]]:
     """Tensors of nested dicts by dotted name; everything else is passed over."""
     if isinstance(value, torch.Tensor):
-        yield ".".join(path), lazy.of(value)
+        yield ".".join(path), lazy_tensors.of(value)
     elif isinstance(value, Mapping) and depth:
         for key, item in value.items():
             yield from _tensors(item, (*path, str(key)), depth - 1)

@@ -1,8 +1,18 @@
-"""Checkpoints to read: which files they are, what is in them, and a hash that stands for both."""
+"""Checkpoints to read: which files they are, what is in them, and a hash that identifies both.
+
+`.bin` and `.pt` files of torch.save are read in a child process, for `--unsafe-pickle` only. The
+child (`pickle_child`) loads with `weights_only=True`, which runs nothing but an allow-list, and
+writes plain tensors as safetensors into a directory that is deleted afterwards. It may take so much
+time, address space and disk and no more, so a bomb or a fault of the unpickler ends it alone.
+"""
 
 import contextlib
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +22,79 @@ import torch
 from torch import Tensor
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError
-from trainer import checkpoint
-from trainer.convert import pickles, safetensors_file
-from trainer.convert.lazy import LazyTensor
-from wafer_backend import state_tree
-from wafer_backend import storage as mdl_storage
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from trainer.convert import lazy_tensors
+from trainer.convert.lazy_tensors import LazyTensor
+from trainer.runs import checkpoint
 from wafer_backend.errors import CheckpointError
+from wafer_backend.storage import checkpoint as mdl_storage
+from wafer_backend.storage import state_tree
+
+SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+_COMMAND = ("-P", "-m", "trainer.convert.pickle_child")
+
+
+@dataclass(frozen=True)
+class PickleLimits:
+    """What the child may use. `memory_factor`: address space in sizes of the file, on top of what
+    it begins with and of `memory_bytes`."""
+
+    seconds: float = 1800.0
+    memory_bytes: int = 1 << 30
+    memory_factor: float = 3.0
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise ConfigError: this file is read only when asked for."""
+    raise ConfigError(
+        f"{path}: a pickle of torch.save, which can run code; give --unsafe-pickle to read it in "
+        "a bounded child process, or convert it to safetensors where you trust it"
+    )
+
+
+@contextlib.contextmanager
+def read_pickle(
+    paths: Sequence[Path], limits: PickleLimits = PickleLimits()
+) -> Iterator[dict[str, LazyTensor]]:
+    """The tensors of the files by dotted name, for the life of the block.
+
+    Raises InputError naming a file that is no pickle of tensors, or beyond the limits.
+    """
+    with tempfile.TemporaryDirectory(prefix="wafermill-") as scratch:
+        tensors: dict[str, LazyTensor] = {}
+        for index, path in enumerate(paths):
+            copy = Path(scratch) / f"{index:05d}.safetensors"
+            _unpickle(path, copy, limits)
+            tensors |= lazy_tensors.read_safetensors(copy)
+        yield tensors
+
+
+def _unpickle(path: Path, copy: Path, limits: PickleLimits) -> None:
+    size = path.stat().st_size
+    request = {
+        "source": str(path.resolve()),
+        "target": str(copy),
+        "memory_bytes": limits.memory_bytes + int(limits.memory_factor * size),
+        "file_bytes": 2 * size + (1 << 20),
+        "seconds": int(limits.seconds) + 1,
+    }
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        child = subprocess.run(
+            [sys.executable, *_COMMAND],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=limits.seconds,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"{path}: reading it took longer than {limits.seconds:g} s") from error
+    if child.returncode != 0 or not copy.is_file():
+        reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        raise InputError(f"{path}: the process that reads it failed: {escape_text(reason, 300)}")
+
 
 INDEX = "model.safetensors.index.json"
 _PICKLE_INDEX = "pytorch_model.bin.index.json"
@@ -46,7 +122,7 @@ def recognize_format(path: Path) -> str:
             return "hf"
     elif path.suffix == ".mdl":
         return "mdl"
-    elif path.suffix in (".safetensors", *pickles.SUFFIXES):
+    elif path.suffix in (".safetensors", *SUFFIXES):
         return "hf"
     raise ConfigError(
         f"{path}: no checkpoint: expected a checkpoint or model directory of `train`, a Hugging "
@@ -65,7 +141,7 @@ def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
     for name in sorted(found.files):
         if name.startswith("weights-") or (everything and name.startswith("optimizer-")):
             storage.verify_file(directory / name, found.files[name]["hash"])
-            read = safetensors_file.read(directory / name)
+            read = lazy_tensors.read_safetensors(directory / name)
             kind = "" if name.startswith("weights-") else "optimizer."
             tensors |= {f"{kind}{key}": tensor for key, tensor in read.items()}
     return SourceCheckpoint(
@@ -82,9 +158,9 @@ def open_hf(
     Raises ConfigError for pickles without `unsafe` and for a missing config.json, InputError.
     """
     files = _hf_files(path)
-    pickled = [file for file in files if file.suffix in pickles.SUFFIXES]
+    pickled = [file for file in files if file.suffix in SUFFIXES]
     if pickled and not unsafe:
-        pickles.refuse(pickled[0])
+        refuse_pickle(pickled[0])
     beside = (path if path.is_dir() else path.parent) / "config.json"
     config_path = config or beside
     model = read_json(config_path) if config_path.is_file() else {}
@@ -92,10 +168,10 @@ def open_hf(
     with contextlib.ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
         if pickled:
-            tensors |= stack.enter_context(pickles.read(pickled))
+            tensors |= stack.enter_context(read_pickle(pickled))
         else:
             for file in files:
-                tensors |= safetensors_file.read(file)
+                tensors |= lazy_tensors.read_safetensors(file)
         yield SourceCheckpoint(tensors, digest, model=model, place=str(config_path))
 
 
@@ -108,10 +184,10 @@ def open_mdl(path: Path, unsafe: bool = False) -> Iterator[SourceCheckpoint]:
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
     digest = storage.hash_file(path)
-    if path.suffix in pickles.SUFFIXES:
+    if path.suffix in SUFFIXES:
         if not unsafe:
-            pickles.refuse(path)
-        with pickles.read([path]) as tensors:
+            refuse_pickle(path)
+        with read_pickle([path]) as tensors:
             yield SourceCheckpoint(_of_the_model(tensors), digest, place=str(path))
         return
     tensors, state = _mdl_tensors(path)

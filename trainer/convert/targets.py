@@ -1,7 +1,8 @@
-"""Writes converted models: a Hugging Face directory, a model directory of ours, a `.mdl` file.
+"""Writes converted models: a Hugging Face directory with the files of its tokenizer, a model
+directory of ours, a `.mdl` file.
 
-One tensor is in memory at a time, with what its conversion needs beside it. Each function returns
-the files it published, as paths inside `out`.
+One tensor is in memory at a time, with what its conversion needs. Each function returns the files
+it published, as paths inside `out`.
 """
 
 from collections.abc import Mapping
@@ -12,17 +13,68 @@ import torch
 import yaml
 
 from pipeline.core import storage
+from pipeline.core.errors import ConfigError
 from pipeline.core.storage import WrittenFile
-from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer import checkpoint, record
+from pipeline.shipped import gpt2_vocabulary
+from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig, load_params
-from trainer.convert import lazy, safetensors_file
-from trainer.convert.lazy import LazyTensor, State
-from trainer.convert.modelzoo import to_model_zoo
+from trainer.convert import lazy_tensors
+from trainer.convert.lazy_tensors import LazyTensor, State
 from trainer.convert.sources import INDEX
-from trainer.convert.tokenizer_files import token_ids, tokenizer_files
-from wafer_backend import storage as mdl_storage
-from wafer_backend.deferred import DeferredTensor
+from trainer.convert.weights import to_model_zoo
+from trainer.runs import checkpoint, record
+from wafer_backend.storage import checkpoint as mdl_storage
+from wafer_backend.storage.checkpoint import DeferredTensor
+
+
+def tokenizer_of(wanted: str | None, config: ModelConfig) -> TokenizerDefinition | None:
+    """The tokenizer to write: the one named (`gpt2`, a tokenizer.json, a directory with one), or
+    GPT-2's for a vocabulary of its size, or none.
+
+    Raises ConfigError when the model has not as many embeddings as it has ids.
+    """
+    if wanted is None and config.vocab_size != load_definition(GPT2).vocab_size:
+        return None
+    definition = load_definition(wanted or GPT2)
+    if definition.vocab_size > config.vocab_size:
+        raise ConfigError(
+            f"--tokenizer {wanted}: it has {definition.vocab_size:,} ids, but model.vocab_size is "
+            f"{config.vocab_size:,}"
+        )
+    return definition
+
+
+def token_ids(tokenizer: TokenizerDefinition | None) -> dict[str, int | None]:
+    """Ids that begin and end a text, null when no tokenizer is known."""
+    eos = None if tokenizer is None else tokenizer.eos_id
+    return {"bos_token_id": eos, "eos_token_id": eos}
+
+
+def tokenizer_files(
+    tokenizer: TokenizerDefinition | None, hf_config: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """Name -> bytes: tokenizer.json and its config; for GPT-2 also its two classic files."""
+    if tokenizer is None:
+        return {}
+    classic = tokenizer.name == GPT2
+    length = hf_config.get("n_positions") or hf_config.get("max_position_embeddings")
+    settings = {
+        "tokenizer_class": "GPT2Tokenizer" if classic else "PreTrainedTokenizerFast",
+        "bos_token": tokenizer.eos_token,
+        "eos_token": tokenizer.eos_token,
+        "model_max_length": length,
+    }
+    if classic:
+        settings |= {"unk_token": tokenizer.eos_token, "add_prefix_space": False}
+    files = {
+        "tokenizer.json": tokenizer.json.encode(),
+        "tokenizer_config.json": storage.canonical_json(settings),
+    }
+    if classic:
+        files["vocab.json"] = (gpt2_vocabulary() / "encoder.json").read_bytes()
+        files["merges.txt"] = (gpt2_vocabulary() / "vocab.bpe").read_bytes()
+    return files
+
 
 Files = dict[str, WrittenFile]
 
@@ -40,11 +92,11 @@ def write_hf(
     tokenizer: TokenizerDefinition | None,
 ) -> Files:
     """model.safetensors, or several and their index; tokenizer; config.json last."""
-    shards = safetensors_file.groups(tensors, shard_bytes)
+    shards = lazy_tensors.groups(tensors, shard_bytes)
     names = [_shard_name(index, len(shards)) for index in range(len(shards))]
     files: Files = {}
     for name, shard in zip(names, shards, strict=True):
-        files[name] = safetensors_file.write(out / name, shard, {"format": "pt"})
+        files[name] = lazy_tensors.write_safetensors(out / name, shard, {"format": "pt"})
     if len(shards) > 1:
         places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
         total = sum(tensor.nbytes for tensor in tensors.values())
@@ -68,16 +120,16 @@ def write_wafermill(
 ) -> Files:
     """params.yaml and a checkpoint of weights in fp32, which masters are; manifest.json last.
 
-    Files, names and bytes are those of `trainer.checkpoint.save`.
+    Files, names and bytes are those of `trainer.runs.checkpoint.save`.
     """
     files = write_params(out, config)
     section = record.model_section(load_params(out / "params.yaml"))
     directory = checkpoint.directory(out, step)
-    masters = {name: lazy.cast(tensor, torch.float32) for name, tensor in state.items()}
+    masters = {name: lazy_tensors.cast(tensor, torch.float32) for name, tensor in state.items()}
     listed: dict[str, WrittenFile] = {}
-    for index, group in enumerate(safetensors_file.groups(masters, max_file_bytes)):
+    for index, group in enumerate(lazy_tensors.groups(masters, max_file_bytes)):
         name = f"weights-{index:05d}.safetensors"
-        listed[name] = safetensors_file.write(directory / name, group)
+        listed[name] = lazy_tensors.write_safetensors(directory / name, group)
     states = {"format": checkpoint.FORMAT, "step": step, "model": section}
     listed["state.json"] = storage.write_json(directory / "state.json", states)
     entries = {name: {"size": file.size, "hash": file.hash} for name, file in listed.items()}

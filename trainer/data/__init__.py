@@ -8,11 +8,17 @@
 Limits: one process reads whole global batches; the order of `modelzoo` needs 8 bytes a row.
 """
 
-from trainer.data.batches import TrainingData
-from trainer.data.formats import Batch, open_checked, to_batch
-from trainer.data.history import datasets_from, is_or_became_by_masking
-from trainer.data.prefetch import BatchPrefetcher
-from trainer.data.source import SampleSource, open_evaluation, open_training
+from trainer.data.batches import BatchPrefetcher, TrainingData
+from trainer.data.source import (
+    Batch,
+    SampleSource,
+    datasets_from,
+    is_or_became_by_masking,
+    open_checked,
+    open_evaluation,
+    open_training,
+    to_batch,
+)
 
 __all__ = [
     "Batch",

@@ -1,16 +1,24 @@
-"""Global batches: which samples a step reads, as tensors.
+"""Global batches: which samples a step reads, as tensors; and a thread that has the next ones ready
+when their steps ask for them.
 
 The order is a pure function of the samples consumed, so nothing about the data has to be remembered
-but that count. Shapes: B sequences, S tokens (MSL).
+but that count, and reading ahead changes no bits. The data sets are read by this one thread while
+it runs: what else reads the same shards opens them itself.
+
+Shapes: B sequences, S tokens (MSL).
 """
 
-from typing import Any
+import threading
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any, Protocol
 
+from pipeline.core.errors import PrepError
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName
-from trainer.data.formats import Batch, to_batch
-from trainer.data.source import SampleSource
+from trainer.data.source import Batch, SampleSource, to_batch
 
 
 class TrainingData:
@@ -48,3 +56,94 @@ class TrainingData:
             "datasets": self.source.describe(),
         }
         return fields if self._name == "keyed" else {**fields, "order": self._name}
+
+
+DEPTH = 2
+"""Batches read ahead: one is ready while the next is read. Costs: docs/train_data.md."""
+
+
+class BatchSource(Protocol):
+    """What gives the batch of a step."""
+
+    def batch(self, step: int) -> Batch:
+        """The global batch of 1-based `step`."""
+
+
+class BatchPrefetcher:
+    """Batches of steps `first_step` to `last_step`, read ahead from construction to `close`.
+
+    `stall_seconds`: what `batch` has waited so far, the first one included. Use it as a context:
+    the thread ends on any way out, after the batch that it is reading.
+    """
+
+    def __init__(
+        self, data: BatchSource, first_step: int, last_step: int, depth: int = DEPTH
+    ) -> None:
+        self.stall_seconds = 0.0
+        self._data, self._next, self._last, self._depth = data, first_step, last_step, depth
+        self._ready: deque[Batch | BaseException] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(
+            target=self._read, args=(first_step,), name="prefetch", daemon=True
+        )
+        self._thread.start()
+
+    def batch(self, step: int) -> Batch:
+        """The batch of the next step; steps are asked for in turn.
+
+        Raises what reading this step's batch raised, a PrepError with the step before its message;
+        ValueError for any other step than the next one.
+        """
+        if step != self._next or step > self._last or self._closed:
+            raise ValueError(f"step {step}: {self._next} of {self._last} is the next one")
+        started = time.monotonic()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready)
+            found = self._ready[0]
+            if not isinstance(found, BaseException):
+                self._ready.popleft()
+                self._next += 1
+                self._changed.notify_all()
+        self.stall_seconds += time.monotonic() - started
+        if isinstance(found, PrepError):
+            raise type(found)(f"step {step}: {found}") from found
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End the thread and let go of what is ready; once more does nothing."""
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def __enter__(self) -> "BatchPrefetcher":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self, first_step: int) -> None:
+        for step in range(first_step, self._last + 1):
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
+                if self._closed:
+                    return
+            try:
+                found: Batch | BaseException = self._data.batch(step)
+            except BaseException as error:  # noqa: BLE001 - raised by `batch`, in the step it is of
+                found = error
+            with self._changed:
+                if not self._closed:
+                    self._ready.append(found)
+                    self._changed.notify_all()
+            if isinstance(found, BaseException):
+                return

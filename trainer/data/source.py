@@ -1,7 +1,14 @@
-"""Where a run's samples come from: one data set, several one behind the other, or a mixture.
+"""Where a run's samples come from: one data set, several one after the other, or a mixture; their
+rows as tensors in the format that the model reads; which of them the steps read.
 
 A row is counted over all data sets, in the order of the config. `weight` is how often an epoch of
 the mixture reads the rows of a data set, fractions included: `pipeline.core.mixture_order`.
+
+`datasets` of run.json lists what steps read: an entry gives the step from which on; those of a
+mixture name their `part`, one data set without. A data set may become another one on the way by
+masking alone: the same rows in the same order.
+
+Shapes: B sequences, C channels (3, of VSL 5), S tokens (MSL).
 """
 
 from collections.abc import Sequence
@@ -11,16 +18,73 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dedup.arrays import I64
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.mixture_order import OrderPart, TrainingOrder, samples_of_weight
 from pipeline.core.words import pluralise
-from pipeline.hdf5.foreign_dataset import UNKNOWN_ID
+from pipeline.hdf5.foreign_dataset import UNKNOWN_ID, open_any
+from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.training_order import OrderName, training_order
 from trainer.config import InputConfig, ModelConfig
-from trainer.data.formats import open_checked
+
+Batch = dict[str, torch.Tensor]
+
+
+def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> SampleDataset:
+    """Open a data set of any format and check that it fits the model. Row k of a `corpus` is the
+    k-th window of its stream for the model's MSL; a data set that is not ours may have fewer ids
+    than the model.
+
+    Raises ConfigError naming both values when MSL, vocabulary or use_vsl differ; InputError without
+    rows.
+    """
+    dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
+    _check_layout(dataset, use_vsl)
+    pairs = (
+        ("max_position_embeddings", model.max_position_embeddings,
+         "max_sequence_length", dataset.max_sequence_length),
+        ("vocab_size", model.vocab_size, "vocab_size", dataset.vocab_size),
+    )  # fmt: skip
+    for ours, wanted, theirs, found in pairs:
+        if wanted != found:
+            raise ConfigError(
+                f"model.{ours} is {wanted} but the data set {directory} has {theirs} {found} "
+                f"(in its {DATA_PARAMS}); change one of them"
+            )
+    if dataset.rows == 0:
+        raise InputError(
+            f"{directory}: the data set has no rows of {dataset.max_sequence_length} tokens"
+        )
+    return dataset
+
+
+def _check_layout(dataset: SampleDataset, use_vsl: bool) -> None:
+    is_vsl = dataset.layout is VSL
+    if use_vsl and not is_vsl:
+        raise ConfigError(
+            f"{dataset.directory}: format {dataset.layout.name}, but use_vsl is true, which needs "
+            "vsl; leave use_vsl out, or write the same tokens in that format with "
+            "`prep repack RUN --out DIR --format vsl`"
+        )
+    if is_vsl and not use_vsl:
+        raise ConfigError(
+            f"{dataset.directory}: format vsl, but training needs sample or corpus while use_vsl "
+            "is false; set use_vsl: true, or write the same tokens in another format with "
+            "`prep repack RUN --out DIR --format sample`"
+        )
+
+
+def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
+    """(B, C, S) int32 rows -> feature name -> (B, S) int64 tensor; the five channels of VSL are
+    features too."""
+    names = VSL_FEATURES if rows_BCS.shape[1] == len(VSL_FEATURES) else SAMPLE_FEATURES
+    # numpy casts in the calling thread alone: torch would start a pool for a thread that reads
+    # ahead.
+    tensor = torch.from_numpy(rows_BCS.astype(np.int64))
+    return {name: tensor[:, channel] for channel, name in enumerate(names)}
 
 
 @dataclass(frozen=True)
@@ -168,3 +232,49 @@ def _check_together(datasets: Sequence[SampleDataset]) -> None:
                 f"{ending[0].directory} with {ending[0].eos_id}: they were made with "
                 "different tokenizers; prepare both with the same one"
             )
+
+
+Entry = dict[str, Any]
+
+
+def is_or_became_by_masking(earlier: Sequence[Entry], source: SampleSource) -> bool:
+    """Whether all data sets of `earlier` are those of `source` or became them by masking alone."""
+    now = {_part(entry): entry for entry in source.describe()}
+    if {_part(entry) for entry in earlier} != now.keys():
+        return False
+    for entry in earlier:
+        dataset = source.datasets[_part(entry)]
+        if entry["dataset_hash"] not in (*dataset.ancestors, dataset.dataset_hash):
+            return False
+        if _rows(entry) != _rows(now[_part(entry)]):
+            return False
+    return True
+
+
+def datasets_from(earlier: Sequence[Entry] | None, now: Sequence[Entry], step: int) -> list[Entry]:
+    """The data sets of a run that goes on after `step`: those of `earlier` up to there, and from
+    the next step on each of `now` that is another.
+
+    >>> now = [{"from_step": 1, "dataset_hash": "b"}]
+    >>> before = [{"from_step": 1, "dataset_hash": "a"}]
+    >>> [(d["from_step"], d["dataset_hash"]) for d in datasets_from(before, now, 7)]
+    [(1, 'a'), (8, 'b')]
+    >>> datasets_from(before, now, 0) == now
+    True
+    """
+    kept = [entry for entry in (earlier or now) if entry["from_step"] <= step]
+    last = {_part(entry): entry["dataset_hash"] for entry in kept}
+    return kept + [
+        {**entry, "from_step": step + 1}
+        for entry in now
+        if last.get(_part(entry)) != entry["dataset_hash"]
+    ]
+
+
+def _part(entry: Entry) -> int:
+    return int(entry.get("part", 0))
+
+
+def _rows(entry: Entry) -> Entry:
+    """What masking leaves as it is."""
+    return {key: value for key, value in entry.items() if key not in ("from_step", "dataset_hash")}

@@ -1,17 +1,23 @@
-"""The loss of a checkpoint on a split of a prep run (`train evaluate`)."""
+"""The loss of a checkpoint on a split of a prep run (`train evaluate`), and the tables of what
+evaluations measured, for the terminal.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.table import Table
+
+from pipeline import terminal
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.foreign_dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
 from pipeline.tokenizers.definition import GPT2, load_definition
 from trainer.config import EvalInput
 from trainer.data import open_evaluation
-from trainer.evaluate import Evaluation, Evaluator
-from trainer.evaluation.loaded import find_checkpoint, load_model
+from trainer.evaluation.labels import Amount
+from trainer.evaluation.loss import Evaluation, Evaluator
+from trainer.generation.loaded import find_checkpoint, load_model
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 
 
@@ -100,3 +106,56 @@ def split_directory(data: Path, split: str) -> Path:
         known = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
         raise ConfigError(f"--split {split}: not in {data}, which has {known or 'no splits'}")
     return directory
+
+
+def print_losses(found: Evaluation) -> None:
+    """One line a source, and one for all."""
+    amounts = {**found.per_source, "all": found.total}
+    has_bytes = found.total.bits_per_byte is not None
+    has_reference = found.total.reference_loss is not None
+    heads = ["source", "labels", "loss", "perplexity"]
+    heads += ["bits/byte"] * has_bytes + [
+        "reference tokens",
+        "loss/reference token",
+    ] * has_reference
+    rows = [
+        _loss_row(name, amount, has_bytes=has_bytes, has_reference=has_reference)
+        for name, amount in amounts.items()
+    ]
+    print_table(heads, rows)
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows of text, which may come from data; all columns but the first are numbers."""
+    table = Table(box=None, pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(terminal.format_cell, row))
+    terminal.out.print(table)
+
+
+def _loss_row(name: str, amount: Amount, *, has_bytes: bool, has_reference: bool) -> list[str]:
+    row = [name, f"{amount.n_counted:,}", f"{amount.loss:.5f}", f"{amount.perplexity:.4g}"]
+    if has_bytes:
+        row.append(_number(amount.bits_per_byte))
+    if has_reference:
+        row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)]
+    return row
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5f}"
+
+
+def print_scores(results: Mapping[str, Mapping[str, float | int | None]]) -> None:
+    """Name -> (column -> value), one line a name."""
+    heads = list(dict.fromkeys(key for row in results.values() for key in row))
+    rows = [[name, *(_cell(row.get(head)) for head in heads)] for name, row in results.items()]
+    print_table(["", *heads], rows)
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import InputError
 from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import score_all, score_text
-from trainer.generation.sampling import Sampling
-from trainer.generation.text import GenerationOptions, encode_text, generate
+from trainer.generation.loaded import LoadedModel
+from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance

@@ -1,4 +1,6 @@
-"""Models: a module that takes a batch and returns (loss_sum, n_counted)."""
+"""Models: a module that takes a batch and returns (loss_sum, n_counted); with their initial
+weights, muP, optimizer and learning rates.
+"""
 
 from trainer.model.decoder import GPT
 

@@ -1,10 +1,19 @@
-"""Causal self-attention: one, some or all heads of K and V; positions by rotation or by bias.
+"""Causal self-attention: one, some or all heads of K and V; positions by rotation or by bias;
+packed rows; keys and values that are kept, so that each is computed once.
+
+Packed rows (variable sequence length) hold documents side by side, each seeing only itself. The
+features are those of `pipeline.hdf5.format`: `attention_span` counts the tokens after this one that
+belong to its segment, so it falls to 0 at a segment's end.
+
+Cached texts of different lengths end in the same column: pads come before the shorter ones, and
+every pass adds its N columns to all.
 
 Shapes: B sequences, S tokens, D width of the residual stream, H heads of Q, K heads of K and V, E =
-D / H width of a head; N of S columns, the last ones, of a text that is cached.
+D / H width of a head; C columns of a cache, N of them, the last ones, of one pass.
 """
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +21,71 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
-from trainer.model.cache import LayerCache
 from trainer.model.positions import Rotation, alibi_bias, rotate
-from trainer.model.vsl import segment_mask
+
+
+@dataclass
+class LayerCache:
+    """Of one layer: `keys`, rotated already, and `values`, (B, K, C, E) fp32, of which the first
+    `filled` columns are those of tokens."""
+
+    keys: Tensor
+    values: Tensor
+    filled: int = 0
+
+    def extended(self, k_BKNE: Tensor, v_BKNE: Tensor) -> tuple[Tensor, Tensor]:
+        """Take up N columns, which there must be room for; all keys and all values so far."""
+        first, self.filled = self.filled, self.filled + k_BKNE.shape[2]
+        self.keys[:, :, first : self.filled] = k_BKNE
+        self.values[:, :, first : self.filled] = v_BKNE
+        return self.keys[:, :, : self.filled], self.values[:, :, : self.filled]
+
+
+@dataclass
+class KVCache:
+    """Of all `layers`, in order. `pads`: (B,) int64, columns before the first token of every
+    text."""
+
+    layers: list[LayerCache]
+    pads: Tensor
+
+    @classmethod
+    def empty(
+        cls, config: ModelConfig, pads: Sequence[int], columns: int, device: torch.device
+    ) -> "KVCache":
+        """Room for C = `columns` columns, pads included."""
+        shape = len(pads), config.num_kv_heads, columns, config.head_size
+        layers = [
+            LayerCache(torch.empty(shape, device=device), torch.empty(shape, device=device))
+            for _ in range(config.num_hidden_layers)
+        ]
+        return cls(layers, torch.tensor(pads, dtype=torch.int64, device=device))
+
+    @property
+    def filled(self) -> int:
+        """Columns that are taken up."""
+        return self.layers[0].filled
+
+    def only(self, texts: Sequence[int]) -> "KVCache":
+        """A copy with these texts alone, by their places in B."""
+        index = torch.tensor(texts, dtype=torch.int64, device=self.pads.device)
+        layers = [LayerCache(c.keys[index], c.values[index], c.filled) for c in self.layers]
+        return KVCache(layers, self.pads[index])
+
+
+def segment_mask(attention_span_BS: Tensor) -> Tensor:
+    """(B, S, S) bool: whether query i attends to key j, which is j <= i <= j + span[j].
+
+    That is earlier tokens of its own segment, and itself. Pads have span 0 and attend to
+    themselves alone, so no query is without a key.
+
+    >>> segment_mask(torch.tensor([[1, 0, 0]]))[0].int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    """
+    index_S = torch.arange(attention_span_BS.shape[1], device=attention_span_BS.device)
+    distance_SS = index_S.unsqueeze(1) - index_S
+    within_BSS = distance_SS <= attention_span_BS.unsqueeze(1)
+    return within_BSS & (distance_SS >= 0)
 
 
 @dataclass(frozen=True)

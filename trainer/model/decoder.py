@@ -1,24 +1,226 @@
-"""The decoder family: GPT-2, GPT-J, GPT-NeoX and Llama are configs of it.
+"""The decoder family: GPT-2, GPT-J, GPT-NeoX and Llama are configs of it; its norms, its
+feed-forward layer (GELU, ReLU or SwiGLU), its initial weights and the loss of every label.
 
-Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, H heads, V
-vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14.
+Initial weights are a function of (config, seed, parameter name) and nothing else. With L layers,
+sigma the standard deviation of `initializer` and m = m_width (1 without muP), matrices inside
+blocks have sigma / sqrt(m), and those that end a residual branch sigma / sqrt(2 L m), which
+`output_layer_initializer` replaces. Embeddings and an untied read-out are not scaled. The
+distributions are those of Model Zoo's `create_initializer`; `trainer.config.model` says what each
+is.
+
+Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size (width of the
+residual stream), F filter size, H heads, V vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208)
+section 2, section 2.3 (initial weights), Table 1 and, for muP, Table 14.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer import flops
-from trainer.config import ModelConfig
-from trainer.model.attention import Attention, Geometry, additive_mask, mask_of_next
-from trainer.model.cache import KVCache
-from trainer.model.feed_forward import FeedForward
-from trainer.model.initialization import initialize
-from trainer.model.loss import LabelLosses
-from trainer.model.norms import make_norm
+from pipeline.core.rng import key
+from trainer.config import (
+    ConstantValue,
+    Fill,
+    Initializer,
+    Kaiming,
+    Lecun,
+    ModelConfig,
+    Normal,
+    TruncatedNormal,
+    Uniform,
+    VarianceScaling,
+    Xavier,
+    model_parameters,
+)
+from trainer.config.model import FanScaled
+from trainer.model.attention import Attention, Geometry, KVCache, additive_mask, mask_of_next
+from trainer.model.mup import fan_in_multiplier, in_block
 from trainer.model.positions import rotation, sinusoids
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x ** 2) + eps) * weight in fp32, returned as x came (arXiv 1910.07467).
+
+    nn.RMSNorm warns where x is in half precision and the weight, a vector, is not.
+    """
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        weight_D = self.weight.float()
+        return F.rms_norm(x.float(), weight_D.shape, weight_D, self.eps).to(x.dtype)
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """LayerNorm with weight and bias, or RMSNorm with a weight."""
+    kind = nn.LayerNorm if config.norm_type == "layernorm" else RMSNorm
+    return kind(config.hidden_size, eps=config.layer_norm_epsilon)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "swiglu": F.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """output(f(input(x))); for swiglu output(silu(gate(x)) * input(x)) (arXiv 2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, inner, bias = config.hidden_size, config.filter_size, config.use_ffn_bias
+        self.input = nn.Linear(width, inner, bias=bias)
+        gated = config.nonlinearity == "swiglu"
+        self.gate = nn.Linear(width, inner, bias=bias) if gated else None
+        self.output = nn.Linear(inner, width, bias=bias)
+        self.activation = _ACTIVATIONS[config.nonlinearity]
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) -> (B, S, D)."""
+        if self.gate is None:
+            inner_BSF = self.activation(self.input(x_BSD))
+        else:
+            inner_BSF = self.activation(self.gate(x_BSD)) * self.input(x_BSD)
+        out: Tensor = self.output(inner_BSF)
+        return out
+
+
+class LabelLosses(nn.Module):
+    """Cross-entropy in nats, (B, S, V) logits and a batch -> (B * S,), masked labels included.
+
+    A module of its own, so that an evaluation can look at every label by a forward hook.
+    """
+
+    def forward(self, logits_BSV: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """`batch` has labels (B, S) int64, and whatever a hook looks for."""
+        return F.cross_entropy(
+            logits_BSV.flatten(0, 1), batch["labels"].flatten(), reduction="none"
+        )
+
+
+_CUT_AT_TWO = 0.87962566103423978
+"""Standard deviation of a standard normal distribution cut to [-2, 2]."""
+
+
+def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
+    """Biases 0, norms 1, matrices by their rules, keyed by (seed, parameter name), in place."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".bias"):
+                parameter.zero_()
+            elif "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                generator = torch.Generator().manual_seed(key(seed, "weights", name) >> 65)
+                _draw(parameter, name, config, generator)
+
+
+def _draw(
+    parameter: torch.Tensor, name: str, config: ModelConfig, generator: torch.Generator
+) -> None:
+    """Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
+    rule, parts = rule_of(name, config), [parameter]
+    if isinstance(rule, FanScaled) and name.endswith(".qkv.weight"):
+        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        parts = list(torch.split(parameter, [count * config.head_size for count in heads]))
+    for part in parts:
+        fill(part, rule, generator)
+
+
+def rule_of(name: str, config: ModelConfig) -> Initializer:
+    """The distribution that the matrix `name` is drawn from."""
+    if "embedding" in name:
+        return config.embedding_initializer
+    if not in_block(name):
+        return config.initializer
+    width = fan_in_multiplier(name, config)
+    if not name.endswith(".output.weight"):
+        return narrow_by(config.initializer, math.sqrt(width))
+    depth = 2 * config.num_hidden_layers
+    given = config.output_layer_initializer
+    return given or narrow_by(config.initializer, math.sqrt(depth * width))
+
+
+def narrow_by(rule: Initializer, by: float) -> Initializer:
+    """The same distribution around the same mean, `by` times as narrow; one value stays."""
+    match rule:
+        case TruncatedNormal():
+            cuts = {
+                side: rule.mean + (cut - rule.mean) / by
+                for side in ("a", "b")
+                if (cut := getattr(rule, side)) is not None
+            }
+            return rule.model_copy(update={"std": rule.std / by, **cuts})
+        case Normal():
+            return rule.model_copy(update={"std": rule.std / by})
+        case Uniform():
+            mean, reach = (rule.a + rule.b) / 2, (rule.b - rule.a) / 2 / by
+            return rule.model_copy(update={"a": mean - reach, "b": mean + reach})
+        case Fill() | ConstantValue():
+            return rule
+    scaling = as_variance_scaling(rule)
+    return scaling.model_copy(update={"scale": scaling.scale / by**2})
+
+
+def as_variance_scaling(rule: FanScaled) -> VarianceScaling:
+    """What a rule by the shape of the matrix is: its scale, fan and distribution."""
+    match rule:
+        case VarianceScaling():
+            return rule
+        case Lecun():
+            scale, mode, cut = 1.0, "fan_in", "truncated_normal"
+        case Xavier():
+            scale, mode, cut = rule.gain**2, "fan_avg", "normal"
+        case Kaiming():
+            slope = 0.0 if rule.nonlinearity == "relu" else rule.a
+            scale, mode, cut = 2 / (1 + slope**2), rule.mode, "normal"
+    shape = "uniform" if rule.name.endswith("uniform") else cut
+    return VarianceScaling.model_validate(
+        {"name": "variance_scaling", "scale": scale, "mode": mode, "distribution": shape}
+    )
+
+
+def fill(tensor: torch.Tensor, rule: Initializer, generator: torch.Generator) -> None:
+    """Draw a whole matrix (outputs, inputs) in place."""
+    match rule:
+        case TruncatedNormal():
+            low = rule.mean - 2 * rule.std if rule.a is None else rule.a
+            high = rule.mean + 2 * rule.std if rule.b is None else rule.b
+            nn.init.trunc_normal_(tensor, rule.mean, rule.std, low, high, generator=generator)
+        case Normal():
+            tensor.normal_(rule.mean, rule.std, generator=generator)
+        case Uniform():
+            tensor.uniform_(rule.a, rule.b, generator=generator)
+        case Fill():
+            tensor.fill_(1.0 if rule.name == "ones" else 0.0)
+        case ConstantValue():
+            tensor.fill_(rule.val)
+        case _:
+            _fill_by_shape(tensor, as_variance_scaling(rule), generator)
+
+
+def _fill_by_shape(tensor: torch.Tensor, rule: VarianceScaling, generator: torch.Generator) -> None:
+    fan_out, fan_in = tensor.shape
+    fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[rule.mode]
+    std = math.sqrt(rule.scale / max(1.0, fan))
+    if rule.distribution == "truncated_normal":
+        nn.init.trunc_normal_(tensor, 0.0, std / _CUT_AT_TWO, -2.0, 2.0, generator=generator)
+    elif rule.distribution == "normal":
+        tensor.normal_(0.0, std, generator=generator)
+    else:
+        bound = math.sqrt(3) * std
+        tensor.uniform_(-bound, bound, generator=generator)
 
 
 class Block(nn.Module):
@@ -69,7 +271,7 @@ class GPT(nn.Module):
         if config.share_embedding_weights:
             self.read_out.weight = self.token_embedding.weight
         self.label_losses = LabelLosses()
-        self.gpt_shape = flops.shape(config)
+        self.gpt_shape = model_parameters.gpt_shape(config)
         initialize(self, config, seed)
 
     def logits(
@@ -81,8 +283,8 @@ class GPT(nn.Module):
     ) -> Tensor:
         """(B, S) integer token ids -> (B, S, V).
 
-        `attention_span_BS` and `position_ids_BS` are those of packed rows (`trainer.model.vsl`);
-        without them a row is one segment that begins at position 0.
+        `attention_span_BS` and `position_ids_BS` are those of packed rows
+        (`trainer.model.attention`); without them a row is one segment that begins at position 0.
         """
         positions = position_ids_BS
         if positions is None:

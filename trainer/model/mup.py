@@ -1,10 +1,9 @@
 """muP: what makes hyperparameters of a narrow proxy hold for a wide model, there and back.
 
 Source: Cerebras-GPT (arXiv 2304.03208) Table 14; m_width = width / width of the proxy. A config has
-muP when it has `mup_base_hidden_size`. Four things follow from it: the embeddings' factor m_emb
-and 1 / m_width on the logits (`decoder`), 1 / d_head in attention (`attention`), narrower initial
-weights (`initialization`) and smaller learning rates (`trainer.optimizer`) of the matrices inside
-blocks.
+muP when it has `mup_base_hidden_size`. Four things follow from it: the embeddings' factor m_emb and
+1 / m_width on the logits, narrower initial weights (both in `decoder`), 1 / d_head in attention
+(`attention`), and smaller learning rates (`optimizer`) of the matrices inside blocks.
 """
 
 from typing import Any

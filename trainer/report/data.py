@@ -1,11 +1,249 @@
-"""The data sets of a run, each with what is known of it."""
+"""The data sets of a run: which prepared runs it read, and what these record of sources, licences
+and decisions, read from their tables.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+run.json names data sets by hash. Where they are is given to `write_report`, and kept in
+MODEL_DIR/data_sets.json, so that a page made later finds them again; a directory that does not hold
+the data set of that hash, or its masked successor, does not count.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from trainer.report.data_sets import ReadDataSet
-from trainer.report.prepared import PrepRun, SourceRead, read_prepared
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import layout
+from pipeline.core import storage
+from pipeline.core.errors import InputError, IntegrityError, PrepError
+from pipeline.core.ledger import Ledger, ledger_from_dict
+from pipeline.hdf5.foreign_dataset import holds_shards, open_any
+from pipeline.hdf5.read import SampleDataset
+from pipeline.provenance.document_table import DocumentTable
+from pipeline.provenance.training import TrainingRecord, read_training
+from pipeline.splits import TRAIN
+from trainer.runs.record import read_json
+
+_COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class SourceRead:
+    """One source of a data set. `documents`, `tokens`: in the training split, copy by copy;
+    `licences`: tokens by licence of its documents, most first; the other counts: of documents that
+    left before."""
+
+    name: str
+    documents: int
+    tokens: int
+    licences: tuple[tuple[str, int], ...]
+    dropped: int
+    duplicates: int
+    quarantined: int
+
+
+@dataclass(frozen=True)
+class PrepRun:
+    """A prep run. `decisions`: (decision, rule) with their documents."""
+
+    directory: Path
+    config: str
+    manifest_hash: str
+    sources: tuple[SourceRead, ...]
+    decisions: tuple[tuple[str, str, int], ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of the stream of the training split."""
+        return sum(source.tokens for source in self.sources)
+
+    @property
+    def licences(self) -> list[tuple[str, int]]:
+        """Tokens by licence, most first."""
+        total: Counter[str] = Counter()
+        for source in self.sources:
+            total.update(dict(source.licences))
+        return total.most_common()
+
+
+@dataclass
+class _SplitCounts:
+    """Of the training split: documents and tokens by source, tokens by source and licence."""
+
+    documents: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    licences: dict[str, Counter[str]] = field(default_factory=dict)
+    decisions: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def read_prepared(run: Path, split: str) -> PrepRun:
+    """Raises InputError for a directory that is no finished prep run, IntegrityError for damage."""
+    manifest, ledger = (
+        read_json(run / name, "finished prep run") for name in (layout.MANIFEST, layout.LEDGER)
+    )
+    try:
+        books = ledger_from_dict(ledger)
+        config, manifest_hash = str(manifest["config"]), str(manifest["seal"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{run}: not the records of a prep run: {error!r}") from error
+    counts = _counted(run, split)
+    return PrepRun(
+        run,
+        config,
+        manifest_hash,
+        tuple(_sources(books, counts)),
+        tuple((what, rule, n) for (what, rule), n in sorted(counts.decisions.items())),
+    )
+
+
+def _counted(run: Path, split: str) -> _SplitCounts:
+    found = _SplitCounts()
+    for _, part in DocumentTable(run).parts(_COLUMNS):
+        decided = part.filter(pc.not_equal(part["rule"], ""))
+        for row in _grouped(decided, ["decision", "rule"]):
+            found.decisions[row["decision"], row["rule"]] += row["tokens_count"]
+        mine = part.filter(pc.and_(pc.equal(part["split"], split), pc.equal(part["state"], "kept")))
+        for row in _grouped(mine, ["source", "licence"]):
+            source, licence = row["source"], row["licence"] or UNKNOWN
+            found.documents[source] += row["tokens_count"]
+            found.tokens[source] += row["tokens_sum"]
+            found.licences.setdefault(source, Counter())[licence] += row["tokens_sum"]
+    return found
+
+
+def _grouped(table: pa.Table, keys: list[str]) -> Iterator[dict[str, Any]]:
+    """Rows with the keys, `tokens_count` and `tokens_sum`."""
+    plain = table.select([*keys, "tokens"])
+    for place, key in enumerate(keys):
+        plain = plain.set_column(place, key, pc.cast(plain[key], pa.string()))
+    counted = plain.group_by(keys).aggregate([("tokens", "count"), ("tokens", "sum")])
+    yield from counted.to_pylist()
+
+
+def _sources(books: Ledger, counts: _SplitCounts) -> Iterator[SourceRead]:
+    """Sources by tokens. A mixture repeats documents; its copies count, and licences in
+    proportion."""
+    for name in sorted(books.sources, key=lambda n: (-counts.tokens[n], n)):
+        account, tokens, documents = (
+            books.sources[name],
+            counts.tokens[name],
+            counts.documents[name],
+        )
+        copies = books.mixture.get(name)
+        times = copies.stream_tokens / tokens if copies is not None and tokens else 1.0
+        licences = counts.licences.get(name, Counter()).most_common()
+        yield SourceRead(
+            name,
+            copies.stream_documents if copies is not None else documents,
+            copies.stream_tokens if copies is not None else tokens,
+            tuple((licence, round(n * times)) for licence, n in licences),
+            sum(tally.documents for tally in account.dropped.values()),
+            account.duplicates.documents,
+            account.quarantined.documents,
+        )
+
+
+NAME = "data_sets.json"
+_TELLING = (layout.MANIFEST, layout.LEDGER, layout.DOCUMENTS)
+
+
+@dataclass(frozen=True)
+class ReadDataSet:
+    """One data set of a run, `part` of its mixture.
+
+    `directory`: of its shards; `run`: the prep run it stands in, None where it stands alone;
+    `epochs`: how often its rows were read, on average; `takedowns`: that masked documents in it.
+    """
+
+    part: int
+    directory: Path
+    run: Path | None
+    dataset_hash: str
+    rows: int
+    epochs: float
+    takedowns: tuple[str, ...]
+
+
+def locate_data_sets(
+    model_dir: Path, places: Sequence[Path], samples: int
+) -> tuple[ReadDataSet, ...]:
+    """The data sets of a run of so many samples, in the order of its record, as far as they stand
+    in `places`: directories of prep runs or of shards.
+
+    Without places, those of the last time are looked at, and what is not there any more is left
+    out. Raises InputError when a given place holds no data set of the run.
+    """
+    training = read_training(model_dir)
+    given = bool(places)
+    found: dict[int, ReadDataSet] = {}
+    for place in places or _remembered(model_dir):
+        try:
+            data_set = _opened(training, place, samples)
+        except PrepError:
+            if given:
+                raise
+            continue
+        found[data_set.part] = data_set
+    known = tuple(found[part] for part in sorted(found))
+    if given:
+        listed = [str(data_set.directory.resolve()) for data_set in known]
+        storage.write_json(model_dir / NAME, {"format": 1, "directories": listed})
+    return known
+
+
+def _remembered(model_dir: Path) -> list[Path]:
+    try:
+        listed = json.loads((model_dir / NAME).read_bytes())["directories"]
+        return [Path(str(place)) for place in listed]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
+
+
+def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
+    """The data set of a place."""
+    directory = place if holds_shards(place) else place / "hdf5" / TRAIN
+    if not holds_shards(directory):
+        raise InputError(
+            f"{place}: neither a prep run with hdf5/{TRAIN} nor a directory of .h5 files"
+        )
+    dataset = open_any(directory, training.max_sequence_length)
+    part = training.part_of(dataset)
+    if part is None:
+        hashes = ", ".join(name for p in training.parts for _, name in p.versions)
+        raise InputError(
+            f"{directory} holds data set {dataset.dataset_hash}; {training.model_dir} was trained "
+            f"on {hashes}"
+        )
+    return ReadDataSet(
+        part,
+        directory,
+        _run_of(directory),
+        dataset.dataset_hash,
+        dataset.rows,
+        _epochs(training, dataset, part, samples),
+        dataset.takedowns,
+    )
+
+
+def _run_of(directory: Path) -> Path | None:
+    """The prep run that a split stands in, when it tells of its documents."""
+    run = directory.parent.parent
+    return run if all((run / name).is_file() for name in _TELLING) else None
+
+
+def _epochs(training: TrainingRecord, dataset: SampleDataset, part: int, samples: int) -> float:
+    """Readings per row."""
+    mixed = training.parts[part].part
+    if mixed is None:
+        return samples / dataset.rows
+    epoch = sum(p.part.per_epoch for p in training.parts if p.part is not None)
+    return samples / epoch * mixed.per_epoch / mixed.rows
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,29 @@
-"""The pages of the trainer: one file each, no script, no request; and their number formats.
+"""The report of a run as one HTML page: charts, data, config, hashes; and what all pages of the
+trainer share: one file each, no script, no request, and their number formats.
 
-What every value passes on its way into a page stands in `pipeline.core.page`.
+What every value passes on its way into a page is in `pipeline.core.page`.
 """
 
 import functools
+import itertools
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment
 
 from pipeline.core.figures import abbreviate_count, format_bytes, format_count, format_percent
 from pipeline.core.page import page_environment
-
-__all__ = ["render"]
+from pipeline.core.words import pluralise
+from trainer.report.charts import WIDE, WIDTH, Chart, Curve, curves
+from trainer.report.data import ReportedDataSet
+from trainer.report.facts import STABILITY, STALL_SHARE, TOKENS_PER_SECOND, Curves, RunFacts
 
 _SHARED = "trainer.report"
 
 
-def render(package: str, template: str, **values: Any) -> bytes:
+def render_template(package: str, template: str, **values: Any) -> bytes:
     """The page, in UTF-8, that a template of `package` makes of `values`."""
     return _environment(package).get_template(template).render(values).encode()
 
@@ -43,3 +50,164 @@ def format_number(value: float | None, digits: int = 4) -> str:
     ('2.586', '-')
     """
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+_MOST_SOURCES = 12
+_SPIKES, _SHORT = 3, 20
+_FIGURES = {
+    "std": "Standard deviation",
+    "norm": "Norm",
+    "std_growth": "Growth of the standard deviation",
+    "norm_growth": "Growth of the norm",
+    "underflow": "Weights lost at the cast, share",
+    "gradient_zeros": "Exact zeros in gradients, share",
+    "gradient_underflow": "Gradients that half precision would lose, share",
+    "eps_limit": "Limit of AdamW's eps",
+    "eps_share": "Parameters over that limit, share",
+    "ratio": "K bias over the other biases, root mean square",
+}
+_NOT_STABILITY = {
+    "loss", "learning_rate", "grad_norm", "samples_per_second", "stall_seconds", "num_csx",
+    "loss_scale", TOKENS_PER_SECOND, STALL_SHARE,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its title; `log`: the same with a logarithmic axis, None where there is none."""
+
+    title: str
+    unit: str
+    chart: Chart | None
+    log: Chart | None = None
+    note: str = ""
+
+
+def render_page(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
+    """The page in UTF-8; a pure function of what was read."""
+    found = facts.curves
+    return render_template(
+        "trainer.report",
+        "report.html.j2",
+        facts=facts,
+        data=data,
+        loss=_loss(found),
+        sources=_by_source(found),
+        steps=[
+            panel
+            for panel in (_rate(found), _norm(found), *_speed(found), *_scale(found))
+            if panel.chart
+        ],
+        stability=_stability(found),
+        traces=_traces(facts, data),
+        software=facts.software,
+    )
+
+
+def _panel(
+    title: str,
+    unit: str,
+    *given: Curve,
+    log: bool = False,
+    note: str = "",
+    width: int = WIDTH,
+) -> Panel:
+    logarithmic = curves(given, scale="log", width=width) if log else None
+    return Panel(title, unit, curves(given, width=width), logarithmic, note)
+
+
+def _loss(found: Curves) -> Panel:
+    training = Curve("training", found.training.get("loss", []))
+    validation = Curve("validation", found.validation.get("loss", []), dots=True)
+    return _panel(
+        "Training and validation", "nats per token", training, validation, log=True, width=WIDE
+    )
+
+
+def _by_source(found: Curves) -> Panel | None:
+    """The sources with the largest last loss; all of them when few."""
+    names = sorted(found.per_source, key=lambda name: -found.per_source[name][-1][1])
+    if not names:
+        return None
+    note = f"The {_MOST_SOURCES} sources with the largest last loss, out of {len(names)}."
+    lines = [Curve(name, found.per_source[name], dots=True) for name in names[:_MOST_SOURCES]]
+    return _panel(
+        "Validation loss by source",
+        "nats per token",
+        *lines,
+        log=True,
+        note=note if len(names) > _MOST_SOURCES else "",
+        width=WIDE,
+    )
+
+
+def _rate(found: Curves) -> Panel:
+    return _panel("Learning rate", "", _one(found, "learning_rate"))
+
+
+def _norm(found: Curves) -> Panel:
+    return _panel("Gradient norm", "before clipping", _one(found, "grad_norm"), log=True)
+
+
+def _speed(found: Curves) -> list[Panel]:
+    percent = [(x, 100 * y) for x, y in found.training.get(STALL_SHARE, [])]
+    return [
+        _panel("Throughput", "tokens per second", _one(found, TOKENS_PER_SECOND)),
+        _panel("Waiting for data", "percent of a step", Curve("waiting", percent)),
+    ]
+
+
+def _scale(found: Curves) -> list[Panel]:
+    note = f"{pluralise(found.skipped, 'step')} skipped after an overflow." if found.skipped else ""
+    return [_panel("Loss scale", "float16", _one(found, "loss_scale"), log=True, note=note)]
+
+
+def _one(found: Curves, name: str) -> Curve:
+    return Curve(name.replace("_", " "), found.training.get(name, []))
+
+
+def _stability(found: Curves) -> list[Panel]:
+    """Whatever else the lines of metrics.jsonl hold: a chart for every figure, with a curve for
+    each of what it was measured of (`stability.kinds.qkv.std`: figure std, of qkv)."""
+    figures: dict[str, list[Curve]] = {}
+    for name in sorted(set(found.training) - _NOT_STABILITY):
+        owner, _, figure = name.removeprefix(f"{STABILITY}.").rpartition(".")
+        label = owner.removeprefix("kinds.").replace("_", " ") or figure
+        figures.setdefault(figure, []).append(Curve(label, found.training[name], dots=True))
+    return [
+        _panel(
+            _FIGURES.get(figure, figure.replace("_", " ")),
+            given[0].label if len(given) == 1 and given[0].label != figure else "",
+            *given,
+            log=True,
+        )
+        for figure, given in figures.items()
+    ]
+
+
+def _traces(facts: RunFacts, data: Sequence[ReportedDataSet]) -> list[tuple[str, str]]:
+    """(why, command): what asks which documents a step read."""
+    if not facts.step:
+        return []
+    run = next((d.run_argument for d in reversed(data) if d.run_argument != "RUN"), "RUN")
+    model_dir = shlex.quote(str(facts.model_dir))
+    about = f"prep trace {run if run == 'RUN' else shlex.quote(run)} --train {model_dir}"
+    asked = [("the last step", f"--step {facts.step}")]
+    asked += [(why, f"--step {step}") for why, step in _asked(facts.curves)]
+    if facts.checkpoints:
+        newest = facts.checkpoints[-1].name
+        asked.append(("everything the newest checkpoint was trained on", f"--checkpoint {newest}"))
+    return [(why, f"{about} {words}") for why, words in asked]
+
+
+def _asked(found: Curves) -> list[tuple[str, int]]:
+    """(why, step): spikes that the stability watch told of, else the steps at which the loss of a
+    run of some length rose most."""
+    if found.spikes:
+        return [("a spike of the loss", step) for step in found.spikes[-_SPIKES:]]
+    losses = found.training.get("loss", [])
+    if len(losses) <= _SHORT:
+        return []
+    rises = [(b[1] - a[1], int(b[0])) for a, b in itertools.pairwise(losses)]
+    largest = sorted((rise for rise in rises if rise[0] > 0), reverse=True)[:_SPIKES]
+    return [(f"the loss rose by {rise:.3g}", step) for rise, step in largest]

@@ -1,15 +1,345 @@
-"""`model_dir/report.html` and the model card: read, put together, published."""
+"""`model_dir/report.html` and the model card: read, rendered, published.
 
-from collections.abc import Sequence
+The card is Markdown with the front matter of Hugging Face. Nothing is claimed that was not read:
+what is not known says `unknown`.
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from trainer.report.card import render as render_card
-from trainer.report.data import ReportedDataSet, find_data_sets
-from trainer.report.data_sets import find
-from trainer.report.facts import RunFacts, read_facts
-from trainer.report.html import render as render_page
+from pipeline.core.figures import format_percent
+from pipeline.core.words import pluralise
+from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
+from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
+from trainer.report.facts import RunFacts, peak, read_facts
+from trainer.report.page import format_number, render_page
+from trainer.runs.console import LATEST
+
+_MOST_SOURCES = 40
+_MARKS = re.compile(r"([\\`*_\[\]|#~])")
+_COMMAND = "Command: "
+
+
+def render_card(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
+    """The card in UTF-8; a pure function of what was read and of the log of the last start."""
+    front = yaml.safe_dump(_front(facts, data), sort_keys=False, allow_unicode=True)
+    parts = [
+        f"---\n{front}---\n\n# {escape_markdown(facts.name)}",
+        "Written by `train card` from the files of the run. Nothing here was added by hand; "
+        f"`{UNKNOWN}` means that no file records it.",
+        _section("Model", _model(facts)),
+        _section("Data", _data(facts, data)),
+        _section("Training", _training(facts)),
+        _section("Evaluation", _evaluation(facts)),
+        _section("Limits", _limits(facts, data)),
+        _section("How to reproduce", _reproduce(facts, data)),
+    ]
+    return ("\n\n".join(parts) + "\n").encode()
+
+
+def escape_markdown(text: str) -> str:
+    """Text from data for Markdown: characters that do not show spelled out, marks escaped.
+
+    >>> print(escape_markdown("a|b <i>\\x1b"))
+    a\\|b &lt;i&gt;\\\\x1b
+    """
+    spelled = "".join(
+        c.encode("unicode_escape").decode()
+        if unicodedata.category(c)[0] in "CZ" and c != " "
+        else c
+        for c in text
+    )
+    return html.escape(_MARKS.sub(r"\\\1", spelled), quote=False)
+
+
+def _front(facts: RunFacts, data: Sequence[ReportedDataSet]) -> dict[str, object]:
+    """`license` is that of the weights, which no file tells."""
+    mup = ["mup"] if facts.model.mup_base_hidden_size is not None else []
+    return {
+        "license": UNKNOWN,
+        "pipeline_tag": "text-generation",
+        "tags": ["wafermill", "causal-lm", *mup],
+    }
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'|'.join(' --- ' for _ in head)}|"
+    for row in rows:
+        yield f"| {' | '.join(str(cell) for cell in row)} |"
+
+
+def _model(facts: RunFacts) -> Iterator[str]:
+    m = facts.model
+    kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} for keys and values"
+    rows = [
+        ("parameters", f"{facts.parameters:,}"),
+        ("width", f"{m.hidden_size:,}"),
+        ("blocks", f"{m.num_hidden_layers}{', parallel' if m.parallel_block else ''}"),
+        ("heads", f"{m.num_heads} of width {m.head_size}{kv}"),
+        ("feed-forward", f"{m.filter_size:,}, {m.nonlinearity}"),
+        ("norm", m.norm_type),
+        ("positions", m.position_embedding_type),
+        ("context", pluralise(m.max_position_embeddings, "token")),
+        ("vocabulary", f"{m.vocab_size:,}"),
+        ("read-out", "tied to the embedding" if m.share_embedding_weights else "own matrix"),
+        ("parametrization", _parametrization(facts)),
+    ]
+    yield "A decoder-only transformer that predicts the next token."
+    yield ""
+    yield from _table(("", ""), rows)
+
+
+def _parametrization(facts: RunFacts) -> str:
+    m = facts.model
+    if m.mup_base_hidden_size is None:
+        return "standard"
+    return (
+        f"muP, base width {m.mup_base_hidden_size} (m_width {m.m_width:g}), "
+        f"m_emb {m.embeddings_scale:g}"
+    )
+
+
+def _data(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
+    yield (
+        f"Training read {pluralise(facts.samples, 'sequence')}, {pluralise(facts.tokens, 'token')} "
+        f"({format_number(facts.tokens / facts.parameters, 3)} per parameter)."
+    )
+    for each in data:
+        yield ""
+        begin = f", from step {each.from_step:,} on" if each.from_step > 1 else ""
+        rows = f", {pluralise(each.rows, 'row')}" if each.rows else ""
+        yield f"Data set `{each.dataset_hash}`{rows}{begin}."
+        if each.found is not None and each.found.takedowns:
+            yield f"Documents in it were masked after takedowns: {_list(each.found.takedowns)}."
+        if each.prepared is None:
+            yield f"Sources: {UNKNOWN}. Licences: {UNKNOWN}."
+        else:
+            yield from _prepared(each, each.prepared)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(map(escape_markdown, names))
+
+
+def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
+    assert each.found is not None, "what is prepared was found"
+    yield (
+        f"Prepared by `prep run` as {escape_markdown(run.config)}, manifest `{run.manifest_hash}`; "
+        f"each row was read {format_number(each.found.epochs)} times on average."
+    )
+    yield ""
+    known = [source for source in run.sources if source.tokens]
+    yield from _table(
+        ("source", "documents", "tokens", "licences, by tokens"),
+        [
+            (
+                escape_markdown(s.name),
+                f"{s.documents:,}",
+                f"{s.tokens:,}",
+                _licences(s.licences, s.tokens),
+            )
+            for s in known[:_MOST_SOURCES]
+        ],
+    )
+    if len(known) > _MOST_SOURCES:
+        yield ""
+        yield f"Not shown: {pluralise(len(known) - _MOST_SOURCES, 'smaller source')}."
+    yield ""
+    yield (
+        "Licences are those that the documents declare; what they permit was not checked. Before "
+        "packing, the run removed "
+        f"{pluralise(sum(s.dropped for s in run.sources), 'document')} by filters, "
+        f"{sum(s.duplicates for s in run.sources):,} as duplicates and "
+        f"{sum(s.quarantined for s in run.sources):,} into quarantine."
+    )
+    if run.decisions:
+        yield ""
+        yield from _table(
+            ("decision", "rule", "documents"),
+            [
+                (escape_markdown(what), escape_markdown(rule), f"{n:,}")
+                for what, rule, n in run.decisions
+            ],
+        )
+
+
+def _licences(found: Sequence[tuple[str, int]], tokens: int) -> str:
+    shown = [f"{escape_markdown(name[:60])} {format_percent(n, tokens)}" for name, n in found[:4]]
+    more = [f"{len(found) - 4} more"] if len(found) > 4 else []
+    return ", ".join([*shown, *more]) or UNKNOWN
+
+
+def _training(facts: RunFacts) -> Iterator[str]:
+    o = facts.optimizer
+    sizes = " → ".join(
+        pluralise(size, "sequence") + (f" (from step {step:,})" if step > 1 else "")
+        for step, size in facts.schedule
+    )
+    clip = "none" if o.max_gradient_norm is None else f"{o.max_gradient_norm:g}"
+    rates = o.learning_rate
+    decay = "constant" if isinstance(rates, float) else _schedule(facts)
+    yield from _table(
+        ("", ""),
+        [
+            ("steps", f"{facts.step:,}"),
+            ("batch", sizes),
+            ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13"
+                               f"{', of dense weights' if facts.sparse else ''})"),
+            ("precision", facts.model.precision),
+            ("optimizer", _optimizer(o)),
+            *_sparsity(facts),
+            ("gradient norm limit", clip),
+            ("peak learning rate", f"{peak(o):g}"),
+            ("learning rate", decay),
+            ("initial weights", f"{_in_words(facts.model.initializer)}, "
+                                f"seed {facts.record.get('weights_seed', UNKNOWN)}"),
+            ("order of the data", f"{facts.record.get('order', 'keyed')}, "
+                                  f"seed {facts.record.get('seed', UNKNOWN)}"),
+        ],
+    )  # fmt: skip
+
+
+def _optimizer(config: OptimizerConfig) -> str:
+    """Its name and own keys: `AdamW, betas 0.9 and 0.95, eps 1e-08, weight decay 0.1`."""
+    own = config.model_dump(exclude=set(OptimizerConfig.model_fields))
+    words = [f"{key.replace('_', ' ')} {_value(value)}" for key, value in own.items()]
+    return ", ".join([config.optimizer_type, *words])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(map(_value, value))
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return f"{value:g}"
+
+
+def _sparsity(facts: RunFacts) -> Iterator[tuple[str, str]]:
+    """A row for every group of pruned weights; shares that follow a schedule are in run.json."""
+    for group in facts.sparse:
+        level = group["sparsity"]
+        if isinstance(level, dict):
+            level = level.get("value")
+        share = "a scheduled share" if level is None else f"{level:.1%}"
+        where = ", ".join(f"`{glob}`" for glob in group["param_filter"])
+        yield "sparsity", f"{group['algorithm']}, {share} of {where}"
+
+
+def _in_words(rule: Initializer) -> str:
+    """`truncated normal, sigma 0.02`, or the name and numbers of another distribution."""
+    name = rule.name.replace("_", " ")
+    if isinstance(rule, TruncatedNormal | Normal):
+        return f"{name}, sigma {rule.std:g}"
+    return ", ".join([name, *(f"{key} {value}" for key, value in rule if key != "name")])
+
+
+def _schedule(facts: RunFacts) -> str:
+    parts = []
+    for each in facts.record["optimizer"]["learning_rate"]:
+        first, last = each.get("initial_learning_rate"), each.get("end_learning_rate")
+        if first is None:
+            first = each.get("learning_rate")
+        span = "" if first is None else f" {first:g}" if last is None else f" {first:g} to {last:g}"
+        length = f" in {pluralise(each['total_iters'], 'step')}" if "total_iters" in each else ""
+        parts.append(f"{each['scheduler']}{span}{length}")
+    return ", then ".join(parts)
+
+
+def _evaluation(facts: RunFacts) -> Iterator[str]:
+    losses = facts.curves.validation.get("loss")
+    if not losses:
+        yield "Not evaluated: eval.jsonl has no entry."
+        return
+    step, loss = losses[-1]
+    yield (
+        f"Validation loss after step {step:,.0f}: **{loss:.4f}** nats per token of its own "
+        "vocabulary, on the validation split of its own data. Losses on other data or with "
+        "another vocabulary cannot be compared with it."
+    )
+    bits = facts.curves.validation.get("bits_per_byte")
+    if bits:
+        yield f"That is {bits[-1][1]:.4f} bits per byte of text."
+    if facts.curves.per_source:
+        yield ""
+        last = {name: points[-1][1] for name, points in facts.curves.per_source.items()}
+        ordered = sorted(last.items(), key=lambda item: item[1])
+        yield from _table(
+            ("source", "validation loss"),
+            [(escape_markdown(name), f"{x:.4f}") for name, x in ordered],
+        )
+
+
+def _limits(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
+    m = facts.model
+    yield "- It continues text. It was not tuned to follow instructions or to refuse."
+    yield (
+        f"- It was trained on sequences of {m.max_position_embeddings:,} tokens; its quality "
+        "on longer ones was not measured."
+    )
+    ratio = facts.tokens / facts.parameters
+    if ratio < 20:
+        yield (
+            f"- It has read {format_number(ratio, 3)} tokens per parameter; about 20 are "
+            "compute-optimal "
+            "(Cerebras-GPT)."
+        )
+    yield (
+        "- This card reports losses only. Tasks, bias, toxicity, memorisation and safety: "
+        f"{UNKNOWN}, until somebody adds them."
+    )
+    if any(each.prepared is None for each in data):
+        yield f"- Sources and licences of some of the data: {UNKNOWN}."
+
+
+def _reproduce(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
+    yield (
+        "The same data set, settings, seeds and number of threads give the same bits on the same "
+        "kind of machine, with any number of systems. All settings are in run.json of the run."
+    )
+    yield ""
+    yield "```"
+    for each in data:
+        if each.prepared is not None:
+            yield f"prep run {_one_line(each.prepared.config)}"
+    yield _command(facts) or "train --params PARAMS --data RUN --model_dir OUT"
+    yield "```"
+    yield ""
+    versions = ", ".join(f"{name} {version}" for name, version in facts.software)
+    yield f"This card was written with {versions}."
+    if facts.checkpoints:
+        newest = facts.checkpoints[-1]
+        yield f"Checkpoint of step {newest.step:,}: the hash of its manifest is `{newest.hash}`."
+    yield "To see which documents a step read: `prep trace RUN --train MODEL_DIR --step N`."
+
+
+def _command(facts: RunFacts) -> str:
+    """The command line of the last start, as its log has it."""
+    log = facts.model_dir / LATEST
+    if not log.is_file():
+        return ""
+    with open(log, encoding="utf-8", errors="replace") as file:
+        found = next((line for line in file if _COMMAND in line), "")
+    return _one_line(found.partition(_COMMAND)[2].strip())
+
+
+def _one_line(text: str) -> str:
+    """Text for a block of code, which it cannot end."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown.replace("```", "'''")
+
 
 REPORT, CARD = "report.html", "README.md"
 
@@ -42,4 +372,4 @@ def write_card(model_dir: Path, out: Path | None = None, places: Sequence[Path] 
 
 def _read(model_dir: Path, places: Sequence[Path]) -> tuple[RunFacts, tuple[ReportedDataSet, ...]]:
     facts = read_facts(model_dir)
-    return facts, find_data_sets(facts.record, find(model_dir, places, facts.samples))
+    return facts, find_data_sets(facts.record, locate_data_sets(model_dir, places, facts.samples))

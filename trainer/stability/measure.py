@@ -1,23 +1,139 @@
-"""Measures over the weights, gradients and optimizer state in MemoryX, tensor by tensor.
+"""Measures over the weights, gradients and optimizer state in MemoryX, tensor by tensor, by kind of
+parameter.
 
-Of several ranks each measures the parameters whose weight server it hosts; the tables of all, some
-numbers a parameter, are then added on every rank. Nothing is brought home.
+What is added up over the values of one tensor (`Sums`) is computed chunk by chunk: no copy is made
+of more than a chunk. Sums are float64 and always taken in the same order, so they are the same bits
+for any number of systems and ranks. A table has one row for every parameter and one column for
+every field of `Sums`; zeros mean what was not measured. Of several ranks each measures the
+parameters whose weight server it hosts; the tables of all, some numbers a parameter, are then added
+on every rank.
+
+The kind of a parameter follows from its name in `trainer.model`; Q rows of `qkv.bias` come first,
+then K, then V.
 """
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainer.config import ModelConfig
-from trainer.stability import sums
-from trainer.stability.kinds import has_key_bias, key_rows
-from trainer.stability.sums import Sums
+from wafer_backend.cluster.precision import streamed_dtype
 from wafer_backend.compiled import CompiledModule
-from wafer_backend.precision import streamed_dtype
 from wafer_backend.sparse import mask_of
+
+MATRICES = ("embedding", "read_out", "qkv", "attention_output", "ffn_in", "ffn_out")
+KINDS = (*MATRICES, "norm", "bias")
+SPARSE_GRADIENTS = frozenset({"embedding"})
+"""Kinds whose gradients have zeros by nature: those of tokens that a batch does not hold."""
+
+_OF_OWNER = {
+    "attention.qkv": "qkv",
+    "attention.output": "attention_output",
+    "feed_forward.input": "ffn_in",
+    "feed_forward.gate": "ffn_in",
+    "feed_forward.output": "ffn_out",
+    "token_embedding": "embedding",
+    "position_embedding": "embedding",
+    "read_out": "read_out",
+}
+
+
+def kind_of(name: str) -> str:
+    """One of KINDS.
+
+    >>> [kind_of(f"blocks.0.{name}") for name in ("feed_forward.gate.weight", "attention.qkv.bias")]
+    ['ffn_in', 'bias']
+    >>> kind_of("position_embedding.weight"), kind_of("final_norm.bias")
+    ('embedding', 'norm')
+    """
+    owner, _, last = name.rpartition(".")
+    if owner.endswith("norm"):
+        return "norm"
+    return "bias" if last == "bias" else _OF_OWNER[".".join(owner.split(".")[-2:])]
+
+
+def has_key_bias(name: str) -> bool:
+    """Whether some rows of a parameter are biases of K."""
+    return name.endswith("attention.qkv.bias")
+
+
+def key_rows(model: ModelConfig) -> slice:
+    """The rows of `qkv.bias` that are K's."""
+    first = model.num_heads * model.head_size
+    return slice(first, first + model.num_kv_heads * model.head_size)
+
+
+CHUNK = 1 << 20
+"""Values at a time: 8 MB in float64."""
+
+
+class Sums(NamedTuple):
+    """Of one parameter. Counts of values: `values`; `cast`, that travel in half precision, of them
+    `lost` on the way; `gradients` of those, of them `gradient_zeros` and `gradient_lost`;
+    `moments`, with AdamW's v; `key_values`, biases of K. Sums: `total` of values, `squares`,
+    `moment_total` of v, `key_squares`, and `other_squares` of Q and V biases beside K's.
+    """
+
+    values: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    cast: float = 0.0
+    lost: float = 0.0
+    gradients: float = 0.0
+    gradient_zeros: float = 0.0
+    gradient_lost: float = 0.0
+    moments: float = 0.0
+    moment_total: float = 0.0
+    key_values: float = 0.0
+    key_squares: float = 0.0
+    other_squares: float = 0.0
+
+
+def total(tensor: Tensor) -> float:
+    """The sum of all values, in float64."""
+    return _added(chunk.double().sum() for chunk in _chunks(tensor))
+
+
+def squares(tensor: Tensor) -> float:
+    """The sum of squares, in float64.
+
+    >>> squares(torch.tensor([3.0, 4.0]))
+    25.0
+    """
+    return _added(chunk.double().square().sum() for chunk in _chunks(tensor))
+
+
+def zeros(tensor: Tensor) -> int:
+    """How many values are exactly zero."""
+    return tensor.numel() - int(torch.count_nonzero(tensor))
+
+
+def count_lost(tensor: Tensor, dtype: torch.dtype) -> int:
+    """How many values are not zero, but would be after a cast: underflow.
+
+    >>> count_lost(torch.tensor([0.0, 1e-8, 1e-7, 1.0]), torch.float16)
+    1
+    """
+    if tensor.dtype == dtype:
+        return 0
+    pairs = ((chunk.count_nonzero(), chunk.to(dtype).count_nonzero()) for chunk in _chunks(tensor))
+    return sum(int(before - after) for before, after in pairs)
+
+
+def _chunks(tensor: Tensor) -> Iterator[Tensor]:
+    yield from torch.split(tensor.detach().reshape(-1), CHUNK)
+
+
+def _added(parts: Iterator[Tensor]) -> float:
+    """Their sum in order; a device is asked once, not for every chunk."""
+    whole = None
+    for part in parts:
+        whole = part if whole is None else whole + part
+    return 0.0 if whole is None else float(whole)
+
 
 SECOND_MOMENT = "exp_avg_sq"
 """AdamW's v among the optimizer state of a parameter."""
@@ -52,8 +168,8 @@ class Gradients:
                 pruned = _pruned(parameter)
                 self.by_name[name] = Sums(
                     gradients=parameter.numel() - pruned,
-                    gradient_zeros=sums.zeros(parameter.grad) - pruned,
-                    gradient_lost=sums.count_lost(parameter.grad, dtype),
+                    gradient_zeros=zeros(parameter.grad) - pruned,
+                    gradient_lost=count_lost(parameter.grad, dtype),
                 )
 
 
@@ -80,13 +196,13 @@ def _of_parameter(
     parameter: Tensor, dtype: torch.dtype | None, moments: Tensor | None, counted: Sums
 ) -> Sums:
     measured = counted._replace(
-        values=parameter.numel(), total=sums.total(parameter), squares=sums.squares(parameter)
+        values=parameter.numel(), total=total(parameter), squares=squares(parameter)
     )
     if dtype is not None:
-        measured = measured._replace(cast=parameter.numel(), lost=sums.count_lost(parameter, dtype))
+        measured = measured._replace(cast=parameter.numel(), lost=count_lost(parameter, dtype))
     if moments is not None:
         trained = moments.numel() - _pruned(parameter)
-        measured = measured._replace(moments=trained, moment_total=sums.total(moments))
+        measured = measured._replace(moments=trained, moment_total=total(moments))
     return measured
 
 
@@ -94,8 +210,8 @@ def _with_key_bias(measured: Sums, bias: Tensor, rows: slice) -> Sums:
     others = torch.cat([bias.detach()[: rows.start], bias.detach()[rows.stop :]])
     return measured._replace(
         key_values=rows.stop - rows.start,
-        key_squares=sums.squares(bias[rows]),
-        other_squares=sums.squares(others),
+        key_squares=squares(bias[rows]),
+        other_squares=squares(others),
     )
 
 

@@ -1,18 +1,206 @@
-"""A sweep before it runs: its trials, each with a checked config, and what they will cost."""
+"""A sweep before it runs: its trials, each with a checked config, and what they will cost. A
+variant is a params file with other values: sections of R2.2 as plain data, changed by name.
+"""
 
+import copy
+import json
+import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pipeline.core import storage
+from pipeline.core.config_model import parse
 from pipeline.core.errors import ConfigError
 from pipeline.core.manifest import changed_fields, read_sealed, write_sealed
-from trainer import flops
-from trainer.config import Params, override
+from pipeline.core.strict_yaml import YamlDocument
+from pipeline.shipped import find_config
+from trainer.config import (
+    Params,
+    load_params,
+    model_parameters,
+    override,
+    params_file,
+    trainer_form,
+)
+from trainer.config.inputs import InputConfig
+from trainer.config.legacy_keys import modernize
+from trainer.config.params_file import Draft
+from trainer.config.schedules import RATES
 from trainer.recipe import samples_in
-from trainer.sweep.config import SweepConfig, load_sweep
-from trainer.sweep.draws import Trial, trials
-from trainer.sweep.variant import Base, Sections, change_sections, read_base
+from trainer.sweep.config import (
+    EMBEDDINGS_SCALE,
+    INITIALIZER_STD,
+    LEARNING_RATE,
+    SweepConfig,
+    Trial,
+    load_sweep,
+    trials,
+)
+
+Sections = dict[str, Any]
+
+_STD = 0.02
+"""Sigma where no initializer is given (Cerebras-GPT 2.3)."""
+_INITIALIZERS = ("embedding_initializer", "initializer", "output_layer_initializer")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A params file: what it means, and its keys in R2.2 spelling without any defaults, so that
+    what follows from a key still follows when that key changes. Directories are absolute."""
+
+    path: Path
+    params: Params
+    sections: Sections
+
+
+def read_base(path: Path) -> Base:
+    """Raises as `load_params`."""
+    params, file = load_params(path), find_config("train", path)
+    draft = Draft.of(params_file.load(file))
+    if "trainer" in draft.sections:
+        trainer_form.to_sections(draft)
+    modernize(draft)
+    sections = draft.sections
+    for name in ("train_input", "eval_input"):
+        section: InputConfig | None = getattr(params, name)
+        if section is not None:
+            sections[name] |= _directories(section)
+    return Base(file, params, sections)
+
+
+def _directories(section: InputConfig) -> Sections:
+    """Those keys of an input section that name directories, as far as they are given."""
+    dumped = section.model_dump(mode="json", include={"data_dir", "mixture"})
+    return {key: value for key, value in dumped.items() if value}
+
+
+def change_sections(
+    base: Base, values: Mapping[str, Any], loaded: YamlDocument
+) -> tuple[Sections, Params]:
+    """The sections with other values by name or dotted key, and what they mean.
+
+    Raises ConfigError, naming the line of `loaded` where a key of the sweep file is at fault.
+    """
+    sections = copy.deepcopy(base.sections)
+    for name, value in values.items():
+        _put(sections, name, value)
+    plain = json.loads(json.dumps(sections))
+    return plain, parse(Params, _pointing(loaded, plain))
+
+
+def _put(sections: Sections, name: str, value: Any) -> None:
+    if name == LEARNING_RATE:
+        optimizer = sections["optimizer"]
+        optimizer["learning_rate"] = with_peak(optimizer["learning_rate"], value)
+    elif name == INITIALIZER_STD:
+        _set_std(sections["model"], value)
+    elif name == EMBEDDINGS_SCALE:
+        sections["model"]["embeddings_scale"] = value
+    else:
+        _put_dotted(sections, name, value)
+
+
+def _put_dotted(sections: Sections, dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    if not parents:
+        raise ConfigError(
+            f"{dotted}: expected {LEARNING_RATE}, {INITIALIZER_STD}, {EMBEDDINGS_SCALE} or a "
+            "dotted key of params.yaml, such as optimizer.weight_decay"
+        )
+    target: Any = sections
+    for parent in parents:
+        if isinstance(target, list) and parent.isdigit() and int(parent) < len(target):
+            target = target[int(parent)]
+        elif isinstance(target, dict):
+            target = target.setdefault(parent, {})
+        if not isinstance(target, dict | list):
+            raise ConfigError(f"{dotted}: {parent} is not a section")
+    if isinstance(target, list):
+        raise ConfigError(f"{dotted}: expected the index of an item of a list, and one of its keys")
+    target[last] = value
+
+
+def with_peak(rates: Any, peak: float) -> Any:
+    """A learning rate, number or schedulers, scaled so that its largest is `peak`.
+
+    >>> with_peak([{"scheduler": "Linear", "initial_learning_rate": 0.0,
+    ...             "end_learning_rate": 4.0, "total_iters": 3}], 0.5)[0]["end_learning_rate"]
+    0.5
+    """
+    if isinstance(rates, int | float):
+        return peak
+    largest = max((max(_stated(each), default=0) for each in rates), default=0)
+    if largest <= 0:
+        raise ConfigError("optimizer.learning_rate has no peak above 0 to scale")
+    return [
+        {key: _scaled(v, largest, peak) if key in RATES else v for key, v in each.items()}
+        for each in rates
+    ]
+
+
+def _stated(scheduler: Sections) -> list[float]:
+    """The learning rates that a scheduler names."""
+    found = [value for key, value in scheduler.items() if key in RATES]
+    return [rate for value in found for rate in (value if isinstance(value, list) else [value])]
+
+
+def _scaled(value: Any, largest: float, peak: float) -> Any:
+    if isinstance(value, list):
+        return [_scaled(each, largest, peak) for each in value]
+    return value / largest * peak
+
+
+def _set_std(model: Sections, std: float) -> None:
+    """`initializer.std` becomes `std`; the deviations and cuts of all initializers that there are
+    keep their ratio to it."""
+    for key in _INITIALIZERS[:2]:
+        model.setdefault(key, {"name": "truncated_normal", "std": _STD})
+    for key in _INITIALIZERS:
+        name = (model.get(key) or {}).get("name", "truncated_normal")
+        if name not in ("truncated_normal", "normal"):
+            raise ConfigError(
+                f"{INITIALIZER_STD}: model.{key} is {name}, which has no sigma; expected "
+                "truncated_normal or normal"
+            )
+    before = model["initializer"].get("std", _STD)
+    for key in _INITIALIZERS:
+        rule = model.get(key)
+        if rule is None:
+            continue
+        mean, own = rule.get("mean", 0.0), rule.get("std", _STD)
+        rule["std"] = own / before * std
+        for side in ("a", "b"):
+            if rule.get(side) is not None:
+                rule[side] = mean + (rule[side] - mean) * (std / before)
+
+
+def _pointing(loaded: YamlDocument, sections: Sections) -> YamlDocument:
+    """The sections, each changed key with the line of the sweep file that changes it."""
+    stands_for = {
+        LEARNING_RATE: "optimizer.learning_rate",
+        INITIALIZER_STD: "model.initializer.std",
+        EMBEDDINGS_SCALE: "model.embeddings_scale",
+    }
+    lines = {}
+    for dotted, line in loaded.lines.items():
+        section, _, name = dotted.partition(".")
+        if section in ("set", "parameters") and name:
+            lines[stands_for.get(name, name)] = line
+    return YamlDocument(loaded.path, sections, lines)
+
+
+def as_yaml(sections: Sections, head: str) -> bytes:
+    """A params file; `head`: lines of a comment on top."""
+    lines = [part for line in head.splitlines() for part in textwrap.wrap(line, 96)]
+    comment = "".join(f"# {line}\n" for line in lines)
+    body = yaml.safe_dump(sections, sort_keys=False, width=100, allow_unicode=True)
+    return (comment + body).encode()
+
 
 RECORD = "sweep.json"
 
@@ -48,7 +236,7 @@ class SweepPlan:
         """Training FLOPs of all trials (Cerebras-GPT, Table 13)."""
         return float(
             sum(
-                flops.training_flops_per_sequence(v.params.model)
+                model_parameters.training_flops_per_sequence(v.params.model)
                 * samples_in(self.steps, v.params.train_input.schedule)
                 for v in self.variants
             )

@@ -1,8 +1,19 @@
-"""The story of a sweep: trials as ordinary runs -> results and page -> the best one."""
+"""The story of a sweep: trials as ordinary runs -> results and page -> the best one.
 
-from collections.abc import Mapping, Sequence
+Trials are child processes: ordinary runs by the ordinary command, some at a time. A crash of one,
+or the memory it took, ends with its process; a signal is passed on to all that run, which write a
+checkpoint each.
+"""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pipeline.core import storage
 from pipeline.core.errors import (
@@ -15,16 +26,86 @@ from pipeline.core.errors import (
 )
 from pipeline.core.lock import hold
 from pipeline.core.words import pluralise
-from trainer import checkpoint, metrics, prepare
+from trainer.data import prepare
 from trainer.errors import LostRankError, TrainingError
-from trainer.progress import Say
-from trainer.report.series import Curves, read_curves
-from trainer.stop import StopSignal, catch_signals
-from trainer.sweep import page, processes, results
-from trainer.sweep.draws import Trial
-from trainer.sweep.plan import SweepPlan, check_same
+from trainer.loop.stop import StopRequest, StopSignal, catch_signals
+from trainer.report.facts import Curves, read_curves
+from trainer.runs import checkpoint, metrics
+from trainer.runs.progress import Say
+from trainer.sweep import results
+from trainer.sweep.config import Trial
+from trainer.sweep.plan import SweepPlan, as_yaml, check_same
 from trainer.sweep.results import TrialResult
-from trainer.sweep.variant import as_yaml
+
+_PAUSE = 0.05
+_LAST_BYTES = 4096
+
+Command = Callable[[Trial], Sequence[str]]
+Ended = Callable[[Trial, int, str], None]
+
+
+@dataclass(frozen=True)
+class _RunningTrial:
+    """A trial under way, and what it writes to standard error."""
+
+    trial: Trial
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    def last_words(self) -> str:
+        """The last line that is not empty."""
+        size = self.errors.seek(0, 2)
+        self.errors.seek(max(0, size - _LAST_BYTES))
+        lines = self.errors.read().decode(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def run_all(
+    trials: Iterable[Trial], jobs: int, command: Command, ended: Ended, stop: StopRequest
+) -> None:
+    """Run all trials in order, `jobs` at a time.
+
+    `ended` is told of each (trial, exit code, last line of standard error) and may raise to end
+    it all. Raises Stopped after a signal. Trials under way are then asked to stop and waited for.
+    """
+    waiting = iter(trials)
+    running: list[_RunningTrial] = []
+    with _none_left(running):
+        while True:
+            stop.check()
+            for each in [each for each in running if each.process.poll() is not None]:
+                running.remove(each)
+                with each.errors:
+                    ended(each.trial, each.process.returncode, each.last_words())
+            while len(running) < jobs and (trial := next(waiting, None)) is not None:
+                running.append(_started(trial, command(trial)))
+            if not running:
+                return
+            time.sleep(_PAUSE)
+
+
+def _started(trial: Trial, command: Sequence[str]) -> _RunningTrial:
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainer.cli", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+    )
+    return _RunningTrial(trial, process, errors)
+
+
+@contextlib.contextmanager
+def _none_left(running: list[_RunningTrial]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for each in running:
+            each.process.terminate()
+        for each in running:
+            each.process.wait()
+            each.errors.close()
+
 
 TRIALS = "trials"
 _STEP_FAILED = TrainingError.exit_code
@@ -68,7 +149,7 @@ class Sweep:
         result = self._result(trial, last_words.removeprefix("error: ") if failed else "")
         self.found[trial.index] = result
         results.write(self.out, self.found)
-        page.write(self.out, self.plan, self.found)
+        results.write_page(self.out, self.plan, self.found)
         self._tell(result)
         self.drop_checkpoints()
 
@@ -95,7 +176,7 @@ class Sweep:
         )
 
     def _tell(self, result: TrialResult) -> None:
-        leader = results.best(self.found)
+        leader = results.find_best(self.found)
         mark = " (best so far)" if leader is result else ""
         outcome = f"loss {result.loss:.4f}{mark}" if result.loss is not None else "diverged"
         done, all_of_them = len(self.found), len(self.plan.variants)
@@ -108,7 +189,7 @@ class Sweep:
         """Delete the checkpoints of all trials that have ended but the best."""
         if self.plan.config.keep_checkpoints == "all":
             return
-        leader = results.best(self.found)
+        leader = results.find_best(self.found)
         for index in self.found:
             model_dir = self.model_dir(self.plan.variants[index].trial)
             if leader is not None and leader.trial == index:
@@ -136,11 +217,11 @@ def run(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
         if found:
             say(f"Already finished: {len(found)} of {pluralise(len(plan.variants), 'trial')}")
         try:
-            processes.run_all(waiting, jobs, sweep.command, sweep.ended, stop)
+            run_all(waiting, jobs, sweep.command, sweep.ended, stop)
         except StopSignal as stopped:
             say(f"Stopped by {stopped}; run the same command to resume")
             return stopped.exit_code
-        page.write(out, plan, found)
+        results.write_page(out, plan, found)
     return 0
 
 

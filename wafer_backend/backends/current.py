@@ -10,10 +10,10 @@ import torch
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.flags import CsxFlags
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.transports.choice import TransportName, require_rank
+from wafer_backend.transports import TransportName, require_rank
 
 if TYPE_CHECKING:
-    from wafer_backend.distributed import ClusterConfig
+    from wafer_backend.backends.base import ClusterConfig
 
 
 class CompiledProgress(Protocol):
@@ -197,7 +197,7 @@ def _same(kind: BackendType, asked: dict[str, Any]) -> None:
 
 
 def _make(kind: BackendType, asked: dict[str, Any]) -> Backend:
-    from wafer_backend.distributed import ClusterConfig
+    from wafer_backend.backends.base import ClusterConfig
 
     if kind.is_gpu and not torch.cuda.is_available():
         raise BackendConfigError("backend('GPU'): torch finds no CUDA device; use CSX or CPU")

@@ -4,10 +4,16 @@ Each is called in the evaluation step with keyword arguments, for every micro-ba
 `float(metric)` is its value. Sums do not depend on num_csx.
 """
 
-from wafer_backend.metrics.accuracy import Accuracy, Mean, Perplexity
-from wafer_backend.metrics.base import Metric, get_all_metrics
-from wafer_backend.metrics.confusion import Dice, FBeta, MeanIOU, MeanPerClassAccuracy
-from wafer_backend.metrics.ranking import AUC, PrecisionAtK, RecallAtK
+from wafer_backend.metrics.base import Accuracy, Mean, Metric, Perplexity, get_all_metrics
+from wafer_backend.metrics.classification import (
+    AUC,
+    Dice,
+    FBeta,
+    MeanIOU,
+    MeanPerClassAccuracy,
+    PrecisionAtK,
+    RecallAtK,
+)
 
 AccuracyMetric = Accuracy
 AUCMetric = AUC

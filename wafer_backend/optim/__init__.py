@@ -13,8 +13,6 @@ PyTorch's, without its first moment.
 
 from wafer_backend.optim import lr_scheduler, weight_decay_scheduler
 from wafer_backend.optim.configure import configure_lr_scheduler, configure_optimizer
-from wafer_backend.optim.lamb import Lamb
-from wafer_backend.optim.lion import Lion
 from wafer_backend.optim.lr_scheduler import (
     ChainedLR,
     ChainedScheduler,
@@ -38,7 +36,7 @@ from wafer_backend.optim.lr_scheduler import (
     SequentialLR,
     StepLR,
 )
-from wafer_backend.optim.optimizer import Optimizer
+from wafer_backend.optim.optimizer import Lamb, Lion, Optimizer
 from wafer_backend.optim.scheduler import Scheduler
 from wafer_backend.optim.torch_optimizers import (
     ASGD,

@@ -18,9 +18,7 @@ import torch
 from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.optim import lr_scheduler, torch_optimizers
-from wafer_backend.optim.lamb import Lamb
-from wafer_backend.optim.lion import Lion
-from wafer_backend.optim.optimizer import Optimizer, Params
+from wafer_backend.optim.optimizer import Lamb, Lion, Optimizer, Params
 
 LearningRate = float | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 

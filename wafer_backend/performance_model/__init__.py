@@ -18,12 +18,12 @@ from wafer_backend.performance_model.prediction import (
 )
 from wafer_backend.performance_model.shape import (
     GPTShape,
+    Variant,
     inference_flops_per_sequence,
     parameters_of,
     shape_of,
     training_flops_per_sequence,
 )
-from wafer_backend.performance_model.variant import Variant
 
 __all__ = [
     "Calibration",

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.core.storage import publish
-from wafer_backend.performance_model.plot import svg
-from wafer_backend.performance_model.validation import compare_table_4, compare_table_5, report
+from wafer_backend.performance_model.validation import compare_table_4, compare_table_5, report, svg
 
 EXAMPLES = """\
 examples:

@@ -11,6 +11,10 @@ the next step can start. The update itself is taken to keep the line rate.
 
 K = ceil(b / m) for b = ceil(B / N) sequences on the busiest system; where m does not divide b the
 micro-batches are taken as equal, so their compute is that of b sequences.
+
+Figures of the CS-2 each name their source, and assumptions are kept apart. Sources: P =
+Cerebras-GPT (arXiv 2304.03208) section 5.1; S = conference slides 2023-2024; G = glossary of
+cerebras.net, entries SwarmX and MemoryX.
 """
 
 from dataclasses import dataclass, replace
@@ -18,14 +22,14 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.performance_model import hardware
 from wafer_backend.performance_model.calibration import (
     REFERENCE_LENGTH,
+    SHAPES,
     TABLE_5_CALIBRATION,
+    TABLE_6,
     Calibration,
     overhead_form,
 )
-from wafer_backend.performance_model.paper import SHAPES, TABLE_6
 from wafer_backend.performance_model.shape import (
     GPTShape,
     Layer,
@@ -33,6 +37,28 @@ from wafer_backend.performance_model.shape import (
     shape_of,
     training_flops_per_sequence,
 )
+
+PEAK_FLOPS = 7.5e15
+"""Dense half-precision peak of one CS-2 in FLOP/s (P). "62.5 PFLOP/s" elsewhere counts sparsity."""
+
+IO_BYTES_PER_SECOND = 150e9
+"""I/O of one CS-2 in bytes/s, each way: 12 x 100 GbE (G, SwarmX). SwarmX reduces at line rate."""
+
+WAFER_BYTES = 40e9
+"""SRAM of one WSE-2 in bytes (P, S)."""
+
+WEIGHT_BYTES = 2
+"""Bytes of a streamed weight element. Assumption of ours: 16 bit; no source states it."""
+
+GRADIENT_BYTES = 4
+"""Bytes of a gradient element on its way up. Assumption of ours: fp32; no source states it."""
+
+ACTIVATION_BYTES = 2
+"""Bytes of an activation element on the wafer. Assumption of ours: 16 bit."""
+
+MASTER_BYTES = 4
+"""Bytes of a master weight in MemoryX, and of each of the two moments of AdamW (fp32)."""
+
 
 PHASES = ("compute", "stream", "reduce", "optimizer")
 WEAKNESS = (
@@ -156,12 +182,12 @@ def predict(
         seconds_per_step=seconds,
         samples_per_second=batch / seconds,
         tokens_per_second=batch * shape.sequence_length / seconds,
-        utilisation=flops / (num_csx * hardware.PEAK_FLOPS * seconds),
+        utilisation=flops / (num_csx * PEAK_FLOPS * seconds),
         bottleneck=max(PHASES, key=phases.__getitem__),
         phases=tuple((name, phases[name]) for name in PHASES),
         layers=layers,
-        bytes_down=2.0 * hardware.WEIGHT_BYTES * shape.parameters * count,
-        bytes_up=1.0 * hardware.GRADIENT_BYTES * shape.parameters * count,
+        bytes_down=2.0 * WEIGHT_BYTES * shape.parameters * count,
+        bytes_up=1.0 * GRADIENT_BYTES * shape.parameters * count,
         wafer_bytes=_resident_bytes(shape) + size * _sequence_bytes(shape),
         calibration=calibration,
     )
@@ -178,17 +204,17 @@ def sram_sub_batch(shape: GPTShape) -> int:
     >>> sram_sub_batch(SHAPES["6.7B"])
     69
     """
-    room = hardware.WAFER_BYTES - _resident_bytes(shape)
+    room = WAFER_BYTES - _resident_bytes(shape)
     return max(1, int(room // _sequence_bytes(shape)))
 
 
 def _resident_bytes(shape: GPTShape) -> float:
     largest = max(layer.parameters for layer in layers_of(shape))
-    return largest * (2 * hardware.WEIGHT_BYTES + hardware.GRADIENT_BYTES)
+    return largest * (2 * WEIGHT_BYTES + GRADIENT_BYTES)
 
 
 def _sequence_bytes(shape: GPTShape) -> int:
-    return (shape.layers + 1) * shape.sequence_length * shape.width * hardware.ACTIVATION_BYTES
+    return (shape.layers + 1) * shape.sequence_length * shape.width * ACTIVATION_BYTES
 
 
 def _sub_batch(shape: GPTShape, asked: int | None) -> tuple[int, str]:
@@ -214,10 +240,10 @@ def _check(batch: int, num_csx: int, sub_batch: int | None) -> None:
 
 def _roofline(layer: Layer, size: float, calibration: Calibration) -> LayerTime:
     """`size` sequences through one layer."""
-    rate = calibration.efficiency * hardware.PEAK_FLOPS
+    rate = calibration.efficiency * PEAK_FLOPS
     forward, backward = layer.forward_flops * size / rate, layer.backward_flops * size / rate
-    down = layer.parameters * hardware.WEIGHT_BYTES / hardware.IO_BYTES_PER_SECOND
-    up = layer.parameters * hardware.GRADIENT_BYTES / hardware.IO_BYTES_PER_SECOND
+    down = layer.parameters * WEIGHT_BYTES / IO_BYTES_PER_SECOND
+    up = layer.parameters * GRADIENT_BYTES / IO_BYTES_PER_SECOND
     late = max(0.0, max(down, up) - backward)
     return LayerTime(
         layer.name,
@@ -238,7 +264,7 @@ def _micro_batch(
 
     What the law adds to the roofline is counted as stream, which it stands for mostly.
     """
-    rate = calibration.efficiency * hardware.PEAK_FLOPS
+    rate = calibration.efficiency * PEAK_FLOPS
     reference = replace(shape, sequence_length=REFERENCE_LENGTH)
     fixed = calibration.fixed_sequences * training_flops_per_sequence(reference) / rate
     compute = training_flops_per_sequence(shape) * size / rate
@@ -249,5 +275,5 @@ def _micro_batch(
 
 def _boundary(first: Layer) -> float:
     """Seconds between steps: the first layer's gradient up, its new weights down."""
-    each = hardware.GRADIENT_BYTES + hardware.WEIGHT_BYTES
-    return first.parameters * each / hardware.IO_BYTES_PER_SECOND
+    each = GRADIENT_BYTES + WEIGHT_BYTES
+    return first.parameters * each / IO_BYTES_PER_SECOND

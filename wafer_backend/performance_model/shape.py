@@ -1,23 +1,70 @@
 """The shape of a GPT: parameters and FLOPs as the paper counts them.
 
-Sources: Cerebras-GPT (arXiv 2304.03208) Tables 12 and 13, and for what the paper's models do not
-have the same manner of counting (`variant`). Letters: S sequence length, V vocabulary, d width, L
-layers, H heads, f filter, k width of K and of V; heads times key size is d throughout.
+Sources: Cerebras-GPT (arXiv 2304.03208) Tables 12 and 13. Table 13 counts FLOPs of LayerNorm (7 per
+unit) and GELU (20 per unit) for the paper's own models. Options that those do not have (`Variant`)
+are counted by us in the same manner, and weigh less than a hundredth of any model's FLOPs. Letters:
+S sequence length, V vocabulary, d width, L layers, H heads, f filter, k width of K and of V; heads
+times key size is d throughout.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.performance_model.variant import (
-    ACTIVATION_FLOPS,
-    NORM_FLOPS,
-    ROTATION_FLOPS,
-    Variant,
-)
+
+Position = Literal["learned", "fixed", "rotary", "alibi"]
+Norm = Literal["layernorm", "rmsnorm"]
+Activation = Literal["gelu", "relu", "swiglu"]
+
+NORM_FLOPS = {"layernorm": 7, "rmsnorm": 4}
+"""Per unit. LayerNorm as in Table 13; RMSNorm (ours): square, sum, divide, gain."""
+
+ACTIVATION_FLOPS = {"gelu": 20, "relu": 1, "swiglu": 6}
+"""Per unit of the filter. GELU as in Table 13; SwiGLU (ours): four of a sigmoid, two products."""
+
+ROTATION_FLOPS = 3
+"""Per rotated unit (ours): two products and a sum."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Options of a decoder; the defaults are the paper's.
+
+    `key_value_heads`: heads of K and of V, None for as many as of Q. `rotary_width`: rotated units
+    of a head, None for all. `norms_per_block`: 1 where both branches of a parallel block share
+    one. `tied`: the read-out is the token embedding. Raises BackendConfigError for a count below 1.
+    """
+
+    key_value_heads: int | None = None
+    position: Position = "learned"
+    rotary_width: int | None = None
+    norm: Norm = "layernorm"
+    norms_per_block: int = 2
+    activation: Activation = "gelu"
+    tied: bool = True
+    qkv_bias: bool = True
+    output_bias: bool = True
+    filter_bias: bool = True
+    read_out_bias: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("key_value_heads", "rotary_width", "norms_per_block"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BackendConfigError(f"shape of a GPT: {name} is {value}; expected at least 1")
+
+    @property
+    def branches(self) -> int:
+        """Matrices that read the input of a feed-forward layer."""
+        return 2 if self.activation == "swiglu" else 1
+
+    @property
+    def norm_vectors(self) -> int:
+        """Parameter vectors of a norm: gain, and bias of a LayerNorm."""
+        return 2 if self.norm == "layernorm" else 1
 
 
 @dataclass(frozen=True)

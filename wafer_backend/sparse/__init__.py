@@ -9,11 +9,15 @@ multiplied. `simulated_speedup` gives the ideal bound.
 """
 
 from wafer_backend.sparse import init
-from wafer_backend.sparse.algorithm import SparsityAlgorithm
-from wafer_backend.sparse.algorithms import GMP, SET, RigL, Static
-from wafer_backend.sparse.configure import configure
-from wafer_backend.sparse.group import Group
-from wafer_backend.sparse.masks import mask_gradient, mask_of, split_nan
+from wafer_backend.sparse.algorithms import GMP, SET, RigL, SparsityAlgorithm, Static
+from wafer_backend.sparse.configure import Group, configure
+from wafer_backend.sparse.masks import (
+    SimulatedSpeedup,
+    mask_gradient,
+    mask_of,
+    simulated_speedup,
+    split_nan,
+)
 from wafer_backend.sparse.optimizers import (
     GMPSparsityOptimizer,
     RigLSparsityOptimizer,
@@ -31,7 +35,6 @@ from wafer_backend.sparse.schedules import (
     Linear,
     Power,
 )
-from wafer_backend.sparse.speedup import SimulatedSpeedup, simulated_speedup
 
 __all__ = [
     "GMP",

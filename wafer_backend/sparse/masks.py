@@ -1,10 +1,11 @@
-"""The masks of all sparse parameters, kept beside them in MemoryX.
+"""The masks of all sparse parameters, kept with them in MemoryX, and what they could save at best.
 
 A pruned weight is 0, its gradient is 0 and its optimizer state is 0. The engine calls
 `mask_gradient` when it delivers a reduced gradient; autograd calls it through a hook, but not for
 gradients of single leaves.
 
-A CS-2 stores pruned weights as NaN; `split_nan` reads such checkpoints.
+A CS-2 stores pruned weights as NaN; `split_nan` reads such checkpoints. `simulated_speedup` is a
+ratio of operations, no measurement.
 """
 
 import contextlib
@@ -179,3 +180,45 @@ def _keep_dense(entry: _MaskEntry, parameter: torch.Tensor, gradient: torch.Tens
     # Gradients accumulate until the user clears them; what was kept before that is stale.
     stale = parameter.grad is None or not parameter.grad.any()
     entry.dense = gradient.clone() if known is None or stale else known + gradient
+
+
+@dataclass(frozen=True)
+class SimulatedSpeedup:
+    """`ratio`: operations of dense weights over those of the weights that are kept."""
+
+    ratio: float
+    density: float
+
+    def __str__(self) -> str:
+        return (
+            f"simulated speed-up: at most {self.ratio:.2f} x, at density {self.density:.3f} "
+            "(operations of matrix products with weights; ideal, nothing was measured)"
+        )
+
+
+def simulated_speedup(module: nn.Module) -> SimulatedSpeedup:
+    """An ideal upper bound for hardware that skips pruned weights, in all three products.
+
+    Every weight of two or more dimensions takes part in a number of multiplications per sample that
+    is proportional to its elements (forward, and twice that backward), so the ratio is
+    sum(elements) / sum(kept elements). Embedding tables are looked up, not multiplied, and do not
+    count unless an output layer shares them. Attention scores, norms, optimizer, data movement and
+    whatever hardware loses are left out: all of them lower the ratio. CPUs and GPUs gain nothing.
+
+    Raises BackendConfigError when no weight is left.
+    """
+    looked_up = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    elements = kept = 0
+    for parameter in module.parameters():
+        shared = len(names[id(parameter)]) > 1
+        if parameter.ndim < 2 or (id(parameter) in looked_up and not shared):
+            continue
+        mask = mask_of(parameter)
+        elements += parameter.numel()
+        kept += parameter.numel() if mask is None else int(mask.sum())
+    if not kept:
+        raise BackendConfigError("simulated_speedup: no weight of two or more dimensions is left")
+    return SimulatedSpeedup(ratio=elements / kept, density=kept / elements)

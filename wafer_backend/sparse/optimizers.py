@@ -15,17 +15,23 @@ import torch
 from torch import nn
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.sparse.algorithm import SparsityAlgorithm, enforce_optimizer
-from wafer_backend.sparse.algorithms import GMP, SET, RigL, Static
+from wafer_backend.sparse.algorithms import (
+    GMP,
+    SET,
+    RigL,
+    SparsityAlgorithm,
+    Static,
+    enforce_optimizer,
+)
 from wafer_backend.sparse.configure import algorithm_class
-from wafer_backend.sparse.filters import (
+from wafer_backend.sparse.schedules import check_keys
+from wafer_backend.sparse.selection import (
     Named,
     ParameterFilter,
     check_some,
     default_filter,
     make_filter,
 )
-from wafer_backend.sparse.keys import check_keys
 
 Params = Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 

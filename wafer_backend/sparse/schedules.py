@@ -1,18 +1,32 @@
-"""Numbers that change during training, and the steps at which masks do.
+"""Numbers that change during training, the steps at which masks do, and checks of their keys.
 
-Both are pure functions. Steps are optimizer steps, counted from 1; 0 is before training. `updates`
-counts mask updates, the one at hand included; 0 is the first mask.
+Schedules are pure functions. Steps are optimizer steps, counted from 1; 0 is before training.
+`updates` counts mask updates, the one at hand included; 0 is the first mask.
 """
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.core.words import did_you_mean
+from pipeline.core.words import did_you_mean, did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.sparse.keys import check_keys
+
+
+def check_keys(where: str, given: Mapping[str, Any], kind: Callable[..., Any]) -> None:
+    """Raises BackendConfigError for a key that `kind(...)` does not take, or one it misses."""
+    fields = inspect.signature(kind).parameters
+    for key in given:
+        if key not in fields:
+            raise BackendConfigError(
+                f"{where}: unknown key {key!r}{did_you_mean_or_all(key, fields)}"
+            )
+    for name, field in fields.items():
+        if field.default is inspect.Parameter.empty and name not in given:
+            raise BackendConfigError(f"{where}: {name!r} is missing")
+
 
 UpdateSchedule = Callable[[int], bool]
 

@@ -1,11 +1,22 @@
-"""What roles say to one another: one kind of message for every transport."""
+"""What roles say to one another, for every transport, and as bytes. No pickle, no JSON.
 
+Header (little-endian): magic, version, kind, both roles, round, node, which numbers follow and
+their values, the hash of the name, the number of tensors, and the checksums of the table and of the
+tensors. A table row: hash of the tensor's name, dtype, dimensions, shape, bytes. Names travel as
+xxh3-128: both ends know them. Tensors follow in one part, each at a multiple of 64 bytes, since the
+receiver waits for the interpreter once a part. One that is alone is sent from its own memory.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import torch
+import xxhash
 
-from wafer_backend.tree import TreeNode
+from wafer_backend.cluster.tree import TreeNode
+from wafer_backend.errors import TransportError
 
 
 class Kind(IntEnum):
@@ -82,3 +93,194 @@ class Message:
         about = f" {self.name!r}" if self.name else ""
         about += f" node {self.node.level}:{self.node.index}" if self.node else ""
         return f"{self.kind.name}{about} from {self.sender} to {self.receiver}"
+
+
+MAGIC = b"WFRM"
+VERSION = 2
+NUMBERS = ("leaves", "loss_sum", "n_counted", "divisor", "learning_rate", "agreed")
+_ALIGNMENT = 64
+_ROLES = (COORDINATOR.role, "MemoryX", "wafer", "rank")
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
+    torch.int16, torch.int32, torch.int64, torch.bool,
+)  # fmt: skip
+_MAX_DIMENSIONS = 8
+_HEADER = struct.Struct(f"<4sHHHHHHqhqH{len(NUMBERS)}d16sHQQ")
+_ROW = struct.Struct(f"<16sHH{_MAX_DIMENSIONS}qq")
+
+Fill = Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class _MessageHeader:
+    """What the receiver knows first: the message without its name and tensors, and how many."""
+
+    message: Message
+    name_hash: bytes
+    tensors: int
+    table_checksum: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One tensor of the table."""
+
+    label: bytes
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    nbytes: int
+
+    def tensor(self, raw: torch.Tensor) -> torch.Tensor:
+        """The tensor whose bytes are `raw`, in that memory."""
+        return raw.view(self.dtype).reshape(self.shape)
+
+
+def name_hash(name: str) -> bytes:
+    """xxh3-128 of a name, 16 bytes."""
+    return xxhash.xxh3_128_digest(name.encode())
+
+
+def encode(message: Message) -> list[torch.Tensor]:
+    """The parts of a message, uint8 tensors of one dimension.
+
+    Raises TransportError for a tensor that cannot travel.
+    """
+    rows, tensors = [], []
+    for name, tensor in message.tensors.items():
+        if tensor.ndim > _MAX_DIMENSIONS:
+            raise TransportError(f"{name!r} has {tensor.ndim} dimensions; {_MAX_DIMENSIONS} travel")
+        shape = [*tensor.shape, *[0] * (_MAX_DIMENSIONS - tensor.ndim)]
+        dtype = _DTYPES.index(tensor.dtype)
+        rows.append(_ROW.pack(_label(name), dtype, tensor.ndim, *shape, tensor.nbytes))
+        tensors.append(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8))
+    table, body = _bytes(b"".join(rows)), _packed(tensors)
+    node = message.node or TreeNode(-1, -1)
+    present = sum(1 << i for i, name in enumerate(NUMBERS) if name in message.numbers)
+    values = [message.numbers.get(name, 0.0) for name in NUMBERS]
+    packed = _HEADER.pack(
+        MAGIC, VERSION, message.kind, *_role(message.sender), *_role(message.receiver),
+        message.round, node.level, node.index, present, *values, name_hash(message.name),
+        len(rows), _checksum(table), _checksum(body),
+    )  # fmt: skip
+    return [part for part in (_bytes(packed), table, body) if part.numel()]
+
+
+def decode(fill: Fill, names: Mapping[bytes, str]) -> Message:
+    """Read one message; `fill` puts the bytes that come next into a uint8 tensor.
+
+    Its tensors share one storage.
+
+    `names` are those that a hash may stand for. Raises TransportError when bytes are damaged or a
+    name is unknown.
+    """
+    header = _header(_filled(fill, _HEADER.size))
+    table = _filled(fill, header.tensors * _ROW.size)
+    _check(table, header.table_checksum, header)
+    rows = _rows(table)
+    places = _places([row.nbytes for row in rows])
+    body = _filled(fill, places[-1])
+    _check(body, header.checksum, header)
+    tensors = {
+        _known(names, row.label, header): row.tensor(body[start : start + row.nbytes])
+        for row, start in zip(rows, places, strict=False)
+    }
+    found = header.message
+    name = _known(names, header.name_hash, header)
+    return Message(
+        found.kind, found.sender, found.receiver, found.round,
+        node=found.node, name=name, tensors=tensors, numbers=found.numbers,
+    )  # fmt: skip
+
+
+def _header(data: torch.Tensor) -> _MessageHeader:
+    """Raises TransportError for anything else."""
+    magic, version, kind, *fields = _HEADER.unpack(data.numpy().tobytes())
+    if magic != MAGIC or version != VERSION:
+        raise TransportError(f"a message begins with {magic!r} version {version}, not ours")
+    sender, receiver = _address(*fields[0:2]), _address(*fields[2:4])
+    round_, level, index, present = fields[4:8]
+    values = fields[8 : 8 + len(NUMBERS)]
+    hashed, tensors, *checksums = fields[8 + len(NUMBERS) :]
+    numbers = {
+        name: v for i, (name, v) in enumerate(zip(NUMBERS, values, strict=True)) if present >> i & 1
+    }
+    node = None if level < 0 else TreeNode(level, index)
+    message = Message(Kind(kind), sender, receiver, round_, node=node, numbers=numbers)
+    return _MessageHeader(message, hashed, tensors, *checksums)
+
+
+def _rows(table: torch.Tensor) -> list[_Row]:
+    found = []
+    for label, dtype, dimensions, *shape, nbytes in _ROW.iter_unpack(table.numpy().tobytes()):
+        found.append(_Row(label, _DTYPES[dtype], tuple(shape[:dimensions]), nbytes))
+    return found
+
+
+def _filled(fill: Fill, size: int) -> torch.Tensor:
+    part = torch.empty(size, dtype=torch.uint8)
+    if size:
+        fill(part)
+    return part
+
+
+def _places(sizes: list[int]) -> list[int]:
+    """Where tensors of these sizes begin, and where the last one ends."""
+    places, end = [], 0
+    for size in sizes:
+        places.append(-(-end // _ALIGNMENT) * _ALIGNMENT)
+        end = places[-1] + size
+    return [*places, end]
+
+
+def _packed(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Tensors of bytes in one; one alone is itself."""
+    if len(tensors) == 1:
+        return tensors[0]
+    places = _places([tensor.numel() for tensor in tensors])
+    body, end = torch.empty(places[-1], dtype=torch.uint8), 0
+    for tensor, start in zip(tensors, places, strict=False):
+        body[end:start] = 0
+        end = start + tensor.numel()
+        body[start:end] = tensor
+    return body
+
+
+def _label(name: str) -> bytes:
+    """The hash of a name; what is no name, such as "3.0", as it is."""
+    if name[:1].isdigit() and len(name) < 16:
+        return b"\0" + name.encode().ljust(15, b"\0")
+    return name_hash(name)
+
+
+def _bytes(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _none()
+
+
+def _none() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8)
+
+
+def _checksum(part: torch.Tensor) -> int:
+    return xxhash.xxh3_64_intdigest(part.numpy().data)
+
+
+def _check(part: torch.Tensor, expected: int, header: _MessageHeader) -> None:
+    if _checksum(part) != expected:
+        raise TransportError(f"{header.message}: damaged on the way (checksum differs)")
+
+
+def _role(address: Address) -> tuple[int, int]:
+    return _ROLES.index(address.role), address.index
+
+
+def _address(role: int, index: int) -> Address:
+    return Address(_ROLES[role], index)
+
+
+def _known(names: Mapping[bytes, str], hashed: bytes, header: _MessageHeader) -> str:
+    if hashed not in names and hashed[0] == 0:
+        return hashed.strip(b"\0").decode()
+    if hashed not in names:
+        raise TransportError(f"{header.message}: about a name that this rank does not have")
+    return names[hashed]

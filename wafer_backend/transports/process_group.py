@@ -17,15 +17,14 @@ from typing import Any
 
 import torch
 
+from wafer_backend.cluster.memoryx import MASK, MemoryX
+from wafer_backend.cluster.transport import Traffic
+from wafer_backend.cluster.tree import Partial, TreeNode
 from wafer_backend.errors import TransportError
-from wafer_backend.memoryx import MASK, MemoryX
-from wafer_backend.partial import Partial
-from wafer_backend.structure import map_tensors, tensors_in
-from wafer_backend.transport import Traffic
+from wafer_backend.streaming.structure import map_tensors, tensors_in
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.ranks import Ranks
 from wafer_backend.transports.shard import MemoryXShard, split
-from wafer_backend.tree import TreeNode
 
 
 class ProcessGroupTransport:

@@ -1,8 +1,11 @@
-"""The processes of a cluster: who is who, sending and receiving, and noticing who has died.
+"""The processes of a cluster: started and ended together, who is who, and noticing who has died.
 
 Messages travel point to point over sockets (`connections`). Three channels keep them apart: `up`
 carries requests and partials to a rank's server thread, `down` its answers, `side` what the ranks'
 main threads tell each other. A fourth carries heartbeats.
+
+On one machine `run_ranks` does what torchrun does for several: a signal goes to every rank, and
+when one rank is lost the others are given `liveness` seconds to end by themselves.
 """
 
 import atexit
@@ -10,18 +13,21 @@ import contextlib
 import functools
 import os
 import selectors
+import signal
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType
 
 import torch
 
 from wafer_backend.errors import TransportError
-from wafer_backend.transports import wire
-from wafer_backend.transports.meeting import Channel, Peers, meet
+from wafer_backend.transports import messages
+from wafer_backend.transports.connections import Channel, Peers, meet
 from wafer_backend.transports.messages import Message
 
 LOST = 75
@@ -60,14 +66,14 @@ class Ranks:
     def send(self, message: Message, to: int, channel: Channel) -> None:
         """Send a message; returns when it is on its way. Raises TransportError."""
         connection = self._connections[channel][to]
-        for part in wire.encode(message):
+        for part in messages.encode(message):
             self._try(to, functools.partial(connection.sendall, part.numpy().data))
 
     def receive(self, sender: int | None, channel: Channel) -> Message:
         """The next message from a rank, or on `up` from any. Raises TransportError."""
         source = self._next_caller() if sender is None else sender
         connection = self._connections[channel][source]
-        return wire.decode(
+        return messages.decode(
             lambda part: self._try(source, functools.partial(_fill, part, connection)), self._names
         )
 
@@ -87,7 +93,7 @@ class Ranks:
 
     def know(self, words: Iterable[str]) -> None:
         """Messages that come may be about these, too."""
-        self._names.update((wire.name_hash(word), word) for word in words)
+        self._names.update((messages.name_hash(word), word) for word in words)
 
     def _try(self, other: int, action: Callable[[], None]) -> None:
         try:
@@ -132,7 +138,7 @@ def join(parameters: list[str], liveness: float) -> Ranks:
     """
     global _program
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    names = {wire.name_hash(name): name for name in ("", *parameters)}
+    names = {messages.name_hash(name): name for name in ("", *parameters)}
     if size == 1:
         return Ranks(rank, size, names, {"up": {}, "down": {}, "side": {}}, {})
     deadline = time.monotonic() + MEETING.total_seconds()
@@ -212,3 +218,69 @@ class _Beats:
         )
         os.write(2, line.encode())
         os._exit(LOST)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS = 0.1
+
+
+def run_ranks(command: Sequence[str], ranks: int, liveness: float) -> int:
+    """Run `command` as so many ranks; returns when all have ended.
+
+    The exit code is that of the ranks: 0 when all are, else the first that is none of a rank that
+    only lost another one, else LOST. A rank that a signal killed counts as LOST.
+    """
+    where = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+    }
+    processes = [
+        subprocess.Popen(
+            command, env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(ranks)
+    ]
+    with _forwarding(processes):
+        codes = _wait(processes, liveness)
+    own = [code for code in codes if code > 0 and code != LOST]
+    if own:
+        return own[0]
+    return LOST if any(codes) else 0
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], liveness: float) -> list[int]:
+    """Exit codes of all; once one has failed, those that do not end in time are killed."""
+    deadline = float("inf")
+    while any(process.poll() is None for process in processes):
+        if deadline == float("inf") and any(process.returncode for process in processes):
+            deadline = time.monotonic() + 2 * liveness
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+        time.sleep(_POLL_SECONDS)
+    return [process.wait() for process in processes]
+
+
+@contextlib.contextmanager
+def _forwarding(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Signals to this process go to the ranks, which end in good order."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

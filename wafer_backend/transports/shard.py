@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.cluster.tree import Partial, SwarmX
 from wafer_backend.errors import TransportError
-from wafer_backend.memoryx import MemoryX
-from wafer_backend.partial import Partial
-from wafer_backend.swarmx import SwarmX
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 
 _AHEAD_BYTES = 64 << 20

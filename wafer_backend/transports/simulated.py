@@ -15,15 +15,13 @@ from typing import Any
 
 import torch
 
+from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.cluster.transport import Traffic
+from wafer_backend.cluster.tree import Partial, TreeNode
 from wafer_backend.errors import TransportError
-from wafer_backend.memoryx import MemoryX
-from wafer_backend.partial import Partial
-from wafer_backend.transport import Traffic
-from wafer_backend.transports.mailbox import Mailbox
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
-from wafer_backend.transports.network import FaultPlan, Network
+from wafer_backend.transports.network import FaultPlan, Mailbox, Network
 from wafer_backend.transports.shard import MemoryXShard, split
-from wafer_backend.tree import TreeNode
 
 
 @dataclass(frozen=True)

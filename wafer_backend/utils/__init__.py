@@ -4,7 +4,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.utils import data, profiler
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import yaml
 from benchmarks.common.measuring import machine
 from pipeline.core import storage
 from pipeline.hdf5.write import sample_shard
-from trainer.run import TrainOptions, run
+from trainer.loop.options import TrainOptions
+from trainer.loop.run import run
 
 EOS, BYTES = 0, 256
 """Of data sets whose tokens are bytes."""

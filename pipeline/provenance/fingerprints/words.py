@@ -11,8 +11,7 @@ import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import Texts, Whole
-from dedup.utf8 import after_ascii
+from dedup.text import Texts, Whole, after_ascii
 from pipeline.provenance.fingerprints.alphabet import (
     BLANK,
     BREAK,

@@ -1,4 +1,4 @@
-"""`short_mask` is `dedup.normalize.is_short` for every text and every limit."""
+"""`short_mask` is `dedup.presets.is_short` for every text and every limit."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedup.normalize import is_short, normalize
+from dedup.presets import is_short, normalize
 from pipeline.cleaning import short_mask
 from pipeline.cleaning.characters import every_character
 from pipeline.cleaning.length import CASED

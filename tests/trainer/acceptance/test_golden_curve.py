@@ -19,7 +19,8 @@ import torch
 import yaml
 
 from pipeline.core import storage
-from trainer.run import TrainOptions, run
+from trainer.loop.options import TrainOptions
+from trainer.loop.run import run
 
 pytestmark = pytest.mark.shared_data
 ROOT = Path(__file__).resolve().parents[3]

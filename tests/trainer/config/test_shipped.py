@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.order import samples_before_step
-from trainer import leaves
 from trainer.config import load_params
-from trainer.flops import parameter_count, training_flops_per_sequence
-from trainer.schedule import learning_rate
-from wafer_backend.performance_model.paper import TOKENS, TRAINING_FLOPS
+from trainer.config.model_parameters import parameter_count, training_flops_per_sequence
+from trainer.data import leaves
+from trainer.model.optimizer import learning_rate
+from wafer_backend.performance_model.calibration import TOKENS, TRAINING_FLOPS
 
 ROOT = Path(__file__).parents[3] / "configs" / "train"
 ALL = sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.rglob("*.yaml"))

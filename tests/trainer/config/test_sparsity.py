@@ -9,8 +9,8 @@ import yaml
 
 from pipeline.core.errors import ConfigError
 from trainer.config import Params, load_params
-from trainer.convert.parameters import shapes
-from trainer.sparsity_names import model_zoo_names, sparse_names
+from trainer.config.model_parameters import shapes
+from trainer.config.sparsity_names import model_zoo_names, sparse_names
 
 DATA = Path(__file__).parent / "data"
 SCHEDULES = {

@@ -7,13 +7,13 @@ import torch
 
 from pipeline.core.errors import ConfigError
 from tests.trainer.convert.models import make, state_of
-from trainer.convert import safetensors_file, targets
-from trainer.convert.diff import compare
-from trainer.convert.lazy import wrap_tensors
+from trainer.convert import lazy_tensors, targets
+from trainer.convert.conversion import compare
+from trainer.convert.lazy_tensors import wrap_tensors
 
 
 def written(path: Path, **tensors: torch.Tensor) -> Path:
-    safetensors_file.write(path, wrap_tensors(tensors))
+    lazy_tensors.write_safetensors(path, wrap_tensors(tensors))
     return path
 
 

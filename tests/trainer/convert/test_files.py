@@ -12,19 +12,21 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from tests.trainer.convert.models import MUP, logits, make, state_of, with_weights
-from trainer import checkpoint, record
 from trainer.config import load_params
-from trainer.convert import job, safetensors_file, sources, targets
-from trainer.convert.lazy import wrap_tensors
+from trainer.convert import conversion, lazy_tensors, sources, targets
+from trainer.convert.lazy_tensors import wrap_tensors
+from trainer.runs import checkpoint, record
 
 
-def request(checkpoint, source, target, out, **changes) -> job.CheckpointConvertOptions:
-    return job.CheckpointConvertOptions(Path(checkpoint), source, target, Path(out), **changes)
+def request(checkpoint, source, target, out, **changes) -> conversion.CheckpointConvertOptions:
+    return conversion.CheckpointConvertOptions(
+        Path(checkpoint), source, target, Path(out), **changes
+    )
 
 
 def convert(*args, **changes) -> list[str]:
     said: list[str] = []
-    job.convert(request(*args, **changes), said.append)
+    conversion.convert(request(*args, **changes), said.append)
     return said
 
 
@@ -46,19 +48,19 @@ def test_a_file_has_the_bytes_of_the_library(tmp_path: Path):
         "b": torch.randn(3, 4), "a": torch.randn(2), "half": torch.randn(5).to(torch.bfloat16),
         "long": torch.arange(3), "empty": torch.zeros(0, 2), "ü": torch.tensor(1.5),
     }  # fmt: skip
-    safetensors_file.write(tmp_path / "x", wrap_tensors(tensors), {"format": "pt"})
+    lazy_tensors.write_safetensors(tmp_path / "x", wrap_tensors(tensors), {"format": "pt"})
     expected = safetensors.torch.save(tensors, {"format": "pt"})
     assert (tmp_path / "x").read_bytes() == expected
-    read = safetensors_file.read(tmp_path / "x")
+    read = lazy_tensors.read_safetensors(tmp_path / "x")
     assert all(torch.equal(read[name].read(), tensors[name]) for name in tensors)
 
 
 def test_files_are_cut_between_tensors():
     tensors = wrap_tensors({str(i): torch.zeros(10) for i in range(5)})
-    assert [list(group) for group in safetensors_file.groups(tensors, 80)] == [
+    assert [list(group) for group in lazy_tensors.groups(tensors, 80)] == [
         ["0", "1"], ["2", "3"], ["4"],
     ]  # fmt: skip
-    assert [len(group) for group in safetensors_file.groups(tensors, 1)] == [1] * 5
+    assert [len(group) for group in lazy_tensors.groups(tensors, 1)] == [1] * 5
 
 
 def test_a_checkpoint_has_the_bytes_that_training_writes(tmp_path: Path):
@@ -142,7 +144,7 @@ def test_through_mdl_and_back(trained, tmp_path: Path):
 
 
 def test_a_mdl_file_stores_tied_weights_once(trained, tmp_path: Path):
-    from wafer_backend import storage as mdl
+    from wafer_backend.storage import checkpoint as mdl
 
     out, _, _ = trained()
     convert(out, "wafermill", "mdl", tmp_path / "mdl")
@@ -226,7 +228,7 @@ def test_an_interrupted_conversion_has_no_config_json_and_goes_on(
     trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     out, _, _ = trained()
-    whole, publish = safetensors_file.write, []
+    whole, publish = lazy_tensors.write_safetensors, []
 
     def fail_at_second(path, tensors, metadata=None):
         publish.append(path)
@@ -234,7 +236,7 @@ def test_an_interrupted_conversion_has_no_config_json_and_goes_on(
             raise KeyboardInterrupt
         return whole(path, tensors, metadata)
 
-    monkeypatch.setattr(safetensors_file, "write", fail_at_second)
+    monkeypatch.setattr(lazy_tensors, "write_safetensors", fail_at_second)
     with pytest.raises(KeyboardInterrupt):
         convert(out, "wafermill", "hf", tmp_path / "hf", shard_bytes=20_000)
     assert not (tmp_path / "hf" / "config.json").exists()
@@ -304,7 +306,7 @@ def test_a_file_that_is_no_safetensors_is_named(data: bytes, tmp_path: Path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"model\.safetensors: not a safetensors file"):
-        safetensors_file.read(path)
+        lazy_tensors.read_safetensors(path)
 
 
 def test_one_tensor_at_a_time_is_read(tmp_path: Path):
@@ -321,6 +323,6 @@ def test_one_tensor_at_a_time_is_read(tmp_path: Path):
         most.seen = max(most.seen, len(open_now))
         return torch.zeros(1000).as_subclass(Watched)
 
-    tensors = {str(i): safetensors_file.LazyTensor((1000,), torch.float32, read) for i in range(6)}
-    safetensors_file.write(tmp_path / "x", tensors)
+    tensors = {str(i): lazy_tensors.LazyTensor((1000,), torch.float32, read) for i in range(6)}
+    lazy_tensors.write_safetensors(tmp_path / "x", tensors)
     assert most.seen <= 2

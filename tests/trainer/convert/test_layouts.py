@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import ConfigError, InputError
 from tests.trainer.convert.models import BASE, FAMILIES, MUP, make, state_of
 from trainer.config import ModelConfig
+from trainer.config.model_parameters import shapes
 from trainer.convert import (
     family_of,
     fold_mup,
@@ -17,7 +18,6 @@ from trainer.convert import (
     to_model_zoo,
     wrap_tensors,
 )
-from trainer.convert.parameters import shapes
 from trainer.model import GPT
 
 BTLM_KEYS = """\

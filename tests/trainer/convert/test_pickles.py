@@ -10,7 +10,7 @@ import torch
 
 from pipeline.core.errors import ConfigError, InputError
 from tests.trainer.convert.models import make, state_of
-from trainer.convert import pickles, sources, to_hf, to_model_zoo
+from trainer.convert import sources, to_hf, to_model_zoo
 
 
 class Evil:
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_model_zoo_with_other_state(tmp_path: Path):
 def test_code_in_a_pickle_is_not_run(tmp_path: Path):
     path, mark = tmp_path / "pytorch_model.bin", tmp_path / "mark"
     torch.save({"w": Evil(mark)}, path)
-    with pytest.raises(InputError, match="failed: UnpicklingError"), pickles.read([path]):
+    with pytest.raises(InputError, match="failed: UnpicklingError"), sources.read_pickle([path]):
         pass
     assert not mark.exists()
 
@@ -74,7 +74,7 @@ def test_a_bomb_ends_the_child_alone(tmp_path: Path):
         pytest.raises(
             InputError, match=r"failed: (RuntimeError|MemoryError|ResourceError|OSError)"
         ),
-        pickles.read([path]),
+        sources.read_pickle([path]),
     ):
         pass
 
@@ -88,8 +88,11 @@ def test_a_compressed_bomb_does_not_fill_memory(tmp_path: Path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in parts.items():
             archive.writestr(name, b"\0" * (1 << 28) if name.endswith("/data/0") else data)
-    limits = pickles.PickleLimits(memory_bytes=1 << 26)
-    with pytest.raises(InputError, match="failed: RuntimeError"), pickles.read([path], limits):
+    limits = sources.PickleLimits(memory_bytes=1 << 26)
+    with (
+        pytest.raises(InputError, match="failed: RuntimeError"),
+        sources.read_pickle([path], limits),
+    ):
         pass
 
 
@@ -98,6 +101,6 @@ def test_time_is_bounded(tmp_path: Path):
     torch.save({"w": torch.zeros(4)}, path)
     began = time.monotonic()
     refused = pytest.raises(InputError, match=r"reading it took longer than 0\.05 s")
-    with refused, pickles.read([path], pickles.PickleLimits(seconds=0.05)):
+    with refused, sources.read_pickle([path], sources.PickleLimits(seconds=0.05)):
         pass
     assert time.monotonic() - began < 10

@@ -16,11 +16,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import pipeline
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
-from trainer import checkpoint
-from trainer.checkpoint import Tensors
 from trainer.config import ModelConfig
-from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
+from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.model import GPT
+from trainer.runs import checkpoint
+from trainer.runs.checkpoint import Tensors
 
 MSL = 32
 EOS = "<|end|>"

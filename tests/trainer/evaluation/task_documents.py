@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.evaluation.lm_eval_documents import TASKS
+from trainer.evaluation.lm_eval_tasks import TASKS
 
 Row = dict[str, Any]
 

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.read import open_dataset
 from trainer.data import SampleSource, open_checked, to_batch
-from trainer.evaluate import Evaluation, Evaluator
-from trainer.evaluation.by_group import GroupSums
-from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
+from trainer.evaluation.loss import Evaluation, Evaluator, GroupSums
+from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model
 from wafer_backend.compiled import BackendConfig, CompiledModule
 
 from .conftest import MSL

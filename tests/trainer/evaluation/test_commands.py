@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.evaluation.lm_eval_documents import TASKS
+from trainer.evaluation.lm_eval_tasks import TASKS
 
 from .conftest import write_tokenizer
 

@@ -10,9 +10,15 @@ import torch
 
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.evaluation.crows_pairs import CATEGORIES, Bias, SentencePair, measure, read_pairs
-from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
-from trainer.evaluation.sentences import likelihoods
+from trainer.evaluation.scoring import (
+    CATEGORIES,
+    Bias,
+    SentencePair,
+    likelihoods,
+    measure,
+    read_pairs,
+)
+from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.generation.text import encode_text
 
 from .test_scoring import plain

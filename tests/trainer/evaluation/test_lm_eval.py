@@ -11,10 +11,9 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.evaluation.lm_eval_documents import TASKS
-from trainer.evaluation.lm_eval_tasks import TaskOptions, mean_accuracy, run_tasks
-from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
+from trainer.evaluation.lm_eval_tasks import TASKS, TaskOptions, mean_accuracy, run_tasks
 from trainer.evaluation.scoring import rolling_windows
+from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.generation.text import encode_text
 
 from .conftest import MSL

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError, InputError
 from trainer.cli import app
-from trainer.evaluation.lm_eval_documents import TASKS, read_documents, read_task
-from trainer.evaluation.lm_eval_tasks import parse_task_names
+from trainer.evaluation.lm_eval_tasks import TASKS, parse_task_names, read_documents, read_task
 
 from .task_documents import PUBLIC, document, write, write_public_tasks, write_tasks
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from trainer.convert.job import CheckpointConvertOptions, convert
-from trainer.evaluation.lm_eval_documents import TASKS, read_task
-from trainer.evaluation.lm_eval_tasks import load_tasks
-from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
+from trainer.convert.conversion import CheckpointConvertOptions, convert
+from trainer.evaluation.lm_eval_tasks import TASKS, load_tasks, read_task
+from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
 
 from .task_documents import write_public_tasks
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer.evaluation.lm_eval_documents import TASKS, read_task
-from trainer.evaluation.lm_eval_tasks import load_tasks
+from trainer.evaluation.lm_eval_tasks import TASKS, load_tasks, read_task
 
 from .task_documents import Row, document, write
 

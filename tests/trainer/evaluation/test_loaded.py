@@ -8,10 +8,10 @@ import torch
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer import checkpoint
-from trainer.checkpoint import Tensors
-from trainer.evaluation.loaded import find_checkpoint, load_model, tokenizer_for
+from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
 from trainer.model import GPT
+from trainer.runs import checkpoint
+from trainer.runs.checkpoint import Tensors
 
 from .conftest import tiny, write_tokenizer
 

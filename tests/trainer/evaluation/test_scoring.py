@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from trainer.evaluation.loaded import LoadedModel
 from trainer.evaluation.scoring import rolling_windows, score_all, score_text
+from trainer.generation.loaded import LoadedModel
 
 from .conftest import MSL
 

@@ -8,8 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
-from trainer.evaluation.amounts import Amount
-from trainer.evaluation.text_size import TextSize, byte_lengths, label_runs
+from trainer.evaluation.labels import Amount, TextSize, byte_lengths, label_runs
 
 GPT2 = load_definition("gpt2")
 TEXTS = ["A short text, déjà vu.", "another one\n\twith   spaces", "漢字 and words"]

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from trainer.config import ModelConfig
-from trainer.evaluation.loaded import LoadedModel
-from trainer.generation.generate import continuation
-from trainer.generation.greedy import Continuation, Ending, continue_greedily
-from trainer.generation.sampling import Sampling
+from trainer.generation.infer import Continuation, Ending, continue_greedily
+from trainer.generation.loaded import LoadedModel
+from trainer.generation.text import Sampling, continuation
 from trainer.model import GPT
-from trainer.model.cache import KVCache
+from trainer.model.attention import KVCache
 
 from ..model.conftest import LENGTH, OPTIONS, VOCABULARY, tiny_config
 
@@ -137,7 +136,7 @@ def test_each_prompt_ends_for_a_reason_of_its_own(loaded: LoadedModel) -> None:
 
 def test_training_runs_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward pass of training neither makes nor reads one."""
-    monkeypatch.setattr("trainer.model.cache.LayerCache.extended", None)
+    monkeypatch.setattr("trainer.model.attention.LayerCache.extended", None)
     model = GPT(tiny_config("llama"), 1)
     ids_BS = random_ids(2, LENGTH)
     batch = {"input_ids": ids_BS, "labels": ids_BS, "attention_mask": torch.ones_like(ids_BS)}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pipeline.core.errors import ConfigError
-from trainer.generation.sampling import Sampling, choose
+from trainer.generation.text import Sampling, choose_token
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3]))
 EVEN = (np.arange(1000) + 0.5) / 1000
@@ -15,7 +15,7 @@ EVEN = (np.arange(1000) + 0.5) / 1000
 
 def shares(sampling: Sampling) -> list[float]:
     """How often every id is chosen over evenly spread numbers."""
-    chosen = [choose(LOGITS, sampling, float(u)) for u in EVEN]
+    chosen = [choose_token(LOGITS, sampling, float(u)) for u in EVEN]
     return (np.bincount(chosen, minlength=4) / len(EVEN)).tolist()
 
 
@@ -47,7 +47,7 @@ def test_top_k_and_top_p() -> None:
 def test_always_one_of_the_likeliest(
     logits: np.ndarray, temperature: float, top_k: int | None, top_p: float | None, uniform: float
 ) -> None:
-    token = choose(logits, Sampling(temperature, top_k, top_p), uniform)
+    token = choose_token(logits, Sampling(temperature, top_k, top_p), uniform)
     assert 0 <= token < len(logits)
     likelier = int((logits > logits[token]).sum())
     assert likelier < (top_k or len(logits))
@@ -56,8 +56,8 @@ def test_always_one_of_the_likeliest(
 
 
 def test_of_equals_the_first() -> None:
-    assert choose(np.zeros(5), Sampling(0.0), 0.9) == 0
-    assert choose(np.zeros(5), Sampling(top_k=1), 0.9) == 0
+    assert choose_token(np.zeros(5), Sampling(0.0), 0.9) == 0
+    assert choose_token(np.zeros(5), Sampling(top_k=1), 0.9) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.evaluation.loaded import LoadedModel, find_checkpoint, load_model
-from trainer.generation.generate import continuation
-from trainer.generation.sampling import Sampling
+from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model
 from trainer.generation.text import (
     GenerationOptions,
+    Sampling,
+    continuation,
     decode_ids,
     encode_text,
     escape_for_terminal,

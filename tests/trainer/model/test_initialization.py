@@ -19,7 +19,7 @@ from trainer.config import (
     Xavier,
 )
 from trainer.model import GPT
-from trainer.model.initialization import as_variance_scaling, fill, narrow_by, rule_of
+from trainer.model.decoder import as_variance_scaling, fill, narrow_by, rule_of
 
 LAYERS = 3
 WIDE = {"hidden_size": 64, "num_hidden_layers": LAYERS, "filter_size": 96}

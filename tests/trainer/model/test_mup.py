@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from pipeline.core.errors import ConfigError
-from trainer import optimizer
 from trainer.config import AdamW
-from trainer.model import GPT
-from trainer.model.initialization import rule_of
+from trainer.model import GPT, optimizer
+from trainer.model.decoder import rule_of
 from trainer.model.mup import to_mup, to_sp
 
 PAPER_111M = {"vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 768,

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from trainer import optimizer
 from trainer.config import AdamW
-from trainer.model import GPT
+from trainer.model import GPT, optimizer
+from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule
-from wafer_backend.loss_scale import LossScale
 
 ROWS = [[6, 4, 3], [16], [1, 1, 9, 5], [], [8, 8], [3, 2, 2], [15]]
 

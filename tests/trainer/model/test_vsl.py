@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.model import GPT
-from trainer.model.vsl import segment_mask
+from trainer.model.attention import segment_mask
 
 ROWS = [[6, 4, 3], [16], [1, 1, 9, 5]]  # the first has three pads
 

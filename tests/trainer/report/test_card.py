@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from trainer.cli import app
 from trainer.report import write_card
-from trainer.report.card import escape_markdown
+from trainer.report.write import escape_markdown
 
 RUNNER = CliRunner()
 

@@ -10,8 +10,7 @@ import yaml
 
 import pipeline
 from trainer.report import write_card, write_report
-from trainer.report.data_sets import find
-from trainer.report.prepared import read_prepared
+from trainer.report.data import locate_data_sets, read_prepared
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_a_report_tells_what_was_read_of_each_source(trainer, prepared):
     params = trainer.configure(model={"vocab_size": 50257})
     assert trainer.train("out", params=params, num_steps=2, data=prepared) == 0
     out = trainer.root / "out"
-    (data_set,) = find(out, [prepared], 14)
+    (data_set,) = locate_data_sets(out, [prepared], 14)
     run = read_prepared(prepared, "train")
     table = pq.read_table(prepared / "documents.parquet").to_pylist()
     kept = [row for row in table if row["state"] == "kept" and row["split"] == "train"]

@@ -6,24 +6,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.stability import sums
-from trainer.stability.figures import figures, of_kind
-from trainer.stability.kinds import KINDS, kind_of
-from trainer.stability.sums import Sums
+from trainer.stability import measure
+from trainer.stability.measure import KINDS, Sums, kind_of
+from trainer.stability.rules import figures, of_kind
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(sums, "CHUNK", 7)
+    monkeypatch.setattr(measure, "CHUNK", 7)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 3), (4, 7, 3)])
 def test_sums_of_every_shape(small_chunks, shape):
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     values = tensor.numpy().astype(np.float64)
-    assert sums.total(tensor) == pytest.approx(values.sum(), rel=1e-14)
-    assert sums.squares(tensor) == pytest.approx((values**2).sum(), rel=1e-14)
-    assert sums.zeros(tensor) == 0
+    assert measure.total(tensor) == pytest.approx(values.sum(), rel=1e-14)
+    assert measure.squares(tensor) == pytest.approx((values**2).sum(), rel=1e-14)
+    assert measure.zeros(tensor) == 0
 
 
 @given(st.lists(st.floats(-1.0, 1.0, width=32), max_size=40), st.floats(2.0**-149, 1.0, width=32))
@@ -31,14 +30,14 @@ def test_underflow_is_that_of_numpy(values, scale):
     tensor = torch.tensor(values, dtype=torch.float32) * scale
     array = tensor.numpy()
     half = array.astype(np.float16)
-    assert sums.count_lost(tensor, torch.float16) == int(((array != 0) & (half == 0)).sum())
-    assert sums.zeros(tensor) == int((array == 0).sum())
-    assert sums.count_lost(tensor, torch.float32) == 0
+    assert measure.count_lost(tensor, torch.float16) == int(((array != 0) & (half == 0)).sum())
+    assert measure.zeros(tensor) == int((array == 0).sum())
+    assert measure.count_lost(tensor, torch.float32) == 0
 
 
 def test_what_bfloat16_loses_is_far_smaller():
     tensor = torch.tensor([1e-8, 1e-38, 1e-42])
-    lost = [sums.count_lost(tensor, dtype) for dtype in (torch.float16, torch.bfloat16)]
+    lost = [measure.count_lost(tensor, dtype) for dtype in (torch.float16, torch.bfloat16)]
     assert lost == [3, 1]
 
 

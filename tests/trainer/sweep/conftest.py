@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.sweep import processes
+from trainer.sweep import sweep
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             done = CliRunner().invoke(app, words)
             ended(trial, done.exit_code, (done.stderr.splitlines() or [""])[-1])
 
-    monkeypatch.setattr(processes, "run_all", run_all)
+    monkeypatch.setattr(sweep, "run_all", run_all)
     return commands
 
 

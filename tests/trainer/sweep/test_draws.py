@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.sweep.config import Parameter, SweepConfig
-from trainer.sweep.draws import draw, trials
+from trainer.sweep.config import Parameter, SweepConfig, draw, trials
 
 LR = Parameter(log_uniform=(1e-4, 1e-1))
 STD = Parameter(uniform=(0.01, 0.2))

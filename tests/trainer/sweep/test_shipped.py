@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.flops import parameter_count
+from trainer.config.model_parameters import parameter_count
 from trainer.sweep.plan import plan
 from trainer.sweep.results import read
 

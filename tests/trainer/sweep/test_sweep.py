@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from trainer.cli import app
-from trainer.stop import StopSignal, catch_signals
-from trainer.sweep import processes
-from trainer.sweep.draws import Trial
+from trainer.loop.stop import StopSignal, catch_signals
+from trainer.sweep import sweep as processes
+from trainer.sweep.config import Trial
 
 RUNNER = CliRunner()
 

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from pipeline.core.errors import ConfigError
-from trainer import optimizer
 from trainer.config import load_params
-from trainer.model import GPT
+from trainer.model import GPT, optimizer
 from trainer.sweep.plan import plan
-from trainer.sweep.results import TrialResult
-from trainer.sweep.transfer import check, transfer
+from trainer.sweep.results import TrialResult, check, transfer
 
 ETA, SIGMA, M_EMB = 0.02, 0.05, 3.0
 VALUES = {"learning_rate": ETA, "initializer_std": SIGMA, "embeddings_scale": M_EMB}

@@ -6,8 +6,7 @@ import yaml
 from pipeline.core.errors import ConfigError
 from pipeline.core.strict_yaml import YamlDocument
 from trainer.config import load_params
-from trainer.sweep.plan import plan
-from trainer.sweep.variant import as_yaml, change_sections, read_base, with_peak
+from trainer.sweep.plan import as_yaml, change_sections, plan, read_base, with_peak
 
 
 def variant(path, **values):

@@ -8,8 +8,7 @@ from torch import nn
 
 import wafer_backend as cstorch
 from wafer_backend import backends
-from wafer_backend.backends.base import DEFAULT_ARTIFACTS
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend.backends.base import DEFAULT_ARTIFACTS, ClusterConfig
 from wafer_backend.errors import BackendConfigError
 
 

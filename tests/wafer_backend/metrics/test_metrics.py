@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from wafer_backend import backends, compile, metrics
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendConfigError
 
 CLASSES = 4

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as theirs
 
-from trainer import schedule as trainer_schedule
 from trainer.config import CosineDecay, Linear
+from trainer.model import optimizer as trainer_schedule
 from wafer_backend import BackendConfigError, optim
 from wafer_backend.optim import lr_scheduler as ours
 

@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 
 from wafer_backend.performance_model.calibration import (
+    SYSTEMS_4,
+    SYSTEMS_5,
+    TABLE_4,
+    TABLE_5,
     TABLE_5_CALIBRATION,
+    StrongScaling,
+    WeakScaling,
     fit_strong,
     fit_weak,
     overhead_form,
     step_time,
     strong_speed,
     weak_speed,
-)
-from wafer_backend.performance_model.paper import (
-    SYSTEMS_4,
-    SYSTEMS_5,
-    TABLE_4,
-    TABLE_5,
-    StrongScaling,
-    WeakScaling,
 )
 
 

@@ -16,8 +16,12 @@ from wafer_backend.performance_model import (
     sram_sub_batch,
     training_flops_per_sequence,
 )
-from wafer_backend.performance_model.calibration import TABLE_5_CALIBRATION
-from wafer_backend.performance_model.paper import SHAPES, SYSTEMS_5, TABLE_5
+from wafer_backend.performance_model.calibration import (
+    SHAPES,
+    SYSTEMS_5,
+    TABLE_5,
+    TABLE_5_CALIBRATION,
+)
 from wafer_backend.performance_model.prediction import PHASES
 
 SHAPE = st.builds(

@@ -14,7 +14,7 @@ from wafer_backend.performance_model import (
     shape_of,
     training_flops_per_sequence,
 )
-from wafer_backend.performance_model.paper import SHAPES, TOKENS, TRAINING_FLOPS
+from wafer_backend.performance_model.calibration import SHAPES, TOKENS, TRAINING_FLOPS
 from wafer_backend.performance_model.shape import layers_of
 
 DIMENSIONS = st.integers(1, 300)

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wafer_backend.cluster.tree import TreeNode
 from wafer_backend.errors import TransportError
-from wafer_backend.transports import wire
+from wafer_backend.transports import messages as wire
 from wafer_backend.transports.messages import Address, Kind, Message
-from wafer_backend.tree import TreeNode
 
 NAMES = ["", "a.weight", "b.bias", "c"]
 KNOWN = {wire.name_hash(name): name for name in NAMES}

@@ -8,9 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from wafer_backend.distributed import DataLoaderCheckpoint, watch_batch_sizes, worker_state
 from wafer_backend.errors import BackendConfigError, BackendError
-from wafer_backend.utils.data.batches import infer_batch_size
-from wafer_backend.utils.data.worker import StreamPosition
-from wafer_backend.utils.data.worker_pool import WorkerPool
+from wafer_backend.utils.data.workers import StreamPosition, WorkerPool, infer_batch_size
 
 
 @runtime_checkable

@@ -12,8 +12,9 @@ from license_expression import get_spdx_licensing
 
 from pipeline.provenance.detectors.contract import FINDINGS
 from pipeline.provenance.detectors.licence_names import FAMILIES
-from pipeline.provenance.detectors.licences import GROUP, NEEDLES, detect_licences
+from pipeline.provenance.detectors.licences import detect_licences
 from pipeline.provenance.detectors.spdx import RANKS, licence_at, licences_of, normalise_licence
+from pipeline.provenance.detectors.statements import GROUP, NEEDLES
 from pipeline.provenance.detectors.sweep import sweep_all
 from pipeline.sources.streams import zstd
 

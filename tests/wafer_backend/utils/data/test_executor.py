@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wafer_backend import backends, tracing
-from wafer_backend.distributed import ClusterConfig
+from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendConfigError, LoaderError
 from wafer_backend.utils import CSConfig
 from wafer_backend.utils.data import DataExecutor, DataLoader, Range, Schedule

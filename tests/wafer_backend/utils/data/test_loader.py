@@ -11,7 +11,8 @@ import torch
 from torch.utils import data
 
 from wafer_backend import backends
-from wafer_backend.distributed import ClusterConfig, get_streaming_batch_size, get_worker_state
+from wafer_backend.backends.base import ClusterConfig
+from wafer_backend.distributed import get_streaming_batch_size, get_worker_state
 from wafer_backend.errors import BackendConfigError, BackendError, LoaderError
 from wafer_backend.utils.data import (
     DataExecutor,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.utils.data import Range, Schedule, compute_num_steps
-from wafer_backend.utils.data.schedule import cadence, period
+from wafer_backend.utils.data.executor import cadence, period
 
 STEPS = range(200)
 ranges = st.builds(

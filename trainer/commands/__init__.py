@@ -1,0 +1,1 @@
+"""The `train` commands, one file each: options, call, print; no logic."""

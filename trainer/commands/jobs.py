@@ -1,0 +1,164 @@
+"""The `train jobs` commands: options, call, and the table that they print."""
+
+import json
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from trainer.commands.errors import one_line_errors
+from trainer.runs.jobs import Job, JobStore, as_json, current_user, parse_labels
+
+HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
+
+
+def table(jobs: Sequence[Job], now: float) -> str:
+    """Aligned columns, a line per job; `now` in seconds since 1970 UTC."""
+    if not jobs:
+        return "No jobs found"
+    rows = [HEAD, *(_row(job, now) for job in jobs)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
+
+
+def _row(job: Job, now: float) -> tuple[str, ...]:
+    labels = ",".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
+    systems = str(job.systems) if job.systems else "-"
+    age = short_time(now - job.created)
+    return job.name, age, _duration(job, now), job.phase, systems, job.user, labels
+
+
+def _duration(job: Job, now: float) -> str:
+    """Time since it began to run; unknown ("-") before, and when nobody saw it end."""
+    if job.started is None:
+        return "-"
+    if job.ended is not None:
+        return short_time(job.ended - job.started)
+    return short_time(now - job.started) if job.active else "-"
+
+
+def short_time(seconds: float) -> str:
+    """A length of time in its two largest units.
+
+    >>> [short_time(s) for s in (-1, 59.9, 257, 18_720, 273_600)]
+    ['0s', '59s', '4m17s', '5h12m', '3d4h']
+    """
+    whole = max(0, int(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600, whole // 60
+    if days:
+        return f"{days}d{hours % 24}h"
+    if hours:
+        return f"{hours}h{minutes % 60}m"
+    return f"{minutes}m{whole % 60}s" if minutes else f"{whole}s"
+
+
+NOUN = "job"
+
+EXAMPLES = """\b
+Examples:
+  train jobs
+  train jobs get --all-states
+  train jobs cancel job wsjob-000001
+
+\b
+The list is kept in $WAFERMILL_JOBS; if it is not set, in wafermill/jobs of the cache directory.
+"""
+
+GET_EXAMPLES = """\b
+Examples:
+  train jobs get
+  train jobs get -a -o json
+"""
+
+CANCEL_EXAMPLES = """\b
+Example:
+  train jobs cancel job wsjob-000001
+"""
+
+LABEL_EXAMPLES = """\b
+Example:
+  train jobs label job wsjob-000001 team=nlp old-
+"""
+
+app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXAMPLES,
+)
+
+
+class OutputName(StrEnum):
+    """How to print."""
+
+    table = "table"
+    json = "json"
+
+
+@app.callback()
+def own(context: typer.Context) -> None:
+    """List your runs on this machine, in every state; list all runs, cancel and label them."""
+    if context.invoked_subcommand is None:
+        with one_line_errors():
+            mine = [job for job in JobStore.default().jobs() if job.user == current_user()]
+            print(table(mine, time.time()))
+
+
+@app.command(epilog=GET_EXAMPLES)
+def get(
+    everything: Annotated[
+        bool, typer.Option("--all-states", "-a", help="Also list jobs that have ended.")
+    ] = False,
+    output: Annotated[
+        OutputName, typer.Option("--output", "-o", help="Output format.")
+    ] = OutputName.table,
+) -> None:
+    """List the jobs that are queued or running, or all jobs."""
+    with one_line_errors():
+        jobs = [job for job in JobStore.default().jobs() if everything or job.active]
+        if output is OutputName.json:
+            print(json.dumps([as_json(job) for job in jobs], indent=1))
+        else:
+            print(table(jobs, time.time()))
+
+
+@app.command(epilog=CANCEL_EXAMPLES)
+def cancel(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[job] ID", help="ID of the job; the word `job` may be left out."),
+    ],
+) -> None:
+    """Stop a run: it writes a checkpoint and exits with code 143."""
+    with one_line_errors():
+        for name in _without_noun(words):
+            JobStore.default().cancel(name)
+            print("Job canceled successfully")
+
+
+@app.command(epilog=LABEL_EXAMPLES)
+def label(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[job] ID LABEL...",
+            help="ID of the job, and labels: KEY=VALUE sets one, KEY- removes it.",
+        ),
+    ],
+) -> None:
+    """Set and remove labels of a job."""
+    with one_line_errors():
+        name, *labels = _without_noun(words)
+        JobStore.default().label(name, parse_labels(labels, removals=True))
+        print(f"{name} labeled")
+
+
+def _without_noun(words: list[str]) -> list[str]:
+    """`csctl cancel job ID` names the kind of thing first; here it may be left out."""
+    return words[1:] if words[0] == NOUN and len(words) > 1 else words

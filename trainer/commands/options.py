@@ -1,0 +1,331 @@
+"""Options that `train` commands take: those of a training run, in the groups in which `train
+--help` shows them, and those that name a trained model.
+
+Every line that does not name a sub-command is a run: `train CSX --params …` and `train --params …`
+are, `train jobs …` is not, and `train --help` is the help of a run. As with Model Zoo, an option
+that takes several values takes them in one go: `--mount_dirs a b`. Nothing here may import torch at
+the top.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pipeline.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipeline.tokenizers.definition import TokenizerDefinition
+    from trainer.generation.loaded import LoadedModel
+
+
+COMPLETION = ("--install-completion", "--show-completion")
+SEVERAL = ("--job_labels", "--mount_dirs", "--python_paths")
+
+
+class Targets(TyperGroup):
+    """A group whose command `RUN` needs no name."""
+
+    RUN = "run"
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """The context of the group when `args` name a sub-command, else that of the run."""
+        completing = extra.get("resilient_parsing") and not args
+        known = {*self.commands, *COMPLETION} - {self.RUN}
+        if completing or (args and args[0] in known):
+            return super().make_context(info_name, args, parent, **extra)
+        words = list(one_value_each(args))
+        return self.commands[self.RUN].make_context(info_name, words, parent, **extra)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What the first word can be: sub-commands, and targets or options of a run."""
+        run = self.commands[self.RUN]
+        own = [item for item in super().shell_complete(ctx, incomplete) if item.value != self.RUN]
+        with run.make_context(self.RUN, [], ctx, resilient_parsing=True) as of_run:
+            target = next(p for p in run.params if p.param_type_name == "argument")
+            return (
+                own
+                + run.shell_complete(of_run, incomplete)
+                + target.shell_complete(of_run, incomplete)
+            )
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call what `make_context` chose."""
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+def one_value_each(words: Sequence[str]) -> Iterator[str]:
+    """The words, with an option of `SEVERAL` repeated before each of its values.
+
+    >>> list(one_value_each(["CSX", "--mount_dirs", "a", "b", "-o", "out"]))
+    ['CSX', '--mount_dirs', 'a', '--mount_dirs', 'b', '-o', 'out']
+    """
+    option, value_follows = "", False
+    for word in words:
+        if word.startswith("-"):
+            option, value_follows = word if word in SEVERAL else "", True
+        elif option and not value_follows:
+            yield option
+        else:
+            value_follows = False
+        yield word
+
+
+_LENGTH, _START, _CLUSTER = "Length", "Starting point", "Cluster"
+_UNUSED = "Accepted for compatibility with Model Zoo, without effect here"
+
+
+class TargetName(StrEnum):
+    """Where to run."""
+
+    CSX = "CSX"
+    CPU = "CPU"
+    GPU = "GPU"
+
+
+class ModeName(StrEnum):
+    """What to do."""
+
+    train = "train"
+    eval = "eval"
+    train_and_eval = "train_and_eval"
+    eval_all = "eval_all"
+    infer = "infer"
+
+
+class TransportOption(StrEnum):
+    """How the roles communicate."""
+
+    inline = "inline"
+    simulated = "simulated"
+    distributed = "distributed"
+
+
+class LogLevel(StrEnum):
+    """What the console shows."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose plain help has a section for each `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections in order of their first option."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                name = getattr(parameter, "rich_help_panel", None) or "Options"
+                sections.setdefault(name, []).append(record)
+        for name, records in sections.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+def _unused(name: str, **settings: Any) -> Any:
+    return typer.Option(f"--{name}", help="No effect.", rich_help_panel=_UNUSED, **settings)
+
+
+ParamsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--params",
+        "-p",
+        help="params.yaml of the run, or the name of a shipped one; default: laptop, with the row "
+        "length and vocabulary of --data.",
+    ),
+]
+Target = Annotated[
+    TargetName,
+    typer.Argument(
+        help="CSX streams weights through an emulated cluster; CPU and GPU hold them in memory."
+    ),
+]
+Mode = Annotated[
+    ModeName | None,
+    typer.Option(
+        "--mode",
+        "-m",
+        help="What to do. Default: train, and evaluate if there is validation data. "
+        "eval_all evaluates every checkpoint in --model_dir; infer continues the prompts of "
+        "section inference_input.",
+    ),
+]
+ModelDir = Annotated[
+    Path, typer.Option("--model_dir", "-o", help="Directory of the run: checkpoints, logs, report.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="A prep run directory, a directory of .h5 files, or a prep config that is run first.",
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", help="Seed for weights, dropout and data order.")
+]
+CompileOnly = Annotated[
+    bool, typer.Option("--compile_only", help="Print the plan of the run and exit; needs no data.")
+]
+ValidateOnly = Annotated[
+    bool,
+    typer.Option(
+        "--validate_only", help="Check config, cluster and model, and exit; needs no data."
+    ),
+]
+JobLabels = Annotated[
+    list[str] | None,
+    typer.Option("--job_labels", metavar="K=V...", help="Labels for this run in `train jobs`."),
+]
+Logging = Annotated[
+    LogLevel,
+    typer.Option(
+        "--logging",
+        help="WARNING and ERROR print errors only; latest_run.log always has every line.",
+    ),
+]
+
+NumSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--num_steps",
+        rich_help_panel=_LENGTH,
+        help="Number of the last step, counted from the start of the run, so that the same command "
+        "resumes. (Model Zoo counts from the checkpoint it loads.)",
+    ),
+]
+MaxSteps = Annotated[
+    int | None, typer.Option("--max_steps", rich_help_panel=_LENGTH, help="Same as --num_steps.")
+]
+NumEpochs = Annotated[
+    int | None,
+    typer.Option("--num_epochs", rich_help_panel=_LENGTH, help="Passes over the training data."),
+]
+EvalSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--eval_steps", rich_help_panel=_LENGTH, help="Batches per evaluation; default: all."
+    ),
+]
+
+CheckpointPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint_path",
+        rich_help_panel=_START,
+        help="Checkpoint directory to start from, if --model_dir has no checkpoint yet.",
+    ),
+]
+LoadStates = Annotated[
+    str | None,
+    typer.Option(
+        "--load_checkpoint_states",
+        rich_help_panel=_START,
+        metavar="model[,optimizer]",
+        help="With --checkpoint_path: start a new run at step 0 and load only these parts. "
+        "Default: all parts, which continues that run.",
+    ),
+]
+NotStrict = Annotated[
+    bool,
+    typer.Option(
+        "--disable_strict_checkpoint_loading",
+        rich_help_panel=_START,
+        help="For a new run: the checkpoint may lack parameters or have extra ones.",
+    ),
+]
+
+NumCsx = Annotated[
+    int | None,
+    typer.Option(
+        "--num_csx",
+        rich_help_panel=_CLUSTER,
+        help="Emulated CS-2 systems; results are bit-equal with any number.",
+    ),
+]
+Transport = Annotated[
+    TransportOption | None,
+    typer.Option(
+        "--transport",
+        rich_help_panel=_CLUSTER,
+        help="How the emulated roles communicate; results are bit-equal with each.",
+    ),
+]
+WeightServers = Annotated[
+    int | None,
+    typer.Option(
+        "--num_wgt_servers",
+        rich_help_panel=_CLUSTER,
+        help="Most weight servers (runconfig.max_wgt_servers); results are bit-equal with any "
+        "number.",
+    ),
+]
+
+Workers = Annotated[int | None, _unused("num_workers_per_csx")]
+ActServers = Annotated[int | None, _unused("num_act_servers")]
+CompileDir = Annotated[Path | None, _unused("compile_dir")]
+JobPriority = Annotated[str | None, _unused("job_priority", metavar="p1|p2|p3")]
+JobTime = Annotated[int | None, _unused("job_time_sec")]
+MountDirs = Annotated[list[Path] | None, _unused("mount_dirs", metavar="DIR...")]
+PythonPaths = Annotated[list[Path] | None, _unused("python_paths", metavar="DIR...")]
+MgmtAddress = Annotated[str | None, _unused("mgmt_address")]
+Credentials = Annotated[Path | None, _unused("credentials_path")]
+
+
+def without_effect(options: Mapping[str, object]) -> str | None:
+    """The line that names those of these options that were given; None for none."""
+    given = [f"--{name}" for name, value in options.items() if value is not None and value != []]
+    return f"Without effect here: {', '.join(given)}" if given else None
+
+
+class DeviceName(StrEnum):
+    """Where a model computes."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+TrainedModelDir = Annotated[
+    Path | None,
+    typer.Option("--model_dir", "-o", help="Model directory; its last checkpoint is used."),
+]
+CheckpointDir = Annotated[
+    Path | None, typer.Option("--checkpoint", help="A checkpoint, instead of --model_dir.")
+]
+ModelTokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        help="tokenizer.json of the model, or the prep run directory of its data; default: the "
+        "one in --model_dir, or that of GPT-2 if the vocabulary has 50,257 ids.",
+    ),
+]
+DeviceOption = Annotated[DeviceName, typer.Option("--device", help="Device to compute on.")]
+
+
+def read_model(
+    model_dir: Path | None, checkpoint: Path | None, tokenizer: Path | None, device: DeviceName
+) -> tuple["LoadedModel", "TokenizerDefinition"]:
+    """The model with its tokenizer. Raises ConfigError unless one of `model_dir` and `checkpoint`
+    is given, and what `trainer.generation.loaded` raises."""
+    from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
+
+    found = find_checkpoint(_place(model_dir, checkpoint))
+    vocabulary = tokenizer_for(tokenizer, found)
+    return load_model(found, device.value), vocabulary
+
+
+def _place(model_dir: Path | None, checkpoint: Path | None) -> Path:
+    place = checkpoint or model_dir
+    if place is None or (checkpoint is not None and model_dir is not None):
+        raise ConfigError("give --model_dir DIR or --checkpoint DIR")
+    return place

@@ -1,0 +1,104 @@
+"""The `train scaling` commands: parse, call, print; no logic."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainer.commands.errors import one_line_errors
+
+EXAMPLES = """\b
+Examples:
+  train scaling fit runs/size_* --out law.json
+  train scaling predict --flops 1e20 --law law.json
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXAMPLES,
+    help="Fit a power law of loss against training FLOPs to runs, and predict losses with it.",
+)
+
+FIT_EXAMPLES = """\b
+Examples:
+  train scaling fit runs/size_* --out law.json --plot law.svg
+  train scaling fit points.csv --irreducible 0.5066
+
+\b
+A model directory gives its last validation loss (eval.jsonl); a CSV file has the columns flops,
+loss and, if you like, name. What the intervals mean: docs/scaling.md.
+"""
+
+PREDICT_EXAMPLES = """\b
+Examples:
+  train scaling predict --flops 1e20 --law law.json
+  train scaling predict --flops 1e20
+"""
+
+
+@app.command(epilog=FIT_EXAMPLES)
+def fit(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Model directories, or CSV files of losses and FLOPs."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON file to write the law to.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="File to plot the law to, next to that of the paper: .svg or .png."
+        ),
+    ] = None,
+    irreducible: Annotated[
+        float | None,
+        typer.Option("--irreducible", help="Fix c to this value, which makes three points enough."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Fit loss = (flops / a) ** -b + c to runs."""
+    from trainer.scaling import files
+    from trainer.scaling.files import draw_law, read_points
+    from trainer.scaling.power_law import fit as fit_law
+
+    with one_line_errors():
+        law = fit_law(read_points(runs), irreducible)
+        if out is not None:
+            files.write_law(out, law)
+        if plot is not None:
+            draw_law(plot, law)
+        if as_json:
+            print(json.dumps(files.law_as_json(law), indent=1))
+        else:
+            print("\n".join(files.describe_fit(law)))
+
+
+@app.command(epilog=PREDICT_EXAMPLES)
+def predict(
+    flops: Annotated[
+        str, typer.Option("--flops", metavar="NUMBER", help="Training FLOPs, such as 1e20.")
+    ],
+    law: Annotated[
+        Path | None,
+        typer.Option(
+            "--law", help="A law written by `train scaling fit`. [default: equation 1 of the paper]"
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Predict the loss of a compute-optimal model."""
+    from trainer.scaling import files
+
+    with one_line_errors():
+        found = None if law is None else files.read_law(law)
+        prediction = files.prediction(found, files.flops_of(flops))
+        if as_json:
+            print(json.dumps(prediction, indent=1))
+        else:
+            print("\n".join(files.describe_prediction(prediction)))

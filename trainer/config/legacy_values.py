@@ -1,0 +1,232 @@
+"""Values of params files in older spellings, brought to the form of R2.2: initializers,
+learning-rate schedulers, section `sparsity`.
+
+Of initializers Model Zoo takes a name alone for one with its defaults, nulls for keys that are not
+given, and keys of other initializers, which have no effect.
+
+Section `sparsity` becomes a list of groups. R2.0 and R2.1: `type`, `schedule`, `sparsity_schedule`,
+`param_name_patterns` (a regular expression, several, or a mapping from them to keys of their own).
+R2.2 and later: `algorithm`, `update`, `param_filter`. A section may be a number, one group or a
+list of groups.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from trainer.config.model import Initializer
+from trainer.config.params_file import Draft
+from trainer.config.schedules import Ending, Scheduler
+from trainer.config.sparsity import ALGORITHMS
+
+INITIALIZER_KEYS = ("embedding_initializer", "initializer", "output_layer_initializer")
+_KEYS_OF = {
+    name: set(kind.model_fields)
+    for kind in get_args(get_args(Initializer)[0])
+    for name in get_args(kind.model_fields["name"].annotation)
+}
+_ANY_KEY = {"seed"}.union(*_KEYS_OF.values())
+
+
+def modernize_initializers(draft: Draft) -> None:
+    """Bring the initializers of section `model` to mappings with a name.
+
+    Raises ConfigError for a name that is unknown.
+    """
+    model = draft.section("model")
+    for key in INITIALIZER_KEYS:
+        if isinstance(model.get(key), str):
+            model[key] = {"name": model[key]}
+        if isinstance(model.get(key), dict):
+            model[key] = _rule(draft, f"model.{key}", model[key])
+    _initializer_range(draft, model)
+
+
+def _rule(draft: Draft, dotted: str, given: dict[str, Any]) -> dict[str, Any]:
+    name = str(given.get("name", "truncated_normal")).lower()
+    if name not in _KEYS_OF:
+        raise draft.error(
+            f"{dotted}.name", f"{name!r} is not supported; expected one of {', '.join(_KEYS_OF)}"
+        )
+    rule = {"name": name, **{key: v for key, v in given.items() if v is not None and key != "name"}}
+    for key in [key for key in rule if key in _ANY_KEY - _KEYS_OF[name]]:
+        del rule[key]
+        draft.ignore(f"{dotted}.{key}")
+    return rule
+
+
+def _initializer_range(draft: Draft, model: dict[str, Any]) -> None:
+    """A standard deviation for those that are not given."""
+    std, layers = model.pop("initializer_range", None), model.get("num_hidden_layers")
+    if std is None:
+        return
+    if not isinstance(std, int | float) or not isinstance(layers, int) or layers < 1:
+        raise draft.error("model.initializer_range", "expected a standard deviation")
+    rule = {"name": "truncated_normal", "std": std}
+    plain = model.get("mup_base_hidden_size") is None
+    if plain and not any(model.get(key) for key in ("initializer", "output_layer_initializer")):
+        model["output_layer_initializer"] = {**rule, "std": std / math.sqrt(2 * layers)}
+    for key in ("embedding_initializer", "initializer"):
+        if model.get(key) is None:
+            model[key] = dict(rule)
+
+
+_ALL = get_args(get_args(Scheduler)[0])
+_NAMES = {kind.__name__.lower(): kind.__name__ for kind in _ALL}
+IN_TRAINER_FORM = {
+    name if name.endswith("Restarts") else f"{name}LR": name for name in _NAMES.values()
+}
+"""Names of schedulers in the trainer form, and in R2.2."""
+
+_OLD = {
+    "steps": "total_iters", "decay_steps": "total_iters", "values": "learning_rates",
+    "boundaries": "milestones",
+}  # fmt: skip
+
+
+def modernize_schedulers(draft: Draft) -> None:
+    """One scheduler or a list of them, with their names in any case and keys of any release.
+
+    Raises ConfigError for one that is unknown, or that has no end and is followed by another.
+    """
+    optimizer = draft.section("optimizer")
+    rates = optimizer.get("learning_rate")
+    if isinstance(rates, dict):
+        rates = optimizer["learning_rate"] = [rates]
+    if not isinstance(rates, list):
+        return
+    for index, entry in enumerate(rates):
+        if isinstance(entry, dict):
+            dotted = f"optimizer.learning_rate.{index}"
+            _scheduler(draft, dotted, entry, last=index == len(rates) - 1)
+
+
+def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) -> None:
+    name = entry.get("scheduler")
+    if isinstance(name, str):
+        stem = name.lower().removesuffix("lr")
+        if stem not in _NAMES:
+            known = ", ".join(_NAMES.values())
+            raise draft.error(
+                f"{dotted}.scheduler", f"{name!r} is not supported; expected one of {known}"
+            )
+        entry["scheduler"] = _NAMES[stem]
+    for old in [old for old in _OLD if old in entry]:
+        _rename(draft, dotted, entry, old)
+    how = entry.pop("main_scheduler", "sequential")
+    if str(how).lower().removesuffix("lr") != "sequential":
+        raise draft.error(
+            f"{dotted}.main_scheduler", f"{how} is not supported; expected sequential"
+        )
+    if last and entry.get("scheduler") == "Constant":
+        entry.setdefault("total_iters", 1)  # the last value stays
+    endless = [kind.__name__ for kind in _ALL if kind not in get_args(Ending)]
+    if not last and entry.get("scheduler") in endless:
+        raise draft.error(
+            dotted,
+            f"{entry['scheduler']} has no end (total_iters), so no scheduler can follow it; put it "
+            "last",
+        )
+
+
+def _rename(draft: Draft, dotted: str, entry: dict[str, Any], old: str) -> None:
+    new = _OLD[old]
+    if new in entry:
+        raise draft.error(f"{dotted}.{old}", f"the same setting as {new}; give only one of them")
+    entry[new] = entry.pop(old)
+    draft.remark(f"{dotted}.{old}", f"old spelling of {new}")
+    draft.spelled[f"{dotted}.{new}"] = draft.written(f"{dotted}.{old}")
+
+
+OLDER_SPARSITY_KEYS = {"type": "algorithm", "schedule": "update"}
+_SCHEDULE, _PATTERNS = "sparsity_schedule", "param_name_patterns"
+_LEVELS = ("sparsity", "drop_fraction")
+
+
+def modernize_sparsity(draft: Draft) -> None:
+    """Bring the section, if there is one, to R2.2 keys.
+
+    Raises ConfigError for what is no group, an algorithm or a key that is unknown, and for a key
+    that is given in two spellings.
+    """
+    given = draft.sections.pop("sparsity", None)
+    if given is None or given == {}:
+        return
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        given = {"sparsity": given}
+    parts = given if isinstance(given, list) else [given]
+    root = draft.written("sparsity")
+    groups: list[Any] = []
+    for index, part in enumerate(parts):
+        path = f"{root}.{index}" if isinstance(given, list) else root
+        if not isinstance(part, dict):
+            raise draft.error(path, "expected a share of weights, a mapping, or a list of mappings")
+        for group, place in _apart(draft, part, path):
+            dotted = f"sparsity.{len(groups)}"
+            draft.spelled[dotted] = place
+            _group(draft, group, dotted)
+            groups.append(group)
+    draft.sections["sparsity"] = groups
+
+
+def _apart(draft: Draft, part: dict[str, Any], path: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The groups of one mapping: patterns with keys of their own make one each."""
+    patterns = part.get(_PATTERNS)
+    if not isinstance(patterns, dict):
+        yield dict(part), path
+        return
+    for pattern, own in patterns.items():
+        if not isinstance(own, dict | None):
+            raise draft.error(f"{path}.{_PATTERNS}", f"expected a mapping for {pattern!r}")
+        yield {**part, **(own or {}), _PATTERNS: [pattern]}, path
+
+
+def _group(draft: Draft, group: dict[str, Any], dotted: str) -> None:
+    _sparsity_schedule(draft, group, dotted)
+    for old, new in OLDER_SPARSITY_KEYS.items():
+        if old in group:
+            _take(draft, group, dotted, old, new, group.pop(old))
+    name = str(group.get("algorithm", "static")).lower()
+    if name not in ALGORITHMS:
+        raise draft.error(
+            f"{dotted}.algorithm", f"{name!r} is unknown; expected one of {', '.join(ALGORITHMS)}"
+        )
+    group["algorithm"] = name
+    for key in group:
+        if key not in ALGORITHMS[name].model_fields:
+            known = [*ALGORITHMS[name].model_fields, *OLDER_SPARSITY_KEYS, _SCHEDULE]
+            raise draft.unknown(f"{dotted}.{key}", known)
+    if isinstance(group.get("update"), list):
+        group["update"] = {"steps": group["update"]}
+        draft.spelled[f"{dotted}.update.steps"] = draft.written(f"{dotted}.update")
+    for key in ("param_filter", _PATTERNS):
+        if isinstance(group.get(key), str):
+            group[key] = [group[key]]
+    for key in _LEVELS:
+        for inner in ("value", "values"):
+            if key in group and not isinstance(group[key], dict):
+                draft.spelled[f"{dotted}.{key}.{inner}"] = draft.written(f"{dotted}.{key}")
+
+
+def _sparsity_schedule(draft: Draft, group: dict[str, Any], dotted: str) -> None:
+    """[[0, 0.1], [6, 0.3], ...]: the level from each of these steps on."""
+    pairs = group.pop(_SCHEDULE, None)
+    if pairs is None:
+        return
+    here = f"{dotted}.{_SCHEDULE}"
+    if not (isinstance(pairs, list) and all(isinstance(p, list) and len(p) == 2 for p in pairs)):
+        raise draft.error(here, "expected pairs of step and share, such as [[0, 0.1], [500, 0.3]]")
+    steps, levels = [step for step, _ in pairs], [level for _, level in pairs]
+    if steps[:1] != [0] or steps != sorted(set(steps)):
+        raise draft.error(here, "expected ascending steps that start at 0")
+    _take(draft, group, dotted, _SCHEDULE, "sparsity", levels)
+    _take(draft, group, dotted, _SCHEDULE, "update", {"steps": steps[1:]})
+
+
+def _take(draft: Draft, group: dict[str, Any], dotted: str, old: str, new: str, value: Any) -> None:
+    if new in group:
+        raise draft.error(f"{dotted}.{old}", f"the same setting as {new}; give only one of them")
+    written = draft.written(f"{dotted}.{old}")
+    draft.remark(f"{dotted}.{old}", f"old spelling of {new}")
+    group[new] = value
+    draft.spelled[f"{dotted}.{new}"] = written

@@ -1,0 +1,209 @@
+"""The parameters of a model of a config: names and shapes in the model's own order, their names in
+Model Zoo, their number, and FLOPs for every option of section `model`.
+
+Sources: Cerebras-GPT (arXiv 2304.03208) Table 12 (parameters) and Table 13 (FLOPs). The formulas
+are in `wafer_backend.performance_model.shape`, which the simulated times use too; here a config
+becomes such a shape. What the paper's models do not have is counted in the same manner
+(docs/plan.md).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.config import ModelConfig
+from wafer_backend.performance_model import (
+    GPTShape,
+    Variant,
+    parameters_of,
+)
+from wafer_backend.performance_model import (
+    inference_flops_per_sequence as _inference_flops,
+)
+from wafer_backend.performance_model import (
+    training_flops_per_sequence as _training_flops,
+)
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes(config: ModelConfig) -> Shapes:
+    """Name -> shape of every parameter of `trainer.model.GPT(config)`; tied ones once."""
+    width, vocabulary = config.hidden_size, config.vocab_size
+    found: Shapes = {"token_embedding.weight": (vocabulary, width)}
+    if config.position_embedding_type == "learned":
+        found["position_embedding.weight"] = (config.max_position_embeddings, width)
+    for index in range(config.num_hidden_layers):
+        found |= _block(config, f"blocks.{index}.")
+    found |= _norm(config, "final_norm")
+    if not config.share_embedding_weights:
+        found["read_out.weight"] = (vocabulary, width)
+    if config.use_bias_in_output:
+        found["read_out.bias"] = (vocabulary,)
+    return found
+
+
+def qkv_rows(config: ModelConfig) -> tuple[int, int]:
+    """Rows of Q, and rows of K (as many as of V)."""
+    head = config.hidden_size // config.num_heads
+    return config.hidden_size, config.num_kv_heads * head
+
+
+def _block(config: ModelConfig, prefix: str) -> Shapes:
+    width, filter_size = config.hidden_size, config.filter_size
+    q_rows, k_rows = qkv_rows(config)
+    found = _norm(config, f"{prefix}attention_norm")
+    found |= _linear(
+        f"{prefix}attention.qkv",
+        (q_rows + 2 * k_rows, width),
+        config.use_projection_bias_in_attention,
+    )
+    found |= _linear(f"{prefix}attention.output", (width, width), config.use_ffn_bias_in_attention)
+    if config.use_untied_layer_norm or not config.parallel_block:
+        found |= _norm(config, f"{prefix}feed_forward_norm")
+    inner = ["input", "gate"] if config.nonlinearity == "swiglu" else ["input"]
+    for name in inner:
+        found |= _linear(f"{prefix}feed_forward.{name}", (filter_size, width), config.use_ffn_bias)
+    return found | _linear(
+        f"{prefix}feed_forward.output", (width, filter_size), config.use_ffn_bias
+    )
+
+
+def _linear(name: str, shape: tuple[int, int], bias: bool) -> Shapes:
+    found: Shapes = {f"{name}.weight": shape}
+    if bias:
+        found[f"{name}.bias"] = shape[:1]
+    return found
+
+
+def _norm(config: ModelConfig, name: str) -> Shapes:
+    found: Shapes = {f"{name}.weight": (config.hidden_size,)}
+    if config.norm_type == "layernorm":
+        found[f"{name}.bias"] = (config.hidden_size,)
+    return found
+
+
+def gpt_shape(model: ModelConfig) -> GPTShape:
+    """The model as the performance model reads it."""
+    return GPTShape(
+        layers=model.num_hidden_layers,
+        width=model.hidden_size,
+        heads=model.num_heads,
+        filter=model.filter_size,
+        vocabulary=model.vocab_size,
+        sequence_length=model.max_position_embeddings,
+        variant=_variant(model),
+    )
+
+
+def _variant(model: ModelConfig) -> Variant:
+    shares_norm = model.parallel_block and not model.use_untied_layer_norm
+    return Variant(
+        key_value_heads=None if model.num_kv_heads == model.num_heads else model.num_kv_heads,
+        position=model.position_embedding_type,
+        rotary_width=model.rotary_dim if model.position_embedding_type == "rotary" else None,
+        norm=model.norm_type,
+        norms_per_block=1 if shares_norm else 2,
+        activation="gelu" if model.nonlinearity == "gelu_new" else model.nonlinearity,
+        tied=model.share_embedding_weights,
+        qkv_bias=model.use_projection_bias_in_attention,
+        output_bias=model.use_ffn_bias_in_attention,
+        filter_bias=model.use_ffn_bias,
+        read_out_bias=model.use_bias_in_output,
+    )
+
+
+def parameter_count(model: ModelConfig) -> int:
+    """Trained parameters, a tied matrix once (P Table 12, generalised)."""
+    return parameters_of(gpt_shape(model))
+
+
+def training_flops_per_sequence(model: ModelConfig) -> int:
+    """FLOPs of forward and backward for one sequence of MSL tokens (P Table 13)."""
+    return _training_flops(gpt_shape(model))
+
+
+def inference_flops_per_sequence(model: ModelConfig) -> int:
+    """FLOPs of forward for one sequence of MSL tokens that is read at once (P Table 13)."""
+    return _inference_flops(gpt_shape(model))
+
+
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
+
+
+QKV = "attention.qkv"
+
+
+@dataclass(frozen=True)
+class CheckpointLayout:
+    """How a program stores a decoder.
+
+    `names`: ours -> theirs without `.weight` and `.bias`, parts of a block without its prefix.
+    `block`: their prefix of a block, with {n}. `qkv`: one name of a matrix that holds all three, or
+    three names. `per_head`: rows of that one matrix go head by head. `conv1d`: matrices of blocks
+    are stored transposed. `interleaved`: how rotated units are paired. `ignored`: patterns of
+    constants that such files hold. `aliases`: theirs -> what some files call it instead.
+    """
+
+    names: Mapping[str, str]
+    block: str
+    qkv: tuple[str, ...]
+    per_head: bool = False
+    conv1d: bool = False
+    interleaved: bool = False
+    ignored: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+
+    def name(self, ours: str) -> str:
+        """Their name of one of our parameters other than qkv.
+
+        Raises KeyError when they have no such parameter.
+        """
+        match = _BLOCK.match(ours)
+        stem, _, kind = ours.rpartition(".")
+        if match is None:
+            return f"{self.names[stem]}.{kind}"
+        return f"{self.block.format(n=match[1])}{self.names[stem[match.end() :]]}.{kind}"
+
+    def qkv_names(self, ours: str) -> list[str]:
+        """Their names of one of our qkv weights or biases."""
+        match = _BLOCK.match(ours)
+        assert match is not None, ours
+        prefix, kind = self.block.format(n=match[1]), ours.rpartition(".")[2]
+        return [f"{prefix}{name}.{kind}" for name in self.qkv]
+
+
+MODEL_ZOO = CheckpointLayout(
+    names={
+        "token_embedding": "embedding_layer.word_embeddings",
+        "position_embedding": "embedding_layer.position_embeddings.embed",
+        "attention_norm": "norm1",
+        "attention.output": "self_attn.proj_output_dense_layer",
+        "feed_forward_norm": "norm3",
+        "feed_forward.input": "ffn.ffn.0.linear_layer",
+        "feed_forward.gate": "ffn.ffn.0.linear_layer_for_glu",
+        "feed_forward.output": "ffn.ffn.1.linear_layer",
+        "final_norm": "transformer_decoder.norm",
+        "read_out": "lm_head",
+    },
+    block="transformer_decoder.layers.{n}.",
+    qkv=tuple(f"self_attn.proj_{letter}_dense_layer" for letter in "qkv"),
+    interleaved=True,
+    ignored=(
+        r"embedding_layer\.position_embed(_helper|dings)\..*",
+        r"relative_pe_helper\..*",
+    ),
+    aliases=(
+        (
+            "embedding_layer.position_embeddings.embed.weight",
+            "embedding_layer.position_embeddings.weight",
+        ),
+        ("transformer_decoder.norm.weight", "ln_f.weight"),
+        ("transformer_decoder.norm.bias", "ln_f.bias"),
+    ),
+)
+"""Model Zoo R2.1 to R2.9 without the prefix `model.`. Up to R2.0 the learned positions are called
+`embedding_layer.position_embeddings.weight`, which is read too."""
+
+
+PREFIX = "model."

@@ -1,0 +1,376 @@
+"""Our weights and config as those of a Hugging Face model or of Model Zoo's GPT-2, GPT-J and
+Llama-like models, and back: names, orientation, and rows of Q, K and V.
+
+Our matrix has the rows of Q, then K, then V, head after head. Rotary position embeddings turn pairs
+of units: (i, i + R/2) in "halves" (NeoX, Llama), (2i, 2i + 1) in "neighbours" (GPT-J, Model Zoo).
+Reordering the rows of Q and K alike changes no product of them, so both are the same model.
+
+Most families of Hugging Face have no muP: its factors are folded into the weights of a plain model
+with the same logits (Cerebras-GPT, arXiv 2304.03208, Table 14).
+
+Model Zoo, export: R2.1 to R2.9, as their wrapper saves it: prefix `model.`, the final norm under
+two names, the read-out under its own even when tied. Import: these and R1.7 to R2.0, with or
+without prefix. muP factors stay in the config, where Model Zoo has them too.
+
+Shapes: H heads, E width of a head, R rotary_dim.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pipeline.core.errors import InputError
+from trainer.config import ModelConfig
+from trainer.config.model_parameters import (
+    MODEL_ZOO,
+    PREFIX,
+    QKV,
+    CheckpointLayout,
+    qkv_rows,
+    shapes,
+)
+from trainer.convert import lazy_tensors
+from trainer.convert.families import ModelFamily, family_of, with_biases
+from trainer.convert.hf_config import Json, from_hf_config, to_hf_config
+from trainer.convert.lazy_tensors import LazyTensor, State
+from trainer.model.positions import alibi_slopes
+
+
+def split_qkv(qkv: LazyTensor, config: ModelConfig) -> tuple[LazyTensor, LazyTensor, LazyTensor]:
+    """(Q, K, V) of our matrix or bias."""
+    q_rows, k_rows = qkv_rows(config)
+    ends = (0, q_rows, q_rows + k_rows, q_rows + 2 * k_rows)
+    q, k, v = (lazy_tensors.rows(qkv, start, stop) for start, stop in itertools.pairwise(ends))
+    return q, k, v
+
+
+def pair_rows(
+    part: LazyTensor, config: ModelConfig, heads: int, interleaved: bool, back: bool
+) -> LazyTensor:
+    """Q or K with rotated units paired as `interleaved` says, from how `config` pairs them.
+
+    `back`: the other direction. Unchanged where nothing is rotated or both pair alike.
+    """
+    if config.position_embedding_type != "rotary" or interleaved == config.rotary_interleaved:
+        return part
+    head = config.hidden_size // config.num_heads
+    rotary = config.rotary_dim or head
+    to_neighbours = interleaved != back
+    return lazy_tensors.reorder_rows(part, _pairing(heads, head, rotary, to_neighbours))
+
+
+def order_per_head(config: ModelConfig) -> Tensor:
+    """Order of GPT-NeoX: for every head its rows of Q, K, V; indices into our rows.
+
+    >>> base = {"vocab_size": 1, "max_position_embeddings": 1, "num_hidden_layers": 1}
+    >>> config = ModelConfig(**base, hidden_size=4, num_heads=2, filter_size=1)
+    >>> per_head(config).tolist()
+    [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
+    """
+    width, heads = config.hidden_size, config.num_heads
+    return torch.arange(3 * width).view(3, heads, width // heads).transpose(0, 1).flatten()
+
+
+def inverse_order(order_R: Tensor) -> Tensor:
+    """The order that undoes another.
+
+    >>> inverse(torch.tensor([2, 0, 1])).tolist()
+    [1, 2, 0]
+    """
+    return torch.argsort(order_R)
+
+
+def _pairing(heads: int, head: int, rotary: int, to_neighbours: bool) -> Tensor:
+    """Row indices that bring halves to neighbours, or neighbours to halves.
+
+    >>> _pairing(1, 6, 4, True).tolist(), _pairing(1, 6, 4, False).tolist()
+    ([0, 2, 1, 3, 4, 5], [0, 2, 1, 3, 4, 5])
+    >>> _pairing(1, 6, 6, True).tolist(), _pairing(1, 6, 6, False).tolist()
+    ([0, 3, 1, 4, 2, 5], [0, 2, 4, 1, 3, 5])
+    """
+    pairs = torch.arange(rotary).view(2, -1) if to_neighbours else torch.arange(rotary).view(-1, 2)
+    one_E = torch.cat([pairs.t().flatten(), torch.arange(rotary, head)])
+    return (torch.arange(heads)[:, None] * head + one_E).flatten()
+
+
+def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> dict[str, LazyTensor]:
+    """Their tensors from ours."""
+    found: dict[str, LazyTensor] = {}
+    for name, tensor in state.items():
+        if QKV in name:
+            parts = _qkv_to(tensor, config, layout)
+            found |= dict(zip(layout.qkv_names(name), parts, strict=True))
+        else:
+            found[layout.name(name)] = _turned(tensor, name, layout)
+    return found
+
+
+def from_layout(
+    tensors: State, config: ModelConfig, layout: CheckpointLayout, drop_unmatched: bool = False
+) -> tuple[dict[str, LazyTensor], list[str]]:
+    """(our tensors, their names that were dropped).
+
+    Raises InputError naming a tensor that is missing, of another shape, or unknown.
+    """
+    left = _named_alike(tensors, layout)
+    state = {
+        name: _taken(left, name, config, layout, expected)
+        for name, expected in shapes(config).items()
+    }
+    used = {theirs for name in state for theirs in _theirs(name, layout)}
+    ignored = [re.compile(pattern) for pattern in layout.ignored]
+    unmatched = [
+        name
+        for name in left
+        if name not in used and not any(pattern.fullmatch(name) for pattern in ignored)
+    ]
+    if unmatched and not drop_unmatched:
+        raise InputError(
+            f"{unmatched[0]}: no parameter of the model of this config ({len(unmatched)} such "
+            "tensors); check the config, or leave them out with --drop-unmatched-keys"
+        )
+    return state, unmatched
+
+
+def _theirs(name: str, layout: CheckpointLayout) -> list[str]:
+    return layout.qkv_names(name) if QKV in name else [layout.name(name)]
+
+
+def _named_alike(tensors: State, layout: CheckpointLayout) -> dict[str, LazyTensor]:
+    """Aliases by their own name; the first of two that name the same tensor stays."""
+    found = dict(tensors)
+    for name, alias in layout.aliases:
+        if alias in found:
+            tensor = found.pop(alias)
+            found.setdefault(name, tensor)
+    return found
+
+
+def _taken(
+    tensors: State,
+    name: str,
+    config: ModelConfig,
+    layout: CheckpointLayout,
+    expected: tuple[int, ...],
+) -> LazyTensor:
+    theirs = _theirs(name, layout)
+    for key in theirs:
+        if key not in tensors:
+            raise InputError(f"{key}: missing; the config expects it ({_near(key, tensors)})")
+    parts = [tensors[key] for key in theirs]
+    tensor = _qkv_from(parts, config, layout) if QKV in name else _turned(parts[0], name, layout)
+    if tensor.shape != expected:
+        shown = " + ".join(str(part.shape) for part in parts)
+        raise InputError(
+            f"{theirs[0]}: shape {shown} does not fit the config, which asks for {expected} "
+            f"({name})"
+        )
+    return tensor
+
+
+def _near(key: str, names: Iterable[str]) -> str:
+    """What is there in its place: names of the same ending, or of the same beginning."""
+    ending = ".".join(key.split(".")[-2:])
+    found = next((name for name in names if name.endswith(ending)), next(iter(names), "nothing"))
+    return f"the file has {found}"
+
+
+def _turned(tensor: LazyTensor, name: str, layout: CheckpointLayout) -> LazyTensor:
+    """Matrices of blocks are transposed in Conv1D layouts; the same both ways."""
+    return (
+        lazy_tensors.transpose(tensor) if layout.conv1d and name.startswith("blocks.") else tensor
+    )
+
+
+def _qkv_to(qkv: LazyTensor, config: ModelConfig, layout: CheckpointLayout) -> list[LazyTensor]:
+    q, k, v = split_qkv(qkv, config)
+    q = pair_rows(q, config, config.num_heads, layout.interleaved, back=False)
+    k = pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=False)
+    if len(layout.qkv) == 3:
+        return [q, k, v]
+    whole = lazy_tensors.stack_rows([q, k, v])
+    if layout.per_head:
+        whole = lazy_tensors.reorder_rows(whole, order_per_head(config))
+    return [lazy_tensors.transpose(whole) if layout.conv1d else whole]
+
+
+def _qkv_from(parts: list[LazyTensor], config: ModelConfig, layout: CheckpointLayout) -> LazyTensor:
+    whole = lazy_tensors.stack_rows(parts) if len(parts) > 1 else parts[0]
+    whole = lazy_tensors.transpose(whole) if layout.conv1d else whole
+    if layout.per_head:
+        whole = lazy_tensors.reorder_rows(whole, inverse_order(order_per_head(config)))
+    q, k, v = split_qkv(whole, config)
+    if q.shape[0] + k.shape[0] + v.shape[0] != whole.shape[0]:
+        return whole  # of another shape than expected, which the caller says
+    q = pair_rows(q, config, config.num_heads, layout.interleaved, back=True)
+    k = pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=True)
+    return lazy_tensors.stack_rows([q, k, v])
+
+
+_PLAIN = {
+    "embeddings_scale": 1.0,
+    "output_logits_alpha": None,
+    "output_logits_scale": 1.0,
+    "scale_qk_dot_by_d": False,
+    "attention_type": "scaled_dot_product",
+    "mup_base_hidden_size": None,
+    "mup_base_filter_size": None,
+}
+
+
+def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, LazyTensor], ModelConfig]:
+    """(weights, config) of the plain model that computes the same logits.
+
+    Token and position embeddings take up m_emb. A tied read-out then is m_emb times too large, so
+    the final norm's weight and bias take up output_logits_scale / m_emb, which is
+    1 / (m_width m_emb); an untied read-out takes up output_logits_scale itself. Q takes up what the
+    attention logits are scaled by beyond 1 / sqrt(d_head). Products are rounded once per weight.
+    """
+    m_emb, scale = config.embeddings_scale, config.output_logits_scale
+    tied = config.share_embedding_weights
+    factors = {
+        "token_embedding.weight": m_emb,
+        "position_embedding.weight": m_emb,
+        "read_out.weight": scale,
+        "read_out.bias": scale,
+    }
+    if tied:
+        factors |= {"final_norm.weight": scale / m_emb, "final_norm.bias": scale / m_emb}
+    folded = {
+        name: lazy_tensors.scale(tensor, factors.get(name, 1.0)) for name, tensor in state.items()
+    }
+    factor = attention_factor(config)
+    for name in folded:
+        if "attention.qkv." in name:
+            folded[name] = _q_scaled(folded[name], config, factor)
+    return folded, config.model_copy(update=_PLAIN)
+
+
+def attention_factor(config: ModelConfig) -> float:
+    """What attention logits are multiplied by, over 1 / sqrt(d_head)."""
+    root = math.sqrt(config.hidden_size // config.num_heads)
+    if config.attention_type == "dot_product":
+        return root
+    return 1 / root if config.scale_qk_dot_by_d else 1.0
+
+
+def _q_scaled(qkv: LazyTensor, config: ModelConfig, factor: float) -> LazyTensor:
+    if factor == 1.0:
+        return qkv
+    q_rows, _ = qkv_rows(config)
+    q, rest = lazy_tensors.rows(qkv, 0, q_rows), lazy_tensors.rows(qkv, q_rows, qkv.shape[0])
+    return lazy_tensors.stack_rows([lazy_tensors.scale(q, factor), rest])
+
+
+def to_hf(
+    state: State, config: ModelConfig, model: str | None = None
+) -> tuple[dict[str, LazyTensor], Json]:
+    """(tensors, config.json) of our weights. muP is folded, but for BTLM and Jais, which have it.
+
+    Tied weights are written once. Raises ConfigError when no family, or not the wanted one, can
+    hold the model.
+    """
+    family = family_of(config, model)
+    if not family.keeps_mup:
+        state, config = fold_mup(state, config)
+    config = with_biases(config, family)
+    dtype = next(iter(state.values())).dtype
+    whole = {
+        name: state[name] if name in state else lazy_tensors.zeros(shape, dtype)
+        for name, shape in shapes(config).items()
+    }
+    tensors = to_layout(whole, config, family.layout)
+    for name in family.constants:
+        tensors[name] = lazy_tensors.of(torch.tensor(alibi_slopes(config.num_heads))[:, None])
+    hf_config = to_hf_config(config, family)
+    return tensors, hf_config | {"torch_dtype": str(dtype).removeprefix("torch.")}
+
+
+def from_hf(
+    tensors: State, hf_config: Json, place: str = "config.json", drop_unmatched: bool = False
+) -> tuple[dict[str, LazyTensor], ModelConfig, list[str]]:
+    """(our weights, our config, names left out) of Hugging Face tensors and config.json.
+
+    Weights are in the dtype of the file. Raises ConfigError for a model that we do not have,
+    InputError for tensors that do not fit the config.
+    """
+    config, family = from_hf_config(hf_config, place)
+    named = _with_base(tensors, family)
+    read_out = family.layout.name("read_out.weight")
+    if config.share_embedding_weights:
+        named = {
+            name: tensor
+            for name, tensor in named.items()
+            if name not in (read_out, "lm_head.weight")
+        }
+    state, dropped = from_layout(named, config, family.layout, drop_unmatched)
+    return state, config, dropped
+
+
+def _with_base(tensors: State, family: ModelFamily) -> dict[str, LazyTensor]:
+    """Names as the model with a read-out has them; files of a model without one have no prefix."""
+    if any(name.startswith(family.base) for name in tensors):
+        return dict(tensors)
+    heads = ("lm_head.", "embed_out.")
+    return {
+        name if name.startswith(heads) else f"{family.base}{name}": tensor
+        for name, tensor in tensors.items()
+    }
+
+
+RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
+
+
+def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
+    """Their tensors; tied ones are the same object under both names."""
+    whole = {name: state[name] for name in shapes(config)}
+    named = to_layout(whole, config, MODEL_ZOO)
+    for kind in ("weight", "bias"):
+        norm = f"transformer_decoder.norm.{kind}"
+        if norm in named:
+            named[f"ln_f.{kind}"] = named[norm]
+    if config.share_embedding_weights:
+        named["lm_head.weight"] = named["embedding_layer.word_embeddings.weight"]
+    return {PREFIX + name: tensor for name, tensor in named.items()}
+
+
+def from_model_zoo(
+    tensors: State,
+    config: ModelConfig,
+    drop_unmatched: bool = False,
+    masked: dict[str, int] | None = None,
+) -> tuple[dict[str, LazyTensor], list[str]]:
+    """(our weights, names left out). NaN marks weights that sparse training masked: read as 0.
+
+    `masked` is told how many those were as tensors are read. Raises InputError for tensors that do
+    not fit the config.
+    """
+    named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    embedding = "embedding_layer.word_embeddings.weight"
+    if config.share_embedding_weights:
+        head = named.pop("lm_head.weight", None)
+        if head is not None:
+            named.setdefault(embedding, head)
+    state, dropped = from_layout(named, config, MODEL_ZOO, drop_unmatched)
+    counts = {} if masked is None else masked
+    return {name: _unmasked(name, tensor, counts) for name, tensor in state.items()}, dropped
+
+
+def _unmasked(name: str, tensor: LazyTensor, counts: dict[str, int]) -> LazyTensor:
+    """Zeros for NaN in a matrix; NaN elsewhere, or everywhere, is damage."""
+
+    def read() -> torch.Tensor:
+        data = tensor.read()
+        missing = data.isnan()
+        if not bool(missing.any()):
+            return data
+        if data.ndim != 2 or bool(missing.all()):
+            raise InputError(f"{name}: has NaN values that no mask of sparse training explains")
+        counts[name] = int(missing.sum())
+        return data.masked_fill(missing, 0.0)
+
+    return LazyTensor(tensor.shape, tensor.dtype, read)

@@ -1,0 +1,247 @@
+"""Loss over data sets, in file order, overall and by source, written to eval.jsonl.
+
+Sums over groups of labels are taken in addition to the sum that the backend takes. Every leaf adds
+its labels up in float64 as its forward pass runs, and leaves are added in their order, so the sums
+are the same for any number of systems, transport or rank. The loss that the backend reduces is not
+touched.
+
+Shapes: B sequences of a batch, S tokens (MSL), G groups.
+"""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.words import pluralise
+from pipeline.tokenizers.definition import TokenizerDefinition
+from trainer.data import Batch, SampleSource, to_batch
+from trainer.evaluation.labels import Amount, KnownLabels, known_labels
+from trainer.model.decoder import LabelLosses
+from trainer.runs import console, metrics
+from trainer.runs.metrics import Events
+from wafer_backend.compiled import CompiledModule
+
+GROUP, SAMPLE = "label_group", "sample"
+_NOWHERE = 1
+"""Groups before the first one: labels that belong to none."""
+_BEYOND = 1 << 40
+"""The place of a leaf that is none, after all others."""
+
+LeafSums = tuple[Tensor, Tensor]
+
+
+class GroupSums:
+    """Adds up what leaves of `compiled` find while `listening`.
+
+    `loss` (nats) and `counted`, both (G,): float64 and int64 sums over all batches taken.
+    """
+
+    def __init__(self, compiled: CompiledModule, groups: int) -> None:
+        self._compiled = compiled
+        self._leaves: dict[int, LeafSums] = {}
+        self._loss = torch.zeros(groups + _NOWHERE, dtype=torch.float64)
+        self._counted = torch.zeros(groups + _NOWHERE, dtype=torch.int64)
+
+    @property
+    def loss(self) -> npt.NDArray[np.float64]:
+        """Nats of every group."""
+        return self._loss[_NOWHERE:].numpy()
+
+    @property
+    def counted(self) -> npt.NDArray[np.int64]:
+        """Counted labels of every group."""
+        return self._counted[_NOWHERE:].numpy()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Leaves of tagged batches are heard inside."""
+        (losses,) = (m for m in self._compiled.module.modules() if isinstance(m, LabelLosses))
+        handle = losses.register_forward_hook(self._hear)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def tagged(self, batch: Batch, group_BS: npt.NDArray[np.int64]) -> Batch:
+        """The batch with the group of every label, -1 for none; the model looks at neither."""
+        samples = torch.arange(len(group_BS))
+        return {**batch, GROUP: torch.from_numpy(group_BS), SAMPLE: samples}
+
+    def take(self) -> None:
+        """Add what leaves have found since the last time; every rank calls it.
+
+        Raises IntegrityError when a label counts that belongs to no group.
+        """
+        for loss, labels in self._in_order():
+            self._loss += loss
+            self._counted += labels
+        self._leaves.clear()
+        strays = int(self._counted[0])
+        if strays:
+            raise IntegrityError(
+                f"the lineage has no document for {pluralise(strays, 'label')} of the data set; "
+                "`prep verify` reports what is damaged"
+            )
+
+    def _hear(
+        self, module: nn.Module, arguments: tuple[Tensor, Mapping[str, Tensor]], losses: Tensor
+    ) -> None:
+        batch = arguments[1]
+        group_N = batch[GROUP].flatten().cpu() + _NOWHERE
+        mask_N = batch["attention_mask"].flatten().cpu()
+        nats_N = losses.cpu().to(torch.float64) * mask_N
+        sums = (
+            torch.zeros_like(self._loss).index_add_(0, group_N, nats_N),
+            torch.zeros_like(self._counted).index_add_(0, group_N, mask_N),
+        )
+        self._leaves[int(batch[SAMPLE][0])] = sums
+
+    def _in_order(self) -> list[LeafSums]:
+        transport = self._compiled.transport
+        if transport.processes == 1:
+            return [self._leaves[first] for first in sorted(self._leaves)]
+        # A rank that ran no leaf of a short batch must have something to give: a leaf of nothing.
+        nothing = (torch.zeros_like(self._loss), torch.zeros_like(self._counted))
+        return transport.gather({**self._leaves, _BEYOND: nothing})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`total`: of all counted labels; `samples`: sequences read; `per_source`: by name, of sources
+    with labels that count, empty where nothing tells of sources."""
+
+    total: Amount
+    samples: int
+    per_source: dict[str, Amount] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """Nats per counted label."""
+        return self.total.loss
+
+    @property
+    def n_counted(self) -> int:
+        """Labels that count."""
+        return self.total.n_counted
+
+    def described(self) -> dict[str, Any]:
+        """As JSON values, with the exact loss in hexadecimal."""
+        total = self.total.described()
+        line = {"loss": total.pop("loss"), "loss_hex": self.loss.hex()}
+        line |= {"n_counted": total.pop("n_counted"), "samples": self.samples, **total}
+        if self.per_source:
+            line["per_source"] = {n: amount.described() for n, amount in self.per_source.items()}
+        return line
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates the weights in MemoryX on all rows of its data sets.
+
+    `batch_size`, `micro_batch_size`: sequences of a batch and of a leaf; `max_batches`: None for
+    all rows; `between_leaves` may raise to give up; `writes`: whether this process adds
+    to eval.jsonl; `events`: None where TensorBoard is not fed. `reference`: a vocabulary in
+    whose tokens losses are told too.
+    """
+
+    compiled: CompiledModule
+    source: SampleSource
+    model_dir: Path
+    batch_size: int
+    micro_batch_size: int
+    max_batches: int | None
+    between_leaves: Callable[[], None]
+    writes: bool
+    say: Callable[[str], None]
+    events: Events | None = None
+    reference: TokenizerDefinition | None = None
+
+    def run(self, step: int) -> Evaluation:
+        """Evaluate after `step`, print the Model Zoo line and add one line to eval.jsonl."""
+        started = time.monotonic()
+        found = self.measure()
+        seconds = time.monotonic() - started
+        if self.writes:
+            line = {"step": step, **found.described()}
+            metrics.append(self.model_dir / metrics.EVALUATION, line)
+        if self.events is not None:
+            self.events.add(step, _scalars(found))
+        self.say(
+            f"| Eval Device={self.compiled.config.target}, GlobalStep={step}, "
+            f"Loss={found.loss:.5f}, Rate={found.samples / seconds:.2f} samples/sec"
+        )
+        return found
+
+    def close(self) -> None:
+        """Close the file of events."""
+        if self.events is not None:
+            self.events.close()
+
+    def measure(self) -> Evaluation:
+        """Mean loss over the first `max_batches` batches; the last batch of the set may be short.
+
+        Raises InputError when no label counts, IntegrityError when lineage does not know one.
+        """
+        known = self._known
+        sums = GroupSums(self.compiled, known.groups)
+        text_2G = np.zeros((2, known.groups), np.int64)
+        loss_sum, counted, samples = 0.0, 0, 0
+        with sums.listening():
+            for rows_B in self._batches():
+                console.doing(f"evaluating, row {rows_B[0] + 1:,} of {self._rows:,}")
+                rows_BCS, group_BS = self.source.read(rows_B), known.group_of(rows_B)
+                batch_loss, batch_counted = self.compiled.evaluate(
+                    sums.tagged(to_batch(rows_BCS), group_BS),
+                    micro_batch_size=self.micro_batch_size,
+                    between_leaves=self.between_leaves,
+                )
+                sums.take()
+                text_2G += known.text_of(rows_BCS, group_BS)
+                loss_sum += batch_loss
+                counted += batch_counted
+                samples += len(rows_B)
+        if counted == 0:
+            places = ", ".join(str(dataset.directory) for dataset in self.source.datasets)
+            raise InputError(f"{places}: no token counts towards the loss: every loss mask is zero")
+        total = known.amount(loss_sum, counted, text_2G.sum(axis=1))
+        return Evaluation(total, samples, _per_source(known, sums, text_2G))
+
+    @functools.cached_property
+    def _known(self) -> KnownLabels:
+        return known_labels(self.source, self.reference, self.say)
+
+    def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
+        for first in range(0, self._rows, self.batch_size):
+            yield np.arange(first, min(first + self.batch_size, self._rows), dtype=np.int64)
+
+    @property
+    def _rows(self) -> int:
+        """Rows that are evaluated."""
+        rows = self.source.rows
+        return rows if self.max_batches is None else min(rows, self.max_batches * self.batch_size)
+
+
+def _per_source(
+    known: KnownLabels, sums: GroupSums, text_2G: npt.NDArray[np.int64]
+) -> dict[str, Amount]:
+    return {
+        name: known.amount(float(sums.loss[g]), int(sums.counted[g]), text_2G[:, g])
+        for g, name in enumerate(known.names)
+        if sums.counted[g]
+    }
+
+
+def _scalars(found: Evaluation) -> dict[str, float | None]:
+    """Points of TensorBoard."""
+    by_source = {f"loss/{name}": amount.loss for name, amount in found.per_source.items()}
+    return {"loss": found.loss, "bits_per_byte": found.total.bits_per_byte, **by_source}

@@ -1,0 +1,126 @@
+"""A trained model with its tokenizer, to score and write text with."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from pipeline import layout
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import pluralise
+from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
+from trainer.config import ModelConfig
+from trainer.model import GPT
+from trainer.runs import checkpoint
+from trainer.runs.checkpoint import Checkpoint
+
+_TOKENIZER_HINT = (
+    "give --tokenizer RUN (the prep run directory of its data) or --tokenizer tokenizer.json"
+)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The weights of one checkpoint, fp32 and in evaluation mode."""
+
+    model: GPT
+    checkpoint: Checkpoint
+
+    @property
+    def config(self) -> ModelConfig:
+        """Section `model`."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.token_embedding.weight.device
+
+
+def find_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint directory, or the newest of a model directory.
+
+    Raises ConfigError when there is none, IntegrityError when it is damaged.
+    """
+    if not (path / "manifest.json").is_file():
+        newest = checkpoint.find_newest(path)
+        if newest is None:
+            raise ConfigError(
+                f"{path}: neither a checkpoint nor a model directory with a checkpoint"
+            )
+        path = newest
+    return checkpoint.open_checkpoint(path)
+
+
+def load_model(found: Checkpoint, device: str = "cpu") -> LoadedModel:
+    """The model of a checkpoint on `device`. Raises InputError when weights and config disagree,
+    ConfigError for a device that is not there."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch finds no CUDA device on this machine; use cpu")
+    with torch.device("meta"):
+        model = GPT(model_config(found), seed=0)
+    _put(model, checkpoint.read_weights(found), found.path)
+    model.eval().requires_grad_(False)
+    return LoadedModel(model.to(device), found)
+
+
+def model_config(found: Checkpoint) -> ModelConfig:
+    """Section `model` of a checkpoint. Raises InputError for one of another release."""
+    try:
+        return ModelConfig.model_validate_json(json.dumps(found.state.get("model")))
+    except ValidationError as error:
+        raise InputError(
+            f"{found.path}/state.json: section model does not fit this release "
+            f"({pluralise(error.error_count(), 'wrong key')})"
+        ) from error
+
+
+def tokenizer_for(
+    wanted: Path | None, found: Checkpoint, *, hint: str = _TOKENIZER_HINT
+) -> TokenizerDefinition:
+    """The tokenizer of a model: the file or directory named, the tokenizer.json of its model
+    directory, or GPT-2's for a vocabulary of its size.
+
+    Raises ConfigError when there is none, with `hint` for what to do, or when it has more ids than
+    the model.
+    """
+    vocabulary, beside = model_config(found).vocab_size, found.path.parent.parent / layout.TOKENIZER
+    if wanted is not None:
+        definition = load_definition(GPT2 if str(wanted) == GPT2 else wanted)
+    elif beside.is_file():
+        definition = load_definition(beside)
+    elif vocabulary == load_definition(GPT2).vocab_size:
+        definition = load_definition(GPT2)
+    else:
+        raise ConfigError(
+            f"{found.path}: the tokenizer is not known: the vocabulary of {vocabulary:,} is not "
+            "that of GPT-2; "
+            f"{hint}"
+        )
+    if definition.vocab_size > vocabulary:
+        raise ConfigError(
+            f"tokenizer {definition.name} has {definition.vocab_size:,} ids, but "
+            f"model.vocab_size of {found.path} is {vocabulary:,}"
+        )
+    return definition
+
+
+def _put(model: GPT, weights: Mapping[str, Tensor], place: Path) -> None:
+    """Give a model without storage its weights; tied ones stay tied."""
+    expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise InputError(
+                f"{place}: {name} has shape {given.get(name)}, but its config expects "
+                f"{expected.get(name)}"
+            )
+    for name, tensor in weights.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, nn.Parameter(tensor.float()))
+    if model.config.share_embedding_weights:
+        model.read_out.weight = model.token_embedding.weight

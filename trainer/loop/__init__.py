@@ -1,0 +1,1 @@
+"""A training run, from the options of the command to the last checkpoint."""

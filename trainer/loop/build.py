@@ -1,0 +1,204 @@
+"""The parts of a run, put together: model on the backend, optimizer, data, what it starts from."""
+
+from trainer.config import Params
+from trainer.data import SampleSource, TrainingData, datasets_from, leaves
+from trainer.evaluation.loss import Evaluator
+from trainer.loop import disk, ranks, resume, sparsity
+from trainer.loop.loop import StepLog, TrainingRun
+from trainer.loop.options import TrainOptions
+from trainer.loop.stop import StopRequest
+from trainer.model import GPT, optimizer
+from trainer.runs import checkpoint, metrics, record
+from trainer.runs.metrics import Events
+from trainer.runs.progress import Say
+from trainer.stability import Watch, rules
+from wafer_backend.cluster.outputs import LossRule
+from wafer_backend.cluster.precision import LossScale
+from wafer_backend.compiled import BackendConfig, CompiledModule, Target
+from wafer_backend.profiler import ProfiledSteps, StepProfile
+
+
+def training(
+    params: Params, request: TrainOptions, source: SampleSource, stop: StopRequest, say: Say
+) -> TrainingRun:
+    """A run, brought to the state it starts from. `runconfig.max_steps` is its last step.
+
+    Raises ConfigError when a directory or checkpoint belongs to another run, IntegrityError when a
+    checkpoint is damaged, ResourceError when the disk has too little room; nothing is changed then.
+    """
+    model_dir, strict = request.model_dir, not params.runconfig.disable_strict_checkpoint_loading
+    data = TrainingData(
+        source,
+        seed=record.order_seed(params),
+        schedule=record.batch_size_schedule(params),
+        order=params.train_input.order,
+    )
+    micro_batch = leaves.train_micro_batch(params)
+    known = record.describe(params, data, micro_batch)
+    start = resume.choose(model_dir, params.runconfig, say)
+    known |= start.origin
+    resume.check(start, model_dir, known, source)
+    resume.check_architecture(start, known, strict=strict)
+    compiled = compile_model(params, request.target, micro_batch)
+    masks = resume.load(start, params, compiled, strict=strict, say=say)
+    writes = ranks.is_writer(params)
+    if writes:
+        _prepare_directory(params, request, compiled, start.step, say)
+    made = TrainingRun(
+        params=params,
+        model_dir=model_dir,
+        compiled=compiled,
+        data=data,
+        record=known,
+        stop=stop,
+        log=StepLog(
+            params=params,
+            target=request.target,
+            schedule=data.schedule,
+            path=model_dir / metrics.TRAINING if writes else None,
+            events=_events(params, request, metrics.TRAINING_EVENTS, start.step),
+            say=say,
+            sparsity=sparsity.levels_of(masks, compiled) if masks else None,
+        ),
+        watch=_watch(params, request, compiled, data, start.step, say),
+        say=say,
+        profile=_profile(params, request) if writes else None,
+        writes=writes,
+        step=start.step,
+        masks=masks,
+    )
+    _record(made, start)
+    return made
+
+
+def _watch(
+    params: Params,
+    request: TrainOptions,
+    compiled: CompiledModule,
+    data: TrainingData,
+    step: int,
+    say: Say,
+) -> Watch:
+    """What watches over steps after `step`; it knows the metrics up to there."""
+    window = params.runconfig.stability.spike_window
+    before = rules.read_history(request.model_dir / metrics.TRAINING, step, window)
+    return Watch(params, request.model_dir, compiled, data, before, say)
+
+
+def _prepare_directory(
+    params: Params, request: TrainOptions, compiled: CompiledModule, step: int, say: Say
+) -> None:
+    """Check the room, then cut logs back to the checkpoint and delete leftovers of a kill."""
+    shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
+    one, there = disk.checkpoint_bytes(params, shapes), disk.count_checkpoints(request.model_dir)
+    disk.check(request.model_dir, disk.measure_need(params.runconfig, one, step, there), say)
+    checkpoint.sweep(request.model_dir)
+    checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
+    for name in (metrics.TRAINING, metrics.EVALUATION):
+        metrics.cut_back(request.model_dir / name, step)
+
+
+def _record(made: TrainingRun, start: resume.RunStart) -> None:
+    """Write run.json where it is not there yet, or the data sets have changed by masking."""
+    before = record.read(made.model_dir)
+    earlier = before
+    if before is None and start.found is not None and start.states is None:
+        earlier = start.found.state
+    entries = None if earlier is None else earlier["datasets"]
+    made.record["datasets"] = datasets_from(entries, made.record["datasets"], made.step)
+    if before is not None and record.complete_record(before) == made.record:
+        return
+    _tell_masked(made)
+    if made.writes:
+        record.write(made.model_dir, made.record)
+
+
+def _tell_masked(made: TrainingRun) -> None:
+    """Say so when the run goes on with documents masked that it read before."""
+    masked = [entry for entry in made.record["datasets"] if entry["from_step"] > 1]
+    hashes = [entry["dataset_hash"] for entry in masked if entry["from_step"] == made.step + 1]
+    if hashes:
+        names = ", ".join(made.data.source.takedowns)
+        made.say(
+            f"From step {made.step + 1} on, documents of data set {', '.join(hashes)} are masked "
+            f"(takedowns {names})"
+        )
+
+
+def _events(params: Params, request: TrainOptions, name: str, step: int | None) -> Events | None:
+    """Where TensorBoard events go; None without tensorboardX and for ranks that do not write.
+    Points after `step` that stand there already do not count."""
+    if not (ranks.is_writer(params) and metrics.has_tensorboard()):
+        return None
+    return Events(request.model_dir / name, None if step is None else step + 1)
+
+
+def _profile(params: Params, request: TrainOptions) -> StepProfile | None:
+    """What profiles steps, into MODEL_DIR/profile, if some are asked for."""
+    wanted = params.runconfig.op_profiler_config
+    if wanted is None:
+        return None
+    steps = ProfiledSteps(wanted.start_step, wanted.end_step)
+    return StepProfile(steps, request.model_dir / "profile")
+
+
+def evaluator(
+    compiled: CompiledModule,
+    params: Params,
+    request: TrainOptions,
+    source: SampleSource,
+    stop: StopRequest,
+    say: Say,
+    purge_after: int | None = None,
+) -> Evaluator:
+    """What measures the validation loss of `compiled`; points of TensorBoard after step
+    `purge_after` are measured again."""
+    section = params.eval_input
+    assert section is not None, "check_cluster refuses this"
+    return Evaluator(
+        compiled=compiled,
+        source=source,
+        model_dir=request.model_dir,
+        batch_size=section.batch_size,
+        micro_batch_size=leaves.micro_batch_size(params, section),
+        max_batches=params.runconfig.eval_steps,
+        between_leaves=stop.check if compiled.transport.processes == 1 else _together,
+        writes=ranks.is_writer(params),
+        say=say,
+        events=_events(params, request, metrics.EVALUATION_EVENTS, purge_after),
+    )
+
+
+def _together() -> None:
+    """Ranks stop between steps only, all at the same."""
+
+
+def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledModule:
+    """The initial model, taken over by the backend, with its optimizer in MemoryX."""
+    config = BackendConfig(
+        target=target,
+        micro_batch_size=micro_batch,
+        num_csx=params.runconfig.num_csx,
+        seed=params.runconfig.seed,
+        threads=params.runconfig.threads,
+        loss=LossRule(params.model.loss_scaling, params.model.loss_weight),
+        precision=params.model.precision,
+        activations=params.runconfig.activations,
+        max_wgt_servers=params.runconfig.max_wgt_servers,
+        device=params.runconfig.device,
+        transport=params.runconfig.transport,
+        liveness=params.runconfig.liveness,
+    )
+    compiled = CompiledModule(GPT(params.model, params.runconfig.seed), config)
+    compiled.memoryx.optimizer = optimizer.build(
+        compiled.memoryx.parameters,
+        params.optimizer,
+        params.model,
+        fused=config.device == "cuda",
+    )
+    factor = params.optimizer.loss_scaling_factor
+    if compiled.loss_scale is not None and factor != "dynamic":
+        compiled.loss_scale = LossScale(
+            factor, min_loss_scale=factor, max_loss_scale=factor, dynamic=False
+        )
+    return compiled

@@ -1,0 +1,103 @@
+"""Room on the disk of a run, checked before step 1 instead of found out in the middle."""
+
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import ResourceError
+from pipeline.core.figures import format_bytes
+from pipeline.core.words import pluralise
+from trainer.config import Params, RunConfig
+from trainer.config.model_parameters import Shapes
+from trainer.loop import sparsity
+from trainer.model import optimizer
+from trainer.runs import checkpoint
+from trainer.runs.progress import Say
+
+_WEIGHT_BYTES = 4
+_TENSOR_OVERHEAD = 512
+_TENSORS = 3
+_STEP_BYTES = 1024
+"""Of logs a step, from above: 700 were measured."""
+_SYSTEM_BYTES = 8
+"""Of each system among `leaves_per_csx`."""
+_MEASURE_BYTES = 6 << 10
+"""Of a step that the stability watch measures, beside these: 4,600 were measured in float16."""
+_FIXED_BYTES = 4 << 20
+"""Report (2 MB with all its curves at their most points), run.json, card."""
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes a run will still write: `checkpoints` of `checkpoint_bytes` each, beside those that
+    stand, at the moment when most stand; and `logs`."""
+
+    checkpoints: int
+    checkpoint_bytes: int
+    logs: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.checkpoints * self.checkpoint_bytes + self.logs
+
+
+def checkpoint_bytes(params: Params, shapes: Shapes) -> int:
+    """Bytes of a checkpoint of a model with parameters of these shapes, by name: fp32 weights, the
+    state of the optimizer, masks of sparse weights; from above."""
+    weights = _WEIGHT_BYTES * sum(math.prod(shape) for shape in shapes.values())
+    state = optimizer.state_bytes(params.optimizer, shapes)
+    overhead = _TENSORS * _TENSOR_OVERHEAD * len(shapes)
+    return weights + state + sparsity.mask_bytes(params) + overhead
+
+
+def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> DiskNeed:
+    """What is still to be written after `step`, when `standing` checkpoints are there.
+
+    `checkpoint_bytes`: of one. A new checkpoint stands before the oldest is deleted, so one more
+    than `max_checkpoints` is there at once. Logs: a line of metrics.jsonl, of the console and an
+    event for TensorBoard per step, more at steps that the stability watch measures, estimated from
+    above, and a fixed margin.
+
+    >>> run = RunConfig(max_steps=10, checkpoint_steps=4, max_checkpoints=2)
+    >>> moments = ((0, 0), (4, 1), (8, 2))
+    >>> [measure_need(run, 4000, step, there).checkpoints for step, there in moments]
+    [3, 2, 1]
+    """
+    last = run.max_steps or 0
+    every = run.checkpoint_steps or last or 1
+    due = {*range(step + every - step % every, last, every), last} if step < last else set()
+    first = int(step == 0 and run.save_initial_checkpoint)
+    most = min(standing + len(due) + first, run.max_checkpoints + 1)
+    logs = _log_bytes(run, max(0, last - step)) + _FIXED_BYTES
+    return DiskNeed(max(0, most - standing), checkpoint_bytes, logs)
+
+
+def _log_bytes(run: RunConfig, steps: int) -> int:
+    every = run.stability.every
+    measures = 0 if every is None else -(-steps // every)
+    return steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
+
+
+def check(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
+    """Say what the run needs. Raises ResourceError, naming need and room, when it does not fit."""
+    free = shutil.disk_usage(model_dir).free
+    one = format_bytes(wanted.checkpoint_bytes)
+    if wanted.total > free:
+        raise ResourceError(
+            f"{model_dir}: not enough disk space: "
+            f"{pluralise(wanted.checkpoints, 'more checkpoint')} of {one} and "
+            f"{format_bytes(wanted.logs)} of logs need {format_bytes(wanted.total)}, but "
+            f"{format_bytes(free)} is free; free some space, lower runconfig.max_checkpoints or "
+            "use another --model_dir"
+        )
+    say(
+        f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
+        f"{format_bytes(wanted.total)} needed, {format_bytes(free)} free"
+    )
+
+
+def count_checkpoints(model_dir: Path) -> int:
+    """Checkpoints that are there."""
+    return len(checkpoint.list_committed(model_dir))

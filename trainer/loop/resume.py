@@ -1,0 +1,284 @@
+"""What a run starts from: nothing, a checkpoint of its own, or one of another run.
+
+- `model_dir` holds a checkpoint: the run goes on from the newest, whatever started it.
+- `--checkpoint_path` of the same run elsewhere: it goes on from there, in `model_dir`.
+- `--checkpoint_path` with `--load_checkpoint_states model` or `model,optimizer`: a new run from
+  step 0 that begins with those weights (fine-tuning); run.json says where from.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.core.errors import ConfigError
+from pipeline.core.words import pluralise
+from trainer.config import ModelConfig, Params, RunConfig
+from trainer.config.model_parameters import shapes
+from trainer.data import SampleSource
+from trainer.loop import sparsity
+from trainer.runs import checkpoint, record
+from trainer.runs.checkpoint import Checkpoint
+from trainer.runs.progress import Say
+from wafer_backend.compiled import CompiledModule
+from wafer_backend.sparse import Group
+
+STATES = ("model", "optimizer")
+_TENSORS_NAMED = 3
+ORIGIN = "initialized_from"
+_OF_TRAINING = (
+    "dropout_rate",
+    "embedding_dropout_rate",
+    "attention_dropout_rate",
+    "residual_dropout_rate",
+    "embedding_initializer",
+    "initializer",
+    "output_layer_initializer",
+    "loss_scaling",
+    "loss_weight",
+    "mixed_precision",
+    "fp16_type",
+    "max_position_embeddings",
+)
+"""Keys of `model` that may differ between a run and the one its weights come from; shapes are
+checked apart."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """What a run starts from. `found`: None for nothing; `states`: None for all of it, which is to
+    resume, else the parts that a new run begins with."""
+
+    found: Checkpoint | None = None
+    states: tuple[str, ...] | None = None
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return 0 if self.found is None or self.states is not None else self.found.step
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What run.json and checkpoints say of where the weights of a new run come from."""
+        if self.found is None:
+            return {}
+        if self.states is None:
+            known = self.found.state.get(ORIGIN)
+            return {} if known is None else {ORIGIN: known}
+        came_from = {
+            "path": str(self.found.path.resolve()),
+            "step": self.found.step,
+            "hash": self.found.hash,
+            "states": list(self.states),
+        }
+        return {ORIGIN: came_from}
+
+
+def choose(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
+    """What to start from. Raises ConfigError where the wishes contradict one another or what
+    stands in `model_dir`."""
+    asked, states = run.checkpoint_path, _states(run)
+    own = checkpoint.find_newest(model_dir)
+    if asked is None:
+        return _resumed(model_dir, own, run)
+    inside = asked.resolve().is_relative_to(model_dir.resolve())
+    if own is not None and states is not None:
+        _check_origin(model_dir, own, asked, states)
+        return _resumed(model_dir, own, run)
+    found = checkpoint.open_checkpoint(asked)
+    if own is not None and checkpoint.open_checkpoint(own).step > found.step:
+        if inside or not run.autoload_last_checkpoint:
+            raise ConfigError(
+                f"{model_dir} holds {own.name}, newer than {asked}; "
+                "use another --model_dir to start again from there"
+            )
+        say(f"{model_dir} has continued from {asked} to {own.name}")
+        return RunStart(checkpoint.open_checkpoint(own))
+    return RunStart(found, states)
+
+
+def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> RunStart:
+    if own is None:
+        return RunStart()
+    if not run.autoload_last_checkpoint:
+        raise ConfigError(
+            f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: give "
+            "--checkpoint_path to continue from a checkpoint, or another --model_dir to start again"
+        )
+    return RunStart(checkpoint.open_checkpoint(own))
+
+
+def _states(run: RunConfig) -> tuple[str, ...] | None:
+    """The parts to load; None for all."""
+    asked = run.checkpoint_path
+    if run.load_checkpoint_states in (None, "all"):
+        if asked is not None and run.disable_strict_checkpoint_loading:
+            raise ConfigError(
+                "--disable_strict_checkpoint_loading is for a new run that begins with weights of "
+                "another one: add --load_checkpoint_states model"
+            )
+        return None
+    if asked is None:
+        raise ConfigError(
+            "--load_checkpoint_states needs --checkpoint_path, the checkpoint to load them from"
+        )
+    words = (run.load_checkpoint_states or "").split(",")
+    given = tuple(word.strip() for word in words if word.strip())
+    if "model" not in given or set(given) - set(STATES):
+        raise ConfigError(
+            f"--load_checkpoint_states {run.load_checkpoint_states!r}: expected model, or "
+            "model,optimizer, or nothing for all of a checkpoint (order of the data and step too)"
+        )
+    return tuple(state for state in STATES if state in given)
+
+
+def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ...]) -> None:
+    """Refuse to go on with a run that began with other weights than those asked for."""
+    known = checkpoint.open_checkpoint(own).state.get(ORIGIN)
+    now = {"path": str(asked.resolve()), "states": list(states)}
+    before = None if known is None else {key: known[key] for key in now}
+    if before != now:
+        began = "from scratch" if before is None else f"with {before['states']} of {before['path']}"
+        raise ConfigError(
+            f"{model_dir} holds a run that began {began}, not with {now['states']} of "
+            f"{now['path']}; use another --model_dir"
+        )
+
+
+def check(start: RunStart, model_dir: Path, now: dict[str, Any], source: SampleSource) -> None:
+    """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to go
+    on from, is another one than `now`; or the model that weights are for."""
+    before = record.read(model_dir)
+    if before is not None:
+        record.check(model_dir, before, now, source)
+    if start.found is None:
+        return
+    if start.states is None:
+        compared = now.keys() | {record.SPARSITY}
+        state = {key: value for key, value in start.found.state.items() if key in compared}
+        record.check(start.found.path, state, now, source)
+
+
+def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) -> None:
+    """Raise ConfigError naming a key in which the model of the weights computes otherwise, or when
+    the optimizer state that is asked for is that of another optimizer."""
+    if start.found is None or start.states is None:
+        return
+    if "optimizer" in start.states:
+        kinds = [record.complete_record(state)["optimizer"] for state in (start.found.state, now)]
+        before, after = ({"optimizer_type": kind["optimizer_type"]} for kind in kinds)
+        if found := record.difference({"optimizer": before}, {"optimizer": after}):
+            raise ConfigError(
+                f"{start.found.path} holds the state of another optimizer: {found}; use "
+                "--load_checkpoint_states model"
+            )
+    if not strict:
+        return
+    models = [record.complete_record(state)["model"] for state in (start.found.state, now)]
+    before, after = ({k: v for k, v in m.items() if k not in _OF_TRAINING} for m in models)
+    if found := record.difference({"model": before}, {"model": after}):
+        tensors = _other_tensors(start.found, now["model"])
+        mend = (
+            "give the section model of that run"
+            if tensors
+            else "give the earlier value; to train with these weights all the same, give "
+            "--disable_strict_checkpoint_loading"
+        )
+        raise ConfigError(
+            f"{start.found.path} holds weights of another model: {found}{tensors}; {mend}"
+        )
+
+
+def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
+    """The first tensors of a checkpoint that are missing, in excess or of another shape."""
+    held = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(found).items()}
+    wanted = shapes(ModelConfig.model_validate_json(json.dumps(model)))
+    differing = [n for n in {**wanted, **held} if held.get(n) != wanted.get(n)]
+    if not differing:
+        return ""
+    named = ", ".join(
+        f"{name} ({_shape(held.get(name))} there, {_shape(wanted.get(name))} here)"
+        for name in differing[:_TENSORS_NAMED]
+    )
+    return (
+        f"; {pluralise(len(differing), 'different tensor')}: "
+        f"{named}{', …' * (len(differing) > _TENSORS_NAMED)}"
+    )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else " x ".join(map(str, shape))
+
+
+def load(
+    start: RunStart, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
+) -> Group | None:
+    """Bring the model to where it starts, its sparse weights masked; returns their masks, None for
+    a dense run. Raises IntegrityError for a damaged file, and what MemoryX raises for weights that
+    do not fit; nothing is changed then."""
+    found = start.found
+    if found is not None and start.states is None:
+        return _load_all(found, params, compiled, say)
+    if found is not None:
+        _load_states(found, start.states or (), compiled, strict=strict, say=say)
+    masks = sparsity.put_on(params, compiled)  # masks may follow from the weights that are there
+    _tell_of_masks(found, masks, say)
+    return masks
+
+
+def _load_all(
+    found: Checkpoint, params: Params, compiled: CompiledModule, say: Say
+) -> Group | None:
+    masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
+    checkpoint.load_into(found, compiled.memoryx)
+    if masks is not None:
+        sparsity.restore(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
+    if compiled.loss_scale is not None:
+        compiled.loss_scale.load_state_dict(found.state["loss_scale"])
+    say(f"Loaded checkpoint {found.path} (step {found.step})")
+    return masks
+
+
+def _load_states(
+    found: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
+) -> None:
+    weights = checkpoint.read_weights(found)
+    if not strict:
+        weights = _as_far_as_known(weights, compiled, say)
+    optimizer = None
+    if "optimizer" in states:
+        known = compiled.memoryx.parameters
+        optimizer = {n: f for n, f in checkpoint.read_optimizer(found).items() if n in known}
+    compiled.memoryx.load(weights, optimizer)
+    say(f"A new run, with {' and '.join(states)} of {found.path} (step {found.step})")
+
+
+def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> None:
+    """Say what becomes of weights that a run begins with, where either side is sparse."""
+    was_sparse = found is not None and record.SPARSITY in found.state
+    if masks is None:
+        if was_sparse:
+            say("Its pruned weights start as zeros and are trained: this run is dense")
+        return
+    pruned, elements = sparsity.pruned_share(masks)
+    loaded = (
+        "; the first masks of this run are applied to the loaded weights"
+        if found is not None
+        else ""
+    )
+    say(f"Sparsity: {pruned:,} of {elements:,} weights of sparse matrices are pruned{loaded}")
+
+
+def _as_far_as_known(
+    weights: Mapping[str, torch.Tensor], compiled: CompiledModule, say: Say
+) -> dict[str, torch.Tensor]:
+    """The weights of the model: those of a checkpoint, where it has them."""
+    own = compiled.memoryx.parameters
+    for name in own.keys() - weights.keys():
+        say(f"{name} is not in the checkpoint and keeps its initial value")
+    for name in weights.keys() - own.keys():
+        say(f"{name} of the checkpoint is not in the model and is left out")
+    return {name: weights.get(name, parameter.detach()) for name, parameter in own.items()}

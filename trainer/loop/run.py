@@ -1,0 +1,259 @@
+"""The story of a training run: config -> data -> model on the backend -> resume -> loop."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.core.errors import InputError, PrepError
+from pipeline.core.lock import hold
+from pipeline.core.order import samples_before_step
+from pipeline.core.words import pluralise
+from trainer.config import Params, RunConfig
+from trainer.convert.conversion import export_checkpoint
+from trainer.data import leaves, open_training, prepare
+from trainer.data.prepare import DataDirectories
+from trainer.errors import LostRankError, TrainingError, as_prep_errors
+from trainer.generation import infer
+from trainer.loop import build, options, ranks, resume
+from trainer.loop.build import compile_model
+from trainer.loop.loop import TrainingRun
+from trainer.loop.options import DEFAULT_PARAMS, TrainOptions, resolve_params
+from trainer.loop.stop import StopSignal, catch_signals
+from trainer.report import write_report
+from trainer.runs import checkpoint, console, jobs, metrics, record
+from trainer.runs.console import RunLog
+from trainer.runs.progress import Say
+
+__all__ = [
+    "LostRankError",
+    "TrainOptions",
+    "TrainingError",
+    "as_prep_errors",
+    "compile_model",
+    "resolve_params",
+    "run",
+]
+
+
+def run(request: TrainOptions, say: Say) -> int:
+    """Carry out a request; returns the exit code (0, or 128 + signal). Raises PrepError."""
+    with as_prep_errors():
+        params = resolve_params(request)
+        log = RunLog(say)
+        console.speak_through(log)
+        if not ranks.is_writer(params):
+            console.rest_pulse()
+        console.doing("opening the data")
+        systems = params.runconfig.num_csx if request.target == "CSX" else 0
+        listed = request.listed and not ranks.was_launched(params)
+        directories = prepare.data_at_hand(request.data)
+        if directories is not None:
+            params = _checked(params, request, directories, log)
+        with jobs.list_job(request.job_labels, systems, log, really=listed) as entry:
+            if directories is None:
+                console.doing(f"preparing data with {request.data}")
+                directories = prepare.data_directories(request.data)
+                params = _checked(params, request, directories, log)
+            entry.running()
+            with ranks.errors_by_name(params), as_prep_errors():
+                code = _carry_out(params, request, directories, log)
+            entry.ended(code)
+        return code
+
+
+def _checked(
+    params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
+) -> Params:
+    """The params, fitted to the data where there is no file of them; data and checkpoint are there
+    and go with them."""
+    with ranks.errors_by_name(params):
+        if request.params is None:
+            params = prepare.fit_params(params, directories)
+            if ranks.is_writer(params) and not ranks.is_launcher(params):
+                log(
+                    f"No --params given: using `{DEFAULT_PARAMS}` with rows of "
+                    f"{params.model.max_position_embeddings:,} tokens"
+                )
+        if not request.trains:
+            _to_evaluate(request, params.runconfig)
+        if request.mode != "infer":
+            _check_data(params, request, directories)
+    return params
+
+
+def _carry_out(params: Params, request: TrainOptions, data: DataDirectories, log: RunLog) -> int:
+    if request.mode == "infer":
+        return _infer(params, request, data, log)
+    if ranks.is_launcher(params):
+        console.rest_pulse()  # from here on rank 0 speaks
+        return ranks.launch(params, data, log)
+    work = _train if request.trains else _evaluate
+    return work(params, request, data, log)
+
+
+@contextlib.contextmanager
+def _in_directory(params: Params, request: TrainOptions, log: RunLog) -> Iterator[Say]:
+    """Hold the directory of the run, with its log, by the rank that writes; what the others say is
+    not heard."""
+    if not ranks.is_writer(params):
+        yield lambda line: None
+        return
+    with hold(request.model_dir):
+        log.open(request.model_dir)
+        for note in (*params.notes, *request.notes):
+            log(note)
+        if not metrics.has_tensorboard():
+            log(metrics.TENSORBOARD_MISSING)
+        try:
+            with as_prep_errors():
+                yield log
+        except PrepError as error:
+            log.failed(str(error))
+            raise
+
+
+def _check_data(params: Params, request: TrainOptions, directories: DataDirectories) -> None:
+    """Raise ConfigError or InputError for data sets that lack something."""
+    if request.trains:
+        open_training(params.train_input, params.model, directories.train)
+    if _evaluates(params, request, directories):
+        prepare.open_validation(params, directories)
+
+
+def _evaluates(params: Params, request: TrainOptions, directories: DataDirectories) -> bool:
+    if request.mode is None:
+        return prepare.evaluates(params, directories)
+    return request.mode == "train_and_eval" or not request.trains
+
+
+def _train(params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog) -> int:
+    source = open_training(params.train_input, params.model, directories.train)
+    validation = None
+    if _evaluates(params, request, directories):
+        validation = prepare.open_validation(params, directories)
+    params = options.resolve_length(params, source.epoch_samples)
+    console.doing("building the model")
+    with _in_directory(params, request, log) as say, catch_signals() as stop:
+        training = build.training(params, request, source, stop, say)
+        if validation is not None:
+            training.validation = build.evaluator(
+                training.compiled, params, request, validation, stop, say, training.step
+            )
+        if training.writes:
+            prepare.keep_tokenizer(directories, request.model_dir)
+        with contextlib.closing(training):
+            try:
+                train_to_the_end(training)
+            except StopSignal as stopped:
+                say(
+                    f"Stopped by {stopped} after step {training.step}; run the same command to "
+                    "resume"
+                )
+                return stopped.exit_code
+        console.doing("writing export and report")
+        if training.writes:
+            export_checkpoint(params, request.model_dir, say)
+            _report(request.model_dir, [each.directory for each in source.datasets], say)
+    return 0
+
+
+def _report(model_dir: Path, data_sets: list[Path], say: Say) -> None:
+    """Write the page about the run; a run that is through does not fail for want of it."""
+    try:
+        say(f"Report: {write_report(model_dir, data_sets)}")
+    except PrepError as error:
+        say(f"No report: {error}")
+
+
+def _evaluate(
+    params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
+) -> int:
+    """Evaluate one checkpoint, or all of the model directory in order of step."""
+    source = prepare.open_validation(params, directories)
+    found = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request, params.runconfig)]
+    model = {"model": record.model_section(params)}
+    for each in found:
+        known = {"model": record.complete_record(each.state)["model"]}
+        record.refuse_difference(each.path, known, model)
+    with _in_directory(params, request, log) as say, catch_signals() as stop:
+        compiled = compile_model(params, request.target, leaves.train_micro_batch(params))
+        validation = build.evaluator(compiled, params, request, source, stop, say)
+        with contextlib.closing(validation):
+            for each in found:
+                checkpoint.load_into(each, compiled.memoryx)
+                say(f"Loaded checkpoint {each.path} (step {each.step})")
+                try:
+                    validation.run(each.step)
+                except StopSignal as stopped:
+                    return stopped.exit_code
+    return 0
+
+
+def _infer(params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog) -> int:
+    """Go on from prompts with one checkpoint; of several ranks one does it."""
+    if not ranks.is_writer(params):
+        return 0
+    found = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
+    start, model = resume.RunStart(found, ("model",)), {"model": record.model_section(params)}
+    resume.check_architecture(start, model, strict=True)
+    work = infer.prepare_inference(params, directories, found, request.target)
+    with _in_directory(params, request, log) as say, catch_signals() as stop:
+        try:
+            work.run(request.model_dir, say, stop.check)
+        except StopSignal as stopped:
+            return stopped.exit_code
+    return 0
+
+
+def _to_evaluate(request: TrainOptions, run: RunConfig) -> list[Path]:
+    """The checkpoints to evaluate, the last one or all. Raises InputError when there are none."""
+    if request.mode != "eval_all" and run.checkpoint_path is not None:
+        return [run.checkpoint_path]
+    found = checkpoint.list_committed(request.model_dir)
+    if not found:
+        hint = "" if request.mode == "eval_all" else "; give --checkpoint_path"
+        what = "infer with" if request.mode == "infer" else "evaluate"
+        raise InputError(f"{request.model_dir}: no checkpoint to {what}{hint}")
+    return found if request.mode == "eval_all" else found[-1:]
+
+
+def train_to_the_end(training: TrainingRun) -> None:
+    """Run the loop to the last step, with Model Zoo's opening and closing lines."""
+    say, first = training.say, training.step
+    if first >= training.last_step:
+        say(f"Nothing to do: {training.model_dir} has already reached step {first}")
+    else:
+        _tell_work(training)
+    started = time.monotonic()
+    training.run()
+    schedule = training.data.schedule
+    samples = samples_before_step(training.step + 1, schedule) - samples_before_step(
+        first + 1, schedule
+    )
+    log = training.log
+    if log.rate.seconds:
+        share = log.stalled / log.rate.seconds
+        say(f"Waited for data: {log.stalled:.2f} seconds, {share:.1%} of the step time")
+    say("Training completed successfully!")
+    say(f"Processed {samples} training sample(s) in {time.monotonic() - started:.2f} seconds.")
+
+
+def _tell_work(training: TrainingRun) -> None:
+    """What is about to run."""
+    compiled, source = training.compiled, training.data.source
+    count = sum(parameter.numel() for parameter in compiled.memoryx.parameters.values())
+    config, schedule = compiled.config, training.data.schedule
+    samples = samples_before_step(training.last_step + 1, schedule)
+    epochs = samples / source.epoch_samples
+    plural = "" if len(source.datasets) == 1 else f" of {len(source.datasets)} data sets"
+    where = f"{config.num_csx} CS-2" if config.target == "CSX" else config.target
+    training.say(
+        f"Model: {count:,} parameters, {config.precision}, leaves of {config.micro_batch_size}, on "
+        f"{where}"
+    )
+    training.say(
+        f"Data: {pluralise(source.rows, 'row')} of {source.max_sequence_length:,} tokens{plural}; "
+        f"{pluralise(samples, 'row')} read by step {training.last_step:,} (epochs: {epochs:.3g})"
+    )
+    training.say(f"Beginning run: steps {training.step + 1} to {training.last_step}")

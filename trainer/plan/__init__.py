@@ -1,0 +1,1 @@
+"""What a run would be and would cost, before it is started."""

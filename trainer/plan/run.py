@@ -1,0 +1,258 @@
+"""What a run would cost and give: tokens, steps, FLOPs, loss, time, disk.
+
+Nothing here is measured: loss is by the paper's law, time by the performance model, disk by what
+files of our own tests took.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import ConfigError
+from pipeline.hdf5.foreign_dataset import holds_shards, open_any
+from pipeline.shipped import find_config
+from trainer.plan.sections import (
+    ClusterPlan,
+    ComputePlan,
+    DataPlan,
+    DiskPlan,
+    InferencePlan,
+    LossPlan,
+    ModelPlan,
+    RunPlan,
+    TrainingPlan,
+)
+from trainer.plan.settings import ModelChoice
+from trainer.plan.size import optimum, use
+from trainer.recipe import (
+    FITTED_FLOPS,
+    SEQUENCE_LENGTH,
+    degradation,
+    find_nearest_model,
+    flops_for,
+    loss_at,
+    predicted_loss,
+    samples_in,
+)
+from wafer_backend.errors import BackendConfigError
+from wafer_backend.performance_model import predict
+from wafer_backend.performance_model.prediction import MASTER_BYTES, WEAKNESS
+from wafer_backend.performance_model.shape import (
+    GPTShape,
+    inference_flops_per_sequence,
+    training_flops_per_sequence,
+)
+
+ANDROMEDA = 16
+"""CS-2 systems of the paper's cluster (P section 5)."""
+
+SAMPLE_BYTES, PLAIN_SAMPLE_BYTES = 1.43, 12.0
+"""Bytes per token of HDF5 `sample` files: gzip as measured (docs/hdf5.md), and uncompressed."""
+
+CHECKPOINT_BYTES = 3 * MASTER_BYTES
+"""Bytes of a checkpoint per parameter: fp32 weights and AdamW's two moments."""
+
+MOST_EPOCHS = 4
+"""Muennighoff et al. (arXiv 2305.16264): up to 4 epochs lose next to nothing against new data."""
+
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class DataAtHand:
+    """A data set that a run could use."""
+
+    directory: Path
+    rows: int
+    bytes: int
+    vocab_size: int
+    max_sequence_length: int
+
+
+def data_at_hand(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataAtHand:
+    """The training split of a prep run directory, or a directory of shards; a corpus is cut into
+    rows of `corpus_length`. Raises InputError."""
+    split = directory if holds_shards(directory) else directory / "hdf5" / "train"
+    found = open_any(split, corpus_length)
+    size = sum((split / shard.name).stat().st_size for shard in found.shards)
+    return DataAtHand(split, found.rows, size, found.vocab_size, found.max_sequence_length)
+
+
+def plan_run(
+    chosen: ModelChoice,
+    *,
+    num_csx: int | None = None,
+    inference_tokens: float | None = None,
+    data: DataAtHand | None = None,
+) -> RunPlan:
+    """The plan of a chosen model. Raises ConfigError for a cluster that cannot work."""
+    shape, settings = chosen.shape, chosen.settings
+    samples = samples_in(settings.steps, settings.schedule)
+    each = training_flops_per_sequence(shape)
+    compute = ComputePlan(
+        each,
+        float(each * samples),
+        inference_flops_per_sequence(shape) / shape.sequence_length,
+        each / (6 * shape.parameters * shape.sequence_length),
+    )
+    training = _training(chosen, samples)
+    loss = _loss(compute.training_flops, training.tokens_per_parameter)
+    at_hand = _data(data, samples) if data else None
+    return RunPlan(
+        model=_model(chosen),
+        training=training,
+        compute=compute,
+        loss=loss,
+        inference=_inference(shape, training, compute, loss, inference_tokens),
+        cluster=_cluster(chosen, num_csx),
+        disk=_disk(chosen, training.tokens, at_hand),
+        data=at_hand,
+        notes=tuple(_notes(chosen, loss, at_hand)),
+    )
+
+
+def _model(chosen: ModelChoice) -> ModelPlan:
+    shape = chosen.shape
+    row = find_nearest_model(shape.parameters)
+    name: str | None = f"cerebras_gpt/{row.name.lower()}{'_mup' if chosen.mup else ''}"
+    try:
+        find_config("train", str(name))
+    except ConfigError:  # muP ends at 2.7B
+        name = None
+    return ModelPlan(
+        parameters=shape.parameters,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_heads=shape.heads,
+        filter_size=shape.filter,
+        vocab_size=shape.vocabulary,
+        max_position_embeddings=shape.sequence_length,
+        shipped_config=name,
+        shipped_parameters=row.shape.parameters if name else None,
+    )
+
+
+def _training(chosen: ModelChoice, samples: int) -> TrainingPlan:
+    shape, settings = chosen.shape, chosen.settings
+    tokens = samples * shape.sequence_length
+    return TrainingPlan(
+        tokens=tokens,
+        tokens_per_parameter=tokens / shape.parameters,
+        steps=settings.steps,
+        samples=samples,
+        batch_size_schedule=settings.schedule,
+        learning_rate=settings.learning_rate,
+        warmup_steps=settings.warmup_steps,
+        decay=settings.decay,
+        adam_eps=settings.eps,
+        parametrization="mup" if chosen.mup else "sp",
+        source=settings.source,
+    )
+
+
+def _loss(flops: float, tokens_per_parameter: float) -> LossPlan:
+    predicted = predicted_loss(flops, tokens_per_parameter)
+    low, high = FITTED_FLOPS
+    return LossPlan(
+        predicted=predicted,
+        compute_optimal=loss_at(flops),
+        degradation=degradation(tokens_per_parameter),
+        compute_optimal_flops=flops_for(predicted),
+        extrapolated=not low * 0.95 <= flops <= high * 1.05,
+    )
+
+
+def _inference(
+    shape: GPTShape,
+    training: TrainingPlan,
+    compute: ComputePlan,
+    loss: LossPlan,
+    tokens: float | None,
+) -> InferencePlan | None:
+    if tokens is None:
+        return None
+    this = use(
+        shape.parameters,
+        training.tokens,
+        compute.training_flops,
+        tokens,
+        compute.inference_flops_per_token,
+    )
+    return InferencePlan(tokens, this, optimum(loss.predicted, tokens))
+
+
+def _cluster(chosen: ModelChoice, asked: int | None) -> ClusterPlan:
+    shape, settings = chosen.shape, chosen.settings
+    least = min(size for _, size in settings.schedule)
+    systems = asked or chosen.num_csx or min(ANDROMEDA, least)
+    ends = [first for first, _ in settings.schedule[1:]] + [settings.steps + 1]
+    seconds, busy = 0.0, 0.0
+    for (first, size), end in zip(settings.schedule, ends, strict=True):
+        steps = max(0, min(end, settings.steps + 1) - first)
+        try:
+            step = predict(shape, size, systems)
+        except BackendConfigError as error:
+            raise ConfigError(str(error)) from error
+        seconds += steps * step.seconds_per_step
+        busy += steps * step.seconds_per_step * step.utilisation
+    return ClusterPlan(
+        simulated=True,
+        num_csx=systems,
+        days=seconds / _DAY,
+        seconds_per_step=step.seconds_per_step,
+        utilisation=busy / seconds,
+        caveat=WEAKNESS.format(step.calibration.efficiency),
+    )
+
+
+def _disk(chosen: ModelChoice, tokens: int, data: DataPlan | None) -> DiskPlan:
+    once = min(tokens, data.tokens) if data else tokens
+    return DiskPlan(
+        data=data.bytes if data else round(SAMPLE_BYTES * once),
+        data_uncompressed=round(PLAIN_SAMPLE_BYTES * once),
+        checkpoint=chosen.checkpoint_bytes or CHECKPOINT_BYTES * chosen.shape.parameters,
+        checkpoints=chosen.checkpoints + 1,
+    )
+
+
+def _data(data: DataAtHand, samples: int) -> DataPlan:
+    return DataPlan(
+        directory=data.directory.as_posix(),
+        rows=data.rows,
+        tokens=data.rows * data.max_sequence_length,
+        bytes=data.bytes,
+        vocab_size=data.vocab_size,
+        max_sequence_length=data.max_sequence_length,
+        epochs=samples / data.rows,
+    )
+
+
+def _notes(chosen: ModelChoice, loss: LossPlan, data: DataPlan | None) -> list[str]:
+    shape, notes = chosen.shape, []
+    if chosen.sparse:
+        notes.append(
+            "weights are sparse: FLOPs and time are those of dense weights, and the predicted "
+            "loss is that of dense models"
+        )
+    paper = find_nearest_model(shape.parameters).shape
+    if shape.variant != paper.variant or shape.vocabulary != paper.vocabulary:
+        notes.append(
+            "the predicted loss is that of the paper's models on the Pile, in nats per GPT-2 "
+            "token; this model has a different architecture or vocabulary"
+        )
+    if loss.extrapolated:
+        low, high = FITTED_FLOPS
+        notes.append(f"the loss law was fitted to runs of {low:.2g} to {high:.2g} FLOPs only")
+    if data is None:
+        return notes
+    found = (data.vocab_size, data.max_sequence_length)
+    if found != (shape.vocabulary, shape.sequence_length):
+        notes.append(
+            f"the data set has vocabulary {found[0]:,} and MSL {found[1]:,}, but the "
+            f"model {shape.vocabulary:,} and {shape.sequence_length:,}: `train` would refuse it"
+        )
+    if data.epochs > MOST_EPOCHS:
+        notes.append(
+            f"{data.epochs:.1f} epochs: after {MOST_EPOCHS}, repeated data is worth less and less "
+            "(Muennighoff et al., arXiv 2305.16264); the predicted loss does not account for that"
+        )
+    return notes

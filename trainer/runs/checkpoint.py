@@ -1,0 +1,384 @@
+"""Checkpoints: D/checkpoints/step_XXXXXXX/ with safetensors, state.json and, last, manifest.json;
+written at once, or on a thread while training continues.
+
+Weights and optimizer state are cut into files by size in parameter order, so bytes depend on the
+state alone, never on num_csx or transport. The directory is a checkpoint once manifest.json is
+there; it lists every file's size and hash, and its own.
+
+The thread (`CheckpointWriter`) writes from a copy. At most one checkpoint is on its way: the next
+one waits for it. What can go wrong with it (a full disk) is raised where the loop asks next, so the
+run ends with the error's own exit code; the checkpoint before it stays, since a new one counts only
+once its manifest is there. The copy takes as many bytes of host memory as the checkpoint has; where
+the system and the container do not have them free without swapping, training waits instead.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from pipeline.core import failpoint, storage
+from pipeline.core.errors import ConfigError, IntegrityError, PrepError
+from pipeline.core.figures import format_bytes
+from trainer.runs.progress import Say
+from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.sparse.masks import mask_of, pack
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Where a version of control groups tells of memory; `idle` is a line of memory.stat, in bytes
+    of files that can be read again."""
+
+    base: str
+    limit: str
+    used: str
+    idle: str
+
+
+_V2 = _Files("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_V1 = _Files(
+    "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+)
+
+
+def measure_available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes; None where the system does not say. `root` has proc and sys.
+
+    The least of MemAvailable (proc_meminfo(5)) and of what every control group of this process
+    leaves: limit - used + files that can be dropped (kernel documentation, cgroup-v2 and v1
+    memory).
+    """
+    meminfo = _table(root / "proc/meminfo")
+    free = [meminfo["MemAvailable"] * 1024] if "MemAvailable" in meminfo else []
+    free += _left_by_groups(root)
+    return max(0, min(free)) if free else None
+
+
+def _left_by_groups(root: Path) -> Iterator[int]:
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.is_file() else ():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        files = _V1 if controllers else _V2
+        base = root / files.base
+        group = base / name.strip("/")
+        for directory in (group, *group.parents):
+            if directory.is_relative_to(base):
+                yield from _left_by(directory, files)
+
+
+def _left_by(group: Path, files: _Files) -> Iterator[int]:
+    limit, used = (group / name for name in (files.limit, files.used))
+    if limit.is_file() and used.is_file() and limit.read_text().strip() != "max":
+        idle = _table(group / "memory.stat").get(files.idle, 0)
+        yield int(limit.read_text()) - int(used.read_text()) + idle
+
+
+def _table(file: Path) -> dict[str, int]:
+    """Lines of a name and a number."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    words = [line.replace(":", " ").split() for line in lines]
+    return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
+
+
+FORMAT = 1
+MAX_FILE_BYTES = 1 << 30
+_DIRECTORY = re.compile(r"step_(\d{7,})\Z")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint: its directory and step, what state.json says, its files, and the
+    hash of its manifest, which stands for all its bytes."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+    hash: str
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What a checkpoint holds of MemoryX: weights by name, optimizer state by `name.field`, and
+    masks of sparse weights by name, as packed bits."""
+
+    weights: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+    masks: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, memoryx: MemoryX) -> "Tensors":
+        """Those of now; they change with the next step."""
+        optimizer = {
+            f"{name}.{kind}": tensor
+            for name, kinds in memoryx.optimizer_state().items()
+            for kind, tensor in kinds.items()
+        }
+        parameters = memoryx.parameters
+        masks = {n: pack(m) for n, p in parameters.items() if (m := mask_of(p)) is not None}
+        return cls({name: p.detach() for name, p in parameters.items()}, optimizer, masks)
+
+    def copied(self) -> "Tensors":
+        """A copy in host memory, which later steps do not change."""
+        return Tensors(_host_copies(self.weights), _host_copies(self.optimizer), self.masks)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        kinds = (self.weights, self.optimizer, self.masks)
+        return sum(tensor.nbytes for kind in kinds for tensor in kind.values())
+
+
+def directory(model_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step stands.
+
+    >>> directory(Path("out"), 50).as_posix()
+    'out/checkpoints/step_0000050'
+    """
+    return model_dir / "checkpoints" / f"step_{step:07d}"
+
+
+def save(
+    model_dir: Path,
+    step: int,
+    tensors: Tensors,
+    state: Mapping[str, Any],
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> Path:
+    """Write and commit the checkpoint of `step`; returns its directory. Raises ResourceError.
+
+    `state` (JSON values) says what else must agree on resume: micro-batch, threads, samples
+    consumed, data sets, seed, schedules.
+    """
+    target = directory(model_dir, step)
+    files: dict[str, dict[str, Any]] = {}
+    for kind, named in (
+        ("weights", tensors.weights),
+        ("optimizer", tensors.optimizer),
+        ("masks", tensors.masks),
+    ):
+        for index, group in enumerate(_by_size(named, max_file_bytes)):
+            name = f"{kind}-{index:05d}.safetensors"
+            files[name] = _entry(storage.publish(target / name, _encode(group)))
+    record = {"format": FORMAT, "step": step, **state}
+    files["state.json"] = _entry(storage.write_json(target / "state.json", record))
+    manifest = {"format": FORMAT, "step": step, "files": files}
+    storage.write_json(target / "manifest.json", {**manifest, "hash": _self_hash(manifest)})
+    return target
+
+
+def find_newest(model_dir: Path) -> Path | None:
+    """The committed checkpoint with the highest step, if any."""
+    return next(reversed(list_committed(model_dir)), None)
+
+
+def list_committed(model_dir: Path) -> list[Path]:
+    """The committed checkpoints in order of step."""
+    root = model_dir / "checkpoints"
+    found = []
+    for path in root.iterdir() if root.is_dir() else ():
+        match = _DIRECTORY.match(path.name)
+        if match and (path / "manifest.json").is_file():
+            found.append((int(match[1]), path))
+    return [path for _, path in sorted(found)]
+
+
+def prune(model_dir: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints; a manifest goes before its files."""
+    for path in list_committed(model_dir)[:-keep]:
+        storage.remove(path / "manifest.json")
+        storage.remove_tree(path)
+
+
+def sweep(model_dir: Path) -> None:
+    """Delete checkpoint directories that were never committed, and temporary files."""
+    root, whole = model_dir / "checkpoints", list_committed(model_dir)
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        if _DIRECTORY.match(path.name) and path not in whole:
+            storage.remove_tree(path)
+    storage.sweep_temps(model_dir)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read the manifest and state of a checkpoint directory.
+
+    Raises ConfigError when `path` is none, IntegrityError when it is damaged.
+    """
+    manifest_path = path / "manifest.json"
+    if not manifest_path.is_file():
+        others = "; to read a file of another tool, use `train convert`" if path.is_file() else ""
+        raise ConfigError(f"{path}: not a checkpoint: it has no manifest.json{others}")
+    manifest = _parse(manifest_path, manifest_path.read_bytes())
+    recorded = manifest.pop("hash", None)
+    actual = _self_hash(manifest)
+    if recorded != actual:
+        raise _damaged(manifest_path, str(recorded), actual)
+    state_path = path / "state.json"
+    state = _parse(state_path, _read(state_path, manifest["files"]["state.json"]["hash"]))
+    return Checkpoint(path, int(manifest["step"]), state, manifest["files"], actual)
+
+
+def load_into(checkpoint: Checkpoint, memoryx: MemoryX) -> None:
+    """Put weights and optimizer state into MemoryX; all files are verified first."""
+    memoryx.load(read_weights(checkpoint), read_optimizer(checkpoint))
+
+
+def read_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Weights by parameter name, verified."""
+    return dict(_tensors(checkpoint, "weights"))
+
+
+def read_optimizer(checkpoint: Checkpoint) -> dict[str, dict[str, torch.Tensor]]:
+    """Optimizer state by parameter name and field, verified."""
+    optimizer: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in _tensors(checkpoint, "optimizer"):
+        name, _, kind = key.rpartition(".")
+        optimizer.setdefault(name, {})[kind] = tensor
+    return optimizer
+
+
+def read_masks(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Masks of sparse weights by parameter name, as packed bits, verified."""
+    return dict(_tensors(checkpoint, "masks"))
+
+
+def _host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
+
+
+def _by_size(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[dict[str, torch.Tensor]]:
+    """Cut into groups of at most `limit` bytes, whole tensors, in order."""
+    group: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        amount = tensor.numel() * tensor.element_size()
+        if group and size + amount > limit:
+            yield group
+            group, size = {}, 0
+        group[name] = tensor
+        size += amount
+    if group:
+        yield group
+
+
+def _encode(group: Mapping[str, torch.Tensor]) -> bytes:
+    return safetensors.torch.save({name: t.contiguous().cpu() for name, t in group.items()})
+
+
+def _tensors(checkpoint: Checkpoint, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+    for name in sorted(name for name in checkpoint.files if name.startswith(f"{kind}-")):
+        data = _read(checkpoint.path / name, checkpoint.files[name]["hash"])
+        yield from safetensors.torch.load(data).items()
+
+
+def _entry(published: storage.WrittenFile) -> dict[str, Any]:
+    return {"size": published.size, "hash": published.hash}
+
+
+def _self_hash(manifest: Mapping[str, Any]) -> str:
+    return storage.hash_bytes(storage.canonical_json(dict(manifest)))
+
+
+def _read(path: Path, expected: str) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(f"{path}: missing or unreadable; expected hash {expected}") from error
+    actual = storage.hash_bytes(data)
+    if actual != expected:
+        raise _damaged(path, expected, actual)
+    return data
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise IntegrityError(f"{path}: expected a JSON object of format {FORMAT}")
+    return value
+
+
+def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path}: damaged: expected hash {expected}, found {actual}; "
+        f"delete {path.parent} to resume from the checkpoint before it"
+    )
+
+
+class CheckpointWriter:
+    """Saves checkpoints of one run and keeps the newest `keep`; a context manager.
+
+    Leaving it waits for the checkpoint on its way, also after an error or a signal.
+    """
+
+    def __init__(self, model_dir: Path, keep: int, say: Say) -> None:
+        self._model_dir = model_dir
+        self._keep = keep
+        self._say = say
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[Path] | None = None
+
+    def save(self, step: int, memoryx: MemoryX, state: Mapping[str, Any]) -> None:
+        """Copy weights and optimizer state and have them written. Raises as `finish` does."""
+        self.finish()
+        self._say(f"Saving checkpoint at step {step}")
+        tensors = Tensors.of(memoryx)
+        free = measure_available_memory()
+        waits = free is not None and tensors.nbytes > free
+        if not waits:
+            tensors = tensors.copied()
+        failpoint.hit("trainer.checkpoint.copied")
+        self._pending = self._thread.submit(self._write, step, tensors, dict(state))
+        if waits and free is not None:
+            self._say(
+                "Training waits for this checkpoint: a copy of the weights needs "
+                f"{format_bytes(tensors.nbytes)}, but {format_bytes(free)} of memory is free"
+            )
+            self.finish()
+
+    def collect(self) -> None:
+        """Say so if the checkpoint on its way is there. Raises what went wrong with it."""
+        if self._pending is not None and self._pending.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint on its way. Raises ResourceError if it could not be written."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._say(f"Saved checkpoint {pending.result()}")
+
+    def _write(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> Path:
+        path = save(self._model_dir, step, tensors, state)
+        failpoint.hit("trainer.checkpoint.committed")
+        prune(self._model_dir, self._keep)
+        return path
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.finish()
+        except PrepError as failed:
+            if error is None:
+                raise
+            self._say(f"The checkpoint that was being written is lost: {failed}")
+        finally:
+            self._thread.shutdown()

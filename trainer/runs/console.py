@@ -1,0 +1,197 @@
+"""What a run reports on the console and in its log.
+
+    with Pulse(say):
+        doing("reading the data")
+
+When a run has reported nothing for ten seconds, its pulse prints what it is doing. There is one at
+most in a process; `doing` and `is_due` reach it from anywhere in a run.
+
+MODEL_DIR/logs/run_TIME.log has every line with its time; latest_run.log links to it. The console
+shows the lines alone, or none of them with `--logging WARNING`. Nothing here may import torch:
+`train --help` imports it.
+"""
+
+import contextlib
+import datetime
+import os
+import shlex
+import shutil
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from pipeline.core import storage
+from pipeline.core.errors import ResourceError
+from trainer.runs.progress import Say
+
+PULSE_SECONDS = 10.0
+_FIRST_TO_GO = ("LoopTimeRemaining", "GlobalRate", "Rate", "TimeRemaining", "Loss")
+
+_current: "Pulse | None" = None
+
+
+class Pulse:
+    """Call it to say a line. While it is entered, a thread says what is being done whenever no
+    line was said for `seconds`, until `rest_pulse`. `through`: says those lines, by default itself."""
+
+    def __init__(self, say: Callable[[str], None], seconds: float = PULSE_SECONDS) -> None:
+        self.seconds = seconds
+        self.activity = "starting"
+        self.through: Callable[[str], None] = self
+        self._say = say
+        self._began = self._last = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+
+    def __call__(self, line: str) -> None:
+        """Say a line."""
+        self._last = time.monotonic()
+        self._say(line)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last line."""
+        return time.monotonic() - self._last
+
+    def rest(self) -> None:
+        """Say nothing more: others speak now."""
+        self._ended.set()
+
+    def __enter__(self) -> "Pulse":
+        global _current
+        _current = self
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        global _current
+        _current = None
+        self._ended.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(max(0.01, self.seconds - self.silence)):
+            if self.silence >= self.seconds:
+                passed = datetime.timedelta(seconds=round(time.monotonic() - self._began))
+                self.through(f"… {self.activity}, {passed} since the start")
+
+
+def doing(activity: str) -> None:
+    """Note what this process is doing, for the next line of its pulse."""
+    if _current is not None:
+        _current.activity = activity
+
+
+def rest_pulse() -> None:
+    """End this process's pulse, if it has one: another process speaks for the run."""
+    if _current is not None:
+        _current.rest()
+
+
+def speak_through(say: Callable[[str], None]) -> None:
+    """Let this process's pulse, if it has one, say its lines by `say`."""
+    if _current is not None:
+        _current.through = say
+
+
+def is_due(ahead: float) -> bool:
+    """Whether the pace asks for a line now, when the next chance comes in `ahead` seconds."""
+    return _current is not None and _current.silence + ahead >= _current.seconds
+
+
+def print_line(line: str) -> None:
+    """Print a line to stdout at once, no wider than the terminal if that is one."""
+    if sys.stdout.isatty():
+        line = fit_line(line, shutil.get_terminal_size().columns)
+    print(line, flush=True)
+
+
+def fit_line(line: str, width: int) -> str:
+    """A line for a terminal of so many columns: a line of figures loses some of them, text is
+    broken between words, paths stay whole.
+
+    >>> fit_line("| Train Device=CPU, Step=1, Loss=2.5, Rate=9.1 samples/sec, GlobalRate=9.1", 50)
+    '| Train Device=CPU, Step=1, Loss=2.5, Rate=9.1/s'
+    >>> fit_line("one line of text", 10)
+    'one line\\n  of text'
+    """
+    if len(line) <= width or "\n" in line:
+        return line
+    if not line.startswith("| "):
+        return textwrap.fill(
+            line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    line = line.replace(" samples/sec", "/s")
+    for name in _FIRST_TO_GO:
+        if len(line) > width:
+            line = ", ".join(word for word in line.split(", ") if not word.startswith(name))
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+LATEST = "latest_run.log"
+
+
+class RunLog:
+    """Call it to say a line. Lines said before `open` reach the file then."""
+
+    def __init__(self, console: Say) -> None:
+        self._console = console
+        self._waiting: list[str] = []
+        self._path: Path | None = None
+        self._lock = threading.RLock()  # the pulse of the run says lines of its own
+
+    def __call__(self, line: str) -> None:
+        """Say a line. Raises ResourceError when the file cannot be written."""
+        with self._lock:
+            self._console(line)
+            self._write("INFO", line)
+
+    def open(self, model_dir: Path) -> None:
+        """Begin the file of this start; whoever calls holds the lock of `model_dir`."""
+        path = _fresh(model_dir / "logs")
+        storage.make_directory(path.parent)
+        with self._lock:
+            self._write("INFO", f"Command: {shlex.join(sys.argv)}")
+            storage.append(path, "\n".join(self._waiting))
+            self._path = path
+        try:
+            _link(model_dir / LATEST, path.relative_to(model_dir))
+        except OSError as error:
+            self(f"{model_dir / LATEST}: cannot be linked to {path}: {error.strerror}")
+
+    def failed(self, message: str) -> None:
+        """Note the error that ends the run, which the command prints; the disk may be full."""
+        with contextlib.suppress(ResourceError):
+            self._write("ERROR", message)
+
+    def _write(self, level: str, line: str) -> None:
+        now = datetime.datetime.now()
+        stamped = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d} {level}:   {line}"
+        if self._path is None:
+            self._waiting.append(stamped)
+        else:
+            storage.append(self._path, stamped)
+
+
+def _fresh(logs: Path) -> Path:
+    """A name that no earlier start of this second has taken."""
+    stem = f"run_{datetime.datetime.now():%Y%m%d_%H%M%S}"
+    names = (stem, *(f"{stem}_{number}" for number in range(2, 1000)))
+    return next(logs / f"{name}.log" for name in names if not (logs / f"{name}.log").exists())
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point `link` at `target`, in one move."""
+    temporary = link.with_name(f"{storage.TEMP_MARK}{link.name}-{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)

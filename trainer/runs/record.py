@@ -1,0 +1,165 @@
+"""D/run.json: what a model directory belongs to; written before step 1, checked on every start.
+
+It holds all that `prep trace --train D --step N` needs to find the rows of a step, and every
+setting that changes bits. Another value of any of them is refused by name. One thing may change:
+the data set may be the same with documents masked by a takedown; `datasets` then says from which
+step on.
+"""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.order import Schedule
+from trainer.config import ModelConfig, Params
+from trainer.config.optimizer import ANY_OPTIMIZER
+from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
+from trainer.model import optimizer
+
+
+def read_json(path: Path, directory: str) -> Any:
+    """The value in `path`. Raises InputError when it is no JSON or not there; then its directory is
+    not a `directory`, such as "model directory"."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path.parent}: not a {directory}: it has no {path.name}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from error
+
+
+FORMAT = 1
+NAME = "run.json"
+SPARSITY = "sparsity"
+_NOT_RECORDED = {"fp16_type", "loss_scaling_factor"}
+"""Keys that stand in a record only where they play a part."""
+
+
+def order_seed(params: Params) -> int:
+    """Seed of the data order."""
+    shuffle_seed = params.train_input.shuffle_seed
+    return params.runconfig.seed if shuffle_seed is None else shuffle_seed
+
+
+def batch_size_schedule(params: Params) -> Schedule:
+    """((from_step, batch_size), ...) with from_step 1-based."""
+    return params.train_input.schedule
+
+
+def describe(params: Params, data: TrainingData, micro_batch_size: int) -> dict[str, Any]:
+    """The record of a run that is about to start, as JSON values."""
+    return {
+        "format": FORMAT,
+        **data.describe(),
+        "weights_seed": params.runconfig.seed,
+        "micro_batch_size": micro_batch_size,
+        "threads": params.runconfig.threads,
+        "model": model_section(params),
+        "optimizer": _optimizer_section(params),
+        **_sparsity_section(params),
+        **_accelerator(params),
+    }
+
+
+def model_section(params: Params) -> dict[str, Any]:
+    """Section `model` as far as it changes bits: in fp32 the half precision is no matter."""
+    unused = set() if params.model.mixed_precision else {"fp16_type"}
+    return params.model.model_dump(mode="json", exclude=unused)
+
+
+def _optimizer_section(params: Params) -> dict[str, Any]:
+    unused = set() if params.model.precision == "float16" else {"loss_scaling_factor"}
+    return params.optimizer.model_dump(mode="json", exclude=unused)
+
+
+def _sparsity_section(params: Params) -> dict[str, Any]:
+    """The groups of section `sparsity`; a dense run has none."""
+    if not params.sparsity:
+        return {}
+    return {SPARSITY: [group.model_dump(mode="json") for group in params.sparsity]}
+
+
+def _accelerator(params: Params) -> dict[str, Any]:
+    """Kernels of a GPU add up in other orders, and its AdamW is the fused one."""
+    if params.runconfig.device == "cpu":
+        return {}
+    fused = optimizer.can_fuse(params.optimizer)
+    return {"device": params.runconfig.device, "fused_optimizer": fused}
+
+
+def read(model_dir: Path) -> dict[str, Any] | None:
+    """The record in `model_dir`, None when it holds no run yet. Raises IntegrityError."""
+    path = model_dir / NAME
+    if not path.exists():
+        return None
+    try:
+        known: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
+    return known
+
+
+def check(place: Path, known: dict[str, Any], record: dict[str, Any], source: SampleSource) -> None:
+    """Raise ConfigError naming the first field in which `known`, of `place`, is another run than
+    `record`; data sets may have become those of `source` by masking."""
+    if is_or_became_by_masking(known.get("datasets", []), source):
+        known = {**known, "datasets": record["datasets"]}
+    refuse_difference(place, complete_record(known), record)
+
+
+def complete_record(known: dict[str, Any]) -> dict[str, Any]:
+    """`known` with the defaults of config keys that the release which wrote it did not have."""
+    sections: dict[str, TypeAdapter[Any]] = {
+        "model": TypeAdapter(ModelConfig),
+        "optimizer": ANY_OPTIMIZER,
+    }
+    full = dict(known)
+    for name, kind in sections.items():
+        with contextlib.suppress(ValidationError):
+            found = kind.validate_json(json.dumps(known.get(name)))
+            values = kind.dump_python(found, mode="json")
+            unused = _NOT_RECORDED - known[name].keys()
+            full[name] = {key: value for key, value in values.items() if key not in unused}
+    return full
+
+
+def refuse_difference(place: Path, known: dict[str, Any], record: dict[str, Any]) -> None:
+    """Raise ConfigError naming the first field where `record` differs from `known`, of `place`."""
+    if found := difference(known, record):
+        raise ConfigError(
+            f"{place} belongs to another run: {found}; use another --model_dir or the earlier value"
+        )
+
+
+def difference(known: dict[str, Any], record: dict[str, Any]) -> str | None:
+    """The first field in which two records differ, with both values; None when they agree."""
+    before, now = _flat(known), _flat(record)
+    fields = (field for field in [*now, *before] if before.get(field) != now.get(field))
+    field = next(fields, None)
+    if field is None:
+        return None
+    return f"{field} was {before.get(field)!r}, now {now.get(field)!r}"
+
+
+def write(model_dir: Path, record: dict[str, Any]) -> None:
+    """Publish the record of a new run."""
+    storage.write_json(model_dir / NAME, record)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts and lists as dotted.key -> scalar."""
+    if isinstance(value, dict):
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(str(index), item) for index, item in enumerate(value)]
+    else:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in items:
+        flat.update(_flat(item, f"{prefix}.{key}" if prefix else key))
+    return flat

@@ -1,0 +1,285 @@
+"""The coordinator: the schedule of a global step and the global gradient norm; no big tensors."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from wafer_backend.cluster import tree
+from wafer_backend.cluster.activation_worker import ActivationWorker, GlobalBatch
+from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.cluster.outputs import (
+    GlobalLoss,
+    GlobalOutput,
+    LeafLoss,
+    LossReduction,
+    LossRule,
+    OtherPath,
+    check_counted,
+    check_finite,
+    check_same_kind,
+    join_outputs,
+    leaf_loss,
+)
+from wafer_backend.cluster.precision import LossScale
+from wafer_backend.cluster.transport import ClusterTransport
+from wafer_backend.cluster.tree import Partial
+from wafer_backend.cluster.wafer import Leaf, Wafer
+from wafer_backend.errors import StepError
+from wafer_backend.streaming.attachment import Buffers, Snapshot
+
+__all__ = ["BackwardResult", "Coordinator", "ForwardResult", "LossRule", "Roles", "StepResult"]
+
+BetweenLeaves = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One finished global step.
+
+    `loss`: nats per counted label (float64 quotient of `loss_sum` and `n_counted`); `grad_norm`:
+    global 2-norm before clipping; `leaves_per_csx`: leaves each CS-2 ran, in system order;
+    `loss_scale`: what the backward pass was scaled by; `skipped`: fp16 only, the gradient was not
+    finite and nothing was updated.
+    """
+
+    loss: float
+    loss_sum: float
+    n_counted: int
+    grad_norm: float
+    leaves_per_csx: tuple[int, ...]
+    loss_scale: float = 1.0
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class BackwardResult:
+    """Forward and backward of a global batch: its loss; what was summed waits in the transport.
+
+    Gradients are those of `scale` times the loss sum.
+    """
+
+    loss: GlobalLoss
+    scale: float
+    leaves_per_csx: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """Forward of a global batch: its output, and the buffers that each leaf saw."""
+
+    output: GlobalOutput
+    buffers: Mapping[int, Snapshot]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The parts of a cluster that a coordinator directs."""
+
+    memoryx: MemoryX
+    transport: ClusterTransport
+    wafers: Sequence[Wafer]
+    worker: ActivationWorker
+    buffers: Buffers
+
+
+class Coordinator:
+    """Runs global steps over its wafers; all state that outlives a step is in MemoryX."""
+
+    def __init__(
+        self, roles: Roles, rule: LossRule, reduction: LossReduction, threads: int
+    ) -> None:
+        self._memoryx = roles.memoryx
+        self._transport = roles.transport
+        self._wafers = roles.wafers
+        self._worker = roles.worker
+        self._buffers = roles.buffers
+        self._rule = rule
+        self._reduction = reduction
+        self._threads = threads
+
+    def train_step(
+        self,
+        batch: GlobalBatch,
+        *,
+        step: int,
+        learning_rate: float,
+        max_gradient_norm: float | None,
+        between_leaves: BetweenLeaves,
+        scaler: LossScale | None,
+    ) -> StepResult:
+        """Forward, backward, reduce, clip, update; an exception leaves the weights as they were."""
+        scale = 1.0 if scaler is None else scaler.scale
+        with (
+            self._buffers.restored_on_error(),
+            self._gradients_dropped(),
+            self.reduced(batch, step, scale, between_leaves, strict=True) as reduced,
+        ):
+            check_finite("loss", reduced.loss.mean, step)
+            norm = self._deliver(reduced.loss.divisor(self._rule) * scale)
+            if scaler is None:
+                check_finite("gradient norm", float(norm), step)
+            finite = bool(torch.isfinite(norm))
+            if finite:
+                self._transport.update(learning_rate, _clip_factor(norm, max_gradient_norm))
+        if scaler is not None:
+            scaler.update(finite)
+        return _result(reduced, float(norm), skipped=not finite)
+
+    def evaluate(self, batch: GlobalBatch, between_leaves: BetweenLeaves) -> tuple[float, int]:
+        """(loss sum in nats, counted labels) of one batch, without a graph.
+
+        A batch with fewer leaves than there are wafers leaves the rest idle.
+        """
+
+        def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
+            wafer.evaluate(leaf)
+            between_leaves()
+
+        with self._reducing(self._spans(batch, idle=True), batch.leaves) as spans:
+            self._run(batch, spans, 0, run_leaf)
+            return self._transport.sums()
+
+    @contextlib.contextmanager
+    def reduced(
+        self,
+        batch: GlobalBatch,
+        step: int,
+        scale: float,
+        between_leaves: BetweenLeaves,
+        *,
+        strict: bool,
+    ) -> Iterator[BackwardResult]:
+        """Forward and at once backward of every leaf (path a); inside, the transport has the sums.
+
+        Raises OtherPath, unless `strict`, when the module returns no loss for the first leaf.
+        """
+        losses: list[LeafLoss] = []
+
+        def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
+            loss = wafer.train(leaf, scale, strict=strict)
+            check_same_kind([*losses[:1], loss], step)
+            losses.append(loss.without_graph())
+            between_leaves()
+
+        with self._reducing(self._spans(batch), batch.leaves) as spans:
+            self._run(batch, spans, step, run_leaf)
+            loss_sum, n_counted = self._transport.sums()
+            check_counted(n_counted, step)
+            found = GlobalLoss(loss_sum, n_counted, batch.batch_size, losses[0])
+            yield BackwardResult(found, scale, tuple(len(span) for span in spans))
+
+    def total(self) -> Partial:
+        """The sums over all leaves with their gradients, inside `reduced`."""
+        return self._transport.total()
+
+    def forward(self, batch: GlobalBatch, step: int, *, learns: bool) -> ForwardResult:
+        """Forward of every leaf without a graph; wafers may be idle unless it `learns`.
+
+        Raises OtherPath when it `learns` and the module returns a loss.
+        """
+        seen: dict[int, Snapshot] = {}
+        ran: dict[int, Any] = {}
+
+        def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
+            if learns:
+                seen[leaf.index] = self._buffers.snapshot()
+            ran[leaf.index] = output = wafer.forward(leaf)
+            if learns and leaf_loss(output, leaf.samples, self._reduction) is not None:
+                raise OtherPath
+
+        self._run(batch, self._spans(batch, idle=not learns), step, run_leaf)
+        outputs = self._transport.gather(ran)
+        samples = [len(batch.samples(leaf)) for leaf in range(batch.leaves)]
+        loss = leaf_loss(outputs[0], samples[0], self._reduction)
+        adds_up = loss is not None and loss.kind != "mean"
+        output = join_outputs(outputs, samples, scalars="sum" if adds_up else "mean")
+        return ForwardResult(output, seen)
+
+    def replay(
+        self,
+        batch: GlobalBatch,
+        step: int,
+        done: ForwardResult,
+        gradients: Sequence[torch.Tensor | None],
+    ) -> Partial:
+        """Forward again with a graph, and backward, of every leaf (path b); sums of gradients."""
+
+        def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
+            with self._buffers.swapped(done.buffers[leaf.index]):
+                wafer.replay(
+                    leaf, lambda output: done.output.leaf_gradients(leaf.index, output, gradients)
+                )
+
+        with self._reducing(self._spans(batch), batch.leaves) as spans:
+            self._run(batch, spans, step, run_leaf)
+            return self._transport.total()
+
+    def _spans(self, batch: GlobalBatch, *, idle: bool = False) -> list[range]:
+        """Leaves of every wafer; raises BackendConfigError when one has none, unless `idle`."""
+        systems = len(self._wafers)
+        return tree.spans(min(batch.leaves, systems) if idle else systems, batch.leaves)
+
+    @contextlib.contextmanager
+    def _reducing(self, spans: list[range], leaves: int) -> Iterator[list[range]]:
+        """Lanes and tree are ready inside; nothing of an abandoned step is left after it."""
+        self._transport.begin(spans, leaves)
+        try:
+            yield spans
+        finally:
+            self._transport.end()
+
+    @contextlib.contextmanager
+    def _gradients_dropped(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._transport.drop()
+
+    def _run(
+        self,
+        batch: GlobalBatch,
+        spans: list[range],
+        step: int,
+        run_leaf: Callable[[Wafer, Leaf], None],
+    ) -> None:
+        torch.set_num_threads(self._threads)
+        self._memoryx.begin_pass()
+        before = self._buffers.snapshot() if self._transport.processes > 1 else {}
+        order = self._transport.order(spans, by_leaf=self._buffers.any)
+        for system, turns in itertools.groupby(order, key=lambda turn: turn[0]):
+            wafer = self._wafers[system]
+            with wafer.loaded():
+                for _, index in turns:
+                    arguments = self._worker.leaf(batch, index)
+                    run_leaf(wafer, Leaf(step, index, len(batch.samples(index)), arguments))
+        self._buffers.check_unchanged(before)
+
+    def _deliver(self, divisor: float) -> torch.Tensor:
+        """Gradients are in their places after it; their global norm, in parameter order (0-d)."""
+        norms = self._transport.deliver(divisor)
+        if not norms:
+            raise StepError("no parameter received a gradient")
+        norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms.values())))
+        return norm
+
+
+def _clip_factor(norm: torch.Tensor, limit: float | None) -> torch.Tensor | None:
+    """What makes the norm <= limit, as torch.nn.utils.clip_grad_norm_ does."""
+    return None if limit is None else torch.clamp(limit / (norm + 1e-6), max=1.0)
+
+
+def _result(reduced: BackwardResult, norm: float, *, skipped: bool) -> StepResult:
+    loss = reduced.loss
+    return StepResult(
+        loss.mean,
+        loss.loss_sum,
+        loss.n_counted,
+        norm,
+        reduced.leaves_per_csx,
+        reduced.scale,
+        skipped,
+    )

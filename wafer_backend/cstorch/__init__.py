@@ -1,0 +1,1 @@
+"""The top of the cstorch API: `compile`, small functions, names of imports."""

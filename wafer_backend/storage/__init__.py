@@ -1,0 +1,1 @@
+"""Checkpoints: nested state, its bytes, and the `.mdl` file."""

@@ -1,0 +1,318 @@
+"""The link between a wafer's device and the other roles: weights ahead, gradients behind.
+
+It is used in place of a transport, around one. Rings and streams live as long as a pass over a
+batch, so no copy outlives an update of the weights.
+
+Leaves take weights in the same order, forward and backward. The first leaf of a kind teaches it;
+from then on the next weights are copied into the ring while those before them are used, up to
+`budget` bytes, across the end of a leaf too. A leaf that takes another order gets its weights one
+by one, as it asks, and teaches the new order. A gradient is copied into a slot of host memory on a
+stream of its own and handed on when its copy is done, in the order of sending, and a finished leaf
+behind its gradients: what is added, and in which order, is as if every copy had been waited for.
+Bits never depend on any of this.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from wafer_backend.errors import StepError
+from wafer_backend.streaming.device_stream import (
+    CpuStream,
+    CudaStream,
+    DeviceStream,
+    RingBuffer,
+    Slot,
+    align_size,
+)
+from wafer_backend.streaming.weights import Fetch, Transport
+
+
+class Take(NamedTuple):
+    """One weight that a leaf asked for, and its bytes as it travels."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass
+class Fetches:
+    """How many weights were on their way when they were asked for, and how many were not."""
+
+    ahead: int = 0
+    late: int = 0
+
+
+class Orders:
+    """What outlives a pass: the order of takes, per kind of leaf (with a graph, or without)."""
+
+    def __init__(self) -> None:
+        self.known: dict[bool, tuple[Take, ...]] = {}
+        self.fetches = Fetches()
+
+
+class WeightPrefetcher:
+    """Fetches weights from the host into `ring`, those that come next ahead of time."""
+
+    def __init__(self, fetch: Fetch, ring: RingBuffer, orders: Orders, budget: int) -> None:
+        self._fetch = fetch
+        self._ring = ring
+        self._orders = orders
+        self._budget = budget
+        self._kind: bool | None = None
+        self._following: tuple[Take, ...] = ()
+        self._taken: list[Take] = []
+        self._ahead: deque[tuple[Take, Slot]] = deque()
+        self._ahead_bytes = 0
+        self._out: dict[int, Slot] = {}
+
+    @contextlib.contextmanager
+    def leaf(self) -> Iterator[None]:
+        """Run one leaf; its kind is whether gradients are enabled now."""
+        kind = torch.is_grad_enabled()
+        if kind != self._kind:
+            self._drop()
+        self._kind, self._taken = kind, []
+        self._following = self._orders.known.get(kind, ())
+        self._copy_ahead()
+        complete = False
+        try:
+            yield
+            complete = True
+        finally:
+            if not complete or tuple(self._taken) != self._following:
+                self._drop()
+        self._orders.known[kind] = tuple(self._taken)
+
+    def take(self, name: str) -> torch.Tensor:
+        """A copy of a weight on the device, for its next use."""
+        self._check_order(name)
+        if self._ahead:
+            take, slot = self._ahead.popleft()
+            self._ahead_bytes -= take.nbytes
+            self._taken.append(take)
+            self._orders.fetches.ahead += 1
+            self._copy_ahead()
+            return self._lent(slot)
+        weight = self._fetch(name)
+        late = self._ring.load(weight)
+        self._taken.append(Take(name, weight.nbytes))
+        self._orders.fetches.late += 1
+        self._copy_ahead()
+        return weight.to(self._ring.device, copy=True) if late is None else self._lent(late)
+
+    def release(self, copy: torch.Tensor) -> None:
+        """Take a copy back that is used no more."""
+        slot = self._out.pop(copy.untyped_storage().data_ptr(), None)
+        if slot is not None:
+            self._ring.release(slot)
+
+    def _lent(self, slot: Slot) -> torch.Tensor:
+        copy = self._ring.read(slot)
+        self._out[copy.untyped_storage().data_ptr()] = slot
+        return copy
+
+    def _check_order(self, name: str) -> None:
+        """Stop following an order that this take does not continue."""
+        index = len(self._taken)
+        if self._following and (
+            index == len(self._following) or self._following[index].name != name
+        ):
+            self._following = ()
+            self._drop()
+
+    def _copy_ahead(self) -> None:
+        """Queue copies of the weights that come next, as far as budget and ring allow."""
+        while len(self._ahead) < len(self._following):
+            index = (len(self._taken) + len(self._ahead)) % len(self._following)
+            take = self._following[index]
+            over = self._ahead_bytes + take.nbytes > self._budget
+            if over or not self._ring.fits(take.nbytes):
+                return
+            slot = self._ring.load(self._fetch(take.name))
+            assert slot is not None
+            self._ahead.append((take, slot))
+            self._ahead_bytes += take.nbytes
+
+    def _drop(self) -> None:
+        """Forget what is ahead; its copies are behind those that come next, in the same queue."""
+        while self._ahead:
+            self._ring.release(self._ahead.pop()[1])
+        self._ahead_bytes = 0
+
+
+_WIDENED = frozenset({torch.bfloat16, torch.float16})
+
+
+class _Message(NamedTuple):
+    """Something to tell MemoryX, when the copy into `slot` is done if there is one."""
+
+    slot: Slot | None
+    tell: Callable[[], None]
+
+
+class GradientOffload:
+    """Sends gradients through `ring`, which is host memory, to `transport`."""
+
+    def __init__(self, transport: Transport, ring: RingBuffer) -> None:
+        self._transport = transport
+        self._ring = ring
+        self._waiting: deque[_Message] = deque()
+
+    def send(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
+        """Queue the copy of one gradient; blocks only while the ring is full."""
+        slot = None
+        if gradient.layout is torch.strided:
+            gradient = _dense(gradient)
+            slot = self._ring.load(gradient)
+            while slot is None and self._waiting:
+                self._tell_next()
+                slot = self._ring.load(gradient)
+        if slot is None:
+            self.flush()
+            self._transport.send_gradient(leaf, name, gradient.to(self._ring.device, copy=True))
+            return
+        copied = slot
+        self._waiting.append(_Message(slot, lambda: self._hand_on(leaf, name, copied)))
+        self._tell_finished()
+
+    def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
+        """Say that a leaf is complete, behind its gradients."""
+
+        def tell() -> None:
+            self._transport.finish_leaf(system, leaf, loss_sum, n_counted)
+
+        self._waiting.append(_Message(None, tell))
+        self._tell_finished()
+
+    def flush(self) -> None:
+        """Block until everything has been handed on."""
+        while self._waiting:
+            self._tell_next()
+
+    def _tell_finished(self) -> None:
+        while self._waiting:
+            slot = self._waiting[0].slot
+            if slot is not None and slot.ready is not None and not slot.ready.query():
+                return
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        self._waiting.popleft().tell()
+
+    def _hand_on(self, leaf: int, name: str, slot: Slot) -> None:
+        """MemoryX keeps an fp32 gradient, so it gets a copy; it widens a half one by itself."""
+        gradient = self._ring.read(slot)
+        kept = gradient if gradient.dtype in _WIDENED else gradient.clone()
+        self._transport.send_gradient(leaf, name, kept)
+        self._ring.release(slot)
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Without the gaps and repeats (of an expanded tensor) that no single copy can transfer."""
+    like = torch.empty_like(gradient, device="meta")
+    if like.stride() == gradient.stride():
+        return gradient
+    return torch.empty_like(gradient).copy_(gradient)
+
+
+@dataclass(frozen=True)
+class LinkRule:
+    """How links work; the same for all wafers.
+
+    `largest`: bytes of the two largest weights as they travel; `ahead`: bytes of weights copied
+    ahead. Either ring holds both sums. `seed`: of the delays of a CPU stream.
+    """
+
+    device: torch.device
+    largest: int
+    ahead: int
+    seed: int
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of a ring; every weight may lose some to alignment."""
+        return align_size(self.largest) + align_size(self.ahead) + align_size(1)
+
+
+class DeviceLink:
+    """One wafer's link; it is a transport itself."""
+
+    def __init__(self, transport: Transport, rule: LinkRule) -> None:
+        self._transport = transport
+        self._rule = rule
+        self._orders = Orders()
+        self._weights: WeightPrefetcher | None = None
+        self._gradients: GradientOffload | None = None
+        self.peak_bytes = 0
+        self.retired_bytes = 0
+
+    @property
+    def fetches(self) -> Fetches:
+        """Weights that were on their way in time, and those that were not."""
+        return self._orders.fetches
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """One pass: every gradient has been handed on after it, and no copy is under way.
+
+        An error abandons what was not handed on.
+        """
+        down, up = self._streams()
+        weights = RingBuffer(down, self._rule.capacity, own_storages=True)
+        gradients = RingBuffer(up, self._rule.capacity, own_storages=False)
+        fetch = self._transport.fetch_weight
+        self._weights = WeightPrefetcher(fetch, weights, self._orders, self._rule.ahead)
+        self._gradients = GradientOffload(self._transport, gradients)
+        try:
+            yield
+            self._gradients.flush()
+        finally:
+            down.close()
+            up.close()
+            self.peak_bytes = max(self.peak_bytes, weights.peak_bytes)
+            self.retired_bytes = weights.retired_bytes
+            self._weights = self._gradients = None
+
+    def leaf(self) -> contextlib.AbstractContextManager[None]:
+        """Run one leaf."""
+        return self._prefetcher.leaf()
+
+    def fetch_weight(self, name: str) -> torch.Tensor:
+        """A copy of a weight on the device, its storage its own; give it back when it is used."""
+        return self._prefetcher.take(name)
+
+    def release_weight(self, copy: torch.Tensor) -> None:
+        """Take back a copy."""
+        self._prefetcher.release(copy)
+
+    def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
+        """Queue one gradient of one leaf."""
+        self._offload.send(leaf, name, gradient)
+
+    def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
+        """Queue a finished leaf behind its gradients."""
+        self._offload.finish_leaf(system, leaf, loss_sum, n_counted)
+
+    @property
+    def _prefetcher(self) -> WeightPrefetcher:
+        if self._weights is None:
+            raise StepError("a weight was used outside a step; weights live in MemoryX")
+        return self._weights
+
+    @property
+    def _offload(self) -> GradientOffload:
+        if self._gradients is None:
+            raise StepError("a gradient was sent outside a step")
+        return self._gradients
+
+    def _streams(self) -> tuple[DeviceStream, DeviceStream]:
+        """To the device, and from it."""
+        device, seed = self._rule.device, self._rule.seed
+        if device.type == "cuda":
+            return CudaStream(device, to_host=False), CudaStream(device, to_host=True)
+        return CpuStream(2 * seed), CpuStream(2 * seed + 1)
