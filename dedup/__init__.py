@@ -32,8 +32,6 @@ __all__ = [
 _HOMES = {
     "find_duplicates": "find",
     "jaccard": "similarity",
-    "shingle_hash": "shingle",
-    "shingles": "shingle",
     "signatures": "minhash",
     "sketch_documents": "minhash",
 }

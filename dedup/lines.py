@@ -1,9 +1,9 @@
 """Repeated lines and paragraphs: units of text that stand in many documents, and cutting them.
 
 A unit is a line (up to a newline) or a paragraph (up to a newline, white space and another
-newline). Units are compared by a 64-bit digest of the text that `dedup.presets` leaves of them;
-those that it leaves shorter than a given number of characters are not looked at. Equal units have
-equal digests; among 10^9 different ones one pair is expected to agree with a chance of 3 %.
+newline). Units are compared by a 64-bit digest of the text that `dedup.presets.normalize` leaves of
+them; those that it leaves shorter than a given number of characters are not looked at. Equal units
+have equal digests; among 10^9 different ones one pair is expected to agree with a chance of 3 %.
 
 Limits: units must be equal after normalisation, similar ones are not found; the text stays in
 order, but what stands around a cut may lose its meaning, so code and tables are better left out.

@@ -1,9 +1,10 @@
 """Overlap of documents with the items of evaluation sets: shared runs of words.
 
-Texts are compared as `dedup.presets` leaves them: lower case, no ASCII punctuation, words between
-white space (and see `dedup.words`). `dedup.eval_index` says which runs of an item are looked for.
-The share of a part that a document holds is the share of its words that stand in a run found there;
-the `min_overlap` of the index is meant as the share that makes a document contaminated.
+Texts are compared as `dedup.presets.normalize` leaves them: lower case, no ASCII punctuation, words
+between white space (and see `dedup.words`). `dedup.eval_index` says which runs of an item are
+looked for. The share of a part that a document holds is the share of its words that stand in a run
+found there; the `min_overlap` of the index is meant as the share that makes a document
+contaminated.
 
 Limits: text without blanks between words (Chinese, Japanese, Thai) has hardly any runs; paraphrase
 and translation are not found; a run that stands more than COMMON times in the items is a prompt

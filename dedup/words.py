@@ -1,7 +1,7 @@
 """Words and letters of a text with the bytes where they stand, for kernels that must know these.
 
-As `dedup.presets` leaves them, but the two small Greek sigmas are one letter: which of them
-`str.lower` makes of a capital depends on the letters around it.
+As `dedup.presets.normalize` leaves them, but the two small Greek sigmas are one letter: which of
+them `str.lower` makes of a capital depends on the letters around it.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 
 
 def one_sigma(normal: str) -> str:
-    """A text that `dedup.presets` made, as the kernels here see it.
+    """A text that `dedup.presets.normalize` made, as the kernels here see it.
 
     >>> one_sigma("ὀδυσσεύς")
     'ὀδυσσεύσ'

@@ -28,7 +28,7 @@ UNITS = {
     "read.max_ratio": "bytes per byte on disk", "clean.min_length": "characters",
     "pack.max_sequence_length": "tokens",
     "dedup.size": "shingle units", "dedup.bands": "", "dedup.rows": "",
-    "dedup.sketches": "", "dedup.threshold": "Jaccard similarity",
+    "dedup.permutations": "", "dedup.threshold": "Jaccard similarity",
     "dedup.max_source_share": "share", "dedup.memory": "bytes",
     "lines.min_characters": "characters", "lines.min_documents": "documents",
     "screen.quarantine_days": "days",

@@ -32,7 +32,7 @@ def main(run: Path, steps: int) -> dict[str, float]:
         )
         trainer = Trainer(model, arguments, train_dataset=rows)
         trainer.train()
-        found = trainer.evaluation.loss(HDF5Dataset(run / "hdf5" / "validation", labels="hf"))
+        found = trainer.evaluate(HDF5Dataset(run / "hdf5" / "validation", labels="hf"))
     print(f"{steps} steps on {len(rows):,} rows; validation loss {found['eval_loss']:.3f}")
     return found
 

@@ -1,7 +1,7 @@
 """Cleaned text equals ftfy's, and the length filter equals SlimPajama's rule, one by one.
 
 The rule is written out here from the original scripts (`preprocessing/filter.py`), independent of
-`dedup.presets`.
+`dedup.presets.normalize`.
 """
 
 import json

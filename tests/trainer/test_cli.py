@@ -63,7 +63,7 @@ def test_one_length_is_given_at_most(trainer, length, steps):
     del others[place : place + 2]
     result = RUNNER.invoke(app, [*others, *length, "--num_wgt_servers", "3"])
     assert result.exit_code == 0, result.output
-    assert len(trainer.runs.metrics("out")) == steps
+    assert len(trainer.metrics("out")) == steps
     result = RUNNER.invoke(app, [*others, *length, "--max_steps", "9", "--num_epochs", "2"])
     assert result.exit_code == 2
     assert "give only one of" in result.stderr

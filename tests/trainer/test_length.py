@@ -29,11 +29,11 @@ def test_an_epoch_ends_with_the_step_that_reads_its_last_sample(epochs, rows, si
 def test_epochs_steps_and_the_file(trainer):
     params = trainer.configure(runconfig={"max_steps": 3})
     trainer.train("epoch", params=params, num_steps=None, num_epochs=1)
-    assert len(trainer.runs.metrics("epoch")) == 8
+    assert len(trainer.metrics("epoch")) == 8
     trainer.train("file", params=params, num_steps=None)
-    assert len(trainer.runs.metrics("file")) == 3
+    assert len(trainer.metrics("file")) == 3
     trainer.train("more", params=params, num_steps=None, max_steps=5)
-    assert len(trainer.runs.metrics("more")) == 5
+    assert len(trainer.metrics("more")) == 5
     nothing = trainer.configure("nothing.yaml")
     with pytest.raises(ConfigError, match="no length: give --num_steps"):
         trainer.train("none", params=nothing, num_steps=None)

@@ -63,7 +63,7 @@ def test_remaining_times_are_of_steps_alone(trainer):
     params = trainer.configure(runconfig={"eval_frequency": 2, "checkpoint_steps": 2})
     trainer.train("out", params=params, mode="train_and_eval")
     assert len((trainer.root / "out" / "eval.jsonl").read_text().splitlines()) == 3
-    seconds = [7 / line["samples_per_second"] for line in trainer.runs.metrics("out")]
+    seconds = [7 / line["samples_per_second"] for line in trainer.metrics("out")]
     said = [float(rate) for line in trainer.said for rate in re.findall(r"GlobalRate=(\S+)", line)]
     expected = [7 * step / sum(seconds[:step]) for step in range(1, 7)]
     assert said == pytest.approx(expected, abs=0.006)

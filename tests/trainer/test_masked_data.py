@@ -79,8 +79,8 @@ def test_rows_before_the_takedown_were_read_as_before_it(trainer):
     mask(trainer, "c1", range(50))
     with pytest.raises(TrainingError, match="no label of the global batch counts"):
         trainer.train("out", num_steps=6)
-    old = [line["loss_hex"] for line in trainer.runs.metrics("old")]
-    assert [line["loss_hex"] for line in trainer.runs.metrics("out")] == old[:4]
+    old = [line["loss_hex"] for line in trainer.metrics("old")]
+    assert [line["loss_hex"] for line in trainer.metrics("out")] == old[:4]
 
 
 def test_a_run_that_was_not_begun_is_on_the_masked_data_alone(trainer):

@@ -27,14 +27,14 @@ def test_bits_are_equal_for_every_num_csx(trainer, shape):
         out = f"csx{num_csx}"
         trainer.train(out, params=params, num_csx=num_csx, mode="train_and_eval")
         assert trainer.bits(out) == trainer.bits("reference")
-        first = trainer.runs.metrics(out)[0]
+        first = trainer.metrics(out)[0]
         assert first["num_csx"] == num_csx
         assert sum(first["leaves_per_csx"]) == leaves
 
 
 def test_metrics_have_the_promised_keys_once_per_step(trainer):
     trainer.train("out")
-    lines = trainer.runs.metrics("out")
+    lines = trainer.metrics("out")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     for line in lines:
         assert list(line) == [
@@ -49,7 +49,7 @@ def test_metrics_have_the_promised_keys_once_per_step(trainer):
 def test_the_seed_changes_the_weights(trainer):
     trainer.train("five")
     trainer.train("six", seed=6)
-    assert trainer.runs.metrics("five")[0]["loss"] != trainer.runs.metrics("six")[0]["loss"]
+    assert trainer.metrics("five")[0]["loss"] != trainer.metrics("six")[0]["loss"]
 
 
 def test_console_lines_have_model_zoo_form(trainer):
@@ -76,7 +76,7 @@ def test_the_shipped_config_trains_alike_on_1_and_12_systems(trainer, make_split
         options = {"params": TINY, "num_steps": 2, "data": trainer.root / "shipped"}
         trainer.train(out, num_csx=num_csx, mode="train_and_eval", **options)
     assert trainer.bits("csx1") == trainer.bits("csx12")
-    assert trainer.runs.metrics("csx12")[0]["leaves_per_csx"] == [1] * 12
+    assert trainer.metrics("csx12")[0]["leaves_per_csx"] == [1] * 12
 
 
 def test_profiled_steps_change_no_bits_and_leave_traces(trainer):

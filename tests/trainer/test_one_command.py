@@ -33,7 +33,7 @@ def test_data_alone_is_trained_on_evaluated_and_exported(trainer):
 def test_the_same_command_goes_on(trainer):
     assert trainer.train("out", params=None, mode=None, num_steps=1) == 0
     assert trainer.train("out", params=None, mode=None, num_steps=2) == 0
-    assert [line["step"] for line in trainer.runs.metrics("out")] == [1, 2]
+    assert [line["step"] for line in trainer.metrics("out")] == [1, 2]
     exports = sorted(path.name for path in (trainer.root / "out" / "export").iterdir())
     assert exports == ["step_0000001", "step_0000002"]
 

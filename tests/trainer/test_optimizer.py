@@ -232,7 +232,7 @@ def test_the_plan_counts_the_state(trainer):
     sizes = []
     for name in ("SGD", "Lion", "AdamW", "Adafactor"):
         said: list[str] = []
-        request = trainer.loop.options("out", params=configured(trainer, name), num_csx=1)
+        request = trainer.request("out", params=configured(trainer, name), num_csx=1)
         dry_run.compile_only(request, said.append)
         (line,) = [line for line in said if line.startswith("MemoryX: ")]
         sizes.append(line.partition("optimizer ")[2].partition(")")[0])

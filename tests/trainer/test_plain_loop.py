@@ -81,7 +81,7 @@ def test_the_loop_is_bit_identical(trainer, make_split, make_rows, name):
     start = {k: v.clone() for k, v in GPT(load_params(params).model, 5).named_parameters()}
     long = trainer.root / "long"
     trainer.train("out", params=params, num_csx=3, num_steps=steps, data=long)
-    streamed = [line["loss"] for line in trainer.runs.metrics("out")]
+    streamed = [line["loss"] for line in trainer.metrics("out")]
 
     weights = plain(start)
     losses = plain_loop.train(weights, options, batches(rows), LEAF)

@@ -72,7 +72,7 @@ def test_the_model_is_built_without_memory():
 
 def test_the_plan_of_a_model_of_ones_own(trainer):
     trainer.configure(train_input={"batch_size": 12, "micro_batch_size": 1})
-    assert dry_run.compile_only(trainer.loop.options("out", data=None), trainer.said.append) == 0
+    assert dry_run.compile_only(trainer.request("out", data=None), trainer.said.append) == 0
     found = lines("\n".join(trainer.said))
     model = load_params(trainer.params).model
     assert found["parameters"] == f"{model_parameters.parameter_count(model):,}"

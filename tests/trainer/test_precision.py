@@ -31,21 +31,21 @@ def state(trainer, out: str, step: int) -> dict:
 def test_bits_are_equal_for_every_num_csx_and_the_resident_target(trainer, model, optimizer):
     trainer.configure(model={**model, "dropout_rate": 0.1}, optimizer=optimizer)
     trainer.train("reference", target="CPU", mode="train_and_eval", num_steps=4, num_csx=1)
-    assert not trainer.runs.metrics("reference")[-1].get("skipped")
+    assert not trainer.metrics("reference")[-1].get("skipped")
     for num_csx in (1, 2, 3):
         out = f"csx{num_csx}"
         trainer.train(out, mode="train_and_eval", num_steps=4, num_csx=num_csx)
         assert trainer.bits(out) == trainer.bits("reference")
     single = trainer.configure("single.yaml", model={"dropout_rate": 0.1})
     trainer.train("single", params=single, num_steps=1)
-    assert trainer.runs.metrics("single")[0]["loss"] != trainer.runs.metrics("csx1")[0]["loss"]
+    assert trainer.metrics("single")[0]["loss"] != trainer.metrics("csx1")[0]["loss"]
 
 
 def test_a_step_that_overflows_is_skipped_and_halves_the_scale(trainer):
     optimizer = {**DYNAMIC, "learning_rate": 0.01}
     trainer.configure(model=FP16, optimizer=optimizer, runconfig={"checkpoint_steps": 1})
     trainer.train("out", num_steps=1)
-    (line,) = trainer.runs.metrics("out")
+    (line,) = trainer.metrics("out")
     assert list(line)[-2:] == ["loss_scale", "skipped"]
     assert (line["loss_scale"], line["skipped"], line["grad_norm"]) == (2.0**15, True, None)
     first = trainer.root / "out" / "checkpoints" / "step_0000001" / "weights-00000.safetensors"
@@ -53,7 +53,7 @@ def test_a_step_that_overflows_is_skipped_and_halves_the_scale(trainer):
     for name, initial in GPT(load_params(trainer.params).model, seed=5).named_parameters():
         assert torch.equal(weights[name], initial)
     trainer.train("out", num_steps=8)
-    lines = trainer.runs.metrics("out")
+    lines = trainer.metrics("out")
     skipped = [line["skipped"] for line in lines]
     scales = [2.0 ** (15 - sum(skipped[:step])) for step in range(9)]
     assert [line["loss_scale"] for line in lines] == scales[:8]
@@ -69,11 +69,11 @@ def test_a_step_that_overflows_is_skipped_and_halves_the_scale(trainer):
 def test_a_killed_run_resumes_with_the_same_scale(trainer, number):
     trainer.configure(model=FP16, optimizer=DYNAMIC)
     assert trainer.train_forked("whole") == 0
-    assert any(line["skipped"] for line in trainer.runs.metrics("whole"))
+    assert any(line["skipped"] for line in trainer.metrics("whole"))
     assert trainer.train_forked("out", f"*@{number}=kill") == -signal.SIGKILL
     assert trainer.train_forked("out", num_csx=3) == 0
     assert trainer.bits("out") == trainer.bits("whole")
-    shown = [[m["loss_scale"] for m in trainer.runs.metrics(out)] for out in ("out", "whole")]
+    shown = [[m["loss_scale"] for m in trainer.metrics(out)] for out in ("out", "whole")]
     assert shown[0] == shown[1]
     assert state(trainer, "out", 6)["loss_scale"] == state(trainer, "whole", 6)["loss_scale"]
 
@@ -82,7 +82,7 @@ def test_a_fixed_scale_stays_also_when_every_step_overflows(trainer):
     for factor in (1.0, 2.0**20):
         trainer.configure(model=FP16, optimizer={"loss_scaling_factor": factor})
         trainer.train(f"scale{factor}", num_steps=3)
-        lines = trainer.runs.metrics(f"scale{factor}")
+        lines = trainer.metrics(f"scale{factor}")
         assert [line["loss_scale"] for line in lines] == [factor] * 3
         assert [line["skipped"] for line in lines] == [factor == 2.0**20] * 3
     assert state(trainer, f"scale{2.0**20}", 3)["loss_scale"]["skipped"] == 3
@@ -91,7 +91,7 @@ def test_a_fixed_scale_stays_also_when_every_step_overflows(trainer):
 def test_fp32_and_bf16_lines_and_checkpoints_have_no_loss_scale(trainer):
     trainer.configure(model=BF16)
     trainer.train("out", num_steps=2)
-    assert all("loss_scale" not in line for line in trainer.runs.metrics("out"))
+    assert all("loss_scale" not in line for line in trainer.metrics("out"))
     assert "loss_scale" not in state(trainer, "out", 2)
 
 

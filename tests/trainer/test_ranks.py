@@ -50,7 +50,7 @@ def rank(command: list[str], env: dict[str, str]) -> Program:
 
 
 def losses(trainer, out: str) -> list[str]:
-    return [line["loss_hex"] for line in trainer.runs.metrics(out)]
+    return [line["loss_hex"] for line in trainer.metrics(out)]
 
 
 def wait_for_step(trainer, out: str, step: int) -> None:
@@ -108,7 +108,7 @@ def test_a_lost_rank_is_replaced_by_a_smaller_cluster(trainer):
     assert process.wait() == 0, process.out + process.err
     assert "restart 1 from the last checkpoint with num_csx 2" in process.out
     assert losses(trainer, "ranks") == losses(trainer, "one")
-    assert {line["num_csx"] for line in trainer.runs.metrics("ranks")} == {3, 2}
+    assert {line["num_csx"] for line in trainer.metrics("ranks")} == {3, 2}
 
 
 def test_ranks_are_for_csx(trainer):
@@ -123,7 +123,7 @@ def test_a_rank_set_for_something_else_silences_nobody(trainer, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     trainer.train("out", num_steps=2)
-    assert [line["step"] for line in trainer.runs.metrics("out")] == [1, 2]
+    assert [line["step"] for line in trainer.metrics("out")] == [1, 2]
     assert any(line.startswith("Saved checkpoint") for line in trainer.said)
 
 

@@ -86,7 +86,7 @@ def test_a_signal_finishes_the_leaf_and_writes_a_checkpoint(trainer, number, cod
         if "Step=4," in line:
             os.kill(os.getpid(), number)
 
-    request = trainer.loop.options("out", mode="train_and_eval")
+    request = trainer.request("out", mode="train_and_eval")
     assert trainer_run.run(request, say_and_signal) == code
     assert (trainer.root / "out" / "checkpoints" / "step_0000004" / "manifest.json").is_file()
     assert trainer.train("out", mode="train_and_eval", num_csx=1) == 0
@@ -136,7 +136,7 @@ def test_a_checkpoint_path_starts_another_directory(trainer):
     trainer.train("whole", num_steps=6)
     start = trainer.root / "whole" / "checkpoints" / "step_0000004"
     trainer.train("branch", num_steps=6, checkpoint_path=start)
-    assert [line["step"] for line in trainer.runs.metrics("branch")] == [5, 6]
+    assert [line["step"] for line in trainer.metrics("branch")] == [5, 6]
     assert trainer.bits("branch")[3] == trainer.bits("whole")[3]
     with pytest.raises(ConfigError, match="step_0000006, newer than"):
         trainer.train("whole", num_steps=8, checkpoint_path=start)

@@ -118,7 +118,7 @@ def test_masks_move_and_counts_are_exact(trainer):
     assert shares == pytest.approx([0.75, 0.5, 0.7, 0.25], abs=1e-3)
     moved = [not torch.equal(early[name], late[name]) for name in names]
     assert moved == [True, True, True, False]
-    lines = trainer.runs.metrics("late")
+    lines = trainer.metrics("late")
     keys = ["0.rigl", "1.set", "2.gmp", "3.static"]
     assert [list(line["sparsity"]) for line in lines] == [keys] * 6
     assert [line["sparsity"]["2.gmp"] for line in lines] == pytest.approx(
@@ -128,7 +128,7 @@ def test_masks_move_and_counts_are_exact(trainer):
 
 def test_levels_are_measured_at_logged_steps_only(trainer):
     trainer.train("out", params=sparse(trainer, [RIGL], runconfig={"log_steps": 4}))
-    assert [m["step"] for m in trainer.runs.metrics("out") if "sparsity" in m] == [1, 4]
+    assert [m["step"] for m in trainer.metrics("out") if "sparsity" in m] == [1, 4]
 
 
 def test_zeros_stay_zeros_in_an_export(trainer):
@@ -189,7 +189,7 @@ def test_weights_of_another_run_under_new_masks(trainer):
 def test_the_plan_says_what_is_simulated(trainer):
     params = sparse(trainer, GROUPS)
     said: list[str] = []
-    dry_run.compile_only(trainer.loop.options("out", params=params), said.append)
+    dry_run.compile_only(trainer.request("out", params=params), said.append)
     lines = [line for line in said if line.startswith("sparsity: ")]
     assert lines[0].startswith("sparsity: rigl, 75.0% of 1 matrices at step 0 (blocks.*.attention")
     assert all("FLOPs, memory and times are those of dense weights" in line for line in lines)

@@ -47,9 +47,9 @@ def test_a_new_run_begins_with_the_weights_of_another(trainer, tuned):
     first, started = weights(trainer.root / "out" / "checkpoints" / "step_0000000"), weights(start)
     assert first.keys() == started.keys()
     assert all(torch.equal(first[name], started[name]) for name in started)
-    assert [line["step"] for line in trainer.runs.metrics("out")] == [1, 2, 3]
-    assert trainer.runs.metrics("out")[0]["learning_rate"] == 0.0
-    assert trainer.runs.metrics("out")[0]["loss"] < trainer.runs.metrics("base")[0]["loss"] - 0.01
+    assert [line["step"] for line in trainer.metrics("out")] == [1, 2, 3]
+    assert trainer.metrics("out")[0]["learning_rate"] == 0.0
+    assert trainer.metrics("out")[0]["loss"] < trainer.metrics("base")[0]["loss"] - 0.01
     origin = json.loads((trainer.root / "out" / "run.json").read_text())["initialized_from"]
     manifest = json.loads((start / "manifest.json").read_text())
     assert origin == {
@@ -184,7 +184,7 @@ def test_no_autoload_needs_a_decision(trainer):
         trainer.train("out", params=params, num_steps=4)
     start = trainer.root / "out" / "checkpoints" / "step_0000002"
     trainer.train("out", params=params, num_steps=4, checkpoint_path=start)
-    assert [line["step"] for line in trainer.runs.metrics("out")] == [1, 2, 3, 4]
+    assert [line["step"] for line in trainer.metrics("out")] == [1, 2, 3, 4]
 
 
 def test_a_branch_resumes_by_the_same_command(trainer):

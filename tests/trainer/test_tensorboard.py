@@ -37,7 +37,7 @@ def test_scalars_are_those_of_the_metrics(trainer):
         "loss", "grad_norm", "learning_rate", "local_samples_per_sec", "avg_samples_per_sec",
         "stall_share",
     }  # fmt: skip
-    lines = trainer.runs.metrics("out")
+    lines = trainer.metrics("out")
     for name in ("loss", "grad_norm", "learning_rate"):
         found = [(s.step, s.value) for s in reader.read_scalar(name)]
         assert found == [(m["step"], pytest.approx(m[name], rel=1e-6)) for m in lines]

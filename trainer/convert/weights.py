@@ -68,7 +68,7 @@ def order_per_head(config: ModelConfig) -> Tensor:
 
     >>> base = {"vocab_size": 1, "max_position_embeddings": 1, "num_hidden_layers": 1}
     >>> config = ModelConfig(**base, hidden_size=4, num_heads=2, filter_size=1)
-    >>> per_head(config).tolist()
+    >>> order_per_head(config).tolist()
     [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
     """
     width, heads = config.hidden_size, config.num_heads
@@ -78,7 +78,7 @@ def order_per_head(config: ModelConfig) -> Tensor:
 def inverse_order(order_R: Tensor) -> Tensor:
     """The order that undoes another.
 
-    >>> inverse(torch.tensor([2, 0, 1])).tolist()
+    >>> inverse_order(torch.tensor([2, 0, 1])).tolist()
     [1, 2, 0]
     """
     return torch.argsort(order_R)

@@ -56,9 +56,9 @@ class Sampling:
 def choose_token(logits_V: F64, sampling: Sampling, uniform: float) -> int:
     """The id that `uniform`, in [0, 1), stands for; of equally likely ids lower ones come first.
 
-    >>> choose(np.log([0.2, 0.5, 0.3]), Sampling(temperature=0), uniform=0.99)
+    >>> choose_token(np.log([0.2, 0.5, 0.3]), Sampling(temperature=0), uniform=0.99)
     1
-    >>> [choose(np.log([0.2, 0.5, 0.3]), Sampling(), u) for u in (0.49, 0.51, 0.81)]
+    >>> [choose_token(np.log([0.2, 0.5, 0.3]), Sampling(), u) for u in (0.49, 0.51, 0.81)]
     [1, 2, 0]
     """
     if sampling.temperature == 0:

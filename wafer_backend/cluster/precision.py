@@ -9,8 +9,12 @@ A loss scale is a power of two, so multiplying by it and dividing it out again c
 gradient that neither overflows nor becomes subnormal. The engine runs the backward pass of a leaf
 at forward time, before a user can multiply the loss; therefore it asks `current_loss_scale()`.
 
->>> scale = LossScale(init_scale=1024.0, steps_per_increase=2) >>> for finite in (True, True,
-False): ...     scale.update(finite) ...     print(scale.scale, scale.skipped) 1024.0 0 2048.0 0
+>>> scale = LossScale(init_scale=1024.0, steps_per_increase=2)
+>>> for finite in (True, True, False):
+...     scale.update(finite)
+...     print(scale.scale, scale.skipped)
+1024.0 0
+2048.0 0
 1024.0 1
 """
 

@@ -128,7 +128,7 @@ class Drill:
 
 def writes(point: str) -> bool:
     """Whether it lies on the way of a checkpoint to the disk; run.json alone does too."""
-    return point.startswith(("storage.publish", "trainer.runs.checkpoint"))
+    return point.startswith(("storage.publish", "trainer.checkpoint"))
 
 
 def lines_of(path: Path) -> int:
@@ -139,8 +139,7 @@ def ending(trainer: Trainer, out: str) -> Any:
     """All that a run leaves for those after it, but for rates, logs and TensorBoard's events."""
     directory = trainer.root / out
     lines = [
-        {k: v for k, v in line.items() if k not in RATES | SYSTEMS}
-        for line in trainer.runs.metrics(out)
+        {k: v for k, v in line.items() if k not in RATES | SYSTEMS} for line in trainer.metrics(out)
     ]
     names = [p for p in sorted((directory / "checkpoints").rglob("*")) if p.is_file()]
     names += [p for p in (directory / "run.json", directory / "eval.jsonl") if p.exists()]

@@ -126,7 +126,7 @@ def test_a_corpus_and_vsl(trainer: Trainer) -> None:
     for place, use_vsl in ((corpus, False), (vsl, True)):
         configured(trainer, data_dir=str(place), use_vsl=use_vsl, batch_size_schedule=SCHEDULE)
         unbroken_and_resumed(trainer)
-        losses.append([line["loss"] for line in trainer.runs.metrics("out")])
+        losses.append([line["loss"] for line in trainer.metrics("out")])
         assert record(trainer, "out")["max_sequence_length"] == MSL
         for name in ("out", "whole"):
             (trainer.root / name).rename(trainer.root / f"{name}-{place.name}")

@@ -75,15 +75,15 @@ def test_facts_are_those_of_the_files(trained, trainer):
     last = json.loads((trained / "eval.jsonl").read_text().splitlines()[-1])
     assert (facts.step, facts.samples, facts.tokens) == (6, 42, 42 * 16)
     assert facts.validation_loss == last["loss"]
-    assert facts.training_loss == trainer.runs.metrics("out")[-1]["loss"]
+    assert facts.training_loss == trainer.metrics("out")[-1]["loss"]
     assert facts.flops == 42 * training_flops_per_sequence(facts.model)
     assert facts.prediction.optimal == loss_at(facts.flops)
     assert facts.prediction.expected == predicted_loss(facts.flops, facts.tokens / facts.parameters)
     rates = dict(facts.curves.training["tokens_per_second"])
-    for line in trainer.runs.metrics("out"):
+    for line in trainer.metrics("out"):
         assert rates[line["step"]] == pytest.approx(16 * line["samples_per_second"])
     shares = dict(facts.curves.training["stall_share"])
-    for line in trainer.runs.metrics("out"):
+    for line in trainer.metrics("out"):
         seconds = 7 / line["samples_per_second"]
         assert shares[line["step"]] == pytest.approx(line["stall_seconds"] / seconds)
     manifests = {

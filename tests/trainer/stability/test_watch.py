@@ -19,7 +19,7 @@ KEYS = slice(16, 32)
 
 
 def stability(trainer, out: str) -> list[dict]:
-    return [line["stability"] for line in trainer.runs.metrics(out) if "stability" in line]
+    return [line["stability"] for line in trainer.metrics(out) if "stability" in line]
 
 
 def told(trainer) -> list[str]:
@@ -30,14 +30,14 @@ def told(trainer) -> list[str]:
 
 def lines_without_rates(trainer, out: str) -> list[dict]:
     rates = ("samples_per_second", "stall_seconds", "num_csx", "leaves_per_csx")
-    return [{k: v for k, v in line.items() if k not in rates} for line in trainer.runs.metrics(out)]
+    return [{k: v for k, v in line.items() if k not in rates} for line in trainer.metrics(out)]
 
 
 def test_a_healthy_run_is_told_nothing_about(trainer):
     trainer.configure(runconfig={"stability": {"every": 2}})
     trainer.train("out")
     assert told(trainer) == []
-    steps = [line["step"] for line in trainer.runs.metrics("out") if "stability" in line]
+    steps = [line["step"] for line in trainer.metrics("out") if "stability" in line]
     assert steps == [2, 4, 6]
     found = stability(trainer, "out")
     assert all(figures["warnings"] == [] for figures in found)
@@ -152,9 +152,7 @@ def test_a_spike_is_told_and_stops_where_it_shall(trainer, with_odd_rows):
     trainer.configure(runconfig={"stability": rule, "checkpoint_steps": 10})
     trainer.train("out", num_steps=35)
     assert told(trainer) == ["spike"]
-    spikes = {
-        line["step"]: line["spike"] for line in trainer.runs.metrics("out") if "spike" in line
-    }
+    spikes = {line["step"]: line["spike"] for line in trainer.metrics("out") if "spike" in line}
     assert list(spikes) == [ODD_STEP]
     line = next(line for line in trainer.said if line.startswith("Unstable"))
     assert f"step {ODD_STEP}: loss" in line
@@ -165,7 +163,7 @@ def test_a_spike_is_told_and_stops_where_it_shall(trainer, with_odd_rows):
             trainer.train("stopped", num_steps=35)
         saved = sorted(path.name for path in (trainer.root / "stopped/checkpoints").iterdir())
         assert saved == ["step_0000010", "step_0000020"]
-    last = trainer.runs.metrics("stopped")[-1]
+    last = trainer.metrics("stopped")[-1]
     assert (last["step"], last["spike"]) == (ODD_STEP, spikes[ODD_STEP])
 
 
@@ -173,7 +171,7 @@ def test_a_loss_that_is_not_finite_names_what_the_step_read(trainer):
     trainer.configure(optimizer={"learning_rate": 1e20, "max_gradient_norm": None})
     with pytest.raises(TrainingError) as caught:
         trainer.train("out")
-    step = trainer.runs.metrics("out")[-1]["step"] + 1
+    step = trainer.metrics("out")[-1]["step"] + 1
     message = str(caught.value)
     assert message.startswith(f"step {step}: the loss is ")
     row = 7 * (step - 1)

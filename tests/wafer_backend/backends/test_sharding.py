@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from wafer_backend.backends import warn_if_sharded
+from wafer_backend.distributed import warn_if_sharded
 
 DATA = TensorDataset(torch.arange(8))
 
