@@ -64,7 +64,7 @@ UNITS = {
 NUMBERS = (int, float)
 NAMES = {
     int: "integer", float: "number", str: "text", bool: "true or false", Path: "path",
-    JsonValue: "condition",
+    JsonValue: "any value",
 }  # fmt: skip
 Seen = set[tuple[str, type[BaseModel]]]  # by section
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}

@@ -91,6 +91,7 @@ CAUSES: Mapping[str, str] = {
     "duplicates": "`dedup.preset` is not `none`",
     "decontaminate": "the section names evaluation sets",
     "filters": "the section has a rule",
+    "custom filters": "`filters.custom` names a function",
     "reviews": "people decided about documents (`prep policy review`)",
     "takedowns": "documents were taken down (`prep takedown`)",
     "decisions": "something is looked for",
@@ -133,6 +134,8 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("overlap", _PER_SHARD, "text, the index", "overlap",
                called_for_by=("decontaminate",)),
         _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
+        _stage("custom_filters", _PER_SHARD, "documents, the functions", "filters",
+               called_for_by=("custom filters",)),
         _stage("reviews", _PER_SHARD, "keys, text of those reviewed", "reviews",
                called_for_by=("reviews",)),
         _stage("withheld", _PER_SHARD, "keys, tables of takedowns", "withheld",
@@ -225,7 +228,7 @@ STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
-            "overlap", "filters", "reviews", "withheld", "decisions", "evidence", "components",
+            "overlap", "filters", "custom_filters", "reviews", "withheld", "decisions", "evidence", "components",
             "route", "clusters", "verdicts", "keep", "quarantine", "tokenizer", "lines", "repeats",
             "redactions", "cuts", "cut_table", "tokenize", "sources", "documents",
             "mixture", *_SHUFFLE_AND_PACK, "report",
@@ -239,13 +242,13 @@ STORIES: Mapping[str, StoryEntry] = {
     "index": StoryEntry(stages=_FIND_DUPLICATES),
     "export": StoryEntry(stages=("scatter_text", "gather_text"), can_be_taken_down=False),
     "clean": StoryEntry(
-        stages=("pieces", "plan", "clean", "filters", *_DECIDE, "keep", *_TABLES, "cleaned"),
+        stages=("pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, "keep", *_TABLES, "cleaned"),
         labels_sources=True, is_described=True, records=layout.CLEANED,
     ),
     "screen": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen", "overlap",
-            "filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine", *_TABLES,
+            "filters", "custom_filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine", *_TABLES,
         ),
         screens=True, labels_sources=True,
     ),

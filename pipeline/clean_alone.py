@@ -33,6 +33,7 @@ from pipeline.stage import Stage
 from pipeline.stages.account import account_stage
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.cleaned import cleaned_stage
+from pipeline.stages.custom_filters import custom_filters_stage
 from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.export_format import Format
 from pipeline.stages.filters import filters_stage
@@ -143,7 +144,9 @@ def _switched_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersCon
 
 
 def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
-    """With the file of bad words relative to the current directory."""
+    """With the files that it names relative to the current directory."""
+    custom = tuple(own.starting_at(base) for own in filters.custom)
+    filters = filters.model_copy(update={"custom": custom})
     if filters.c4 is None or filters.c4.bad_words is None:
         return filters
     c4 = filters.c4.model_copy(update={"bad_words": str(base / filters.c4.bad_words)})
@@ -164,6 +167,8 @@ def _clean(
     reading, clean = read_inputs(prepared, run, unchanged)
     filters = prepared.screening.filters
     found = [run(filters_stage(clean, filters))] if filters.on else []
+    if functions := prepared.screening.custom_filters:
+        found.append(run(custom_filters_stage(clean, reading, functions, filters.config.action)))
     found += [run(detector(clean)) for detector in detectors]
     own, verdicts = _batch(clean), None
     if found:

@@ -104,15 +104,16 @@ def _committed(out: Path, stage: str) -> StageManifest | None:
 def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     """What calls for stages here: this config, these inputs, what the run directory holds."""
     config, screening = prepared.config, prepared.screening
-    filtered = has_rules(config.filters)
+    filtered, custom = has_rules(config.filters), config.filters.custom
     given = {
         "large shards": prepared.plan.large,
         "duplicates": config.dedup.preset != "none",
         "decontaminate": config.decontaminate.sets,
         "filters": filtered,
+        "custom filters": custom,
         "reviews": screening.reviews,
         "takedowns": prepared.takedowns.dropped,
-        "decisions": story != "clean" or filtered,
+        "decisions": story != "clean" or filtered or custom,
         "redactions": screening.redacts,
         "lines": config.lines.unit != "none",
         "rows": config.pack.format != "corpus",

@@ -8,6 +8,8 @@ from pipeline.config import Config, ScreenConfig
 from pipeline.core.manifest import StageManifest
 from pipeline.deduplication import Screening
 from pipeline.demo_registry import BUILTIN_REGISTRY, demo_registry
+from pipeline.filters.custom.functions import CustomFilter
+from pipeline.filters.custom.load import load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.provenance.detectors.captures import captures_in
 from pipeline.provenance.detectors.lists import (
@@ -22,6 +24,7 @@ from pipeline.provenance.registry import combine, load_registry
 from pipeline.provenance.reviews import REVIEWS, Review, load_reviews
 from pipeline.sources.eval_sets import EvalSet, find_eval_sets
 from pipeline.stage import Stage
+from pipeline.stages.custom_filters import custom_filters_stage
 from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.decontaminate import OverlapRules, eval_index_stage, overlap_stage
 from pipeline.stages.filters import filters_stage
@@ -55,6 +58,7 @@ class ScreeningRequest:
     eval_sets: tuple[EvalSet, ...]
     overlap: OverlapRules
     filters: Filters
+    custom_filters: tuple[CustomFilter, ...]
 
     @property
     def redacts(self) -> bool:
@@ -85,6 +89,7 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
         find_eval_sets(sets, base) if sets else (),
         OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action),
         load_filters(config.filters, base),
+        load_custom_filters(config.filters.custom, base),
     )
 
 
@@ -129,6 +134,9 @@ def screening(
             found.append(run(overlap_stage(clean, compiled.items, wanted.overlap)))
         if wanted.filters.on:
             found.append(run(filters_stage(clean, wanted.filters)))
+        if functions := wanted.custom_filters:
+            action = wanted.filters.config.action
+            found.append(run(custom_filters_stage(clean, reading, functions, action)))
         if wanted.reviews:
             found.append(run(reviews_stage(clean, wanted.reviews)))
         if taken_down:

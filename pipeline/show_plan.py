@@ -22,6 +22,9 @@ def show_plan(prepared: Preparation, as_json: bool, story: Story = PREPARATION) 
         print_line(f"note: {note}")
     if story.name != "clean":
         print_line(describe_dedup(prepared.config.dedup))
+    if "custom_filters" in (stage.stage for stage in stages):
+        for own in prepared.screening.custom_filters:
+            print_line(f"custom filter {own.describe()}")
     table = Table("stage", "state", "CPU time", "disk", "memory per worker")
     for s in stages:
         seconds = f"{s.cpu_seconds:,.0f} s"

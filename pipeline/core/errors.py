@@ -3,6 +3,7 @@
 PrepError
  +-- ConfigError     2   a config or option is wrong
  +-- InputError      3   the input data is wrong or missing
+ +-- FunctionError   3   a function of the user's own failed, or is none that can be repeated
  +-- IntegrityError  4   published bytes or counts do not agree with what was recorded
  +-- ResourceError   5   disk, memory, lock or worker trouble
 """
@@ -26,6 +27,12 @@ class InputError(PrepError):
     """Input data is missing, damaged or of the wrong layout."""
 
     exit_code = 3
+
+
+class FunctionError(PrepError):
+    """A function that the config names failed on a document: no other task need try it."""
+
+    exit_code = InputError.exit_code
 
 
 class IntegrityError(PrepError):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, Strict
 
 from pipeline.core.config_model import FrozenModel, RelativePath, Share
+from pipeline.filters.custom.settings import CustomFilterConfig
 
 
 def _switch(value: Any) -> Any:
@@ -111,3 +112,7 @@ class FiltersConfig(FrozenModel):
         None, description="repetition rules"
     )
     c4: Annotated[C4Config | None, BeforeValidator(_switch)] = Field(None, description="C4's rules")
+    custom: tuple[CustomFilterConfig, ...] = Field(
+        (),
+        description="filters of your own, in the order in which the first that fails is the reason",
+    )

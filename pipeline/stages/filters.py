@@ -78,7 +78,7 @@ def _measured(value: float, limit: float) -> str:
 
 def filters_stage(clean: StageManifest, filters: Filters) -> Stage:
     """The stage that measures every document; with no rules it counts them only."""
-    config = filters.config.model_dump_json(exclude={"c4": {"bad_words"}})
+    config = filters.config.model_dump_json(exclude={"c4": {"bad_words"}, "custom": True})
     tasks = tuple(
         Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
         for i, s in enumerate(clean.below("documents"))

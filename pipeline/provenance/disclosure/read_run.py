@@ -21,8 +21,11 @@ from pipeline.core.storage import hash_bytes
 from pipeline.provenance.disclosure import document_counts, match_counts, run_counts
 from pipeline.provenance.disclosure.facts import Facts, Identity
 
-_SCREENING = ("registry", "screen", "overlap", "filters", "decisions", "verdicts", "evidence")
-_LOOKS = ("filters", "overlap", "lines")
+_SCREENING = (
+    "registry", "screen", "overlap", "filters", "custom_filters", "decisions", "verdicts",
+    "evidence",
+)  # fmt: skip
+_LOOKS = ("filters", "custom_filters", "overlap", "lines")
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,6 @@ LISTED = ("artefact", "origin")
 DECIDE_FOR_THEMSELVES = {
     "eval_overlap": "decontaminate.action", "filter": "filters.action",
     "filters": "filters.action", "gopher": "filters.action", "c4": "filters.action",
-    "language": "filters.action",
+    "language": "filters.action", "custom": "filters.action",
 }  # fmt: skip
 """Evidence that no rule reads, and the key of the config that says what follows from it."""
