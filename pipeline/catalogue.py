@@ -135,7 +135,7 @@ STAGES: Mapping[str, StageEntry] = {
                called_for_by=("decontaminate",)),
         _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
         _stage("custom_filters", _PER_SHARD, "documents, the functions", "filters",
-               called_for_by=("custom filters",)),
+               called_for_by=("custom filters",), speed=50),
         _stage("reviews", _PER_SHARD, "keys, text of those reviewed", "reviews",
                called_for_by=("reviews",)),
         _stage("withheld", _PER_SHARD, "keys, tables of takedowns", "withheld",

@@ -25,7 +25,7 @@ from pipeline.config import Config, load_config
 from pipeline.core.config_model import RelativePath, _models_in
 
 SHIPPED = ("pile", "quickstart")
-SEED = int(os.environ.get("MUTATION_SEED", "16"))
+SEED = int(os.environ.get("MUTATION_SEED", "17"))
 
 Draw = random.Random
 Place = tuple[str | int, ...]
@@ -37,7 +37,8 @@ TEXTS = ["", " ", "x", "7", "-1", "0x10", "1e3", "true", "null", "64 MiB", "-64 
          "../..", "/", ".", "/dev/null", "/dev/zero", "**", "[", "a\x00b", "\x1b[31m", "é東京😀",
          "\u202egnp", "a" * 5000, "{", "{text", "{text}", "{{}}", "a..b", ".a", "meta.a.b", "gpt2",
          "builtin:x", "builtin:quickstart", "builtin:default", "s3://bucket/x", "file:///", "::",
-         "nowhere.yaml", "tcp://nowhere:1", "US", "en", "\ud800"]  # fmt: skip
+         "nowhere.yaml", "tcp://nowhere:1", "US", "en", "rules.py:keep",
+         "\ud800"]  # fmt: skip
 OTHERS = [None, True, False, [], {}, [[]], [None], {"x": 1}, [{"x": [1]}], {"": ""}, ["a", "a"]]
 
 
@@ -49,7 +50,7 @@ def fields() -> dict[Place, Any]:
         for name, info in model.model_fields.items():
             here: Place = (*place, name)
             yield here, info
-            inside: Place = (*here, 0) if name == "inputs" else here
+            inside: Place = (*here, 0) if name in ("inputs", "custom") else here
             for inner in _models_in(info.annotation):
                 yield from walk(inner, inside)
 
@@ -142,6 +143,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, write_pro
     """`prep plan` of a config, next to a small corpus: exit code and standard error."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/a.jsonl").write_text(json.dumps({"text": write_prose(1)}) + "\n")
+    (tmp_path / "rules.py").write_text("def keep(text, meta=None, **settings): ...\n")
     monkeypatch.chdir(tmp_path)
     there = sorted(tmp_path.rglob("*"))
 
