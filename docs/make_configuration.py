@@ -34,25 +34,6 @@ UNITS = {
     "screen.quarantine_days": "days",
     "decontaminate.n": "words", "decontaminate.min_words": "words",
     "decontaminate.min_overlap": "share",
-    "filters.language.min_probability": "probability",
-    "filters.language.max_characters": "characters",
-    "filters.gopher.min_words": "words", "filters.gopher.max_words": "words",
-    "filters.gopher.min_mean_word_length": "characters",
-    "filters.gopher.max_mean_word_length": "characters",
-    "filters.gopher.max_hash_ratio": "signs per word",
-    "filters.gopher.max_ellipsis_ratio": "ellipses per word",
-    "filters.gopher.max_bullet_lines": "share of lines",
-    "filters.gopher.max_ellipsis_lines": "share of lines",
-    "filters.gopher.min_alphabetic_words": "share of words",
-    "filters.gopher.min_stop_words": "words",
-    "filters.gopher_repetition.duplicate_lines": "share of lines",
-    "filters.gopher_repetition.duplicate_paragraphs": "share of paragraphs",
-    "duplicate_line_characters": "share of characters",
-    "duplicate_paragraph_characters": "share of characters",
-    **{f"top_{n}_gram": "share of characters" for n in (2, 3, 4)},
-    **{f"duplicate_{n}_grams": "share of characters" for n in range(5, 11)},
-    "filters.c4.min_terminal_lines": "share of lines", "filters.c4.min_sentences": "sentences",
-    "filters.c4.min_line_words": "words",
     "pack.validation_share": "share", "pack.bucket_tokens": "tokens", "hdf5.shard_bytes": "bytes",
     "hdf5.shard_sequences": "rows", "splits": "share", "mixture.epochs": "epochs",
     "mixture.weights": "", "mixture.default": "", "mixture.tokens": "tokens",
@@ -234,9 +215,12 @@ def number(value: float) -> str:
 
 
 def unit_of(dotted: str, info: FieldInfo) -> str:
-    """The unit from UNITS; a numeric field without an entry is an error."""
+    """The unit that marks the field, or that in UNITS; a number with neither is an error."""
     if not has_number(info.annotation):
         return "–"
+    marks = [mark.words for mark in info.metadata if isinstance(mark, config_model.Unit)]
+    if marks:
+        return marks[0]
     key = dotted.replace("[]", "")
     return (UNITS[key] if key in UNITS else UNITS[key.rpartition(".")[2]]) or "–"
 

@@ -60,6 +60,14 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
 Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)]
 """A share between 0 and 1: a number, or a string such as `0.17 %`."""
 
+
+@dataclass(frozen=True)
+class Unit:
+    """Marks a field of a number with its unit, for the table of the documents."""
+
+    words: str
+
+
 _ELSEWHERE = re.compile(r"(builtin|hf):|[A-Za-z][A-Za-z0-9+.-]*://")
 """How the name of something begins that is no path on this machine."""
 

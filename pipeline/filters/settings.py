@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
-from pipeline.core.config_model import FrozenModel, RelativePath, Share
+from pipeline.core.config_model import FrozenModel, RelativePath, Share, Unit
 from pipeline.filters.custom.settings import CustomFilterConfig
 
 
@@ -21,10 +21,10 @@ class LanguageConfig(FrozenModel):
     keep: tuple[str, ...] = Field(
         min_length=1, description="languages to keep, as ISO 639 codes such as en and ar"
     )
-    min_probability: float = Field(
+    min_probability: Annotated[float, Unit("probability")] = Field(
         0.65, ge=0, le=1, description="lowest probability of that language; FineWeb uses 0.65"
     )
-    max_characters: int = Field(
+    max_characters: Annotated[int, Unit("characters")] = Field(
         2000,
         ge=1,
         description="characters at the beginning of a document from which the language is "
@@ -35,22 +35,32 @@ class LanguageConfig(FrozenModel):
 class GopherConfig(FrozenModel):
     """Gopher's quality rules (Rae et al. 2021, A1.1); words are separated by white space."""
 
-    min_words: int = Field(50, ge=0, description="fewest words")
-    max_words: int = Field(100_000, ge=0, description="most words")
-    min_mean_word_length: float = Field(3, ge=0, description="smallest mean length of words")
-    max_mean_word_length: float = Field(10, ge=0, description="largest mean length of words")
-    max_hash_ratio: float = Field(0.1, ge=0, description="most hash signs per word")
-    max_ellipsis_ratio: float = Field(0.1, ge=0, description="most ellipses per word")
-    max_bullet_lines: Share = Field(
+    min_words: Annotated[int, Unit("words")] = Field(50, ge=0, description="fewest words")
+    max_words: Annotated[int, Unit("words")] = Field(100_000, ge=0, description="most words")
+    min_mean_word_length: Annotated[float, Unit("characters")] = Field(
+        3, ge=0, description="smallest mean length of words"
+    )
+    max_mean_word_length: Annotated[float, Unit("characters")] = Field(
+        10, ge=0, description="largest mean length of words"
+    )
+    max_hash_ratio: Annotated[float, Unit("signs per word")] = Field(
+        0.1, ge=0, description="most hash signs per word"
+    )
+    max_ellipsis_ratio: Annotated[float, Unit("ellipses per word")] = Field(
+        0.1, ge=0, description="most ellipses per word"
+    )
+    max_bullet_lines: Annotated[Share, Unit("share of lines")] = Field(
         0.9, description="largest share of lines that begin with a bullet"
     )
-    max_ellipsis_lines: Share = Field(
+    max_ellipsis_lines: Annotated[Share, Unit("share of lines")] = Field(
         0.3, description="largest share of lines that end with an ellipsis"
     )
-    min_alphabetic_words: Share = Field(
+    min_alphabetic_words: Annotated[Share, Unit("share of words")] = Field(
         0.8, description="smallest share of words with an alphabetic character"
     )
-    min_stop_words: int = Field(2, ge=0, description="fewest different stop words")
+    min_stop_words: Annotated[int, Unit("words")] = Field(
+        2, ge=0, description="fewest different stop words"
+    )
     stop_words: Annotated[tuple[str, ...], Strict(False)] = Field(
         ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=63,
         description="the stop words, compared by their letters and digits, without case; add those "
@@ -61,31 +71,59 @@ class GopherConfig(FrozenModel):
 class GopherRepetitionConfig(FrozenModel):
     """Gopher's repetition rules (Rae et al. 2021, table A1): the largest shares allowed."""
 
-    duplicate_lines: Share = Field(0.30, description="lines that are duplicates")
-    duplicate_paragraphs: Share = Field(0.30, description="paragraphs that are duplicates")
-    duplicate_line_characters: Share = Field(0.20, description="characters in duplicate lines")
-    duplicate_paragraph_characters: Share = Field(
+    duplicate_lines: Annotated[Share, Unit("share of lines")] = Field(
+        0.30, description="lines that are duplicates"
+    )
+    duplicate_paragraphs: Annotated[Share, Unit("share of paragraphs")] = Field(
+        0.30, description="paragraphs that are duplicates"
+    )
+    duplicate_line_characters: Annotated[Share, Unit("share of characters")] = Field(
+        0.20, description="characters in duplicate lines"
+    )
+    duplicate_paragraph_characters: Annotated[Share, Unit("share of characters")] = Field(
         0.20, description="characters in duplicate paragraphs"
     )
-    top_2_gram: Share = Field(0.20, description="characters in the most frequent run of 2 words")
-    top_3_gram: Share = Field(0.18, description="characters in the most frequent run of 3 words")
-    top_4_gram: Share = Field(0.16, description="characters in the most frequent run of 4 words")
-    duplicate_5_grams: Share = Field(0.15, description="characters in duplicate runs of 5 words")
-    duplicate_6_grams: Share = Field(0.14, description="characters in duplicate runs of 6 words")
-    duplicate_7_grams: Share = Field(0.13, description="characters in duplicate runs of 7 words")
-    duplicate_8_grams: Share = Field(0.12, description="characters in duplicate runs of 8 words")
-    duplicate_9_grams: Share = Field(0.11, description="characters in duplicate runs of 9 words")
-    duplicate_10_grams: Share = Field(0.10, description="characters in duplicate runs of 10 words")
+    top_2_gram: Annotated[Share, Unit("share of characters")] = Field(
+        0.20, description="characters in the most frequent run of 2 words"
+    )
+    top_3_gram: Annotated[Share, Unit("share of characters")] = Field(
+        0.18, description="characters in the most frequent run of 3 words"
+    )
+    top_4_gram: Annotated[Share, Unit("share of characters")] = Field(
+        0.16, description="characters in the most frequent run of 4 words"
+    )
+    duplicate_5_grams: Annotated[Share, Unit("share of characters")] = Field(
+        0.15, description="characters in duplicate runs of 5 words"
+    )
+    duplicate_6_grams: Annotated[Share, Unit("share of characters")] = Field(
+        0.14, description="characters in duplicate runs of 6 words"
+    )
+    duplicate_7_grams: Annotated[Share, Unit("share of characters")] = Field(
+        0.13, description="characters in duplicate runs of 7 words"
+    )
+    duplicate_8_grams: Annotated[Share, Unit("share of characters")] = Field(
+        0.12, description="characters in duplicate runs of 8 words"
+    )
+    duplicate_9_grams: Annotated[Share, Unit("share of characters")] = Field(
+        0.11, description="characters in duplicate runs of 9 words"
+    )
+    duplicate_10_grams: Annotated[Share, Unit("share of characters")] = Field(
+        0.10, description="characters in duplicate runs of 10 words"
+    )
 
 
 class C4Config(FrozenModel):
     """C4's rules (Raffel et al. 2020, 2.2) for whole documents: no line is cut."""
 
-    min_terminal_lines: Share = Field(
+    min_terminal_lines: Annotated[Share, Unit("share of lines")] = Field(
         0.12, description="smallest share of lines that end a sentence; FineWeb uses 0.12"
     )
-    min_sentences: int = Field(3, ge=0, description="fewest sentences in lines that C4 would keep")
-    min_line_words: int = Field(5, ge=0, description="fewest words in a line that C4 would keep")
+    min_sentences: Annotated[int, Unit("sentences")] = Field(
+        3, ge=0, description="fewest sentences in lines that C4 would keep"
+    )
+    min_line_words: Annotated[int, Unit("words")] = Field(
+        5, ge=0, description="fewest words in a line that C4 would keep"
+    )
     lorem_ipsum: bool = Field(True, description='drop documents that contain "lorem ipsum"')
     curly_bracket: bool = Field(True, description="drop documents that contain a {")
     bad_words: Annotated[str | None, RelativePath()] = Field(

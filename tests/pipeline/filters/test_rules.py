@@ -1,14 +1,16 @@
 """Every rule with a text on either side of its threshold, the order of reasons, and switches."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import pipeline
 from pipeline.core.errors import ConfigError
-from pipeline.filters.rules import RULES, Failures, Filters, find_failures, load_filters
+from pipeline.filters.rules import FAMILIES, RULES, Failures, Filters, find_failures, load_filters
 from pipeline.filters.settings import (
     C4Config,
     FiltersConfig,
@@ -161,6 +163,21 @@ def test_every_failing_rule_is_listed_in_order() -> None:
     assert found.value[0] == 3
     assert found.limit[0] == 50
     assert found.target[0] == "word count"
+
+
+def test_a_rule_is_declared_in_one_place() -> None:
+    """A new rule is its module, its threshold and its test: no other source names one."""
+    package = Path(pipeline.__file__).parent
+    own = {package / "filters" / f"{family.FAMILY}.py" for family in FAMILIES}
+    others = [
+        p for p in (*package.rglob("*.py"), *package.parent.glob("docs/*.py")) if p not in own
+    ]
+    named = [(p.name, r) for p in others for r in RULES if re.search(rf"\b{r}\b", p.read_text())]
+    assert [found for found in named if found[0] != "cli_clean.py"] == [], "examples of the help"
+    for family in FAMILIES:
+        assert [r.says for r in family.RULES] == [
+            says for reason, says in RULES.items() if reason.startswith(f"{family.FAMILY}_")
+        ]
 
 
 def test_both_sides_of_a_range_name_their_limit() -> None:
