@@ -28,8 +28,14 @@ def test_every_97th_fault_point(sweep: Sweep, collection: Any, clean: Any, chaos
 OPTIONAL = """\
 lines: {unit: line, min_documents: 2, min_characters: 1}
 decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}
-filters: {c4: {min_sentences: 0, min_terminal_lines: 0}}
+filters:
+  c4: {min_sentences: 0, min_terminal_lines: 0}
+  custom: [{function: my_rules.py:is_not_long, settings: {most: 5000}}]
 screen: {registry: [works], policy: policy.yaml}
+"""
+RULES = """\
+def is_not_long(text, meta, *, most):
+    return len(text) < most
 """
 POLICY = """\
 version: 1
@@ -54,6 +60,7 @@ def every_stage(collection: Any, tmp_path: Path) -> Path:
     (copy.directory / "works.csv").write_text("title,text\nAn invented work,work.txt\n")
     settings = ImportOptions(texts=copy.directory)
     import_works([copy.directory / "works.csv"], copy.directory / "works", settings)
+    (copy.directory / "my_rules.py").write_text(RULES)
     (copy.directory / "policy.yaml").write_text(POLICY)
     config = copy.config.read_text().replace("task_bytes: 14 KiB", "task_bytes: 8 KiB")
     copy.config.write_text(config + OPTIONAL)
