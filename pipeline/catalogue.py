@@ -228,10 +228,10 @@ STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
-            "overlap", "filters", "custom_filters", "reviews", "withheld", "decisions", "evidence", "components",
-            "route", "clusters", "verdicts", "keep", "quarantine", "tokenizer", "lines", "repeats",
-            "redactions", "cuts", "cut_table", "tokenize", "sources", "documents",
-            "mixture", *_SHUFFLE_AND_PACK, "report",
+            "overlap", "filters", "custom_filters", "reviews", "withheld", *_DECIDE[:2],
+            "components", "route", "clusters", "verdicts", "keep", "quarantine", "tokenizer",
+            "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize", "sources",
+            "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),
@@ -242,13 +242,17 @@ STORIES: Mapping[str, StoryEntry] = {
     "index": StoryEntry(stages=_FIND_DUPLICATES),
     "export": StoryEntry(stages=("scatter_text", "gather_text"), can_be_taken_down=False),
     "clean": StoryEntry(
-        stages=("pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, "keep", *_TABLES, "cleaned"),
+        stages=(
+            "pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, "keep", *_TABLES,
+            "cleaned",
+        ),
         labels_sources=True, is_described=True, records=layout.CLEANED,
     ),
     "screen": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen", "overlap",
-            "filters", "custom_filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine", *_TABLES,
+            "filters", "custom_filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine",
+            *_TABLES,
         ),
         screens=True, labels_sources=True,
     ),

@@ -202,6 +202,12 @@ def test_tables_of_stages_are_up_to_date() -> None:
     assert written == script.document(), "run `python docs/make_stages.py`"
 
 
+def test_the_tables_of_rules_are_up_to_date() -> None:
+    script = load(REPOSITORY / "docs" / "make_filter_tables.py")
+    written = (REPOSITORY / "docs" / "filters.md").read_text(encoding="utf-8")
+    assert written == script.document(), "run `python docs/make_filter_tables.py`"
+
+
 def test_every_run_file_is_documented() -> None:
     from pipeline.catalogue import PLACES
 

@@ -71,7 +71,9 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
     options = ("--every", 499, "--offset", chaos_seed % 499)
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
-    causes = ("decontaminate", "filters", "lines", "large shards", "redactions")
+    causes = (
+        "decontaminate", "filters", "custom filters", "lines", "large shards", "redactions",
+    )  # fmt: skip
     expected = {*stages_by_default(), *stages_called_for_by(*causes)}
     assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])
 
