@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 import pipeline
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.trace import trace_row
-from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import load_definition
+from pipeline.lineage.trace import trace_row
+from pipeline.tokenizers.definition import decode_bytes, load_definition
 
 
 def write_documents(path: Path) -> None:

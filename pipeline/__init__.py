@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pipeline.config import Config
-    from pipeline.preparation import Manifest
+    from pipeline.config.prep import Config
+    from pipeline.stories.preparation import Manifest
 
 __all__ = ["clean_texts", "run", "tokenize_texts"]
 __version__ = "0.1.0"
@@ -23,10 +23,8 @@ def run(
     workers: int | None = None,
     **options: Any,
 ) -> "Manifest":
-    """Prepare data; see `pipeline.preparation.run` (imported on first use, so that `prep --help` is
-    quick).
-    """
-    from pipeline.preparation import run as run_config
+    """Prepare data; see `pipeline.stories.preparation.run`, which is imported on first use."""
+    from pipeline.stories.preparation import run as run_config
 
     return run_config(config, out, workers, **options)
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from pipeline import __version__
-from pipeline.options import check_first
+from pipeline.commands.options import check_first
 from trainer.commands import evaluate, generate, options, plan, report, sweep
 from trainer.commands.convert import app as convert_app
 from trainer.commands.errors import one_line_errors

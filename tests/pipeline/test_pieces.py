@@ -12,12 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.config import DedupConfig, ReadConfig, load_config
+from pipeline.config.prep import DedupConfig, ReadConfig, load_config
 from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import StageManifest
-from pipeline.dedup_alone import DEDUP, config_of
-from pipeline.preparation import (
+from pipeline.engine.stage import Stage
+from pipeline.sources.streams import decompress_blocks, zstd
+from pipeline.stages.tables import sources_stage
+from pipeline.stories.dedup import DEDUP, config_of
+from pipeline.stories.preparation import (
     PREPARATION,
     Preparation,
     RunStage,
@@ -26,10 +29,7 @@ from pipeline.preparation import (
     prepare,
     read_inputs,
 )
-from pipeline.sources.streams import decompress_blocks, zstd
-from pipeline.stage import Stage
-from pipeline.stages.tables import sources_stage
-from pipeline.upkeep import clean_up
+from pipeline.stories.status import clean_up
 from tests.forked import prep_in_fork
 from tests.pipeline.packed import PACKED
 

@@ -15,13 +15,13 @@ import pytest
 import pipeline
 from pipeline.core.errors import InputError
 from pipeline.core.storage import hash_bytes
+from pipeline.hdf5.chunks import sample_shard
 from pipeline.hdf5.read import open_dataset
-from pipeline.hdf5.write import sample_shard
 
 
 def test_public_names() -> None:
     """`pipeline.run` stays the function whatever modules are imported."""
-    import pipeline.preparation
+    import pipeline.stories.preparation
 
     assert pipeline.__all__ == ["clean_texts", "run", "tokenize_texts"]
     assert all(callable(getattr(pipeline, name)) for name in pipeline.__all__)

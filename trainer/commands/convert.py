@@ -185,7 +185,7 @@ def diff(
 def _shard_bytes(text: str) -> int:
     from pydantic import TypeAdapter, ValidationError
 
-    from pipeline.core.config_model import Bytes
+    from pipeline.config.model import Bytes
 
     try:
         size = TypeAdapter(Bytes).validate_python(int(text) if text.isdigit() else text)

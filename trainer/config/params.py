@@ -10,10 +10,10 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from pydantic import Field, PrivateAttr
 
-from pipeline.core.config_model import FrozenModel, parse
+from pipeline.config.model import FrozenModel, parse
 from pipeline.core.errors import ConfigError
 from pipeline.core.order import Schedule, samples_before_step
-from pipeline.shipped import find_config
+from pipeline.core.shipped import find_config
 from trainer.config import legacy_keys, params_file, trainer_form
 from trainer.config.inputs import EvalInput, InferenceInput, InputConfig, TrainInput
 from trainer.config.model import ModelConfig

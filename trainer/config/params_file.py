@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from pipeline.core import strict_yaml
+from pipeline.config import yaml as strict_yaml
+from pipeline.config.yaml import Builder, YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.strict_yaml import Builder, YamlDocument
 from pipeline.core.words import did_you_mean_or_all
 
 MAX_EVENTS = 100_000

@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
+from pipeline.runs import layout
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig
 from trainer.model import GPT

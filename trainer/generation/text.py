@@ -22,12 +22,11 @@ from dedup.arrays import F64
 from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise
-from pipeline.hdf5.foreign_dataset import open_any
+from pipeline.hdf5.foreign.dataset import open_any
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, SHARD_SUFFIX, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.shard_file import ShardFile
-from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import TokenizerDefinition, reference_tokenizer
+from pipeline.tokenizers.definition import TokenizerDefinition, decode_bytes, reference_tokenizer
 from trainer.config import InferenceInput, ModelConfig
 from trainer.generation.loaded import LoadedModel
 from trainer.model.attention import KVCache

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import lock
+from pipeline.core import journal as lock
 from pipeline.core.errors import ResourceError
 from pipeline.core.journal import Journal
 

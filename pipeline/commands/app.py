@@ -1,0 +1,229 @@
+"""The `prep` command: finds the command that is called, and shows errors.
+
+A module of this folder is imported when one of its commands is called, so that each starts as fast
+as what it needs. `prep --help` imports none of them.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
+
+from pipeline.commands.options import check_first
+from pipeline.commands.terminal import out
+from pipeline.core.errors import PrepError, escape_text
+
+_LONGEST_LINE = 4000
+"""Characters of a line of an error."""
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": (
+        "run",
+        "Prepare data by a config. Finished work is reused, and an interrupted run resumes.",
+    ),
+    "plan": (
+        "run",
+        "Check a config and show what would run. Nothing is written to the run directory.",
+    ),
+    "status": (
+        "verify",
+        "Show which stages of a run are done, which process is working on it, and how far it is.",
+    ),
+    "verify": (
+        "verify",
+        "Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.",
+    ),
+    "clean-up": (
+        "verify",
+        "Delete intermediate files that are no longer needed; verify and trace still work.",
+    ),
+    "dedup": (
+        "dedup",
+        "Copy records without their duplicates, byte for byte, to files with the same names.",
+    ),
+    "clean": (
+        "clean",
+        "Repair the text of records, and drop short ones and those that rules of your "
+        "choice refuse.",
+    ),
+    "explain": (
+        "explain",
+        "Show what became of a document; a duplicate is shown next to the document that was kept.",
+    ),
+    "inspect": (
+        "inspect",
+        "Show the duplicate clusters of a run, or with --dropped what left for a reason.",
+    ),
+    "convert": (
+        "convert",
+        "Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or parquet.",
+    ),
+    "disclose": (
+        "export",
+        "Write documents about a run: audit report, dataset card, Croissant, SPDX, "
+        "disclosure drafts.",
+    ),
+    "export": ("export", "Write the text of a run in training order."),
+    "policy": ("policy", "Check, compare and explain policies of screening, and record reviews."),
+    "quarantine": ("quarantine", "List, read, release or delete quarantined texts."),
+    "registry": (
+        "registry",
+        "Keep registries of works to look for in documents. An entry states what its source says.",
+    ),
+    "repack": (
+        "repack",
+        "Pack the tokens of a run again with other settings; nothing is tokenized, splits stay.",
+    ),
+    "rescan": (
+        "repack",
+        "Search the documents of a finished run for works that were registered later.",
+    ),
+    "screen": (
+        "screen",
+        "Look for listed origins, works, licences and opt-outs in documents, and decide"
+        " by a policy.",
+    ),
+    "search": ("search", "Find words in the texts of a run, word for word or nearly."),
+    "takedown": (
+        "takedown",
+        "Take documents down: show what a claim covers, or remove it from the run.",
+    ),
+    "tokenizer": ("tokenizer", "Train and compare tokenizers."),
+    "trace": (
+        "trace",
+        "Trace training data: from a step, checkpoint, row or token back to documents, or forward.",
+    ),
+}
+"""Command -> the module with its `register(app)`, and the first paragraph of its help."""
+
+
+class LazyCommands(Mapping[str, Any]):
+    """Name -> command. Each is loaded when it is looked up, but while `is_listing` is set only its
+    name and help are there."""
+
+    is_listing = False
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return TyperCommand(name, help=COMMANDS[name][1]) if self.is_listing else load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class CommandGroup(TyperGroup):
+    """The group of all commands; its help and shell completion load none of them."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands: Any = LazyCommands()
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Write the help."""
+        self.commands.is_listing = True
+        try:
+            super().format_help(context, formatter)
+        finally:
+            self.commands.is_listing = False
+
+    def shell_complete(self, context: Any, incomplete: str) -> list[Any]:
+        """Names of commands for the shell."""
+        self.commands.is_listing = True
+        try:
+            return super().shell_complete(context, incomplete)
+        finally:
+            self.commands.is_listing = False
+
+
+def load(name: str) -> Any:
+    """Import the module of a command and build the command."""
+    scratch = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    scratch.callback()(_do_nothing)
+    import_module(f"pipeline.commands.{COMMANDS[name][0]}").register(scratch)
+    check_first(scratch)
+    group: Any = typer.main.get_command(scratch)
+    return group.commands[name]
+
+
+def _do_nothing() -> None: ...
+
+
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
+    epilog="Examples:\n\n`prep run quickstart` prepares the sample that comes with the package\n\n"
+    "`prep plan pile.yaml` shows what a config would do; `prep COMMAND --help` shows options and "
+    "examples",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print(f"wafermill {version('wafermill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Entry point: every PrepError becomes its message and exit code, never a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+    sys.exit(run_app(app, "prep"))
+
+
+class _StopSignal(BaseException):
+    """SIGINT or SIGTERM arrived; no KeyboardInterrupt, which typer turns into a return value."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _StopSignal(number)
+
+
+def run_app(command: Callable[..., Any], name: str) -> int:
+    """Run a typer app; returns the exit code."""
+    try:
+        code = command(standalone_mode=False, prog_name=name)
+    except PrepError as error:
+        lines = (escape_text(line, _LONGEST_LINE) for line in str(error).split("\n"))
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"{name}:", "\n".join(lines), markup=False)
+        return error.exit_code
+    except _StopSignal as stop:
+        hint = "stopped; finished work is kept, run the same command again to resume"
+        Console(stderr=True, soft_wrap=True).print(f"{name}: {hint}")
+        return 128 + int(stop.args[0])
+    except typer.Exit as end:
+        return end.exit_code
+    except Exception as error:  # noqa: BLE001 - shown when click's own, raised again when not
+        return _usage_error(error, name)
+    return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Exception, name: str) -> int:
+    show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if show is None or code is None:
+        raise error
+    show()
+    return int(code)
