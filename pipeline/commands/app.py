@@ -1,20 +1,16 @@
-"""The `prep` command: finds the command that is called, and shows errors.
-
-A module of this folder is imported when one of its commands is called, so that each starts as fast
-as what it needs. `prep --help` imports none of them.
-"""
+"""The `prep` command: finds the command that is called, and shows errors."""
 
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
+from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
 from pipeline.commands.terminal import out
 from pipeline.core.errors import PrepError, escape_text
@@ -22,111 +18,105 @@ from pipeline.core.errors import PrepError, escape_text
 _LONGEST_LINE = 4000
 """Characters of a line of an error."""
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
+COMMANDS: Table = {
     "run": (
-        "run",
+        "pipeline.commands.run",
         "Prepare data by a config. Finished work is reused, and an interrupted run resumes.",
     ),
     "plan": (
-        "run",
+        "pipeline.commands.run",
         "Check a config and show what would run. Nothing is written to the run directory.",
     ),
     "status": (
-        "verify",
+        "pipeline.commands.verify",
         "Show which stages of a run are done, which process is working on it, and how far it is.",
     ),
     "verify": (
-        "verify",
+        "pipeline.commands.verify",
         "Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.",
     ),
     "clean-up": (
-        "verify",
+        "pipeline.commands.verify",
         "Delete intermediate files that are no longer needed; verify and trace still work.",
     ),
     "dedup": (
-        "dedup",
+        "pipeline.commands.dedup",
         "Copy records without their duplicates, byte for byte, to files with the same names.",
     ),
     "clean": (
-        "clean",
+        "pipeline.commands.clean",
         "Repair the text of records, and drop short ones and those that rules of your "
         "choice refuse.",
     ),
     "explain": (
-        "explain",
+        "pipeline.commands.explain",
         "Show what became of a document; a duplicate is shown next to the document that was kept.",
     ),
     "inspect": (
-        "inspect",
+        "pipeline.commands.inspect",
         "Show the duplicate clusters of a run, or with --dropped what left for a reason.",
     ),
     "convert": (
-        "convert",
+        "pipeline.commands.convert",
         "Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or parquet.",
     ),
     "disclose": (
-        "export",
+        "pipeline.commands.export",
         "Write documents about a run: audit report, dataset card, Croissant, SPDX, "
         "disclosure drafts.",
     ),
-    "export": ("export", "Write the text of a run in training order."),
-    "policy": ("policy", "Check, compare and explain policies of screening, and record reviews."),
-    "quarantine": ("quarantine", "List, read, release or delete quarantined texts."),
+    "export": ("pipeline.commands.export", "Write the text of a run in training order."),
+    "policy": (
+        "pipeline.commands.policy",
+        "Check, compare and explain policies of screening, and record reviews.",
+    ),
+    "quarantine": (
+        "pipeline.commands.quarantine",
+        "List, read, release or delete quarantined texts.",
+    ),
     "registry": (
-        "registry",
+        "pipeline.commands.registry",
         "Keep registries of works to look for in documents. An entry states what its source says.",
     ),
     "repack": (
-        "repack",
+        "pipeline.commands.repack",
         "Pack the tokens of a run again with other settings; nothing is tokenized, splits stay.",
     ),
     "rescan": (
-        "repack",
+        "pipeline.commands.repack",
         "Search the documents of a finished run for works that were registered later.",
     ),
     "screen": (
-        "screen",
+        "pipeline.commands.screen",
         "Look for listed origins, works, licences and opt-outs in documents, and decide"
         " by a policy.",
     ),
-    "search": ("search", "Find words in the texts of a run, word for word or nearly."),
+    "search": (
+        "pipeline.commands.search",
+        "Find words in the texts of a run, word for word or nearly.",
+    ),
     "takedown": (
-        "takedown",
+        "pipeline.commands.takedown",
         "Take documents down: show what a claim covers, or remove it from the run.",
     ),
-    "tokenizer": ("tokenizer", "Train and compare tokenizers."),
+    "tokenizer": ("pipeline.commands.tokenizer", "Train and compare tokenizers."),
     "trace": (
-        "trace",
+        "pipeline.commands.trace",
         "Trace training data: from a step, checkpoint, row or token back to documents, or forward.",
     ),
 }
-"""Command -> the module with its `register(app)`, and the first paragraph of its help."""
 
 
-class LazyCommands(Mapping[str, Any]):
-    """Name -> command. Each is loaded when it is looked up, but while `is_listing` is set only its
-    name and help are there."""
-
-    is_listing = False
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
-        return TyperCommand(name, help=COMMANDS[name][1]) if self.is_listing else load(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+def _new_app() -> typer.Typer:
+    return typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands; its help and shell completion load none of them."""
+    """The group of all commands; its help and shell completion import none of them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands: Any = LazyCommands()
+        self.commands: Any = LazyCommands(COMMANDS, _new_app, check_first, {})
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help."""
@@ -143,19 +133,6 @@ class CommandGroup(TyperGroup):
             return super().shell_complete(context, incomplete)
         finally:
             self.commands.is_listing = False
-
-
-def load(name: str) -> Any:
-    """Import the module of a command and build the command."""
-    scratch = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    scratch.callback()(_do_nothing)
-    import_module(f"pipeline.commands.{COMMANDS[name][0]}").register(scratch)
-    check_first(scratch)
-    group: Any = typer.main.get_command(scratch)
-    return group.commands[name]
-
-
-def _do_nothing() -> None: ...
 
 
 app = typer.Typer(

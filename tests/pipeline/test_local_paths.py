@@ -18,6 +18,7 @@ from pipeline.config.prep import Config
 from pipeline.config.sections import InputConfig
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError
+from trainer import cli as train
 from trainer.cli import app as train_app
 
 URLS = ("s3://bucket/out", "gs://b", "https://host/out?secret=1", "file:///tmp/out")
@@ -85,9 +86,9 @@ def test_there_are_all_the_commands() -> None:
         if isinstance(value, typer.Typer)
     }
     known, waiting = {id(cli.app)}, [train_app, index]
-    for name in {module for module, _ in cli.COMMANDS.values()}:
+    for name in {module for table in (cli, train) for module, _ in table.COMMANDS.values()}:
         waiting.append(typer.Typer())
-        importlib.import_module(f"pipeline.commands.{name}").register(waiting[-1])
+        importlib.import_module(name).register(waiting[-1])
     while waiting:
         app: Any = waiting.pop()
         known.add(id(app))

@@ -19,6 +19,11 @@ app = typer.Typer(
 )
 
 
+def register(program: typer.Typer) -> None:
+    """Add `train convert` to the `train` app."""
+    program.add_typer(app, name="convert")
+
+
 class TargetFormat(StrEnum):
     """What to write."""
 
