@@ -5,7 +5,7 @@ rest left.
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,7 +14,9 @@ from pipeline.commands.options import JsonOption, WorkersOption
 from pipeline.commands.terminal import format_cell, out, print_json, print_line
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
-from pipeline.stories.preparation import Manifest
+
+if TYPE_CHECKING:
+    from pipeline.stories.preparation import Manifest
 
 
 def register(app: typer.Typer) -> None:
@@ -113,7 +115,7 @@ def clean(
     return show_run(run(loaded, out, workers, progress=Progress(), story=story), as_json)
 
 
-def show_run(manifest: Manifest, as_json: bool) -> None:
+def show_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep clean`: documents by source, reasons, and where things stand."""
     directory = manifest.directory
     ledger = json.loads((directory / layout.LEDGER).read_bytes())
@@ -167,7 +169,7 @@ def _print_reasons(sources: dict[str, Any]) -> None:
     out.print(table, soft_wrap=True)
 
 
-def _masked(manifest: Manifest) -> Counter[str]:
+def _masked(manifest: "Manifest") -> Counter[str]:
     """How often each kind was masked."""
     counts: Counter[str] = Counter()
     for task in manifest.stages["clean"].tasks:

@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipeline.commands.options import JsonOption, WorkersOption
 from pipeline.commands.terminal import print_facts, print_json, print_line
-from pipeline.convert.options import ConvertOptions, detect
-from pipeline.convert.plan import estimate, plan_of, splits_to_convert
-from pipeline.convert.run import SavedRows, convert_saved, run_conversion, saved_rows
-from pipeline.convert.stream import LOSSES
 from pipeline.core.words import format_bytes, pluralise
+
+if TYPE_CHECKING:
+    from pipeline.convert.options import ConvertOptions
+    from pipeline.convert.run import SavedRows
+
 
 _EXAMPLES = """Examples:
 
@@ -165,8 +166,12 @@ _COUNTS = {
 }
 
 
-def run_and_show(options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
+def run_and_show(options: "ConvertOptions", dry_run: bool, as_json: bool) -> None:
     """Convert, or only look, and print the outcome."""
+    from pipeline.convert.options import detect
+    from pipeline.convert.plan import splits_to_convert
+    from pipeline.convert.run import saved_rows
+
     inputs = detect(options.inputs, options.kind, options.text_key)
     if inputs.kind == "dataset" and options.to == "hdf5" and options.length is None:
         return _saved(saved_rows(inputs), options, dry_run, as_json)
@@ -181,7 +186,10 @@ def run_and_show(options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
     return None
 
 
-def _as_json(options: ConvertOptions, dry_run: bool) -> dict[str, Any]:
+def _as_json(options: "ConvertOptions", dry_run: bool) -> dict[str, Any]:
+    from pipeline.convert.plan import estimate, plan_of
+    from pipeline.convert.run import run_conversion
+
     plan = plan_of(options)
     if dry_run:
         return estimate(plan, options)
@@ -190,7 +198,10 @@ def _as_json(options: ConvertOptions, dry_run: bool) -> dict[str, Any]:
     return {**told, **summary.facts}
 
 
-def _run_and_show(options: ConvertOptions, dry_run: bool) -> None:
+def _run_and_show(options: "ConvertOptions", dry_run: bool) -> None:
+    from pipeline.convert.plan import estimate, plan_of
+    from pipeline.convert.run import run_conversion
+
     plan = plan_of(options)
     if dry_run:
         return print_facts(_words(estimate(plan, options)))
@@ -202,7 +213,9 @@ def _run_and_show(options: ConvertOptions, dry_run: bool) -> None:
     return _show(summary.facts, options)
 
 
-def _saved(rows: SavedRows, options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
+def _saved(rows: "SavedRows", options: "ConvertOptions", dry_run: bool, as_json: bool) -> None:
+    from pipeline.convert.run import convert_saved
+
     facts: dict[str, Any] = {"features": list(rows.columns), "left_out": list(rows.left_out)}
     if dry_run:
         facts = {"rows": len(rows.dataset), **facts}
@@ -217,7 +230,9 @@ def _saved(rows: SavedRows, options: ConvertOptions, dry_run: bool, as_json: boo
     return _show(made, options)
 
 
-def _show(facts: dict[str, Any], options: ConvertOptions) -> None:
+def _show(facts: dict[str, Any], options: "ConvertOptions") -> None:
+    from pipeline.convert.stream import LOSSES
+
     counts = ", ".join(
         f"{pluralise(facts[key], noun)}{rest}"
         for key, (noun, rest) in _COUNTS.items()

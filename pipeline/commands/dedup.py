@@ -17,15 +17,13 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
-from pipeline.stories.dedup import duplicates_by_kind
-from pipeline.stories.index import AddedBatch, IndexAnswer, IndexMatch
-from pipeline.stories.preparation import Manifest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from pipeline.config.prep import DedupConfig, ReadConfig
-    from pipeline.stories.index import IndexOptions
+    from pipeline.stories.index import AddedBatch, IndexAnswer, IndexMatch, IndexOptions
+    from pipeline.stories.preparation import Manifest
 
 
 Model = TypeVar("Model", bound="BaseModel")
@@ -302,7 +300,7 @@ _KINDS = ("exact", "near", "key", "chain")
 _SHOWN = 40
 
 
-def show_run(manifest: Manifest, as_json: bool) -> None:
+def show_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep dedup`: documents by source, and where things stand."""
     directory = manifest.directory
     ledger, kinds = _account(directory)
@@ -320,7 +318,7 @@ def show_run(manifest: Manifest, as_json: bool) -> None:
     return None
 
 
-def show_added(added: AddedBatch, as_json: bool) -> None:
+def show_added(added: "AddedBatch", as_json: bool) -> None:
     """A batch of an index."""
     ledger, kinds = _account(added.directory)
     if as_json:
@@ -333,7 +331,7 @@ def show_added(added: AddedBatch, as_json: bool) -> None:
     return print_line(f"batch {added.batch}: {added.directory}/")
 
 
-def show_answer(answer: IndexAnswer, file: Path | None, as_json: bool) -> None:
+def show_answer(answer: "IndexAnswer", file: Path | None, as_json: bool) -> None:
     """The matches of a query: all of them as JSON or to a file, the first ones on the terminal."""
     if file is not None:
         lines = [json.dumps(asdict(match), ensure_ascii=False) + "\n" for match in answer.matches]
@@ -353,7 +351,7 @@ def show_answer(answer: IndexAnswer, file: Path | None, as_json: bool) -> None:
     )
 
 
-def _cells(match: IndexMatch) -> tuple[str, ...]:
+def _cells(match: "IndexMatch") -> tuple[str, ...]:
     value = match.estimate if match.jaccard is None else match.jaccard
     estimated = "~" if match.jaccard is None and value is not None else ""
     return (
@@ -368,6 +366,8 @@ def _place(file: str, line: int | None, row: int | None) -> str:
 
 
 def _account(directory: Path) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
+    from pipeline.stories.dedup import duplicates_by_kind
+
     ledger = json.loads((directory / layout.LEDGER).read_bytes())
     return ledger, duplicates_by_kind(directory)
 

@@ -4,7 +4,7 @@ texts side by side.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,10 +22,11 @@ from pipeline.commands.terminal import (
 )
 from pipeline.core.errors import escape_text
 from pipeline.core.words import pluralise
-from pipeline.explain.explain import Explanation, Link
 from pipeline.report.side_by_side import LinePair, Piece, compare, shorten_row
-from pipeline.runs.records import QUARANTINED, describe_place
 from pipeline.runs.references import LEAST_DIGITS
+
+if TYPE_CHECKING:
+    from pipeline.explain.explain import Explanation, Link
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +61,7 @@ _REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
 """Style of a stretch that differs, and its marks where there are no colours."""
 
 
-def show(found: Explanation, lines: int | None, as_json: bool) -> None:
+def show(found: "Explanation", lines: int | None, as_json: bool) -> None:
     """Print an explanation; of the texts `lines` rows around differences (None: all rows)."""
     rows = []
     if found.texts:
@@ -81,7 +82,7 @@ def show(found: Explanation, lines: int | None, as_json: bool) -> None:
     return None
 
 
-def _as_json(found: Explanation, rows: Sequence[LinePair], total: int) -> dict[str, Any]:
+def _as_json(found: "Explanation", rows: Sequence[LinePair], total: int) -> dict[str, Any]:
     value = asdict(found)
     del value["texts"]
     value["origin"] = str(found.origin) if found.origin else None
@@ -89,7 +90,9 @@ def _as_json(found: Explanation, rows: Sequence[LinePair], total: int) -> dict[s
     return {**value, "recipe": recipe, "rows": [asdict(row) for row in rows], "rows_total": total}
 
 
-def _about_document(found: Explanation) -> list[tuple[str, str]]:
+def _about_document(found: "Explanation") -> list[tuple[str, str]]:
+    from pipeline.runs.records import describe_place
+
     r = found.record
     state = r.state or "not decided yet: the run stopped before that"
     screening = " by ".join(word for word in (r.decision, r.rule) if word)
@@ -110,7 +113,7 @@ def _about_document(found: Explanation) -> list[tuple[str, str]]:
     ]
 
 
-def _about_text(found: Explanation) -> str:
+def _about_text(found: "Explanation") -> str:
     record = found.record
     size = pluralise(record.text_bytes, "byte") if record.text_bytes else ""
     if not found.in_quarantine:
@@ -120,7 +123,9 @@ def _about_text(found: Explanation) -> str:
     return f"{size}, in quarantine; `{command}` shows it and records that"
 
 
-def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
+def _about_link(found: "Explanation", link: "Link") -> list[tuple[str, str]]:
+    from pipeline.runs.records import describe_place
+
     known = (
         ("estimated", link.estimate),
         ("exact", link.jaccard),
@@ -142,7 +147,9 @@ def _about_link(found: Explanation, link: Link) -> list[tuple[str, str]]:
     ]
 
 
-def _why_no_texts(found: Explanation, link: Link) -> str:
+def _why_no_texts(found: "Explanation", link: "Link") -> str:
+    from pipeline.runs.records import QUARANTINED
+
     if link.place is None:
         return "the kept document is not in this run, so they cannot be compared"
     compared = "equal" if link.kind == "exact" else "not compared"
@@ -151,7 +158,7 @@ def _why_no_texts(found: Explanation, link: Link) -> str:
     return f"{compared}; the text was taken down"
 
 
-def _print_members(found: Explanation) -> None:
+def _print_members(found: "Explanation") -> None:
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
     total = found.stands_for_total
     table = Table(*columns, title=f"kept instead of {total:,}", title_justify="left")

@@ -5,7 +5,7 @@ with --dropped, the records that left for one reason.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,10 +14,18 @@ from pipeline.commands.options import JsonOption, RunArgument
 from pipeline.commands.terminal import format_cell, format_similarity, out, print_line
 from pipeline.core.errors import escape_text
 from pipeline.core.words import format_bytes, pluralise
-from pipeline.explain.explain import DocumentEvidence
-from pipeline.explain.inspect import ClusterMember, ClusterRow, DroppedRecords, Inspection, Members
-from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix
-from pipeline.runs.records import describe_place
+
+if TYPE_CHECKING:
+    from pipeline.explain.explain import DocumentEvidence
+    from pipeline.explain.inspect import (
+        ClusterMember,
+        ClusterRow,
+        DroppedRecords,
+        Inspection,
+        Members,
+    )
+    from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix
+
 
 _BAR = 40
 _NAMED = 3
@@ -32,7 +40,7 @@ def register(app: typer.Typer) -> None:
     )(inspect)
 
 
-def show_clusters(found: Inspection) -> None:
+def show_clusters(found: "Inspection") -> None:
     """Print the summary and the largest clusters."""
     summary = found.summary
     kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
@@ -54,8 +62,10 @@ def show_clusters(found: Inspection) -> None:
         out.print(table)
 
 
-def show_cluster(found: Members) -> None:
+def show_cluster(found: "Members") -> None:
     """Print one cluster with all its members."""
+    from pipeline.runs.records import describe_place
+
     cluster = found.shown.cluster
     print_line(f"{pluralise(cluster.size, 'document')}: {_counted(cluster.kinds)}")
     print_line(f"kept  {cluster.kept}  {describe_place(found.shown.place, cluster.index)}")
@@ -69,7 +79,7 @@ def show_cluster(found: Members) -> None:
     out.print(table)
 
 
-def _print_histograms(summary: ClusterSummary) -> None:
+def _print_histograms(summary: "ClusterSummary") -> None:
     print_line("")
     print_line("clusters by number of documents")
     sizes = [
@@ -94,7 +104,7 @@ def _print_bars(bars: Sequence[tuple[str, int]]) -> None:
             print_line(f"  {label:>12} {'█' * -(-count * _BAR // most)} {count:,}")
 
 
-def _print_matrix(matrix: Matrix, compared: Mapping[str, int]) -> None:
+def _print_matrix(matrix: "Matrix", compared: Mapping[str, int]) -> None:
     """Rows are sources of duplicates, columns where the kept documents stand."""
     names = [f"index {c.index}" if c.index else c.source for c in matrix.columns]
     if matrix.rest_columns:
@@ -114,13 +124,13 @@ def _print_matrix(matrix: Matrix, compared: Mapping[str, int]) -> None:
     out.print(table)
 
 
-def _cluster_cells(found: ClusterRow) -> tuple[str, ...]:
+def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
     c, place = found.cluster, found.place
     at = (place.source, f"{place.file}:{place.line}") if place else (f"index {c.index}", "")
     return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), _lowest(c))
 
 
-def _member_cells(member: ClusterMember) -> tuple[str, ...]:
+def _member_cells(member: "ClusterMember") -> tuple[str, ...]:
     place = member.place
     return (
         place.key, place.source, f"{place.file}:{place.line}", member.state, member.kind,
@@ -140,14 +150,16 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(named + rest)
 
 
-def _lowest(cluster: Cluster) -> str:
+def _lowest(cluster: "Cluster") -> str:
     """The lowest similarity, an estimate as such."""
     value, estimated = cluster.lowest
     return "~" * estimated + format_similarity(value)
 
 
-def show_dropped(found: DroppedRecords) -> None:
+def show_dropped(found: "DroppedRecords") -> None:
     """What left for a reason, by source, then the first records with their evidence."""
+    from pipeline.runs.records import describe_place
+
     print_line(
         f"{found.reason}: {pluralise(found.total, 'record')}, {format_bytes(found.bytes)} of text"
     )
@@ -175,7 +187,7 @@ def show_dropped(found: DroppedRecords) -> None:
         print_line(f"and {more:,} more; --top N lists more")
 
 
-def evidence_line(found: DocumentEvidence) -> str:
+def evidence_line(found: "DocumentEvidence") -> str:
     """Evidence in words."""
     words = [found.rule or found.detector, found.kind, repr(found.target) if found.target else ""]
     line = " ".join(word for word in words if word)

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from pipeline.commands.terminal import format_cell, out, print_json, print_line
 from pipeline.core.words import pluralise
-from pipeline.lineage.checkpoint_trace import CheckpointTrace
-from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument
-from pipeline.lineage.trace import TokenSpan
-from pipeline.lineage.training import Period, TrainingCheckpoint
+
+if TYPE_CHECKING:
+    from pipeline.lineage.checkpoint_trace import CheckpointTrace
+    from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument
+    from pipeline.lineage.trace import TokenSpan
+    from pipeline.lineage.training import Period, TrainingCheckpoint
+
 
 EXPOSURE = "Steps listed are exposure, not influence or memorisation."
 _SHOWN = 20
@@ -19,7 +22,7 @@ _SHOWN_STEPS = 12
 
 
 def show_spans(
-    spans: Sequence[TokenSpan], limit: int | None, as_json: bool,
+    spans: "Sequence[TokenSpan]", limit: int | None, as_json: bool,
     elsewhere: Sequence[tuple[str, int]] = (),
 ) -> None:  # fmt: skip
     """Spans of rows, each with its document; `elsewhere`: other data sets that the step read, and
@@ -45,7 +48,7 @@ def show_spans(
 
 
 def show_forward(
-    found: ForwardTrace, notes: Sequence[str], limit: int | None, as_json: bool
+    found: "ForwardTrace", notes: Sequence[str], limit: int | None, as_json: bool
 ) -> None:
     """Documents, their share of every split, and what a training run read of them."""
     if as_json:
@@ -69,7 +72,7 @@ def show_forward(
     return _say_exposure(found.exposure)
 
 
-def _documents_table(documents: Sequence[TracedDocument], with_steps: bool) -> Table:
+def _documents_table(documents: "Sequence[TracedDocument]", with_steps: bool) -> Table:
     steps = ("first step", "steps") if with_steps else ()
     table = Table("document", "file:line", "source", "state", "split", "tokens", "rows", *steps,
                   "because")  # fmt: skip
@@ -93,7 +96,9 @@ def _documents_table(documents: Sequence[TracedDocument], with_steps: bool) -> T
     return table
 
 
-def _say_places(found: ForwardTrace, listed: Sequence[TracedDocument], limit: int | None) -> None:
+def _say_places(
+    found: "ForwardTrace", listed: "Sequence[TracedDocument]", limit: int | None
+) -> None:
     keys = {d.doc: d.document for d in listed}
     places = [p for p in found.places.to_pylist() if p["doc"] in keys]
     table = Table("document", "row", "tokens", "labels")
@@ -108,7 +113,7 @@ def _say_places(found: ForwardTrace, listed: Sequence[TracedDocument], limit: in
         _say_rest(len(places), len(places[:most]))
 
 
-def _say_exposure(exposure: Exposure | None) -> None:
+def _say_exposure(exposure: "Exposure | None") -> None:
     if exposure is None:
         return
     steps, name = exposure.steps, exposure.model_dir
@@ -133,7 +138,7 @@ def _say_exposure(exposure: Exposure | None) -> None:
     print_line(EXPOSURE)
 
 
-def show_checkpoint(found: CheckpointTrace, limit: int | None, as_json: bool) -> None:
+def show_checkpoint(found: "CheckpointTrace", limit: int | None, as_json: bool) -> None:
     """Sources and documents behind a checkpoint."""
     if as_json:
         return print_json(_checkpoint_json(found, limit))
@@ -161,7 +166,7 @@ def show_checkpoint(found: CheckpointTrace, limit: int | None, as_json: bool) ->
     return print_line(EXPOSURE)
 
 
-def _forward(found: ForwardTrace, notes: Sequence[str], limit: int | None) -> dict[str, Any]:
+def _forward(found: "ForwardTrace", notes: Sequence[str], limit: int | None) -> dict[str, Any]:
     listed = _first(found.documents, limit)
     docs = {document.doc for document in listed}
     places = [place for place in found.places.to_pylist() if place["doc"] in docs]
@@ -183,7 +188,7 @@ def _forward(found: ForwardTrace, notes: Sequence[str], limit: int | None) -> di
     }  # fmt: skip
 
 
-def _checkpoint_json(found: CheckpointTrace, limit: int | None) -> dict[str, Any]:
+def _checkpoint_json(found: "CheckpointTrace", limit: int | None) -> dict[str, Any]:
     documents = found.documents if limit is None else found.documents.slice(0, limit)
     return {
         "model_dir": str(found.model_dir),
@@ -200,15 +205,15 @@ def _checkpoint_json(found: CheckpointTrace, limit: int | None) -> dict[str, Any
     }
 
 
-def _checkpoint_json_of(checkpoint: TrainingCheckpoint | None) -> dict[str, Any] | None:
+def _checkpoint_json_of(checkpoint: "TrainingCheckpoint | None") -> dict[str, Any] | None:
     return {"step": checkpoint.step, "path": str(checkpoint.path)} if checkpoint else None
 
 
-def _checkpoint(checkpoint: TrainingCheckpoint | None) -> str:
+def _checkpoint(checkpoint: "TrainingCheckpoint | None") -> str:
     return "none" if checkpoint is None else f"{checkpoint.path} (step {checkpoint.step:,})"
 
 
-def _say_elsewhere(periods: Sequence[Period]) -> None:
+def _say_elsewhere(periods: "Sequence[Period]") -> None:
     for p in periods:
         print_line(
             f"not traced here: steps {p.first:,} to {p.stop - 1:,}, which read another data set, "

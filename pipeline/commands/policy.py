@@ -5,7 +5,7 @@ and what another policy would change.
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -13,11 +13,13 @@ from rich.table import Table
 from pipeline.commands.options import JsonOption, complete_runs
 from pipeline.commands.terminal import format_cell, out, print_facts, print_json, print_line
 from pipeline.core.words import format_bytes, pluralise
-from pipeline.runs.records import describe_place
 from pipeline.screening.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
-from pipeline.screening.policy.difference import DecisionChain, PolicyDifference
 from pipeline.screening.policy.rules import Policy, ReadyRule, compile_rules
-from pipeline.screening.reviews import Review
+
+if TYPE_CHECKING:
+    from pipeline.screening.policy.difference import DecisionChain, PolicyDifference
+    from pipeline.screening.reviews import Review
+
 
 BUILTIN = "builtin:default"
 """As in `pipeline.screening.policy.rules`, which a light command need not import."""
@@ -208,7 +210,7 @@ def show_attributes(as_json: bool) -> None:
     return None
 
 
-def show_difference(found: PolicyDifference, as_json: bool) -> None:
+def show_difference(found: "PolicyDifference", as_json: bool) -> None:
     """What another policy decides otherwise, by decision and rule."""
     if as_json:
         return print_json(asdict(found))
@@ -235,7 +237,7 @@ def _side(decision: str, rule: str) -> str:
     return f"{decision} ({rule})" if rule else decision
 
 
-def show_review(review: Review, as_json: bool) -> None:
+def show_review(review: "Review", as_json: bool) -> None:
     """The review as recorded."""
     if as_json:
         return print_json(review.model_dump(mode="json"))
@@ -246,8 +248,10 @@ def show_review(review: Review, as_json: bool) -> None:
     return None
 
 
-def show_chain(found: DecisionChain, policy: str, as_json: bool) -> None:
+def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
     """Every rule for one document, and what follows."""
+    from pipeline.runs.records import describe_place
+
     if as_json:
         return print_json(_plain(found))
     place = found.record.place
@@ -280,7 +284,7 @@ def _numbered(ids: Iterable[str], evidence: Iterable[dict[str, Any]]) -> Iterato
         yield " ".join(word for word in words if word)
 
 
-def _plain(found: DecisionChain) -> dict[str, Any]:
+def _plain(found: "DecisionChain") -> dict[str, Any]:
     """The chain as plain data, keys in hex."""
     value = asdict(found)
     rows = [*value["evidence"], *(v for v in (value["decision"], value["recorded"]) if v)]

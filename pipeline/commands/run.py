@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -19,9 +19,9 @@ from pipeline.config.prep import load_config
 from pipeline.core.words import format_bytes, pluralise
 from pipeline.engine.progress import Progress
 from pipeline.runs.catalogue import STORIES
-from pipeline.stories.plan import forecast, total_of
-from pipeline.stories.preparation import PREPARATION, Preparation, Story, describe_dedup, prepare
-from pipeline.stories.preparation import run as run_config
+
+if TYPE_CHECKING:
+    from pipeline.stories.preparation import Preparation, Story
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +48,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Prepare data by a config. Finished work is reused, and an interrupted run resumes."""
+    from pipeline.stories.preparation import run as run_config
+
     if dry_run:
         return plan(config, out, set_, as_json)
     loaded = load_config(config, tuple(set_ or ()))
@@ -76,11 +78,16 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Check a config and show what would run. Nothing is written to the run directory."""
-    show_plan(prepare(load_config(config, tuple(set_ or ())), out), as_json)
+    from pipeline.stories.preparation import PREPARATION, prepare
+
+    show_plan(prepare(load_config(config, tuple(set_ or ())), out), as_json, PREPARATION)
 
 
-def show_plan(prepared: Preparation, as_json: bool, story: Story = PREPARATION) -> None:
+def show_plan(prepared: "Preparation", as_json: bool, story: "Story") -> None:
     """Print it, and last what all of it costs; nothing is written."""
+    from pipeline.stories.plan import forecast, total_of
+    from pipeline.stories.preparation import describe_dedup
+
     stages = forecast(prepared, story)
     if as_json:
         return print_json([vars(stage) for stage in stages])

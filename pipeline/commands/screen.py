@@ -3,10 +3,8 @@ what was found.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from rich.table import Table
 
@@ -14,7 +12,11 @@ from pipeline.commands.options import JsonOption, WorkersOption
 from pipeline.commands.terminal import format_cell, out, print_json, print_line
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
-from pipeline.stories.preparation import Manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.stories.preparation import Manifest
 
 
 def register(app: typer.Typer) -> None:
@@ -102,8 +104,10 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
     show_difference(compare_policies(directory, policy_of(directory), changed), as_json)
 
 
-def show_decisions(manifest: Manifest, as_json: bool) -> None:
+def show_decisions(manifest: "Manifest", as_json: bool) -> None:
     """A finished screening."""
+    import pyarrow.parquet as pq
+
     directory = manifest.directory
     documents = pq.read_table(directory / layout.DOCUMENTS, columns=["decision", "rule"])
     evidence = pq.read_table(directory / layout.EVIDENCE, columns=["detector", "kind"])
@@ -120,7 +124,7 @@ def show_decisions(manifest: Manifest, as_json: bool) -> None:
     )
 
 
-def _counts(table: pa.Table, columns: list[str]) -> list[dict[str, object]]:
+def _counts(table: "pa.Table", columns: list[str]) -> list[dict[str, object]]:
     """Rows by the values of these columns, the largest count first."""
     grouped = table.group_by(columns, use_threads=False).aggregate([([], "count_all")])
     order = [("count_all", "descending"), *((name, "ascending") for name in columns)]

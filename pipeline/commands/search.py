@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -13,8 +13,10 @@ from pipeline.commands.places import EXPOSURE
 from pipeline.commands.terminal import out, print_json, print_line
 from pipeline.core.errors import escape_text
 from pipeline.core.words import pluralise
-from pipeline.explain.search import FoundDocument, SearchAnswer, Snippet, describe_scope
-from pipeline.runs.records import IN_QUARANTINE
+
+if TYPE_CHECKING:
+    from pipeline.explain.search import FoundDocument, SearchAnswer, Snippet
+
 
 _SHOWN = 20
 
@@ -64,8 +66,10 @@ def search(
 _PLACES, _ROWS, _STEPS = 3, 4, 6
 
 
-def show_search(answer: SearchAnswer, as_json: bool) -> None:
+def show_search(answer: "SearchAnswer", as_json: bool) -> None:
     """Documents with their places, then what was looked at."""
+    from pipeline.explain.search import describe_scope
+
     if as_json:
         return print_json(_json(answer))
     steps = answer.exposure
@@ -87,7 +91,9 @@ def show_search(answer: SearchAnswer, as_json: bool) -> None:
     return None
 
 
-def _show_document(found: FoundDocument, with_steps: bool) -> None:
+def _show_document(found: "FoundDocument", with_steps: bool) -> None:
+    from pipeline.runs.records import IN_QUARANTINE
+
     d = found.traced
     state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
     split = f", {d.split}" if d.split else ""
@@ -120,12 +126,12 @@ def _first(items: Sequence[object], most: int) -> str:
     return ", ".join(map(str, items[:most])) + more
 
 
-def _places(found: FoundDocument) -> str:
+def _places(found: "FoundDocument") -> str:
     count = found.text.exact + found.text.near
     return pluralise(count, "place")
 
 
-def _line(place: Snippet) -> Text:
+def _line(place: "Snippet") -> Text:
     """A place on one line, the match in bold; where nothing can be bold, between brackets."""
     opened, closed = ("", "") if out.is_terminal else ("[[", "]]")
     many = len(place.match)
@@ -137,7 +143,7 @@ def _line(place: Snippet) -> Text:
     return line
 
 
-def _json(answer: SearchAnswer) -> dict[str, Any]:
+def _json(answer: "SearchAnswer") -> dict[str, Any]:
     documents = []
     for found in answer.documents:
         d = vars(found.traced)

@@ -5,7 +5,7 @@ and records of takedowns on the terminal.
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,12 +15,12 @@ from pipeline.commands.terminal import format_cell, out, print_json, print_line
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise
-from pipeline.report.page import DELETED
-from pipeline.takedown.apply import SignOff, begin, check_same, find_begun, finish
 from pipeline.takedown.claim import LoadedClaim
-from pipeline.takedown.copies import open_run
-from pipeline.takedown.plan import TakedownPlan, make_plan, write_forget_set
-from pipeline.takedown.record import Takedown
+
+if TYPE_CHECKING:
+    from pipeline.takedown.plan import TakedownPlan
+    from pipeline.takedown.record import Takedown
+
 
 _MODES = ("mask", "rewrite", "forget-set")
 
@@ -101,8 +101,10 @@ def _day(text: str | None) -> date:
 _MOST = 40
 
 
-def show_plan(plan: TakedownPlan) -> None:
+def show_plan(plan: "TakedownPlan") -> None:
     """The plan for people: documents, splits, training runs, stored copies, what stays."""
+    from pipeline.report.page import DELETED
+
     _show_documents(plan)
     for split in plan.splits:
         unit = "token" if split.format == "corpus" else "label"
@@ -136,7 +138,7 @@ def show_plan(plan: TakedownPlan) -> None:
     print_line(DELETED)
 
 
-def _show_documents(plan: TakedownPlan) -> None:
+def _show_documents(plan: "TakedownPlan") -> None:
     table = Table("document", "why", "via", "source", "file:line", "state", "tokens")
     for row in plan.taken.slice(0, _MOST).to_pylist():
         via = row["via"].hex() if row["via"] else ""
@@ -170,7 +172,7 @@ def show_record(value: dict[str, Any]) -> None:
         )
 
 
-def documents_as_rows(plan: TakedownPlan) -> list[dict[str, Any]]:
+def documents_as_rows(plan: "TakedownPlan") -> list[dict[str, Any]]:
     """The documents as plain data, keys in hex."""
     rows: list[dict[str, Any]] = plan.taken.to_pylist()
     for row in rows:
@@ -212,16 +214,21 @@ def run_command(wanted: TakedownOptions) -> None:
     return show_plan(plan)
 
 
-def _plan(wanted: TakedownOptions) -> TakedownPlan:
+def _plan(wanted: TakedownOptions) -> "TakedownPlan":
+    from pipeline.takedown.copies import open_run
+    from pipeline.takedown.plan import make_plan
+
     return make_plan(open_run(wanted.run), wanted.claim, wanted.model_dirs, wanted.exports)
 
 
-def _readable(plan: TakedownPlan) -> list[dict[str, object]]:
+def _readable(plan: "TakedownPlan") -> list[dict[str, object]]:
     return documents_as_rows(plan)
 
 
-def take_down(wanted: TakedownOptions) -> Takedown:
+def take_down(wanted: TakedownOptions) -> "Takedown":
     """Apply a claim to a run, or go on with it; a claim that was applied before changes nothing."""
+    from pipeline.takedown.apply import SignOff, begin, check_same, find_begun, finish
+
     name = wanted.claim.claim.id
     if not wanted.run.is_dir():
         raise InputError(f"{wanted.run}: no such run directory")
@@ -234,7 +241,9 @@ def take_down(wanted: TakedownOptions) -> Takedown:
         return finish(wanted.run, name) if begun is None or begun.pending else begun
 
 
-def _forget(plan: TakedownPlan, wanted: TakedownOptions) -> None:
+def _forget(plan: "TakedownPlan", wanted: TakedownOptions) -> None:
+    from pipeline.takedown.plan import write_forget_set
+
     if wanted.out is None:
         raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
     written = write_forget_set(plan, wanted.out)

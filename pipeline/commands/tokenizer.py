@@ -5,14 +5,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from pipeline.commands.options import JsonOption, complete_runs, parse_size
 from pipeline.commands.terminal import format_cell, out
-from pipeline.stories.tokenizer import TokenizerMeasurement
+
+if TYPE_CHECKING:
+    from pipeline.stories.tokenizer import TokenizerMeasurement
 
 
 class WordBreaks(enum.StrEnum):
@@ -107,7 +109,7 @@ def measure(
     show_fertility(measured, as_json)
 
 
-def show_fertility(measured: Sequence[TokenizerMeasurement], as_json: bool) -> None:
+def show_fertility(measured: "Sequence[TokenizerMeasurement]", as_json: bool) -> None:
     """Print a table with a row per source, and columns for each tokenizer."""
     if as_json:
         return out.print_json(json.dumps([_as_json(one) for one in measured]))
@@ -128,7 +130,7 @@ def show_fertility(measured: Sequence[TokenizerMeasurement], as_json: bool) -> N
     return None
 
 
-def _as_json(one: TokenizerMeasurement) -> dict[str, object]:
+def _as_json(one: "TokenizerMeasurement") -> dict[str, object]:
     rows = [
         {**asdict(r), "bytes_per_token": r.bytes_per_token, "tokens_per_word": r.tokens_per_word}
         for r in one.rows

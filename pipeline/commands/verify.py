@@ -3,7 +3,7 @@ it; and what is deleted of it.
 """
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -12,11 +12,11 @@ from pipeline.commands.options import DirectoryArgument, JsonOption
 from pipeline.commands.terminal import format_duration, out, print_facts, print_json, print_line
 from pipeline.core.errors import IntegrityError
 from pipeline.core.words import format_bytes, pluralise
-from pipeline.hdf5.foreign.check import ForeignReport, check_directory
-from pipeline.hdf5.foreign.rows import FileFinding
-from pipeline.stories.status import WorkStatus, read_status, read_work
-from pipeline.stories.status import clean_up as delete_intermediates
-from pipeline.stories.verify import verify as verify_run
+
+if TYPE_CHECKING:
+    from pipeline.hdf5.foreign.check import ForeignReport
+    from pipeline.hdf5.foreign.rows import FileFinding
+    from pipeline.stories.status import WorkStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +32,8 @@ def register(app: typer.Typer) -> None:
 
 def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     """Show which stages of a run are done, which process is working on it, and how far it is."""
+    from pipeline.stories.status import read_status, read_work
+
     finished, stages = read_status(directory)
     work = read_work(directory)
     if as_json:
@@ -47,7 +49,7 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     return None
 
 
-def _show_work(work: WorkStatus) -> None:
+def _show_work(work: "WorkStatus") -> None:
     if work.stage:
         parts = [f"{work.stage}: {work.done:,} of {work.tasks:,} tasks done"]
         parts += [f"{work.reused:,} reused"] if work.reused else []
@@ -86,6 +88,9 @@ def verify(
     again, and the tokens are compared one by one. With --hdf5, the directory is any directory of
     HDF5 files, and what is wrong with it is listed. Exit code 4 means that something is wrong.
     """
+    from pipeline.hdf5.foreign.check import check_directory
+    from pipeline.stories.verify import verify as verify_run
+
     if hdf5:
         return show_foreign(check_directory(directory, vocab_size, eos), as_json)
     checks = verify_run(directory, lineage)
@@ -98,11 +103,13 @@ def verify(
 
 def clean_up(directory: DirectoryArgument) -> None:
     """Delete intermediate files that are no longer needed; verify and trace still work."""
+    from pipeline.stories.status import clean_up as delete_intermediates
+
     removed, freed = delete_intermediates(directory)
     print_line(f"removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")
 
 
-def show_foreign(report: ForeignReport, as_json: bool) -> None:
+def show_foreign(report: "ForeignReport", as_json: bool) -> None:
     """Print it. Raises IntegrityError when anything is wrong, so that the exit code tells."""
     if as_json:
         lists = {"findings": report.findings, "notes": report.notes}
@@ -116,7 +123,7 @@ def show_foreign(report: ForeignReport, as_json: bool) -> None:
         raise IntegrityError(f"{report.directory}: {pluralise(count, 'problem')} found")
 
 
-def _print(report: ForeignReport) -> None:
+def _print(report: "ForeignReport") -> None:
     facts = report.facts
     length = report.max_sequence_length
     unit = "tokens" if report.layout == "corpus" else "rows"
@@ -139,7 +146,7 @@ def _print(report: ForeignReport) -> None:
         print_line("no problem was found")
 
 
-def _place(finding: FileFinding) -> str:
+def _place(finding: "FileFinding") -> str:
     """Where, as a prefix.
 
     >>> _place(FileFinding("a.h5", "labels", "", 3, 12))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -12,9 +12,11 @@ from pipeline.commands.terminal import format_cell, out, print_facts, print_json
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.words import did_you_mean, pluralise
 from pipeline.screening.registry import Work, load_registry
-from pipeline.screening.registry.finding import WorkChange, find_works, history_of, search_works
-from pipeline.screening.registry.importing import FORMATS, ImportResult, SketchFile, WorkEdit
-from pipeline.screening.registry.works import FIELDS, STATUSES
+
+if TYPE_CHECKING:
+    from pipeline.screening.registry.finding import WorkChange
+    from pipeline.screening.registry.importing import ImportResult, SketchFile, WorkEdit
+
 
 __all__ = [
     "check_form",
@@ -37,6 +39,8 @@ def collect_values(**values: str | bool | None) -> dict[str, str]:
 
 def check_form(form: str | None) -> str | None:
     """Raises ConfigError for an unknown --format."""
+    from pipeline.screening.registry.importing import FORMATS
+
     return _one_of("--format", form, FORMATS)
 
 
@@ -50,7 +54,7 @@ def _one_of(option: str, value: str | None, allowed: Sequence[str]) -> str | Non
 
 
 def show_import(
-    done: ImportResult, directory: Path, dry_run: bool, all_of_it: bool, as_json: bool
+    done: "ImportResult", directory: Path, dry_run: bool, all_of_it: bool, as_json: bool
 ) -> None:
     """What an import did; refused lines, conflicts and remarks, a few or all of them."""
     if as_json:
@@ -92,6 +96,9 @@ def show_list(
     directory: Path, status: str | None, search: str | None, limit: int, as_json: bool
 ) -> None:
     """The works of a registry, or those of one status, or that a search finds."""
+    from pipeline.screening.registry.finding import search_works
+    from pipeline.screening.registry.works import STATUSES
+
     _one_of("--status", status, STATUSES)
     registry = load_registry(directory)
     works = [w for w in registry.work_list() if status in (None, w.status)]
@@ -107,6 +114,8 @@ def show_list(
 
 def _print_many(label: str, works: Iterable[Work]) -> None:
     """ASCII JSON line by line: a registry may hold half a million works."""
+    from pipeline.screening.registry.works import FIELDS
+
     print_line(f'{{"registry": {json.dumps(label)}, "works": [')
     before = ""
     for work in works:
@@ -135,6 +144,8 @@ def _reference(work: Work) -> str:
 
 def show_work(directory: Path, asked: str, as_json: bool) -> None:
     """Every work that `asked` means, with its history."""
+    from pipeline.screening.registry.finding import find_works, history_of
+
     registry = load_registry(directory)
     works = find_works(registry.work_list(), asked)
     histories = [history_of(directory, work.work_id) for work in works]
@@ -148,7 +159,7 @@ def show_work(directory: Path, asked: str, as_json: bool) -> None:
     return None
 
 
-def _print_work(work: Work, changes: Iterable[WorkChange]) -> None:
+def _print_work(work: Work, changes: "Iterable[WorkChange]") -> None:
     authors = "; ".join(work.authors)
     held = "yes: copies must not be deleted" if work.legal_hold else ""
     effective = " to ".join(filter(None, (work.effective_from or "-", work.effective_to)))
@@ -166,7 +177,7 @@ def _print_work(work: Work, changes: Iterable[WorkChange]) -> None:
         print_line(f"version {change.version}: {change.text}")
 
 
-def show_edit(edited: WorkEdit, as_json: bool) -> None:
+def show_edit(edited: "WorkEdit", as_json: bool) -> None:
     """What was set."""
     if as_json:
         return print_json(asdict(edited))
@@ -185,7 +196,7 @@ def _value(value: Any) -> str:
     return {True: "yes", False: "no", "": "(none)"}.get(value, str(value))
 
 
-def show_sketch(made: SketchFile, as_json: bool) -> None:
+def show_sketch(made: "SketchFile", as_json: bool) -> None:
     """What was written for exchange."""
     if as_json:
         return print_json({**asdict(made), "out": str(made.out)})

@@ -41,6 +41,18 @@ def test_every_command_is_listed() -> None:
         assert set(names) == {n for n, (m, _) in COMMANDS.items() if m == module}
 
 
+def test_help_of_commands_imports_nothing_heavy() -> None:
+    modules = sorted({module for module, _ in COMMANDS.values()})
+    code = f"import sys\n{''.join(f'import {module}' + chr(10) for module in modules)}"
+    code += (
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\nassert not loaded, loaded"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_list_imports_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LISTED], capture_output=True, text=True, timeout=60, check=False
