@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipeline.config.prep import Config
-    from pipeline.stories.preparation import Manifest
+    from pipeline.stories.loop import Manifest
 
 __all__ = ["clean_texts", "run", "tokenize_texts"]
 __version__ = "0.1.0"

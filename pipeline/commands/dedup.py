@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.prep import DedupConfig, ReadConfig
     from pipeline.stories.index import AddedBatch, IndexAnswer, IndexMatch, IndexOptions
-    from pipeline.stories.preparation import Manifest
+    from pipeline.stories.loop import Manifest
 
 
 Model = TypeVar("Model", bound="BaseModel")

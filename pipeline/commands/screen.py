@@ -16,7 +16,7 @@ from pipeline.runs import layout
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.stories.preparation import Manifest
+    from pipeline.stories.loop import Manifest
 
 
 def register(app: typer.Typer) -> None:

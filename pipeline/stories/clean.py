@@ -26,14 +26,8 @@ from pipeline.stages.records import Format, cleaned_stage
 from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.withheld import quarantine_stage
-from pipeline.stories.preparation import (
-    Preparation,
-    RunStage,
-    Story,
-    Unchanged,
-    check_survivors,
-    read_inputs,
-)
+from pipeline.stories.loop import StageRecord
+from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs
 from pipeline.stories.selection import compile_screening, decisions_of, deduplicate, screening
 
 NAME = "files"
@@ -148,16 +142,10 @@ def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
 
 
 def _clean(
-    form: Format, detectors: Sequence[Detector], prepared: Preparation, run_stage: RunStage,
+    form: Format, detectors: Sequence[Detector], prepared: Preparation, run: StageRecord,
     unchanged: Unchanged,
-) -> dict[str, StageManifest]:  # fmt: skip
+) -> None:  # fmt: skip
     """From raw shards to cleaned records and the tables that account for all others."""
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
     reading, clean = read_inputs(prepared, run, unchanged)
     filters = prepared.screening.filters
     found = [run(filters_stage(clean, filters))] if filters.on else []
@@ -177,7 +165,6 @@ def _clean(
     documents = run(documents_stage(clean, keep, verdicts))
     run(account_stage(clean, documents, {}))
     run(cleaned_stage(clean, keep, form))
-    return done
 
 
 def story_of(form: Format, detectors: Sequence[Detector] = ()) -> Story:
@@ -253,26 +240,17 @@ def _policy(name: str | None) -> str | None:
     return str(Path(name).absolute())
 
 
-def _screen(
-    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
-) -> dict[str, StageManifest]:
+def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """From raw shards to evidence, decisions and the end of every document."""
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
     compiled = compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     taken_down = prepared.takedowns.dropped
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(prepared.config, prepared.earlier, clean, screened, run)
-    run(quarantine_stage(clean, done["verdicts"], prepared.config.screen.quarantine_days))
+    run(quarantine_stage(clean, run["verdicts"], prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, done["verdicts"]))
+    documents = run(documents_stage(clean, keep, run["verdicts"]))
     run(account_stage(clean, documents, {}))
-    return done
 
 
 SCREEN = Story("screen", _screen)

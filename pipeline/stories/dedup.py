@@ -16,20 +16,13 @@ from pipeline.config.prep import (
 from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import StageManifest
-from pipeline.engine.stage import Stage
 from pipeline.runs import layout
 from pipeline.stages.pieces import reading_of
 from pipeline.stages.records import records_stage
 from pipeline.stages.report import cluster_report_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
-from pipeline.stories.preparation import (
-    Preparation,
-    RunStage,
-    Story,
-    Unchanged,
-    check_survivors,
-    read_inputs,
-)
+from pipeline.stories.loop import StageRecord
+from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs
 from pipeline.stories.selection import deduplicate
 
 NAME = "files"
@@ -52,37 +45,24 @@ def config_of(
     return LoadedConfig(config=config, base=Path())
 
 
-def _compare(
-    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
-) -> dict[str, StageManifest]:
+def _compare(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """From raw shards to the keep-list and its tables: all that an index keeps of a batch."""
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
     reading, clean = read_inputs(prepared, run, unchanged)
     keep = deduplicate(prepared.config, prepared.earlier, clean, None, run)
     if not prepared.earlier:
-        _check_key(prepared.config.dedup, done["signatures"])
+        _check_key(prepared.config.dedup, run["signatures"])
     run(sources_stage(reading, clean))
     documents = run(documents_stage(clean, keep))
     run(account_stage(clean, documents, {}))
-    return done
 
 
-def _deduplicate(
-    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
-) -> dict[str, StageManifest]:
+def _deduplicate(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The same, then the kept records copied, and the clusters shown."""
-    done = _compare(prepared, run_stage, unchanged)
-    check_survivors(done["keep"])
-    reading = reading_of(prepared.plan, done.get("pieces"))
-    records = records_stage(reading, done["clean"], done["keep"])
-    done[records.name] = run_stage(records)
-    report = cluster_report_stage(prepared.config.name, done)
-    return {**done, report.name: run_stage(report)}
+    _compare(prepared, run, unchanged)
+    check_survivors(run["keep"])
+    reading = reading_of(prepared.plan, run.manifests.get("pieces"))
+    run(records_stage(reading, run["clean"], run["keep"]))
+    run(cluster_report_stage(prepared.config.name, run.manifests))
 
 
 BATCH = Story("index", _compare)

@@ -9,7 +9,6 @@ checks a finished one. The run it is made from is only read.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,14 @@ import pyarrow.compute as pc
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of, read_manifest, write_sealed
 from pipeline.core.words import did_you_mean
-from pipeline.engine.executor import executor
+from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner, manifest_path, removed_note
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
-from pipeline.runs.run_directory import hold_and_run, read_finished, sweep_strays
+from pipeline.runs.run_directory import read_finished, sweep_strays
 from pipeline.runs.splits import TRAIN
 from pipeline.stages.export import (
     TableRows,
@@ -40,6 +38,7 @@ from pipeline.stages.export import (
     scatter_text_stage,
 )
 from pipeline.stages.records import FIELDS, Format
+from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import story_of
 from pipeline.takedown.record import read_takedown_state
 
@@ -200,9 +199,29 @@ def export(
     source = open_source(run)
     splits = _splits(source, request)
     _check_out(source.directory, out)
-    progress = progress or Progress(quiet=True)
-    make = partial(_export, source, out, splits, request, workers, progress)
-    return hold_and_run(out, progress, make)
+    work = StoryRun(
+        out=out, config=source.name, story=STORY, workers=workers,
+        size=sum(shard.size for shard in source.documents),
+        progress=progress or Progress(quiet=True),
+    )  # fmt: skip
+
+    def tell(run: StageRecord) -> None:
+        scatter = run(scatter_text_stage(tuple(_jobs(source, request, splits))))
+        gather = run(
+            gather_text_stage(
+                scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
+            )
+        )
+        if not gather.tasks:
+            raise InputError(f"{source.directory}: no document was kept in {', '.join(splits)}")
+
+    def publish(stages: Stages, _: Runner, where: Executor) -> Stages:
+        _commit(out, source, request, stages)
+        return stages
+
+    made = work.hold(tell, publish)
+    found = tuple(_found(name, made.stages["gather_text"]) for name in splits)
+    return ExportResult(out, found, len(made.reused) == len(made.stages))
 
 
 def _splits(source: ExportSource, request: ExportOptions) -> tuple[str, ...]:
@@ -236,29 +255,6 @@ def _jobs(
         )  # fmt: skip
 
 
-def _export(
-    source: ExportSource, out: Path, splits: tuple[str, ...], request: ExportOptions,
-    workers: int | None, progress: Progress, removed: frozenset[str],
-) -> ExportResult:  # fmt: skip
-    journal = Journal(out)
-    size = sum(shard.size for shard in source.documents)
-    with executor(workers, size) as where:
-        journal.event("run", config=source.name, story=STORY, workers=where.workers)
-        runner = Runner(out, where, journal, progress, removed)
-        scatter = runner.run(scatter_text_stage(tuple(_jobs(source, request, splits))))
-        gather = runner.run(
-            gather_text_stage(
-                scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
-            )
-        )
-    if not gather.tasks:
-        raise InputError(f"{source.directory}: no document was kept in {', '.join(splits)}")
-    _commit(out, source, request, (scatter, gather))
-    journal.event("done", reused=runner.reused, timings=progress.timings)
-    found = tuple(_found(name, gather) for name in splits)
-    return ExportResult(out, found, len(runner.reused) == len(runner.manifests))
-
-
 def _found(name: str, gather: StageManifest) -> ExportedSplit:
     tasks = [task for task in gather.tasks if task.counters["split"] == name]
     return ExportedSplit(
@@ -272,11 +268,11 @@ def _commit(
     out: Path,
     source: ExportSource,
     request: ExportOptions,
-    stages: tuple[StageManifest, StageManifest],
+    stages: Stages,
 ) -> None:
     """Publish manifest.json, then delete the scratch and what no manifest names."""
-    gather = stages[1]
-    paths = [manifest_path(out, stage.stage).relative_to(out).as_posix() for stage in stages]
+    scatter, gather = stages["scatter_text"], stages["gather_text"]
+    paths = [manifest_path(out, name).relative_to(out).as_posix() for name in stages]
     files: list[dict[str, Any]] = [
         {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
         for path in paths
@@ -290,11 +286,11 @@ def _commit(
         "exported": {"run": source.identity, **asdict(request)},
         "stages": [
             {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
-            for s in stages
+            for s in stages.values()
         ],
         "files": sorted(files, key=lambda file: str(file["path"])),
     }  # fmt: skip
     write_sealed(removed_note(out), {"removed": [_SCRATCH]})
-    sweep_strays(out, {str(file["path"]) for file in files} | {s.path for s in stages[0].shards})
+    sweep_strays(out, {str(file["path"]) for file in files} | {s.path for s in scatter.shards})
     write_sealed(out / layout.MANIFEST, value)
     storage.remove_tree(out / _SCRATCH)

@@ -20,6 +20,7 @@ from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, stages_left_out
 from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
 from pipeline.stages.plan import ReadPlan
+from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
 
 _BASE_MEMORY = 350 << 20
@@ -90,7 +91,7 @@ def stage_states(prepared: Preparation, story: Story) -> dict[str, str]:
 
     with contextlib.suppress(_RunNeeded):
         unchanged = InputHashes(prepared.out, prepared.plan.files, False).unchanged
-        story.tell(prepared, look, unchanged)
+        story.tell(prepared, StageRecord(look), unchanged)
     return states
 
 

@@ -15,7 +15,7 @@ from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.demo import quickstart
-from pipeline.engine.executor import InProcess, executor
+from pipeline.engine.executor import Executor, InProcess
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
@@ -51,6 +51,7 @@ from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories.earlier import load_earlier
+from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
 from pipeline.stories.machine import check_engines, compile_kernels
 from pipeline.stories.selection import (
     ScreeningRequest,
@@ -68,17 +69,7 @@ from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_defin
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 
 
-RunStage = Callable[[Stage], StageManifest]
 Unchanged = Callable[[Mapping[str, Any]], bool]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A finished run: its directory, every stage's manifest, and the stages that were reused."""
-
-    directory: Path
-    stages: dict[str, StageManifest]
-    reused: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,15 +88,15 @@ class Preparation:
 @dataclass(frozen=True)
 class Story:
     """What a run does: its name and the function that tells every stage in order, each built from
-    the manifests before it, and returns them by name.
+    the manifests before it.
 
     The function is given what was prepared; what brings one stage up to date (or only looks, for
-    `prep plan`); and what tells whether the raw shards noted in a clean task's counters still have
-    the same content.
+    `prep plan`) and remembers its manifest; and what tells whether the raw shards noted in a clean
+    task's counters still have the same content.
     """
 
     name: str
-    tell: Callable[[Preparation, RunStage, Unchanged], dict[str, StageManifest]]
+    tell: Callable[[Preparation, StageRecord, Unchanged], None]
 
 
 def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
@@ -129,17 +120,9 @@ def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
     return load_definition(named, config.eos, config.special_tokens)
 
 
-def _preparation(
-    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
-) -> dict[str, StageManifest]:
+def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The whole way from raw shards to HDF5."""
     config = prepared.config
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
     compiled = compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     if is_asked(config.mixture):
@@ -148,12 +131,12 @@ def _preparation(
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
-    run(quarantine_stage(clean, done["verdicts"], config.screen.quarantine_days))
+    run(quarantine_stage(clean, run["verdicts"], config.screen.quarantine_days))
     tokenizer = run(tokenizer_stage(prepared.tokenizer))
-    cuts = _cuts(prepared, clean, done, run)
+    cuts = _cuts(prepared, clean, run)
     tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, done["verdicts"], tokens))
+    documents = run(documents_stage(clean, keep, run["verdicts"], tokens))
     mixture = None
     if is_asked(config.mixture):
         mixture = run(mixture_stage(config.mixture, config.seed, clean, tokens, documents))
@@ -163,8 +146,7 @@ def _preparation(
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
     notes = (*_notes(config), *prepared.plan.notes, *describe_unlabelled(config, clean))
-    run(report_stage(config.name, done, notes))
-    return done
+    run(report_stage(config.name, run.manifests, notes))
 
 
 PREPARATION = Story("prepare", _preparation)
@@ -183,18 +165,16 @@ def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
     ]
 
 
-def _cuts(
-    prepared: Preparation, clean: StageManifest, done: Mapping[str, StageManifest], run: RunStage
-) -> StageManifest | None:
+def _cuts(prepared: Preparation, clean: StageManifest, run: StageRecord) -> StageManifest | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
     the policy redacts."""
     lines, units, repeats, redactions = prepared.config.lines, None, None, None
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
-        units = run(units_stage(clean, done["keep"], rules))
+        units = run(units_stage(clean, run["keep"], rules))
         repeats = run(repeats_stage(units, rules, prepared.config.dedup.memory))
     if prepared.screening.redacts:
-        redactions = run(redactions_stage(clean, done["decisions"], done["verdicts"]))
+        redactions = run(redactions_stage(clean, run["decisions"], run["verdicts"]))
     if repeats is None and redactions is None:
         return None
     cuts = run(cuts_stage(clean, units, repeats, redactions))
@@ -288,16 +268,17 @@ def _find_finished(
     )  # fmt: skip
     hashes = InputHashes(out, prepared.plan.files, verify_inputs)
     try:
-        stages = story.tell(prepared, runner.run, hashes.unchanged)
+        record = StageRecord(runner.run)
+        story.tell(prepared, record, hashes.unchanged)
     except (FrozenStageError, RemovedInputError, TextsApartError) as needed:
         raise ReadOnlyError(f"{error}, and {needed}; choose another --out") from None
     committed = {
         entry["stage"]: entry["fingerprint"] for entry in read_sealed(out / MANIFEST)["stages"]
     }
-    if committed != {name: manifest.fingerprint for name, manifest in stages.items()}:
+    if committed != {name: manifest.fingerprint for name, manifest in record.manifests.items()}:
         raise ReadOnlyError(f"{error}, and its stages are of another config; choose another --out")
     progress.note(f"{out} cannot be written to, but it is finished and unchanged")
-    return Manifest(out, stages, tuple(runner.reused))
+    return Manifest(out, record.manifests, tuple(runner.reused))
 
 
 def prepare_rewrite(prepared: Preparation, story: Story, frozen: FrozenStageError) -> Preparation:
@@ -320,20 +301,16 @@ def _run_stages(
     removed: frozenset[str],
 ) -> Manifest:
     config, plan, out = prepared.config, prepared.plan, prepared.out
-    journal = Journal(out)
     hashes = InputHashes(out, plan.files, verify_inputs)
+    screens = STORIES[story.name].screens
     if plan.passed_over:
         progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
     for note in plan.notes if STORIES[story.name].labels_sources else ():
         progress.note(note)
-    address = config.cluster.address
-    root = out.absolute() if address else out  # workers elsewhere have another current directory
-    with executor(workers, plan.bytes, address, root) as where:
-        journal.event("run", config=config.name, story=story.name, workers=where.workers)
-        runner = Runner(root, where, journal, progress, removed, prepared.takedowns.frozen)
 
+    def tell(run: StageRecord) -> None:
         def run_stage(stage: Stage) -> StageManifest:
-            manifest = runner.run(stage)
+            manifest = run(stage)
             if stage.name in ("pieces", "clean"):
                 noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
                 hashes.remember([(name, path, digest) for name, path, _, digest in noted])
@@ -342,16 +319,22 @@ def _run_stages(
                     progress.note(note)
             return manifest
 
-        stages = story.tell(prepared, run_stage, hashes.unchanged)
-        stages = keep_apart(root, stages, where)
+        story.tell(prepared, StageRecord(run_stage), hashes.unchanged)
+
+    def publish(stages: Stages, runner: Runner, where: Executor) -> Stages:
+        stages = keep_apart(runner.root, stages, where)
         note_days(out, stages, datetime.now().astimezone().date())
-        removed = runner.removed | raw_copies(out, prepared.takedowns)
-        commit(out, (config.name, story.name), stages, removed)
-        if STORIES[story.name].screens and "verdicts" in stages:
+        dropped = runner.removed | raw_copies(out, prepared.takedowns)
+        commit(out, (config.name, story.name), stages, dropped)
+        if screens and "verdicts" in stages:
             record_screening(out, stages)
-        reused = [name for name in runner.reused if name not in progress.timings]
-        journal.event("done", reused=reused, timings=progress.timings)
-        return Manifest(out, stages, tuple(reused))
+        return stages
+
+    work = StoryRun(
+        out=out, config=config.name, story=story.name, size=plan.bytes, progress=progress,
+        workers=workers, address=config.cluster.address, frozen=prepared.takedowns.frozen,
+    )  # fmt: skip
+    return work.carry_out(removed, tell, publish)
 
 
 def _check_read(config: Config, clean: StageManifest) -> None:

@@ -8,6 +8,7 @@ for byte, those that `prep run` would have written.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,18 @@ from pydantic import ValidationError
 
 from pipeline.config.prep import Config
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.core.words import pluralise
-from pipeline.engine.executor import executor
 from pipeline.engine.progress import Progress
-from pipeline.engine.runner import Runner, manifest_path
+from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow, tables_stage
 from pipeline.runs import layout, splits
 from pipeline.runs.origin import ORIGIN
-from pipeline.runs.run_directory import commit, hold_and_run, read_finished
+from pipeline.runs.run_directory import read_finished
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
 from pipeline.stages.tables import repack_account_stage
-from pipeline.stories.preparation import Manifest
+from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 from pipeline.takedown.record import check_is_masked_nowhere
 
 STORY = "repack"
@@ -85,29 +84,17 @@ def repack(
     run = open_tokenized(directory)
     config = config_of(run, changes or RepackOptions())
     _check_place(directory, out)
-    progress = progress or Progress(quiet=True)
-    size = sum(shard.size for shard in run.stages["tokenize"].shards)
-
-    def attempt(removed: frozenset[str]) -> Manifest:
-        journal = Journal(out)
-        with executor(workers, size) as where:
-            at = {ORIGIN: str(run.directory)}
-            journal.event("run", config=run.name, story=STORY, workers=where.workers, **at)
-            runner = Runner(out, where, journal, progress, removed)
-            stages = _tell(run, config, runner)
-            commit(out, (run.name, STORY), stages, runner.removed)
-            journal.event("done", reused=runner.reused, timings=progress.timings)
-            return Manifest(out, stages, tuple(runner.reused))
-
-    return hold_and_run(out, progress, attempt)
+    work = StoryRun(
+        out=out, config=run.name, story=STORY, workers=workers,
+        size=sum(shard.size for shard in run.stages["tokenize"].shards),
+        progress=progress or Progress(quiet=True), noted={ORIGIN: str(run.directory)},
+    )  # fmt: skip
+    return work.hold(partial(_tell, run, config))
 
 
-def _tell(run: TokenizedRun, config: Config, runner: Runner) -> dict[str, StageManifest]:
-    done: dict[str, StageManifest] = {}
-
+def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
-        done[stage.name] = runner.run(borrow(stage, run.directory, (TOKENS, MIXTURE)))
-        return done[stage.name]
+        return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
 
     tables = (
         *(run.stages[stage].shards[0] for stage in ("documents", "sources")),
@@ -120,7 +107,6 @@ def _tell(run: TokenizedRun, config: Config, runner: Runner) -> dict[str, StageM
     gather = do(gather_stage(config, scatter))
     packed = pack_streams(config, vocabulary_of(run), clean, gather, do)
     do(repack_account_stage(run.directory, run.stages["account"].find(layout.LEDGER), packed))
-    return done
 
 
 def open_tokenized(directory: Path) -> TokenizedRun:

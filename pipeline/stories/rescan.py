@@ -7,6 +7,7 @@ have decided, and counts for `prep trace` and `prep takedown` like evidence of t
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,14 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_manifest
-from pipeline.engine.executor import executor
 from pipeline.engine.progress import Progress
-from pipeline.engine.runner import Runner, manifest_path
+from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow
 from pipeline.runs import layout
-from pipeline.runs.run_directory import commit, hold_and_run, read_finished
+from pipeline.runs.run_directory import read_finished
 from pipeline.screening.policy import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages.batches import Batch, Batches
@@ -29,7 +28,7 @@ from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.registry import Lists, find_registry_shards, registry_stage
 from pipeline.stages.screen import evidence_stage, rescan_stage
 from pipeline.stages.withheld import NAME as QUARANTINE
-from pipeline.stories.preparation import Manifest
+from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 
 STORY = "rescan"
 DOCUMENTS = "documents"
@@ -103,28 +102,16 @@ def rescan(
 ) -> Manifest:
     """Look through the documents; finished work is reused. Raises the errors of
     `pipeline.stories.preparation.run`."""
-    progress = progress or Progress(quiet=True)
-
-    def attempt(removed: frozenset[str]) -> Manifest:
-        journal = Journal(asked.out)
-        with executor(workers, asked.bytes) as where:
-            journal.event("run", config=asked.config, story=STORY, workers=where.workers)
-            runner = Runner(asked.out, where, journal, progress, removed)
-            stages = _tell(asked, runner)
-            commit(asked.out, (asked.config, STORY), stages, runner.removed)
-            journal.event("done", reused=runner.reused, timings=progress.timings)
-            return Manifest(asked.out, stages, tuple(runner.reused))
-
-    return hold_and_run(asked.out, progress, attempt)
+    work = StoryRun(
+        out=asked.out, config=asked.config, story=STORY, size=asked.bytes, workers=workers,
+        progress=progress or Progress(quiet=True),
+    )  # fmt: skip
+    return work.hold(partial(_tell, asked))
 
 
-def _tell(asked: RescanRequest, runner: Runner) -> dict[str, StageManifest]:
-    done: dict[str, StageManifest] = {}
-
+def _tell(asked: RescanRequest, run: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
-        elsewhere = (DOCUMENTS, layout.QUARANTINE)
-        done[stage.name] = runner.run(borrow(stage, asked.directory.resolve(), elsewhere))
-        return done[stage.name]
+        return run(borrow(stage, asked.directory.resolve(), (DOCUMENTS, layout.QUARANTINE)))
 
     nothing = Lists(origins=(), artefacts=(), captures=())
     places, content = asked.registry.directories, asked.registry.content_hash
@@ -136,7 +123,6 @@ def _tell(asked: RescanRequest, runner: Runner) -> dict[str, StageManifest]:
     decisions = tuple(s for s in decided.shards if s.path.endswith(".decisions.arrow"))
     own = Batch("", "", counts, asked.clean.below(DOCUMENTS), (), (), decisions=decisions)
     do(verdicts_stage(asked.policy, decided, Batches((own,))))
-    return done
 
 
 def matched_works(asked: RescanRequest) -> list[MatchedWork]:

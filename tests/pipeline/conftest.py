@@ -26,7 +26,7 @@ from pipeline.commands import app
 from pipeline.engine import executor
 from pipeline.sources.streams import zstd
 from pipeline.stories import export, preparation, rescan
-from pipeline.stories.preparation import Manifest
+from pipeline.stories.loop import Manifest
 from tests.forked import Ended
 
 REPOSITORY = Path(__file__).resolve().parents[2]

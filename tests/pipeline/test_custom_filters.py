@@ -16,7 +16,8 @@ import pytest
 from pipeline.core import storage
 from pipeline.runs import layout
 from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
-from pipeline.stories.preparation import Manifest, run
+from pipeline.stories.loop import Manifest
+from pipeline.stories.preparation import run
 from pipeline.stories.verify import verify
 
 Prep = Callable[..., Any]

@@ -15,15 +15,13 @@ import pipeline
 from pipeline.config.prep import DedupConfig, ReadConfig, load_config
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.core.manifest import StageManifest
-from pipeline.engine.stage import Stage
 from pipeline.sources.streams import decompress_blocks, zstd
 from pipeline.stages.tables import sources_stage
 from pipeline.stories.dedup import DEDUP, config_of
+from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import (
     PREPARATION,
     Preparation,
-    RunStage,
     Story,
     Unchanged,
     prepare,
@@ -64,18 +62,9 @@ def collection(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[.
 OVERRIDES = ("read.max_bad_share=10%",)
 
 
-def _read(
-    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
-) -> dict[str, StageManifest]:
+def _read(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The beginning of every story: raw shards to documents/ and drops/."""
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
     run(sources_stage(*read_inputs(prepared, run, unchanged)))
-    return done
 
 
 READ = Story("prepare", _read)
