@@ -25,7 +25,7 @@ import pipeline
 from pipeline.commands import app
 from pipeline.engine import executor
 from pipeline.sources.streams import zstd
-from pipeline.stories import export, preparation, rescan
+from pipeline.stories import loop
 from pipeline.stories.loop import Manifest
 from tests.forked import Ended
 
@@ -343,6 +343,5 @@ def two_workers(worker_processes: executor.Executor, monkeypatch: pytest.MonkeyP
         with executor.executor(workers, *where) as own:
             yield own
 
-    for module in (preparation, export, rescan):
-        monkeypatch.setattr(module, "executor", shared)
+    monkeypatch.setattr(loop, "executor", shared)
     return worker_processes.workers
