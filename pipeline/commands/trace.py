@@ -208,26 +208,14 @@ def _range(tokens: str) -> tuple[int, int]:
 
 
 def _found(directory: Path, asked: TraceOptions, registry: Path | None) -> "FoundDocuments":
-    from pipeline.explain import find
-    from pipeline.runs.origin import texts_home
-
-    if asked.document is None:
-        directory = texts_home(directory)
-    if asked.document is not None:
-        return find.find_named(directory, asked.document)
-    if asked.work is not None:
-        return find.find_of_work(directory, asked.work, registry)
-    if asked.title is not None:
-        return find.find_of_title(directory, asked.title, registry)
-    if asked.isbn is not None:
-        return find.find_of_number(directory, "isbn", asked.isbn, registry)
-    if asked.reg is not None:
-        return find.find_of_number(directory, "usco", asked.reg, registry)
+    from pipeline.api.questions import find_asked
     from pipeline.engine.progress import Progress
-    from pipeline.explain.find import find_text
 
-    assert asked.text is not None, "_check refuses this"
-    return find_text(directory, _read(asked.text), progress=Progress())
+    return find_asked(
+        directory, document=asked.document, work=asked.work, isbn=asked.isbn, reg=asked.reg,
+        title=asked.title, text=None if asked.text is None else _read(asked.text),
+        registry=registry, progress=Progress(),
+    )  # fmt: skip
 
 
 def _read(name: str) -> str:

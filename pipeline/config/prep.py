@@ -1,14 +1,16 @@
 """The config of `prep`: every field typed, documented with its unit, and frozen."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import Bytes, FrozenModel, RelativePath, Share, parse
 from pipeline.config.sections import InputConfig, MixtureConfig, Name, column_name, field_path
-from pipeline.config.yaml import load
+from pipeline.config.yaml import YamlDocument, load
 from pipeline.core.shipped import find_config
 
 SHARD_LIMIT = 256 << 20
@@ -401,13 +403,33 @@ class LoadedConfig(FrozenModel):
     base: Path
 
 
-def load_config(name_or_path: str | Path, overrides: tuple[str, ...] = ()) -> LoadedConfig:
-    """Read and check a config: a path, or the bare name of a shipped one such as `quickstart`.
+ConfigLike = str | os.PathLike[str] | Mapping[str, Any] | Config
+"""A config as callers give it: a file, the name of a shipped one, what a file would hold, or it."""
+
+
+def load_config(config: ConfigLike | LoadedConfig, overrides: tuple[str, ...] = ()) -> LoadedConfig:
+    """Read and check a config: a path, the bare name of a shipped one such as `quickstart`, a
+    mapping as a file would hold it, or a config. Relative paths of a mapping start at the working
+    directory.
 
     Raises ConfigError with one line naming file, line, key, what was expected and a did-you-mean.
     """
-    path = find_config("prep", name_or_path)
+    if isinstance(config, Config):
+        config = LoadedConfig(config=config, base=Path.cwd())
+    if isinstance(config, LoadedConfig):
+        if not overrides:
+            return config
+        value = config.config.model_dump(mode="json", exclude_unset=True)
+        return _of_mapping(value, config.base, overrides)
+    if isinstance(config, Mapping):
+        return _of_mapping(config, Path.cwd(), overrides)
+    path = find_config("prep", Path(config))
     loaded = load(path)
     if isinstance(loaded.value, dict):
         loaded.value.setdefault("name", path.stem)
     return LoadedConfig(config=parse(Config, loaded, overrides), base=path.resolve().parent)
+
+
+def _of_mapping(value: Mapping[str, Any], base: Path, overrides: tuple[str, ...]) -> LoadedConfig:
+    document = YamlDocument.of_mapping("config", value)
+    return LoadedConfig(config=parse(Config, document, overrides), base=base)

@@ -6,7 +6,10 @@ Refused: tags, anchors and aliases (bombs), merge keys, duplicate keys, several 
 the interpreter's stack.
 """
 
+import json
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,15 +37,34 @@ class YamlDocument:
     repeated: tuple[str, ...] = ()
     """Dotted keys that stand there twice, with equal values; only a `Builder` that takes such."""
 
+    @classmethod
+    def of_mapping(cls, name: str, value: Mapping[str, Any]) -> "YamlDocument":
+        """A document that no file holds; errors call it `name`. Paths in it become text. Raises
+        ConfigError for values that YAML has not."""
+        try:
+            plain = json.loads(json.dumps(dict(value), default=_as_plain))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{name}: {error}; expected values as a YAML file has them") from None
+        return cls(Path(name), plain, {})
+
     def where(self, dotted: str) -> str:
-        """`FILE:LINE` of a dotted key, or of its nearest parent that stands in the file."""
-        return f"{self.path}:{self.line(dotted)}"
+        """`FILE:LINE` of a dotted key, or of its nearest parent that stands in the file; just the
+        name of a document that no file holds."""
+        return f"{self.path}:{self.line(dotted)}" if self.lines else str(self.path)
 
     def line(self, dotted: str) -> int:
         """The line of that key, 1-based."""
         while dotted and dotted not in self.lines:
             dotted = dotted.rpartition(".")[0]
         return self.lines.get(dotted, 1)
+
+
+def _as_plain(value: object) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"found {type(value).__name__}")
 
 
 @dataclass

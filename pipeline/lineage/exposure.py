@@ -96,12 +96,14 @@ class Exposure:
 
 @dataclass(frozen=True)
 class ForwardTrace:
-    """The answer to a forward question. `places` has the columns `forward.PLACES`."""
+    """The answer to a forward question. `places` has the columns `forward.PLACES`. `notes`: what
+    was looked for, and what was not."""
 
     documents: tuple[TracedDocument, ...]
     splits: tuple[SplitShare, ...]
     places: pa.Table
     exposure: Exposure | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,8 @@ def sweep_strays(out: Path, named: set[str]) -> int:
     return swept
 
 
-def read_finished(directory: Path) -> dict[str, Any]:
-    """The manifest of a finished `prep run`. Raises InputError for anything else."""
+def read_committed(directory: Path) -> dict[str, Any]:
+    """The manifest of a finished run of any command. Raises InputError for anything else."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
     if not (directory / layout.MANIFEST).exists():
@@ -113,7 +113,12 @@ def read_finished(directory: Path) -> dict[str, Any]:
             f"{directory}: no {layout.MANIFEST}: not a finished run; to finish it, run again the "
             "command that began it"
         )
-    manifest = read_sealed(directory / layout.MANIFEST)
+    return read_sealed(directory / layout.MANIFEST)
+
+
+def read_finished(directory: Path) -> dict[str, Any]:
+    """The manifest of a finished `prep run`. Raises InputError for anything else."""
+    manifest = read_committed(directory)
     story = manifest.get("story", "prepare")
     if story != "prepare":
         hint = f"; its text is in {layout.RECORDS}/" if story in ("dedup", "export") else ""

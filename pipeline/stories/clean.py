@@ -12,7 +12,14 @@ from pathlib import Path
 from pipeline.cleaning.mask import KINDS
 from pipeline.config.filters import C4Config, FiltersConfig, GopherConfig, GopherRepetitionConfig
 from pipeline.config.model import RelativePath, parse
-from pipeline.config.prep import Config, DedupConfig, LoadedConfig, PackConfig, load_config
+from pipeline.config.prep import (
+    Config,
+    ConfigLike,
+    DedupConfig,
+    LoadedConfig,
+    PackConfig,
+    load_config,
+)
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest, TaskRecord
@@ -56,12 +63,12 @@ class CleaningOptions:
 
 
 def clean_settings(
-    config: str | Path | None,
+    config: ConfigLike | None,
     files: Sequence[str],
     options: CleaningOptions,
     overrides: tuple[str, ...],
 ) -> LoadedConfig:
-    """The config of a run: that of the file, if any, changed by options and overrides, with these
+    """The config of a run: the one given, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
     wrong = [name for name in _names(options.mask) if name not in KINDS]
     if wrong:

@@ -174,7 +174,7 @@ class Draft:
         """The R2.2 sections, each key with the line it has in the file."""
         lines = dict(self.loaded.lines)
         for dotted, key in self.spelled.items():
-            lines[dotted] = int(self.loaded.where(key).rpartition(":")[2])
+            lines[dotted] = self.loaded.line(key)
         return YamlDocument(self.loaded.path, self.sections, lines)
 
     def respelled(self, message: str) -> str:
