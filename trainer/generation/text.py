@@ -63,7 +63,8 @@ def choose_token(logits_V: F64, sampling: Sampling, uniform: float) -> int:
     if sampling.temperature == 0:
         return int(logits_V.argmax())
     ids = np.argsort(-logits_V, kind="stable")[: sampling.top_k]
-    weight = np.exp((logits_V[ids] - logits_V[ids[0]]) / sampling.temperature)
+    with np.errstate(over="ignore"):  # at a tiny temperature others are -inf, and weigh nothing
+        weight = np.exp((logits_V[ids] - logits_V[ids[0]]) / sampling.temperature)
     share = np.cumsum(weight) / weight.sum()
     if sampling.top_p is not None:
         kept = int(np.searchsorted(share, sampling.top_p)) + 1
