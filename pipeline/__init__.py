@@ -15,11 +15,9 @@ from pipeline import errors
 
 if TYPE_CHECKING:
     from pipeline import hdf5, results
-    from pipeline.api.alone import clean, dedup
     from pipeline.api.finished_run import FinishedRun, open_run
-    from pipeline.api.preparing import Plan, plan, run
+    from pipeline.api.preparing import Plan, clean, clean_texts, dedup, plan, run, tokenize_texts
     from pipeline.api.questions import search, trace, verify
-    from pipeline.api.texts import clean_texts, tokenize_texts
     from pipeline.config.prep import Config
 
 __all__ = [
@@ -46,14 +44,14 @@ _HOMES = {
     "Config": "config.prep",
     "FinishedRun": "api.finished_run",
     "Plan": "api.preparing",
-    "clean": "api.alone",
-    "clean_texts": "api.texts",
-    "dedup": "api.alone",
+    "clean": "api.preparing",
+    "clean_texts": "api.preparing",
+    "dedup": "api.preparing",
     "open_run": "api.finished_run",
     "plan": "api.preparing",
     "run": "api.preparing",
     "search": "api.questions",
-    "tokenize_texts": "api.texts",
+    "tokenize_texts": "api.preparing",
     "trace": "api.questions",
     "verify": "api.questions",
 }

@@ -20,8 +20,7 @@ from pipeline import __version__
 from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
 from trainer.commands import options
-from trainer.commands.errors import one_line_errors
-from trainer.commands.options import LogLevel, TargetName, Targets, without_effect
+from trainer.commands.options import LogLevel, TargetName, Targets, one_line_errors, without_effect
 from trainer.runs.console import Pulse, print_line
 from trainer.runs.jobs import INTERRUPTED
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from trainer.commands.errors import one_line_errors
+from trainer.commands.options import one_line_errors
 from trainer.config import AdamW, ModelConfig
 from trainer.model import GPT, optimizer
 from trainer.model.mup import PEAK_LEARNING_RATE, to_mup

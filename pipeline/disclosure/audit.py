@@ -203,7 +203,7 @@ def _path(x0: int, x1: int, y: tuple[float, float], z: tuple[float, float]) -> s
     )
 
 
-_TEMPLATES = "pipeline.disclosure.templates"
+_TEMPLATES = "pipeline.disclosure"
 _MOST_LISTED_SOURCES, _MOST_LICENCES, _MOST_WORKS, _MOST_OPTOUTS = 60, 4, 50, 60
 _MEASURES = (
     "words",

@@ -228,7 +228,7 @@ def _field(field: Field) -> dict[str, Any]:
     return value
 
 
-_PACKAGE = "pipeline.disclosure.templates"
+_PACKAGE = "pipeline.disclosure"
 _MARKUP = re.compile(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w)|^[-+=#](?!\d))")
 _NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 _SCHEME = re.compile(r"(?i)\b(ftp|mailto|javascript|data|file):(?=\S)")

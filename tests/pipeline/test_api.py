@@ -13,10 +13,12 @@ import yaml
 
 import pipeline
 import trainer
-from pipeline.api import alone
+from pipeline.api import preparing
 from pipeline.commands import dedup as command
-from pipeline.errors import ConfigError, InputError
-from pipeline.results import CheckpointTrace, ForwardTrace, TokenSpan
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.lineage.checkpoint_trace import CheckpointTrace
+from pipeline.lineage.exposure import ForwardTrace
+from pipeline.lineage.trace import TokenSpan
 from tests.pipeline.trees import differences
 
 Prep = Callable[..., Any]
@@ -231,7 +233,7 @@ def test_dedup(small_run: Any, prep: Prep, tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(InputError, match="no such table"):
         done.decisions()
     assert capsys.readouterr() == ("", "")
-    assert alone.get_args(alone.DedupPreset) == command.PRESETS
+    assert preparing.get_args(preparing.DedupPreset) == command.PRESETS
 
 
 def test_clean(small_run: Any, prep: Prep, tmp_path: Path) -> None:

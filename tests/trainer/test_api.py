@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 import trainer as public
-from pipeline.errors import ConfigError, InputError
+from pipeline.core.errors import ConfigError, InputError
 from trainer import api
 from trainer.cli import app
 from trainer.config import load_params

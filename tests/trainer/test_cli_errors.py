@@ -4,7 +4,7 @@ import pytest
 import typer
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, ResourceError
-from trainer.commands.errors import one_line_errors
+from trainer.commands.options import one_line_errors
 from trainer.errors import LostRankError, TrainingError
 from wafer_backend.errors import (
     BackendConfigError,

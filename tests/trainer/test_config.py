@@ -7,7 +7,7 @@ import torch
 
 from pipeline.core.errors import ConfigError, InputError
 from trainer.config import load_params
-from trainer.data import leaves
+from trainer.data import batches
 from trainer.model.optimizer import learning_rate
 
 TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
@@ -113,14 +113,14 @@ def test_evaluation_needs_a_checkpoint(trainer):
 def test_micro_batch_size_auto_depends_on_batch_and_memory_only(trainer):
     trainer.configure(train_input={"batch_size": 120, "micro_batch_size": "auto"})
     params = load_params(trainer.params)
-    assert leaves.micro_batch_size(params, params.train_input) == 17
-    need = leaves.activation_bytes(params.model)
+    assert batches.micro_batch_size(params, params.train_input) == 17
+    need = batches.activation_bytes(params.model)
     trainer.configure(
         train_input={"batch_size": 120, "micro_batch_size": "auto"},
         runconfig={"wafer_memory": 3 * need, "num_csx": 4},
     )
     params = load_params(trainer.params)
-    assert leaves.micro_batch_size(params, params.train_input) == 3
+    assert batches.micro_batch_size(params, params.train_input) == 3
     trainer.configure(
         train_input={"micro_batch_size": "auto"}, runconfig={"wafer_memory": need - 1}
     )
@@ -130,7 +130,7 @@ def test_micro_batch_size_auto_depends_on_batch_and_memory_only(trainer):
 def test_the_shipped_config_is_valid():
     params = load_params(TINY)
     assert (
-        params.train_input.batch_size // leaves.micro_batch_size(params, params.train_input) >= 12
+        params.train_input.batch_size // batches.micro_batch_size(params, params.train_input) >= 12
     )
     rates = params.optimizer.learning_rate
     assert learning_rate(1, rates) == 0.0

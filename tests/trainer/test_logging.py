@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError
 from trainer.cli import app
-from trainer.runs.console import LATEST, RunLog
-from trainer.runs.progress import Rate
+from trainer.runs.console import LATEST, Rate, RunLog
 
 RUNNER = CliRunner()
 TRAIN = re.compile(

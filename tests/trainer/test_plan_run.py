@@ -25,7 +25,7 @@ from trainer.plan.size import (
     training_flops_per_token,
 )
 from trainer.recipe import FAMILY
-from trainer.runs.progress import parse_amount
+from trainer.runs.console import parse_amount
 from wafer_backend.performance_model import predict
 from wafer_backend.performance_model.calibration import SHAPES, TRAINING_FLOPS
 

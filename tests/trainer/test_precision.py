@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from pipeline.core.errors import ConfigError
 from trainer.config import load_params
-from trainer.data import TrainingData, leaves, open_checked, to_batch
+from trainer.data import TrainingData, batches, open_checked, to_batch
 from trainer.loop.build import compile_model
 from trainer.model import GPT
 from trainer.runs import record
@@ -164,7 +164,7 @@ def test_estimated_activations_are_at_least_those_of_a_leaf(trainer, make_rows, 
     compiled = compile_model(params, "CSX", 1)
     compiled.train_step(to_batch(make_rows(1, seed=1)), step=1, learning_rate=0.0)
     held = compiled.wafers[0].activations.peak_bytes
-    assert held < leaves.activation_bytes(params.model, rule) < 10 * held
+    assert held < batches.activation_bytes(params.model, rule) < 10 * held
 
 
 def test_a_mask_of_packed_rows_is_estimated(trainer, make_rows):
@@ -179,19 +179,19 @@ def test_a_mask_of_packed_rows_is_estimated(trainer, make_rows):
         compiled = compile_model(params, "CSX", 1)
         compiled.train_step(batch, step=1, learning_rate=0.0)
         peaks.append(compiled.wafers[0].activations.peak_bytes)
-    estimates = [leaves.activation_bytes(params.model, packed=packed) for packed in (False, True)]
+    estimates = [batches.activation_bytes(params.model, packed=packed) for packed in (False, True)]
     assert estimates[1] - estimates[0] >= peaks[1] - peaks[0] > 0
 
 
 def test_the_chosen_leaf_grows_with_less_to_keep(trainer):
-    need = leaves.activation_bytes(load_params(trainer.params).model)
+    need = batches.activation_bytes(load_params(trainer.params).model)
     auto = {"batch_size": 120, "micro_batch_size": "auto"}
 
     def chosen(model: dict, **cluster: object) -> int:
         cluster = {"wafer_memory": 3 * need, "num_csx": 4, **cluster}
         path: Path = trainer.configure(train_input=auto, model=model, runconfig=cluster)
         params = load_params(path)
-        return leaves.micro_batch_size(params, params.train_input)
+        return batches.micro_batch_size(params, params.train_input)
 
     deep = {"num_hidden_layers": 2}
     assert chosen({}) == 3

@@ -8,8 +8,7 @@ import typer
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import pluralise
-from trainer.commands.errors import one_line_errors
-from trainer.commands.options import Targets
+from trainer.commands.options import Targets, one_line_errors
 
 app = typer.Typer(
     cls=Targets,

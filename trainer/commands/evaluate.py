@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.core.words import pluralise
-from trainer.commands.errors import one_line_errors
 from trainer.commands.options import (
     CheckpointDir,
     DeviceName,
@@ -17,6 +16,7 @@ from trainer.commands.options import (
     ModelTokenizer,
     TargetName,
     TrainedModelDir,
+    one_line_errors,
     read_model,
 )
 

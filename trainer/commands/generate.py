@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from pipeline.core.errors import ConfigError, InputError
-from trainer.commands.errors import one_line_errors
 from trainer.commands.options import (
     CheckpointDir,
     DeviceName,
     DeviceOption,
     ModelTokenizer,
     TrainedModelDir,
+    one_line_errors,
     read_model,
 )
 

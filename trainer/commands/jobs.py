@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainer.commands.errors import one_line_errors
+from trainer.commands.options import one_line_errors
 from trainer.runs.jobs import Job, JobStore, as_json, current_user, parse_labels
 
 HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")

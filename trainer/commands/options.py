@@ -7,7 +7,9 @@ that takes several values takes them in one go: `--mount_dirs a b`. Nothing here
 the top.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, PrepError, escape_text
 
 if TYPE_CHECKING:
     from pipeline.tokenizers.definition import TokenizerDefinition
@@ -329,3 +331,39 @@ def _place(model_dir: Path | None, checkpoint: Path | None) -> Path:
     if place is None or (checkpoint is not None and model_dir is not None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
     return place
+
+
+_LONGEST = 2000  # characters of a line of a message
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print an error of this toolkit as `error: MESSAGE`, a line for each mistake of a config, and
+    raise `typer.Exit` with its exit code: its own for a PrepError, that of ConfigError for what the
+    backend refuses."""
+    try:
+        yield
+    except Exception as error:
+        code = error.exit_code if isinstance(error, PrepError) else _code_of_backend(error)
+        if code is None:
+            raise
+        mistakes = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
+        print("error:", "\n".join(escape_text(m, _LONGEST) for m in mistakes), file=sys.stderr)
+        raise typer.Exit(code) from error
+
+
+def _code_of_backend(error: Exception) -> int | None:
+    """Exit code of an error of the backend, None of any other. The backend imports torch, which a
+    command that ends well or with a PrepError may not need."""
+    from trainer.errors import as_prep_errors
+    from wafer_backend.errors import BackendError
+
+    if not isinstance(error, BackendError):
+        return None
+    try:
+        with as_prep_errors():
+            raise error
+    except PrepError as known:
+        return known.exit_code
+    except BackendError:
+        return ConfigError.exit_code

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trainer.commands.errors import one_line_errors
-from trainer.runs.progress import parse_amount
+from trainer.commands.options import one_line_errors
+from trainer.runs.console import parse_amount
 
 EXAMPLES = """\b
 Examples:

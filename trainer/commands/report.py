@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trainer.commands.errors import one_line_errors
+from trainer.commands.options import one_line_errors
 
 _REPORT_EXAMPLES = """\b
 Examples:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainer.commands.errors import one_line_errors
+from trainer.commands.options import one_line_errors
 
 EXAMPLES = """\b
 Examples:

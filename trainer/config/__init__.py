@@ -4,7 +4,6 @@ Key names are Model Zoo's; keys that are ours are marked so. A value Model Zoo k
 yet is refused by the type, never ignored.
 """
 
-from trainer.config.fields import Count, Rate
 from trainer.config.inputs import (
     BatchSizeStep,
     EvalInput,
@@ -15,6 +14,7 @@ from trainer.config.inputs import (
 )
 from trainer.config.model import (
     ConstantValue,
+    Count,
     ExtraAttention,
     Fill,
     Initializer,
@@ -22,6 +22,7 @@ from trainer.config.model import (
     Lecun,
     ModelConfig,
     Normal,
+    Rate,
     TruncatedNormal,
     Uniform,
     VarianceScaling,

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.model import FrozenModel
 from pipeline.core.order import Schedule
-from trainer.config.fields import Count
+from trainer.config.model import Count
 from trainer.config.params_file import Draft
 
 # What a validator has handled before is Python data, with paths as text and tuples as lists; so

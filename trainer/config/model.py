@@ -1,17 +1,16 @@
-"""Section `model`: the shape of the decoder, its numerics, and the rules that initial weights are
-drawn by, with Model Zoo's names, keys and defaults.
-
-`fan_in` is the number of inputs of a matrix, `fan_out` that of its outputs, `fan_avg` their mean;
-Q, K and V count as three matrices. Of an embedding, fan_in is the width, fan_out the entries.
-"""
+"""Types that several sections of `params.yaml` share."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from pipeline.config.model import FrozenModel
-from trainer.config.fields import Count, Probability
 from wafer_backend.cluster.precision import Precision
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
 
 Fan = Literal["fan_in", "fan_out", "fan_avg"]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pipeline.config.model import Bytes, FrozenModel, Share
-from trainer.config.fields import Count
+from trainer.config.model import Count
 from wafer_backend.streaming.activations import ActivationRule
 
 

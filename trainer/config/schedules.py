@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config.model import FrozenModel
-from trainer.config.fields import Count, Rate
+from trainer.config.model import Count, Rate
 
 Milestones = tuple[Annotated[int, Field(ge=0)], ...]
 

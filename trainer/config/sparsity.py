@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from pipeline.config.model import FrozenModel
-from trainer.config.fields import Count
+from trainer.config.model import Count
 
 Level = Annotated[float, Field(ge=0, le=1)]
 

@@ -40,7 +40,7 @@ from trainer.convert.targets import tokenizer_of
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
 from trainer.data.prepare import TOKENIZER_FILES
 from trainer.runs import checkpoint
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 
 CONVERSION_FILE = "conversion.json"
 FORMAT = 1

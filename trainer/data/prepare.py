@@ -11,7 +11,7 @@ from pipeline.core.shipped import find_config
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
 from trainer.config import Params
-from trainer.data import SampleSource, leaves, open_evaluation
+from trainer.data import SampleSource, batches, open_evaluation
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -83,7 +83,7 @@ def fit_params(params: Params, directories: DataDirectories) -> Params:
     sections = {"train_input": params.train_input, "eval_input": params.eval_input}
     for name, section in sections.items():
         if section is not None:
-            leaf = leaves.micro_batch_size(params, section)
+            leaf = batches.micro_batch_size(params, section)
             fits = max(1, leaf * params.model.max_position_embeddings // length)
             sizes = {
                 "batch_size": section.batch_size // leaf * fits,

@@ -261,7 +261,7 @@ def known_labels(
 def _by_source(
     source: SampleSource, say: Callable[[str], None]
 ) -> tuple[tuple[str, ...], Callable[[I64], I64]]:
-    from trainer.data.sources import SourcesOfLabels  # reads parquet: only evaluations need it
+    from trainer.data.source import SourcesOfLabels  # reads parquet: only evaluations need it
 
     length = source.max_sequence_length
     try:

@@ -26,7 +26,7 @@ from trainer.generation.text import Prompt, PromptReader, decode_ids
 from trainer.model.attention import KVCache
 from trainer.runs import console
 from trainer.runs.checkpoint import Checkpoint
-from trainer.runs.progress import Rate, Say
+from trainer.runs.console import Rate, Say
 from wafer_backend.compiled import Target
 
 _PAD = 0

@@ -1,7 +1,7 @@
 """The parts of a run, put together: model on the backend, optimizer, data, what it starts from."""
 
 from trainer.config import Params
-from trainer.data import SampleSource, TrainingData, datasets_from, leaves
+from trainer.data import SampleSource, TrainingData, batches, datasets_from
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import disk, ranks, resume, sparsity
 from trainer.loop.loop import StepLog, TrainingRun
@@ -9,8 +9,8 @@ from trainer.loop.options import TrainOptions
 from trainer.loop.stop import StopRequest
 from trainer.model import GPT, optimizer
 from trainer.runs import checkpoint, metrics, record
+from trainer.runs.console import Say
 from trainer.runs.metrics import Events
-from trainer.runs.progress import Say
 from trainer.stability import Watch, rules
 from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.precision import LossScale
@@ -33,7 +33,7 @@ def training(
         schedule=record.batch_size_schedule(params),
         order=params.train_input.order,
     )
-    micro_batch = leaves.train_micro_batch(params)
+    micro_batch = batches.train_micro_batch(params)
     known = record.describe(params, data, micro_batch)
     start = resume.choose(model_dir, params.runconfig, say)
     known |= start.origin
@@ -160,7 +160,7 @@ def evaluator(
         source=source,
         model_dir=request.model_dir,
         batch_size=section.batch_size,
-        micro_batch_size=leaves.micro_batch_size(params, section),
+        micro_batch_size=batches.micro_batch_size(params, section),
         max_batches=params.runconfig.eval_steps,
         between_leaves=stop.check if compiled.transport.processes == 1 else _together,
         writes=ranks.is_writer(params),

@@ -12,7 +12,7 @@ from trainer.config.model_parameters import Shapes
 from trainer.loop import sparsity
 from trainer.model import optimizer
 from trainer.runs import checkpoint
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 
 _WEIGHT_BYTES = 4
 _TENSOR_OVERHEAD = 512

@@ -13,15 +13,15 @@ from typing import Any
 
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from trainer.config import Params
-from trainer.data import BatchPrefetcher, TrainingData, leaves
+from trainer.data import BatchPrefetcher, TrainingData, batches
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import sparsity
 from trainer.loop.stop import StopRequest, StopSignal
 from trainer.model.optimizer import learning_rate
 from trainer.runs import checkpoint, console, metrics
 from trainer.runs.checkpoint import CheckpointWriter
+from trainer.runs.console import Rate, Say
 from trainer.runs.metrics import Events
-from trainer.runs.progress import Rate, Say
 from trainer.stability import StepFindings, Watch
 from wafer_backend.cluster.coordinator import StepResult
 from wafer_backend.cluster.tree import leaf_count
@@ -219,7 +219,7 @@ class TrainingRun:
     def _advance(self, ahead: BatchPrefetcher) -> None:
         step = self.step + 1
         size = batch_size_at(step, self.data.schedule)
-        self._leaves = 0, leaf_count(size, leaves.train_micro_batch(self.params))
+        self._leaves = 0, leaf_count(size, batches.train_micro_batch(self.params))
         console.doing(f"step {step:,} of {self.last_step:,}")
         rate = learning_rate(step, self.params.optimizer.learning_rate)
         started, stalled = time.monotonic(), ahead.stall_seconds

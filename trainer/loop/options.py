@@ -17,7 +17,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.order import Schedule, steps_of_samples
 from trainer.config import Params, RunConfig, load_params, override
 from trainer.convert import conversion
-from trainer.data import leaves
+from trainer.data import batches
 from trainer.loop import ranks
 from wafer_backend.cluster.tree import leaf_count, spans
 from wafer_backend.compiled import Target, device_of
@@ -149,7 +149,7 @@ def check_cluster(params: Params, request: TrainOptions) -> None:
     _check_device(params, request.target)
     ranks.check(params, request.target)
     for _, batch_size in params.train_input.schedule:
-        spans(params.runconfig.num_csx, leaf_count(batch_size, leaves.train_micro_batch(params)))
+        spans(params.runconfig.num_csx, leaf_count(batch_size, batches.train_micro_batch(params)))
     if request.trains and not has_length(params.runconfig):
         raise ConfigError(NO_LENGTH)
     if request.mode in EVALUATING_MODES and params.eval_input is None:

@@ -14,7 +14,7 @@ from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from trainer.config import Params
 from trainer.data.prepare import DataDirectories
 from trainer.errors import LostRankError
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 from wafer_backend.transports.ranks import LOST, joined_environment, run_ranks
 
 

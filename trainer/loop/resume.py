@@ -22,7 +22,7 @@ from trainer.data import SampleSource
 from trainer.loop import sparsity
 from trainer.runs import checkpoint, record
 from trainer.runs.checkpoint import Checkpoint
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group
 

@@ -11,7 +11,7 @@ from pipeline.core.order import samples_before_step
 from pipeline.core.words import pluralise
 from trainer.config import Params, RunConfig
 from trainer.convert.conversion import export_checkpoint
-from trainer.data import leaves, open_training, prepare
+from trainer.data import batches, open_training, prepare
 from trainer.data.prepare import DataDirectories
 from trainer.errors import LostRankError, TrainingError, as_prep_errors
 from trainer.generation import infer
@@ -22,8 +22,7 @@ from trainer.loop.options import DEFAULT_PARAMS, TrainOptions, resolve_params
 from trainer.loop.stop import StopSignal, catch_signals
 from trainer.report import write_report
 from trainer.runs import checkpoint, console, jobs, metrics, record
-from trainer.runs.console import RunLog
-from trainer.runs.progress import Say
+from trainer.runs.console import RunLog, Say
 
 __all__ = [
     "LostRankError",
@@ -177,7 +176,7 @@ def _evaluate(
         known = {"model": record.complete_record(each.state)["model"]}
         record.refuse_difference(each.path, known, model)
     with _in_directory(params, request, log) as say, catch_signals() as stop:
-        compiled = compile_model(params, request.target, leaves.train_micro_batch(params))
+        compiled = compile_model(params, request.target, batches.train_micro_batch(params))
         validation = build.evaluator(compiled, params, request, source, stop, say)
         with contextlib.closing(validation):
             for each in found:

@@ -13,15 +13,15 @@ from torch import nn
 
 from pipeline.core.words import format_bytes, pluralise
 from trainer.config import Params, model_parameters
-from trainer.data import leaves
-from trainer.data.leaves import train_micro_batch
+from trainer.data import batches
+from trainer.data.batches import train_micro_batch
 from trainer.errors import as_prep_errors
 from trainer.loop import sparsity
 from trainer.loop.options import TrainOptions, resolve_params
 from trainer.model import GPT, optimizer
 from trainer.plan.settings import known_steps
 from trainer.recipe import samples_in
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 from wafer_backend.cluster.precision import Precision, streamed_dtype
 from wafer_backend.cluster.tree import leaf_count, spans
 from wafer_backend.performance_model import predict
@@ -99,7 +99,7 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     state = optimizer.state_bytes(params.optimizer, shapes)
     largest = sorted((_travelling(p, precision) for p in module.parameters()), reverse=True)
     resident = sum(largest[:2]) + largest[0]
-    activations = leaf * leaves.activation_bytes(params.model, params.runconfig.activations)
+    activations = leaf * batches.activation_bytes(params.model, params.runconfig.activations)
     partials = math.ceil(math.log2(count)) + 1
     yield ""
     yield f"Emulated cluster ({precision}, activations: {params.runconfig.activations})"

@@ -41,7 +41,7 @@ from trainer.recipe import (
     settings_for,
     steps_for,
 )
-from trainer.runs.progress import parse_amount
+from trainer.runs.console import parse_amount
 from wafer_backend.performance_model.shape import GPTShape, training_flops_per_sequence
 
 

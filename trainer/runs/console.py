@@ -1,19 +1,11 @@
-"""What a run reports on the console and in its log.
-
-    with Pulse(say):
-        doing("reading the data")
-
-When a run has reported nothing for ten seconds, its pulse prints what it is doing. There is one at
-most in a process; `doing` and `is_due` reach it from anywhere in a run.
-
-MODEL_DIR/logs/run_TIME.log has every line with its time; latest_run.log links to it. The console
-shows the lines alone, or none of them with `--logging WARNING`. Nothing here may import torch:
-`train --help` imports it.
+"""Numbers as people write and read them: amounts as options take them (111M, 1.3B, 1e19), rates and
+times that remain. Nothing here may import torch: `train plan --help` imports it.
 """
 
 import contextlib
 import datetime
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -21,12 +13,60 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
-from trainer.runs.progress import Say
+
+_SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBTkmbt]?)\Z")
+
+
+def parse_amount(text: str) -> float:
+    """A positive number with an optional suffix K, M, B or T (10^3 to 10^12).
+
+    >>> parse_amount("111M"), parse_amount("1.3B"), parse_amount("1e19")
+    (111000000.0, 1300000000.0, 1e+19)
+
+    Raises ValueError.
+    """
+    found = _NUMBER.match(text.strip().replace(",", ""))
+    if not found or float(found[1]) <= 0:
+        raise ValueError(f"{text!r}: expected a positive number such as 111M, 1.3B or 1e19")
+    return float(found[1]) * _SUFFIXES[found[2].upper()]
+
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Rate:
+    """Samples per second over this process's steps."""
+
+    samples: int = 0
+    seconds: float = 0.0
+
+    def add(self, samples: int, seconds: float) -> None:
+        """Count one step."""
+        self.samples += samples
+        self.seconds += seconds
+
+    @property
+    def overall(self) -> float:
+        """Samples per second so far."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    def time_for(self, samples: int) -> str:
+        """How long so many samples take at this rate.
+
+        >>> Rate(samples=10, seconds=5.0).time_for(804)
+        '0:06:42'
+        """
+        seconds = samples / self.overall if self.overall else 0
+        return str(datetime.timedelta(seconds=round(seconds)))
+
 
 PULSE_SECONDS = 10.0
 _FIRST_TO_GO = ("LoopTimeRemaining", "GlobalRate", "Rate", "TimeRemaining", "Loss")

@@ -23,7 +23,7 @@ from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, model_parameters
 from trainer.recipe import FITTED_FLOPS, loss_at, samples_in
 from trainer.runs import metrics, record
-from trainer.runs.progress import parse_amount
+from trainer.runs.console import parse_amount
 from trainer.runs.record import read_json
 from trainer.scaling.power_law import GROUPS, RUN_TO_RUN, Interval, Point, PowerLaw, loss_intervals
 

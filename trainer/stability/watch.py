@@ -21,7 +21,7 @@ from trainer.config import Params
 from trainer.data import TrainingData
 from trainer.errors import TrainingError
 from trainer.model.optimizer import adam_eps
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 from trainer.stability import measure, rules
 from trainer.stability.measure import Gradients
 from trainer.stability.rules import FIELD, Figures, History, Spike, figures

@@ -31,7 +31,7 @@ from trainer.errors import LostRankError, TrainingError
 from trainer.loop.stop import StopRequest, StopSignal, catch_signals
 from trainer.report.facts import Curves, read_curves
 from trainer.runs import checkpoint, metrics
-from trainer.runs.progress import Say
+from trainer.runs.console import Say
 from trainer.sweep import results
 from trainer.sweep.config import Trial
 from trainer.sweep.plan import SweepPlan, as_yaml, check_same

@@ -8,7 +8,7 @@ import torch
 from wafer_backend.cluster import tree
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.streaming.activations import StorageLedger
-from wafer_backend.streaming.structure import map_tensors, tensors_in
+from wafer_backend.streaming.weights import map_tensors, tensors_in
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -22,7 +22,7 @@ from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.wafer import Leaf, Wafer, WaferRule
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.streaming.attachment import Buffers
-from wafer_backend.streaming.structure import tensors_in
+from wafer_backend.streaming.weights import tensors_in
 
 
 @contextlib.contextmanager

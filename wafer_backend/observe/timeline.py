@@ -25,7 +25,7 @@ from torch import nn
 
 from pipeline.core import storage
 from pipeline.core.storage import WrittenFile
-from wafer_backend.streaming.structure import tensors_in
+from wafer_backend.streaming.weights import tensors_in
 
 Clock = Callable[[], int]
 Kind = Literal["step", "stream", "compute", "reduce", "optimizer", "stall"]

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.utils import _pytree
 
 from wafer_backend.errors import StepError
 from wafer_backend.streaming.activations import Activations, SavedActivation
-from wafer_backend.streaming.structure import tensors_in
 
 Fetch = Callable[[str], torch.Tensor]
 Deliver = Callable[[str, torch.Tensor], None]
@@ -354,3 +354,28 @@ class Transport(Protocol):
 
     def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
         """Say that a leaf is complete: its loss sum in nats and its counted labels."""
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor inside, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    found: list[torch.Tensor] = []
+    map_tensors(found.append, value)
+    return found
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """The same structure with `function` applied to every tensor; other leaves stay.
+
+    Mappings that PyTorch does not know (a tokenizer's BatchEncoding) become dicts.
+    """
+
+    def replaced(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return function(leaf)
+        if isinstance(leaf, Mapping):
+            return {key: map_tensors(function, item) for key, item in leaf.items()}
+        return leaf
+
+    return _pytree.tree_map(replaced, value)

@@ -21,7 +21,7 @@ from wafer_backend.cluster.memoryx import MASK, MemoryX
 from wafer_backend.cluster.transport import Traffic
 from wafer_backend.cluster.tree import Partial, TreeNode
 from wafer_backend.errors import TransportError
-from wafer_backend.streaming.structure import map_tensors, tensors_in
+from wafer_backend.streaming.weights import map_tensors, tensors_in
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.ranks import Ranks
 from wafer_backend.transports.shard import MemoryXShard, split

@@ -1,7 +1,17 @@
-"""Building an index from the works of a registry, each a text or a sketch."""
+"""Building an index from the works of a registry, each a text or a sketch.
 
-from collections.abc import Iterable, Mapping
+`boilerplate.arrow` holds what stands in many books and is part of none, as hashes of its words: the
+Project Gutenberg licence in several wordings, and common licences of software and documents. To
+make it again, with other texts if you like (plain UTF-8 files):
+
+    python -m pipeline.screening.fingerprints.build FILES...
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,8 +19,8 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U32, U64
 from dedup.text import join_texts
+from pipeline.core import storage
 from pipeline.core.errors import InputError, escape_text
-from pipeline.screening.fingerprints.boilerplate import shipped_boilerplate
 from pipeline.screening.fingerprints.calibrate import (
     DENSE_PER_GRAM,
     UNVERIFIED,
@@ -30,6 +40,7 @@ from pipeline.screening.fingerprints.index import (
     Parameters,
     filter_of,
     pack_words,
+    unpack_words,
     with_parameters,
 )
 from pipeline.screening.fingerprints.sketch import (
@@ -276,3 +287,38 @@ def _texts_table(entries: list[_Entry]) -> pa.Table:
     columns = zip(*stored, strict=True) if stored else ((), ())
     arrays = [pa.array(c, field.type) for c, field in zip(columns, TEXTS, strict=True)]
     return pa.table(arrays, schema=TEXTS)
+
+
+FILE = "boilerplate.arrow"
+_SCHEMA = pa.schema([
+    ("name", pa.string()), ("words", pa.uint32()), ("vocabulary", pa.large_binary()),
+    ("numbers", pa.large_binary()),
+])  # fmt: skip
+
+
+@cache
+def shipped_boilerplate() -> tuple[U64, ...]:
+    """The words of each text."""
+    data = (resources.files(__package__ or "") / FILE).read_bytes()
+    rows = pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist()
+    return tuple(unpack_words(row["vocabulary"], row["numbers"], row["words"]) for row in rows)
+
+
+def pack_boilerplate(texts: Sequence[tuple[str, str]]) -> bytes:
+    """An Arrow file of (name, text)."""
+    words = [words_of(join_texts([text])).hashes for _, text in texts]
+    stored = [pack_words(one) for one in words]
+    columns = [
+        [name for name, _ in texts], [len(one) for one in words],
+        [vocabulary for vocabulary, _ in stored], [numbers for _, numbers in stored],
+    ]  # fmt: skip
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, _SCHEMA, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, _SCHEMA) as writer:
+        writer.write_table(pa.table(arrays, schema=_SCHEMA))
+    return bytes(sink.getvalue())
+
+
+if __name__ == "__main__":
+    read = [(Path(file).name, Path(file).read_text(encoding="utf-8")) for file in sys.argv[1:]]
+    storage.publish(Path(__file__).with_name(FILE), pack_boilerplate(read))

@@ -9,7 +9,7 @@ import pytest
 from pipeline.core.order import samples_before_step
 from trainer.config import load_params
 from trainer.config.model_parameters import parameter_count, training_flops_per_sequence
-from trainer.data import leaves
+from trainer.data import batches
 from trainer.model.optimizer import learning_rate
 from wafer_backend.performance_model.calibration import TOKENS, TRAINING_FLOPS
 
@@ -131,7 +131,7 @@ def test_published_sizes(name, count, tokens):
 def test_small_ones_have_a_dozen_leaves(name):
     params = load_params(Path(name))
     section = params.train_input
-    assert section.batch_size / leaves.micro_batch_size(params, section) >= 12
+    assert section.batch_size / batches.micro_batch_size(params, section) >= 12
     assert parameter_count(params.model) < 20e6
 
 

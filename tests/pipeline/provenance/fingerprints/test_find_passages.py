@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from dedup.text import join_texts
 from pipeline.core.errors import InputError
 from pipeline.screening import find_passages
-from pipeline.screening.fingerprints import reference
 from pipeline.screening.fingerprints.build import build_index
 from pipeline.screening.fingerprints.find import PASSAGES
 from pipeline.screening.fingerprints.index import FingerprintIndex
 from pipeline.screening.fingerprints.match import BAND, find_candidates
 from pipeline.screening.fingerprints.sketch import salt_hashes, sketch_text
+from tests.pipeline.provenance.fingerprints import reference
 
 from .conftest import invented
 

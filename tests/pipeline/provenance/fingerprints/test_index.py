@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.screening.fingerprints import reference
-from pipeline.screening.fingerprints.boilerplate import shipped_boilerplate
-from pipeline.screening.fingerprints.build import PLACES, build_index
+from pipeline.screening.fingerprints.build import PLACES, build_index, shipped_boilerplate
 from pipeline.screening.fingerprints.calibrate import (
     Background,
     background_of,
@@ -31,6 +29,7 @@ from pipeline.screening.fingerprints.index import (
     unpack_words,
 )
 from pipeline.screening.fingerprints.sketch import sketch_text
+from tests.pipeline.provenance.fingerprints import reference
 
 from .conftest import Book
 

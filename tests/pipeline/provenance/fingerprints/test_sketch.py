@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.screening.fingerprints import reference
 from pipeline.screening.fingerprints.sketch import (
     SKETCHES,
     Sketch,
@@ -20,6 +19,7 @@ from pipeline.screening.fingerprints.sketch import (
     sketch_text,
     sketches_of,
 )
+from tests.pipeline.provenance.fingerprints import reference
 
 from .conftest import Book
 

@@ -9,7 +9,7 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
 from trainer.data import SampleSource
-from trainer.data.sources import SourcesOfLabels
+from trainer.data.source import SourcesOfLabels
 
 from .conftest import Run
 
