@@ -1,5 +1,6 @@
 """The documents say what is there: links, commands, versions, generated tables, sizes."""
 
+import contextlib
 import re
 import runpy
 import shlex
@@ -91,7 +92,8 @@ def unparsed(program: str, app: typer.Typer) -> list[str]:
     parser, said = typer.main.get_command(app), []
     for document, words in commands_of(program):
         try:
-            parse(parser, program, words)
+            with contextlib.suppress(typer.Exit):  # an option such as --version
+                parse(parser, program, words)
         except UsageError as error:
             said.append(f"{document}: {program} {shlex.join(words)}: {error.format_message()}")
     return said
@@ -194,6 +196,13 @@ def test_configuration_is_up_to_date() -> None:
     script = load(REPOSITORY / "docs" / "make_configuration.py")
     written = (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert written == script.document(), "run `python docs/make_configuration.py`"
+
+
+@pytest.mark.parametrize("program", ["prep", "train"])
+def test_pages_of_commands_are_up_to_date(program: str) -> None:
+    script = load(REPOSITORY / "docs" / "make_commands.py")
+    written = (REPOSITORY / "docs" / f"{program}_commands.md").read_text(encoding="utf-8")
+    assert written == script.document(program), "run `python docs/make_commands.py`"
 
 
 def test_tables_of_stages_are_up_to_date() -> None:
