@@ -18,7 +18,7 @@ from pipeline import cli as prep_cli
 from tests.scripts import load
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[a-z]*\n(.*?)^```$", re.M | re.S)
 UsageError = typer.BadParameter.__base__
@@ -178,7 +178,8 @@ def test_the_first_pages_are_short(name: str, kilobytes: int) -> None:
 def test_every_page_is_in_the_index() -> None:
     """README links the index, and the index every page of docs/."""
     index = REPOSITORY / "docs" / "index.md"
-    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    pages = {p.relative_to(index.parent).as_posix() for p in index.parent.rglob("*.md")}
+    pages.remove(index.name)
     linked = {link.partition("#")[0] for link in LINK.findall(index.read_text(encoding="utf-8"))}
     assert pages - linked == set(), "add a line to docs/index.md"
     assert "docs/index.md" in LINK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
