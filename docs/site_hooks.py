@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -25,6 +28,37 @@ MODULES = "modules.md"
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^(```[^\n]*\n.*?^```$)", re.M | re.S)
 LIST_AFTER_TEXT = re.compile(r"^((?![-*|#>\s]|\d+\. ).+\n)(?=(?:[-*]|\d+\.) )", re.M)
+
+
+class Examples(Preprocessor):
+    """Puts examples of docstrings (`>>> f(1)` to the next empty line) in fences of code."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """The lines with fences around examples that have none."""
+        text, inside, fenced = [], False, False
+        for line in [*lines, ""]:
+            fenced ^= line.startswith("```")
+            if line.startswith(">>> ") and not inside and not fenced:
+                text.append("```pycon")
+                inside = True
+            elif inside and not line.strip():
+                text.append("```")
+                inside = False
+            text.append(line)
+        return text
+
+
+class ExamplesInDocstrings(Extension):
+    """`Examples`, before blocks are looked for."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name is Markdown's
+        """Register it."""
+        md.preprocessors.register(Examples(md), "examples", 200)
+
+
+def on_config(config: Any) -> None:
+    """Pages and docstrings are read with `Examples`."""
+    config.markdown_extensions.append(ExamplesInDocstrings())
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -1,7 +1,8 @@
 """The blocks of commands on a page, and a shell that runs them.
 
 A block is a fence of `bash`; or a fence of `console`, `sh` or no language, or indented lines, with
-a prompt or a command of ours. Of what has prompts, the lines with a prompt are run. What a comment in front of a block says:
+a prompt or a command of ours. Of what has prompts, the lines with a prompt are run. What a comment
+in front of a block says:
 
 <!-- not run: why -->    it is only parsed
 <!-- slow -->            it is run with the slow tests
