@@ -9,7 +9,7 @@ in front of a block says:
 
 and, anywhere on the page:
 
-<!-- after: PAGE.md -->  the page goes on where that page, without its slow blocks, ended
+<!-- after: PAGE.md -->  the page starts from what that page left
 <!-- before: LINES -->   commands that are run at this place, and are not shown
 """
 
@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Page:
-    """The blocks of a page, and the page whose state it goes on with."""
+    """The blocks of a page, and the page whose directory it starts from."""
 
     path: Path
     after: Path | None

@@ -38,7 +38,7 @@ def run_page(page: Page, directory: Path, slow: bool) -> None:
 
 @pytest.fixture(scope="module")
 def states() -> dict[Path, Path]:
-    """Directories in which pages ended that others go on from, filled as they are needed."""
+    """Directories that pages left and others start from, filled as they are needed."""
     return {}
 
 
