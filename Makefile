@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
-# Material's notice about MkDocs 2 is not ours to act on.
+# Material's notice about MkDocs 2 is not ours to act on. No --quiet: it hides warnings from --strict too.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: demo test check docs soak clean
@@ -40,7 +40,7 @@ check: $(DEV) ## lint, format, types, import rules, links of the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(MKDOCS) --quiet
+	$(MKDOCS)
 
 docs: $(DEV) ## the documentation as a site: site/index.html
 	$(MKDOCS)

@@ -1,5 +1,6 @@
 """Pages as the site has them. `make check` builds it, which finds links that lead nowhere."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,3 +55,12 @@ def test_examples_of_docstrings_are_code() -> None:
     assert HOOKS.Examples(Markdown()).run(lines) == [
         "Text.", "", "```pycon", ">>> f(1)", "2", "```", "", "```python", ">>> g()", "```", "",
     ]  # fmt: skip
+
+
+def test_warnings_end_the_build() -> None:
+    """With --quiet mkdocs sees no warnings, and --strict has nothing to count."""
+    makefile = (REPOSITORY / "Makefile").read_text("utf-8")
+    assert re.findall(r"^.*\bmkdocs build\b.*$", makefile, re.M) == [
+        "MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict"
+    ]
+    assert re.findall(r"^\t\$\(MKDOCS\)(.*)$", makefile, re.M) == ["", ""]
