@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.config import load_config
+from pipeline.config.prep import load_config
 from pipeline.core.storage import tree_hash
-from pipeline.preparation import run
-from pipeline.progress import Progress
+from pipeline.engine.progress import Progress
+from pipeline.stories.preparation import run
 
 
 class PeakMemory:

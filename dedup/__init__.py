@@ -1,4 +1,7 @@
-"""Near-duplicate detection as a pure library: arrays in, arrays out; no files, no scheduler."""
+"""Near-duplicate detection as a pure library: arrays in, arrays out; no files, no scheduler.
+
+Public are the names in `__all__`; every module is internal and may change in any release.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -25,8 +25,8 @@ def find_duplicates(
     verify: Verify = "exact",
     threshold: float = 0.8,
 ) -> pa.Table:
-    """One line per row to drop: `row`, the `representative` that stays (int64 row indices), and
-    `jaccard`: the exact similarity, the estimate, or null.
+    """Return one line per row of `texts` to drop: `row`, the `representative` that stays (int64 row
+    indices), and `jaccard`: the exact similarity, the estimate, or null.
 
     Rows are visited in order; one is dropped if and only if an earlier row that stays is a verified
     duplicate of it, and the earliest such stands for it. With verify "none" whole components of

@@ -128,7 +128,7 @@ def signatures(
     hash: str | None = None,
     seed: int | None = None,
 ) -> U32 | U64:
-    """MinHash signatures of a list of str or of a pyarrow array of strings.
+    """MinHash signatures of `texts`: a list of str or a pyarrow array of strings.
 
     Returns (N, num_perm) uint32, for scheme affine64 uint64; a text without a shingle gets all
     ones, as datasketch's empty sketch. What is None comes from the preset; `slimpajama` means
@@ -142,7 +142,8 @@ def signatures(
 
 
 def sketch_documents(texts: TextArray, preset: str | Preset) -> Sketches:
-    """Signatures, numbers of shingles and digests of texts, as `signatures` takes them."""
+    """Signatures by a `preset`, numbers of shingles and digests of `texts`, taken as by
+    `signatures`. ValueError for an unknown preset, nulls and text that is not UTF-8."""
     return _sketch(texts, resolve(preset), with_digest=True)
 
 

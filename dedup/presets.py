@@ -110,7 +110,7 @@ def resolve(preset: str | Preset) -> Preset:
 
 
 def detection_probability(jaccard: float, bands: int, rows: int) -> float:
-    """Probability that a pair of this Jaccard similarity shares a band: 1 - (1 - J^r)^b.
+    """Probability that a pair of this similarity shares a band: 1 - (1 - jaccard^rows)^bands.
 
     >>> round(detection_probability(0.8, 9, 13), 3)
     0.399
@@ -119,7 +119,8 @@ def detection_probability(jaccard: float, bands: int, rows: int) -> float:
 
 
 def describe(preset: str | Preset) -> str:
-    """One line: bands, and how probably a pair of a given Jaccard similarity is found.
+    """One line: the bands of a `preset`, and how probably it finds a pair of a given Jaccard
+    similarity. Raises ValueError for an unknown one.
 
     >>> describe("slimpajama")
     'slimpajama: char 13-grams, 9 bands x 13 rows: J=0.7 8.4%, 0.8 39.9%, 0.9 92.9%, 0.95 99.8%'

@@ -20,7 +20,8 @@ _EPOCHS = 1 << 30
 
 
 def jaccard(a: str, b: str, preset: str | Preset = "slimpajama") -> float:
-    """Jaccard similarity of the sets of shingles, |A & B| / |A | B|; 0.0 if either is empty.
+    """Jaccard similarity of the sets of shingles of texts `a` and `b`, |A & B| / |A | B|; 0.0 if
+    either is empty. Raises ValueError for an unknown `preset`.
 
     >>> jaccard("The same words here", "the same words, here!")
     1.0

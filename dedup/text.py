@@ -88,7 +88,7 @@ class Texts:
 
 
 Whole: TypeAlias = int | np.int64
-TextArray: TypeAlias = "Sequence[str] | pa.Array | pa.ChunkedArray | Texts"
+TextArray: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray | Texts
 
 
 def texts_of(texts: TextArray) -> list[Texts]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer.main
 
-from pipeline import cli as prep_cli
+from pipeline.commands import app as prep_cli
 from trainer import cli as train_cli
 from trainer.commands.options import Targets
 

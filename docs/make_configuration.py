@@ -16,9 +16,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, BeforeValidator, JsonValue
 from pydantic.fields import FieldInfo
 
-from pipeline.config import Config
-from pipeline.core import config_model
-from pipeline.provenance.policy import Policy
+from pipeline.config import model as config_model
+from pipeline.config.prep import Config
+from pipeline.screening.policy import Policy
 
 TARGET = Path(__file__).with_name("configuration.md")
 
@@ -85,7 +85,7 @@ the file's name. `inputs` needs at least one entry, and their names must differ.
 POLICY = """\
 ## A policy
 
-What `screen.policy` names; the shipped one is `pipeline/provenance/rules/policy.yaml`. The language
+What `screen.policy` names; the shipped one is `pipeline/screening/rules/policy.yaml`. The language
 is explained in [policy.md](policy.md).
 """
 

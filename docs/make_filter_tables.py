@@ -10,14 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from pipeline.config.filters import C4Config, GopherConfig, GopherRepetitionConfig, LanguageConfig
 from pipeline.filters.rule import Rule
 from pipeline.filters.rules import FAMILIES
-from pipeline.filters.settings import (
-    C4Config,
-    GopherConfig,
-    GopherRepetitionConfig,
-    LanguageConfig,
-)
 
 TARGET = Path(__file__).with_name("filters.md")
 TABLE = re.compile(r"^\| reason \|.*\n\| --- .*\n(?:\|.*\n)*", re.M)

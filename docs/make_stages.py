@@ -1,4 +1,4 @@
-"""Write the tables of stages in design.md, from `pipeline.catalogue`.
+"""Write the tables of stages in design.md, from `pipeline.runs.catalogue`.
 
 python docs/make_stages.py
 """
@@ -6,7 +6,7 @@ python docs/make_stages.py
 import re
 from pathlib import Path
 
-from pipeline.catalogue import INTERMEDIATE_DIRECTORIES, cause_table, stage_table
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, cause_table, stage_table
 
 PAGE = Path(__file__).parent / "design.md"
 

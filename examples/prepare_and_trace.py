@@ -11,11 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import pipeline
-from pipeline.config import Config
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.trace import trace_row
-from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import load_definition
+from pipeline.tokenizers.definition import decode_bytes, load_definition
 
 
 def write_documents(path: Path) -> None:
@@ -31,13 +28,11 @@ def write_documents(path: Path) -> None:
 def main(directory: Path) -> None:
     """Write, prepare, read one row and show where it came from."""
     write_documents(directory / "sums.jsonl")
-    config = Config.model_validate(
-        {
-            "name": "sums",
-            "inputs": ({"name": "sums", "path": str(directory / "sums.jsonl")},),
-            "pack": {"max_sequence_length": 64, "validation_share": 0.0},
-        }
-    )
+    config = {
+        "name": "sums",
+        "inputs": [{"name": "sums", "path": directory / "sums.jsonl"}],
+        "pack": {"max_sequence_length": 64, "validation_share": 0.0},
+    }
     run = pipeline.run(config, out=directory / "run", workers=0)
     ledger = json.loads((run.directory / "ledger.json").read_bytes())
     print("duplicates:", ledger["sources"]["Sums"]["duplicates"]["documents"])
@@ -46,7 +41,7 @@ def main(directory: Path) -> None:
     ids_S, mask_S, _ = dataset.read(np.array([0]))[0]
     print("rows:", dataset.rows, "labels in row 0:", int(mask_S.sum()))
     print("text:", decode_bytes(load_definition(run.directory), ids_S)[:60])
-    for span in trace_row(run.directory, Path("hdf5/train/examples_000000.h5"), 0):
+    for span in pipeline.trace(run.directory, file="hdf5/train/examples_000000.h5", row=0):
         print(f"tokens {span.token_start}-{span.token_end}: {span.path}:{span.line} {span.licence}")
 
 

@@ -3,57 +3,70 @@
 >>> import pipeline
 >>> pipeline.clean_texts(["schÃ¶n"])
 ['schön']
+
+Public are the names in `__all__` here and in the modules among them; every other module is internal
+and may change in any release.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pipeline import errors
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pipeline import hdf5, results
+    from pipeline.api.alone import clean, dedup
+    from pipeline.api.finished_run import FinishedRun, open_run
+    from pipeline.api.preparing import Plan, plan, run
+    from pipeline.api.questions import search, trace, verify
+    from pipeline.api.texts import clean_texts, tokenize_texts
+    from pipeline.config.prep import Config
 
-    from pipeline.config import Config
-    from pipeline.preparation import Manifest
-
-__all__ = ["clean_texts", "run", "tokenize_texts"]
+__all__ = [
+    "Config",
+    "FinishedRun",
+    "Plan",
+    "clean",
+    "clean_texts",
+    "dedup",
+    "errors",
+    "hdf5",
+    "open_run",
+    "plan",
+    "results",
+    "run",
+    "search",
+    "tokenize_texts",
+    "trace",
+    "verify",
+]
 __version__ = "0.1.0"
 
-
-def run(
-    config: "str | Path | Config",
-    out: "str | Path | None" = None,
-    workers: int | None = None,
-    **options: Any,
-) -> "Manifest":
-    """Prepare data; see `pipeline.preparation.run` (imported on first use, so that `prep --help` is
-    quick).
-    """
-    from pipeline.preparation import run as run_config
-
-    return run_config(config, out, workers, **options)
-
-
-def clean_texts(texts: Any) -> Any:
-    """`ftfy.fix_text(text, normalization="NFC")` of every text, in the same order.
-
-    A sequence of `str` gives a list; an Arrow string array gives an Arrow array of the same type.
-    """
-    from pipeline.cleaning import clean_texts as clean
-
-    cleaned = clean(texts)
-    return cleaned.cast(texts.type) if hasattr(texts, "type") else cleaned.to_pylist()
+_HOMES = {
+    "Config": "config.prep",
+    "FinishedRun": "api.finished_run",
+    "Plan": "api.preparing",
+    "clean": "api.alone",
+    "clean_texts": "api.texts",
+    "dedup": "api.alone",
+    "open_run": "api.finished_run",
+    "plan": "api.preparing",
+    "run": "api.preparing",
+    "search": "api.questions",
+    "tokenize_texts": "api.texts",
+    "trace": "api.questions",
+    "verify": "api.questions",
+}
 
 
-def tokenize_texts(texts: Any, tokenizer: Any = "gpt2") -> Any:
-    """Token ids of every text, in the same order: a large list array of uint32, without EOS.
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use: Arrow, numba and the rest take a second."""
+    if name in ("hdf5", "results"):
+        return import_module(f"pipeline.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
+    return getattr(import_module(f"pipeline.{_HOMES[name]}"), name)
 
-    `texts` is an Arrow array of strings or a sequence of `str`; `tokenizer` is `gpt2`, the path of
-    a `tokenizer.json`, or what `pipeline.tokenizers.engine.open_tokenizer` returned. The ids are
-    those of `tokenizers`; special tokens in text stay text.
-    """
-    import pyarrow as pa
 
-    from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
-    from pipeline.tokenizers.engine import tokenize_texts as tokenize
-
-    opened = tokenizer if isinstance(tokenizer, TextTokenizer) else open_tokenizer(tokenizer)
-    array = texts if isinstance(texts, pa.Array | pa.ChunkedArray) else pa.array(texts, pa.string())
-    return tokenize(array, opened)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
 """`python -m pipeline` is `prep`."""
 
-from pipeline.cli import main
+from pipeline.commands.app import main
 
 if __name__ == "__main__":
     main()

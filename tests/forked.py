@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import cli
+from pipeline.commands import app
 from pipeline.core import failpoint
 
 
@@ -55,7 +55,7 @@ def prep_in_fork(*arguments: object, cwd: Path | None = None, fault: str = "") -
             with open(out, "w", buffering=1) as sys.stdout, open(err, "w", buffering=1) as stderr:
                 sys.stderr = stderr
                 sys.argv = ["prep", *map(str, arguments)]
-                cli.main()
+                app.main()
 
         code = forked(call, fault)
         return Ended(code, out.read_text(), err.read_text())

@@ -12,18 +12,16 @@ price: memory freed in the middle of a run stays with the process.
 
 import ctypes
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pipeline import __version__
-from pipeline.options import check_first
-from trainer.commands import evaluate, generate, options, plan, report, sweep
-from trainer.commands.convert import app as convert_app
+from pipeline.commands.lazy import LazyCommands, Table
+from pipeline.commands.options import check_first
+from trainer.commands import options
 from trainer.commands.errors import one_line_errors
-from trainer.commands.jobs import app as jobs_app
 from trainer.commands.options import LogLevel, TargetName, Targets, without_effect
-from trainer.commands.scaling import app as scaling_app
 from trainer.runs.console import Pulse, print_line
 from trainer.runs.jobs import INTERRUPTED
 
@@ -46,15 +44,53 @@ def keep_freed_memory() -> bool:
     return all(result == 1 for result in results)
 
 
-app = typer.Typer(cls=Targets, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.add_typer(jobs_app, name="jobs")
-app.add_typer(convert_app, name="convert")
-app.add_typer(scaling_app, name="scaling")
-plan.register(app)
-evaluate.register(app)
-generate.register(app)
-report.register(app)
-sweep.register(app)
+def _new_app() -> typer.Typer:
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _check_first(app: typer.Typer) -> None:
+    check_first(app, one_line_errors)
+
+
+COMMANDS: Table = {
+    name: (f"trainer.commands.{module}", "")
+    for module, names in {
+        "jobs": ("jobs",),
+        "convert": ("convert",),
+        "scaling": ("scaling",),
+        "plan": ("plan",),
+        "evaluate": ("evaluate", "lm-eval", "crows-pairs"),
+        "generate": ("generate",),
+        "report": ("report", "card"),
+        "sweep": ("sweep",),
+    }.items()
+    for name in names
+}
+
+
+class TrainCommands(Targets):
+    """The commands of `train`, each imported when it is called."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands: Any = LazyCommands(COMMANDS, _new_app, _check_first, self.commands)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What the first word can be; no command is imported for it."""
+        self.commands.is_listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self.commands.is_listing = False
+
+
+app = typer.Typer(cls=TrainCommands, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _make_group() -> None:
+    """Typer makes a group of an app with one command only if it has a callback."""
+
 
 EXAMPLES = """\b
 Examples:
@@ -193,7 +229,7 @@ def train(
     raise typer.Exit(code)
 
 
-check_first(app, one_line_errors)
+_check_first(app)
 
 
 def _say_nothing(line: str) -> None:

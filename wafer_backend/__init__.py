@@ -22,6 +22,9 @@ gradients are added in a tree that does not depend on num_csx, so the bits are e
 num_csx. They are promised for one thread count, torch build and CPU capability. The engine alone
 is `CompiledModule(module, BackendConfig(...))`.
 
+Public are the names in `__all__` here and in the modules among them; every other module is internal
+and may change in any release.
+
 Limits: it computes what such a cluster computes, not as fast and not with its number formats; what
 does not stream is listed in `streaming`; names of cstorch that are missing say so
 (`unsupported`).

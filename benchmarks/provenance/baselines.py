@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from dedup.arrays import U64
 from dedup.text import join_texts
-from pipeline.provenance.fingerprints.sketch import grams_of
-from pipeline.provenance.fingerprints.words import BASE, words_of
+from pipeline.screening.fingerprints.sketch import grams_of
+from pipeline.screening.fingerprints.words import BASE, words_of
 
 _ALL = np.uint64((1 << 64) - 1)
 

@@ -21,14 +21,21 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.common.corpus import read_records
-from pipeline.provenance.detectors import identifiers_found, licences, markers, notices
-from pipeline.provenance.detectors.artefacts import ArtefactSettings, detect_artefacts
-from pipeline.provenance.detectors.identifiers_found import IdentifierSettings, detect_identifiers
-from pipeline.provenance.detectors.licences import detect_licences
-from pipeline.provenance.detectors.markers import MarkerSettings, detect_markers
-from pipeline.provenance.detectors.notices import detect_notices
-from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
-from pipeline.provenance.detectors.sweep import SweepHits, sweep_all
+from pipeline.screening.detectors import licences, markers, notices
+from pipeline.screening.detectors.licences import detect_licences
+from pipeline.screening.detectors.markers import MarkerSettings, detect_markers
+from pipeline.screening.detectors.notices import (
+    IdentifierSettings,
+    detect_identifiers,
+    detect_notices,
+)
+from pipeline.screening.detectors.origin import (
+    ArtefactSettings,
+    OriginSettings,
+    detect_artefacts,
+    detect_origin,
+)
+from pipeline.screening.detectors.sweep import SweepHits, sweep_all
 
 
 def main() -> int:
@@ -72,10 +79,10 @@ def measure(batch: pa.Table, rounds: int) -> dict[str, dict[str, Any]]:
     """Of the sweep and of every detector: ms_per_mb, and findings by kind."""
     marker = MarkerSettings()
     groups = {
-        identifiers_found.GROUP: identifiers_found.NEEDLES,
+        notices.IDENTIFIER_GROUP: notices.IDENTIFIER_NEEDLES,
         licences.GROUP: licences.NEEDLES,
         markers.GROUP: marker.needles,
-        notices.GROUP: notices.NEEDLES,
+        notices.NOTICE_GROUP: notices.NOTICE_NEEDLES,
     }
     swept = sweep_all(batch["text"], groups)
     origin, identifier, artefact = OriginSettings(), IdentifierSettings(), ArtefactSettings()

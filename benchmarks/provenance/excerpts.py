@@ -35,8 +35,8 @@ from benchmarks.common.corpus import read_records
 from benchmarks.common.measuring import machine
 from benchmarks.provenance.baselines import Ensemble, ExactGrams, Method, fired
 from benchmarks.provenance.edits import Edit, Vocabulary, edits, verbatim
-from pipeline.provenance.fingerprints import FingerprintIndex, build_index, find_passages
-from pipeline.provenance.fingerprints.warm_up import warm_up
+from pipeline.screening.fingerprints import FingerprintIndex, build_index, find_passages
+from pipeline.screening.fingerprints.find import warm_up
 
 HOST = 18_000
 """Characters of the document that an excerpt is put into."""

@@ -13,9 +13,9 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from pipeline.provenance.detectors.title_words import COMMON_WORDS
-from pipeline.provenance.registry.names import normalise_title, split_authors, split_title
-from pipeline.provenance.registry.works import Work, work_id_of, works_table
+from pipeline.screening.detectors.title_words import COMMON_WORDS
+from pipeline.screening.registry.names import normalise_title, split_authors, split_title
+from pipeline.screening.registry.works import Work, work_id_of, works_table
 
 EXHIBIT = (
     ("Negrophobia: an urban parable: a novel / Darius James.", "TX0003372564"),

@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import I64
-from pipeline import layout
 from pipeline.core import rng
+from pipeline.engine.stage import Output, parquet_output
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE, shard_name
-from pipeline.provenance.inverse import stream_inverse, stream_rows_at
-from pipeline.provenance.lineage import StreamDocuments, spans
-from pipeline.stage import Output, parquet_output
-from pipeline.stages.inverse import inverse_output
+from pipeline.lineage.tables import StreamDocuments, spans, stream_inverse, stream_rows_at
+from pipeline.runs import layout
 from pipeline.stages.pack import lineage_output
+from pipeline.stages.shards import inverse_output
 from pipeline.stages.tables import ENCODINGS, ROWS_PER_GROUP
 
 SEED, LENGTH, FILES = 1, 2048, 30

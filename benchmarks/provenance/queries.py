@@ -6,7 +6,7 @@
 A run directory of that many documents is made first (benchmarks/provenance/made_run.py), rows of
 2,048 tokens, and a training run of two epochs in batches of 512. Every round asks for other rows,
 steps and documents, with everything opened afresh; the figure is the median, files being in the
-page cache. Our answers come from `pipeline.provenance`. DuckDB, where the interpreter given with
+page cache. Our answers come from `pipeline.screening`. DuckDB, where the interpreter given with
 --peer-python has it, answers the same from the same parquet files by SQL; its answers must be
 equal. Bytes are those of the parquet files, per record in documents.parquet.
 """
@@ -28,12 +28,12 @@ from benchmarks.common.measuring import machine
 from benchmarks.provenance.made_run import Made, make_run, write_training
 from pipeline.core import rng
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.exposure import trace_documents
-from pipeline.provenance.inverse import Inverse
-from pipeline.provenance.trace import trace_row, trace_step
-from pipeline.provenance.training import read_training
-from pipeline.takedown.places import find_places
+from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.tables import Inverse
+from pipeline.lineage.trace import trace_row, trace_step
+from pipeline.lineage.training import read_training
+from pipeline.runs.tables import DocumentTable
+from pipeline.takedown.data_set import find_places
 
 BATCH = 512
 EPOCHS = 2
@@ -160,7 +160,7 @@ def ask_peer(options: argparse.Namespace, run: Path, model: Path, steps: int) ->
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
     if found.pop("documents") != [r["documents"] for r in rounds]:
-        raise SystemExit("DuckDB and pipeline.provenance differ")
+        raise SystemExit("DuckDB and pipeline.screening differ")
     return found
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.common.corpus import read_texts
-from pipeline.provenance.text_scan import find_places, query_of
+from pipeline.explain.text_scan import find_places, query_of
 
 WORDS = (3, 10, 50)
 

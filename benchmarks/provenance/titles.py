@@ -18,8 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.provenance.made_names import Named, Names, batch, decoys, registry, variants
-from pipeline.provenance.detectors.title_index import build_title_index
-from pipeline.provenance.detectors.titles import detect_titles
+from pipeline.screening.detectors.title_index import build_title_index
+from pipeline.screening.detectors.titles import detect_titles
 
 
 @dataclass(frozen=True)

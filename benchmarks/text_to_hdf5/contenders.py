@@ -22,7 +22,7 @@ _SCRIPTS = {
 _VOCABULARY = """
 import pathlib, shutil, sys
 from importlib.metadata import version
-from pipeline.shipped import gpt2_vocabulary
+from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.tokenizers.definition import load_definition
 out = pathlib.Path(sys.argv[1])
 shutil.copytree(gpt2_vocabulary(), out)

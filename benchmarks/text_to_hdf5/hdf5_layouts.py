@@ -31,9 +31,9 @@ import pyarrow as pa
 
 from pipeline.core.storage import hash_bytes, verify_file
 from pipeline.hdf5 import format as layout
+from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.read import open_dataset
 from pipeline.hdf5.shard_file import ShardFile
-from pipeline.hdf5.write import shard_image
 
 COMPRESSIONS: tuple[layout.Compression, ...] = ("gzip", "gzip-shuffle", "none")
 ROWS_AT_ONCE = 64

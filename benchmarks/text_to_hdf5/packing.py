@@ -33,13 +33,13 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import I64
-from pipeline.config import Config, PackConfig
+from pipeline.config.prep import Config, PackConfig
 from pipeline.core import ids, rng, storage
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
-from pipeline.pack_streams import pack_streams
+from pipeline.engine.stage import Inputs, Stage, arrow_output
 from pipeline.packing import PACKERS, fold
 from pipeline.sources.streams import zstd
-from pipeline.stage import Inputs, Stage, arrow_output
+from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.core import storage
-from pipeline.core.mixture_order import OrderPart
+from pipeline.core.order import OrderPart
+from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import LAYOUTS, FormatName
-from pipeline.hdf5.training_order import training_order
-from pipeline.hdf5.write import shard_image
+from pipeline.hdf5.sampler import training_order
 from trainer.config import ModelConfig
 from trainer.data import TrainingData, open_checked
 

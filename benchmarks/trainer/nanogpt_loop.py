@@ -33,7 +33,7 @@ import yaml
 
 from benchmarks.trainer.nanogpt import Loop, Shape
 from pipeline.core import storage
-from pipeline.hdf5.write import sample_shard
+from pipeline.hdf5.chunks import sample_shard
 from trainer.cli import keep_freed_memory
 from trainer.config import ModelConfig, load_params, model_parameters
 from trainer.data import BatchPrefetcher, open_training

@@ -47,7 +47,6 @@ Limits: ftfy's default configuration with NFC only. One suspect character sends 
 to a million characters, to ftfy. The first call on a machine compiles for about 10 s.
 """
 
-from pipeline.cleaning.clean import clean_text, clean_texts, slow_because
-from pipeline.cleaning.length import short_mask
+from pipeline.cleaning.clean import clean_text, clean_texts, short_mask, slow_because
 
 __all__ = ["clean_text", "clean_texts", "short_mask", "slow_because"]

@@ -1,21 +1,86 @@
-"""Arrays of texts in, cleaned texts out: scan, repair the suspects, put them in place."""
+"""Arrays of texts in, cleaned texts out: scan, repair the suspects, put them in place, in a single
+Arrow buffer.
 
+SlimPajama's low-length rule for whole arrays: `dedup.presets.is_short`, stopped early.
+
+`normalize` lower-cases, drops ASCII punctuation, strips, and makes one blank of every run of white
+space. For its length alone the letters do not matter: every character counts one, or two if its
+lower case is that long (U+0130), or nothing if it is dropped, and a run of white space counts one
+if something that counts is on both sides of it. How a capital sigma is lower-cased depends on its
+neighbours, but either way it is one character.
+"""
+
+import re
+import string
 import warnings
 from collections.abc import Sequence
+from functools import cache
+from typing import cast
 
 import ftfy
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import I64, U8
-from dedup.text import TextArray, Texts
-from pipeline.cleaning.encoded import encode_texts, has_surrogate
-from pipeline.cleaning.installed import tables_or_reason
-from pipeline.cleaning.output import GrowingBuffer
-from pipeline.cleaning.repair import fixed_lines
+from dedup.compiled import kernel
+from dedup.text import TextArray, Texts, code_point, texts_of
+from pipeline.cleaning.known_ftfy import every_character
+from pipeline.cleaning.repair import fixed_lines, spans_of
 from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, ScanResult, scan_spans
-from pipeline.cleaning.spans import spans_of
-from pipeline.cleaning.tables import Tables
+from pipeline.cleaning.tables import Tables, tables_or_reason
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether UTF-8 cannot hold the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def encode_texts(texts: TextArray) -> list[Texts]:
+    """`dedup.text.texts_of`; ValueError names a text with a lone surrogate.
+
+    >>> encode_texts(["fine", "\\ud800"])
+    Traceback (most recent call last):
+    ...
+    ValueError: text 1 holds a lone surrogate, U+D800 at character 0, ...
+    """
+    try:
+        return texts_of(texts)
+    except UnicodeEncodeError as error:
+        index = list(cast("Sequence[str]", texts)).index(error.object)
+        raise ValueError(
+            f"text {index} holds a lone surrogate, U+{ord(error.object[error.start]):04X} at "
+            f"character {error.start}, which UTF-8 has no bytes for; drop or replace it first"
+        ) from error
+
+
+class GrowingBuffer:
+    """A buffer with room for `expected` bytes, which grows if they do not do.
+
+    Its memory comes from Arrow's pool, which uses again what was freed.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self.size = 0
+        self._buffer = pa.allocate_buffer(expected, resizable=True)
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Add bytes."""
+        end = self.size + len(piece)
+        if end > self._buffer.size:
+            self._buffer.resize(end + end // 8)
+        memoryview(self._buffer).cast("B")[self.size : end] = piece
+        self.size = end
+
+    def finished(self) -> pa.Buffer:
+        """What was written, cut to size."""
+        self._buffer.resize(self.size)
+        return self._buffer
+
 
 _PIECE = 4 << 20
 """Bytes of text that are scanned at a time."""
@@ -117,3 +182,53 @@ def _write(given: U8, scanned: ScanResult, tables: Tables, output: GrowingBuffer
     np.cumsum(growth, out=growth)
     before = np.searchsorted(suspects[:, SPAN], np.arange(len(scanned.bounds)))
     return scanned.bounds + growth[before]
+
+
+CASED = 0x20000
+"""Code points from here on have no case and are no white space."""
+_DROPPED, _ONE, _TWO, _BLANK = range(4)
+
+
+def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
+    """Which texts have fewer than `min_length` characters after `dedup.presets.normalize`.
+
+    texts: as for `clean_texts`. Returns (documents,) bool.
+
+    >>> short_mask(["a" * 199 + ".", "a" * 200, "İ" * 100], 200).tolist()
+    [True, False, False]
+    """
+    masks = [np.zeros(0, np.bool_)]
+    for chunk in encode_texts(texts):
+        mask = np.zeros(len(chunk), np.bool_)
+        _judge(chunk.data, chunk.offsets, min_length, _counts(), mask)
+        masks.append(mask)
+    return np.concatenate(masks)
+
+
+@cache
+def _counts() -> U8:
+    """(CASED,) uint8: what a character counts."""
+    every = every_character()[:CASED]
+    counts = np.fromiter((len(character.lower()) for character in every), np.uint8, CASED)
+    counts[[match.start() for match in re.finditer(r"\s", every)]] = _BLANK
+    counts[[ord(mark) for mark in string.punctuation]] = _DROPPED
+    return counts
+
+
+@kernel
+def _judge(
+    data: U8, offsets: I64, min_length: int, counts: U8, short: npt.NDArray[np.bool_]
+) -> None:
+    """short: (documents,) bool; filled."""
+    for index in range(len(short)):
+        i, end = np.uint64(offsets[index]), np.uint64(offsets[index + 1])
+        held = blank = np.int64(0)
+        while i < end and held < min_length:
+            point, i = code_point(data, i)
+            count = counts[point] if point < CASED else np.uint8(_ONE)
+            if count == _BLANK:
+                blank = np.int64(held > 0)
+            elif count != _DROPPED:
+                held += blank + count
+                blank = np.int64(0)
+        short[index] = held < min_length

@@ -1,23 +1,47 @@
-"""What the scan does with each character, as small arrays over classes of characters.
+"""The tables of the scan.
+
+What the scan does with each character, as small arrays over classes of characters.
 
 Characters that are treated alike form a class; there are a few hundred. All is derived from the
 installed ftfy and from Python's Unicode data, which ftfy normalises with; UnprovenError says that
 some condition of the argument (see `pipeline.cleaning`) does not hold for them.
+
+The tables of the installed ftfy, built once per machine and read from the user's cache.
+
+They are kept in cleaning/ of $WAFERMILL_CACHE or ~/.cache/wafermill, in a file named after a digest
+of everything that they depend on: this package, ftfy's version and sources, Python's Unicode data.
+The file begins with the hash of the rest; one that is damaged is written anew. Where the cache
+cannot be written, every process builds its own.
 """
 
+import contextlib
+import hashlib
+import io
+import unicodedata
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import ftfy
 import ftfy.badness
 import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import U8, U16, U32, U64
-from pipeline.cleaning import normal_form
-from pipeline.cleaning.badness import Badness, take_apart
-from pipeline.cleaning.characters import ALL
-from pipeline.cleaning.errors import UnprovenError
-from pipeline.cleaning.known_ftfy import changed_characters, require_known_code
+from dedup.compiled import source_digest
+from dedup.user_cache import user_cache
+from pipeline.cleaning import known_ftfy
+from pipeline.cleaning.known_ftfy import (
+    ALL,
+    Badness,
+    UnprovenError,
+    changed_characters,
+    require_known_code,
+    take_apart,
+)
+from pipeline.core import storage
+from pipeline.core.errors import ResourceError
 
 KEEP, WRITE, DROP, MARK, JOIN, COMPOSE, ASK, AMPERSAND, LESS, LINE_FEED, RETURN = range(11)
 """Actions: copy; write something shorter; leave out; copy and order by combining class; the same,
@@ -59,7 +83,7 @@ def build() -> Tables:
     require_known_code()
     changed = changed_characters()
     badness = take_apart(ftfy.badness.BADNESS_RE)
-    order = normal_form.combining_classes()
+    order = known_ftfy.combining_classes()
     action, written = _actions(changed, badness, order)
     masks = _masks(badness)
     for code, text in changed.items():
@@ -75,7 +99,7 @@ def _actions(changed: dict[int, str], badness: Badness, order: U8) -> tuple[U8, 
     action = np.full(ALL, KEEP, np.uint8)
     written = np.zeros(ALL, np.uint32)
     action[order != 0] = MARK
-    action[sorted(normal_form.may_change())] = COMPOSE
+    action[sorted(known_ftfy.may_change())] = COMPOSE
     for code, text in changed.items():
         action[code] = _action_of(chr(code), text)
         if action[code] == WRITE:
@@ -102,10 +126,10 @@ def _action_of(character: str, fixed: str) -> int:
 def _compositions(action: U8) -> tuple[U64, U64]:
     """JOINS and TAKES (ALL,) uint64; makes JOIN of the action of what has a bit."""
     joins, takes = np.zeros(ALL, np.uint64), np.zeros(ALL, np.uint64)
-    takes[list(normal_form.decompositions())] = _EVERY_BIT
-    joining = normal_form.joining()
+    takes[list(known_ftfy.decompositions())] = _EVERY_BIT
+    joining = known_ftfy.joining()
     settled = sorted(c for c in joining if action[c] == COMPOSE)
-    settled = [c for c in settled if c not in normal_form.decompositions()][:64]
+    settled = [c for c in settled if c not in known_ftfy.decompositions()][:64]
     for index, code in enumerate(settled):
         action[code] = JOIN
         joins[code] = np.uint64(1 << index)
@@ -174,3 +198,52 @@ def _require(tables: Tables) -> None:
         raise UnprovenError("the badness expression tells combining marks apart")
     if rows[np.isin(rows[:, ACTION], (KEEP, AMPERSAND, LESS, LINE_FEED)), ORDER].any():
         raise UnprovenError("a character that is merely copied has a combining class")
+
+
+_HASH_DIGITS = 32
+
+
+@cache
+def tables_or_reason() -> Tables | str:
+    """The tables, or why the installed ftfy has to do all the work itself."""
+    path = table_file()
+    tables = _read(path) if path else None
+    if tables is None:
+        try:
+            tables = build()
+        except UnprovenError as error:
+            return str(error)
+        if path:
+            _write(path, tables)
+    return tables
+
+
+def table_file() -> Path | None:
+    """Where the tables for exactly this ftfy, Python and package are kept; None for a user without
+    a home directory."""
+    digest = hashlib.sha256(source_digest(Path(__file__).parent).encode())
+    digest.update(f"ftfy {ftfy.__version__} unicode {unicodedata.unidata_version}".encode())
+    for source in sorted(Path(ftfy.__file__).parent.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    root = user_cache()
+    return root and root / "cleaning" / f"{digest.hexdigest()[:16]}.npz"
+
+
+def _write(path: Path, tables: Tables) -> None:
+    file = io.BytesIO()
+    np.savez(file, **tables._asdict())
+    content = file.getvalue()
+    with contextlib.suppress(ResourceError):  # the next process builds its own
+        storage.publish(path, [storage.hash_bytes(content).encode(), content])
+
+
+def _read(path: Path) -> Tables | None:
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        return None
+    digest, content = stored[:_HASH_DIGITS], stored[_HASH_DIGITS:]
+    if storage.hash_bytes(content).encode() != digest:
+        return None
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return Tables(arrays["classes"], arrays["rows"])

@@ -1,12 +1,134 @@
-"""What `prep convert` was asked for, as plain data."""
+"""What `prep convert` was asked for, as plain data, and what INPUT… is: text, HDF5, `.bin`, parquet
+of token ids, a saved Hugging Face dataset, a run.
+"""
 
+import glob
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from pipeline.convert.inputs import KINDS, Kind
-from pipeline.core.errors import ConfigError
+import pyarrow.parquet as pq
+
+from pipeline.convert.token_lists import is_token_list, token_column
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.format import Compression
+from pipeline.runs import layout
+from pipeline.sources.listing import SPLITS, STATE, check_one_split
+
+Kind = Literal["text", "hdf5", "bin", "tokens", "dataset", "run"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_HDF5 = (".h5", ".hdf5")
+_BIN = (".bin", ".idx")
+
+
+@dataclass(frozen=True)
+class ConvertInputs:
+    """All inputs, of one kind; `paths` is empty for text, whose reader finds the files."""
+
+    kind: Kind
+    given: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
+
+
+def detect(given: Sequence[str], kind: Kind | None, text_key: str) -> ConvertInputs:
+    """Look at the inputs. Raises InputError for one that is not there, ConfigError for several
+    kinds at once."""
+    expanded = [path for name in given for path in _expanded(name)]
+    kinds = [(kind or _kind(path, text_key), path) for path in expanded]
+    found = {k for k, _ in kinds}
+    if len(found) > 1:
+        examples = "; ".join(f"{next(p for k2, p in kinds if k2 == k)} is {k}" for k in found)
+        raise ConfigError(f"inputs of several kinds ({examples}): convert each kind on its own")
+    only = next(iter(found))
+    if only == "text":
+        return ConvertInputs("text", tuple(given))
+    return ConvertInputs(only, tuple(given), tuple(_members([Path(p) for p in expanded], only)))
+
+
+def _expanded(name: str) -> list[str]:
+    if Path(name).exists() or "://" in name or not glob.has_magic(name):
+        return [name]
+    found = sorted(glob.glob(name, recursive=True))
+    if not found:
+        raise InputError(f"{name}: found nothing")
+    return found
+
+
+def _kind(name: str, text_key: str) -> Kind:
+    path = Path(name)
+    if path.is_dir():
+        return _kind_of_directory(path, text_key)
+    if path.name.endswith(_HDF5):
+        return "hdf5"
+    if path.name.endswith(_BIN) or path.with_name(path.name + ".bin").is_file():
+        return "bin"
+    if path.name.endswith(".parquet") and path.is_file():
+        return "tokens" if _holds_tokens(path, text_key) else "text"
+    return "text"
+
+
+def _kind_of_directory(path: Path, text_key: str) -> Kind:
+    if (path / SPLITS).is_file() or (path / STATE).is_file():
+        check_one_split(path)
+        return "dataset" if _saved_tokens(path, text_key) else "text"
+    if (path / layout.MANIFEST).is_file() and (path / "hdf5").is_dir():
+        return "run"
+    names = sorted(entry.name for entry in path.iterdir())
+    if any(name.endswith(_HDF5) for name in names):
+        return "hdf5"
+    if any(name.endswith(".bin") for name in names):
+        return "bin"
+    tables = [name for name in names if name.endswith(".parquet")]
+    return "tokens" if tables and _holds_tokens(path / tables[0], text_key) else "text"
+
+
+def _holds_tokens(path: Path, text_key: str) -> bool:
+    return token_column(path) is not None and text_key not in pq.read_schema(path).names
+
+
+def open_saved(path: Path) -> Any:
+    """A saved Hugging Face dataset. Raises InputError."""
+    import datasets
+
+    splits = path / SPLITS
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path}: not a valid saved dataset: {error}") from error
+    if splits.is_file():
+        (only,) = loaded.values()
+        return only
+    return loaded
+
+
+def _saved_tokens(path: Path, text_key: str) -> bool:
+    schema = open_saved(path).features.arrow_schema
+    return text_key not in schema.names and any(is_token_list(field.type) for field in schema)
+
+
+def _members(paths: list[Path], kind: Kind) -> list[Path]:
+    """Files of directories and prefixes, in the order given; directories of HDF5 and of runs stay
+    directories."""
+    if kind in ("hdf5", "dataset", "run"):
+        return paths
+    if kind == "tokens":
+        found = (_sorted(path, ".parquet") if path.is_dir() else [path] for path in paths)
+        return [file for files in found for file in files]
+    members = []
+    for path in paths:
+        if path.is_dir():
+            members += _sorted(path, ".bin")
+        elif path.suffix in _BIN:
+            members.append(path.with_suffix(".bin"))
+        else:
+            members.append(path.with_name(path.name + ".bin"))
+    return list(dict.fromkeys(members))
+
+
+def _sorted(directory: Path, suffix: str) -> list[Path]:
+    return sorted(directory.glob(f"*{suffix}"))
+
 
 To = Literal["hdf5", "corpus", "bin", "jsonl", "jsonl.zst", "parquet"]
 TARGETS: tuple[To, ...] = get_args(To)

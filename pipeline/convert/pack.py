@@ -9,10 +9,11 @@ import numpy as np
 
 from dedup.arrays import Array
 from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
-from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError
+from pipeline.core.ids import array_hash
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import write_json
+from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import (
     DATA_PARAMS,
     SAMPLE_FEATURES,
@@ -20,7 +21,6 @@ from pipeline.hdf5.format import (
     Compression,
     shard_name,
 )
-from pipeline.hdf5.write import shard_image
 
 
 class Buffer:

@@ -1,4 +1,6 @@
-"""Options and inputs become a source and a target; nothing is written yet."""
+"""Options and inputs become a source and a target, and with --dry-run an estimate of what would be
+read and written; nothing is written yet.
+"""
 
 import functools
 import os
@@ -7,10 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.convert.binary import BinTarget
-from pipeline.convert.detokenize import detokenizer_of
-from pipeline.convert.documents import DocumentTarget, DocumentWriter, Jsonl, Parquet
-from pipeline.convert.flat import BinSource, id_limit
+from pipeline.config.sections import parse_template
+from pipeline.convert.documents import (
+    DocumentTarget,
+    DocumentWriter,
+    Jsonl,
+    Parquet,
+    detokenizer_of,
+)
+from pipeline.convert.flat import BinSource, BinTarget, id_limit
 from pipeline.convert.hdf5 import (
     CorpusSource,
     Hdf5Files,
@@ -18,18 +25,22 @@ from pipeline.convert.hdf5 import (
     UnpackedSource,
     hdf5_files,
 )
-from pipeline.convert.inputs import ConvertInputs, detect, open_saved
-from pipeline.convert.options import DEFAULT_LENGTH, DEFAULT_SHARD, ConvertOptions
+from pipeline.convert.options import (
+    DEFAULT_LENGTH,
+    DEFAULT_SHARD,
+    ConvertInputs,
+    ConvertOptions,
+    detect,
+    open_saved,
+)
 from pipeline.convert.pack import CorpusTarget, RowTarget, SampleTarget, ShardPlace
-from pipeline.convert.run_tokens import RunSource, open_run
 from pipeline.convert.stream import Ends, StreamSource, StreamVocabulary, Target
-from pipeline.convert.texts import TextSource
+from pipeline.convert.texts import RunSource, TextSource, open_run
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.sources.files import find
-from pipeline.sources.rules import RecordRules
-from pipeline.sources.template import parse_template
+from pipeline.sources.record import RecordRules
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
 _MAX_DOCUMENT_BYTES = 64 << 20
@@ -281,3 +292,61 @@ def _stream_to_text(
 
 def _form(to: str) -> DocumentWriter:
     return Parquet() if to == "parquet" else Jsonl(compress=to == "jsonl.zst")
+
+
+_TEXT_PER_TOKEN = 4.3
+"""Bytes of English in a GPT-2 token."""
+_PACKED = {"gzip": 1.4, "gzip-shuffle": 1.25, "none": 12.0}
+"""Bytes of a `sample` file for one token of English."""
+_SHOWN = 5
+
+
+def estimate(plan: ConvertPlan, options: ConvertOptions) -> dict[str, Any]:
+    """Plain data for the terminal or JSON; figures named `about_` are estimates."""
+    facts = plan.source.facts
+    files = [path for path, _ in facts.files]
+    more = [f"and {len(files) - _SHOWN} more"] if len(files) > _SHOWN else []
+    tokens, exact = _tokens(plan)
+    settings = plan.settings
+    return {
+        "from": facts.kind,
+        "files": len(files),
+        "input_bytes": facts.bytes,
+        "inputs": [*files[:_SHOWN], *more],
+        "to": options.to,
+        "out": str(options.out),
+        "max_sequence_length": settings.get("max_sequence_length") or facts.max_sequence_length,
+        "rows": facts.items if facts.unit == "rows" else None,
+        "tokens": tokens if exact else None,
+        "about_tokens": None if exact else tokens,
+        "about_output_bytes": _size(plan, options, tokens),
+        "notes": list(plan.notes),
+    }
+
+
+def _tokens(plan: ConvertPlan) -> tuple[int, bool]:
+    """(number, whether it is exact)."""
+    facts = plan.source.facts
+    if facts.unit == "tokens" and facts.items is not None:
+        return facts.items, True
+    if facts.unit == "rows" and facts.items is not None and facts.max_sequence_length:
+        return facts.items * facts.max_sequence_length, False
+    per_byte = {"text": 1 / _TEXT_PER_TOKEN, "HDF5 (corpus)": 0.7}.get(facts.kind, 1 / 1.4)
+    size = facts.bytes
+    files = getattr(plan.source, "files", None)
+    if facts.kind == "text" and files is not None:
+        size = sum(file.text_estimate for file in files)
+    return int(size * per_byte), False
+
+
+def _size(plan: ConvertPlan, options: ConvertOptions, tokens: int) -> int:
+    width = plan.source.facts.vocabulary.dtype.itemsize
+    per_token = {
+        "hdf5": _PACKED[options.compression],
+        "corpus": width * (1.0 if options.compression == "none" else 0.7),
+        "bin": float(width),
+        "jsonl": _TEXT_PER_TOKEN * 1.03,
+        "jsonl.zst": _TEXT_PER_TOKEN * 0.4,
+        "parquet": _TEXT_PER_TOKEN * 0.45,
+    }[options.to]
+    return int(tokens * per_token)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.convert.indexed import file_size
+from pipeline.convert.flat import file_size
 from pipeline.convert.stream import (
     Ends,
     Mark,

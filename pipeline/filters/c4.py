@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from dedup.arrays import F64, I64, U8, U32
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, texts_of
+from pipeline.config.filters import C4Config
 from pipeline.filters.characters import (
     DOT,
     ELLIPSIS,
@@ -32,7 +33,6 @@ from pipeline.filters.characters import (
     entry_of,
 )
 from pipeline.filters.rule import Rule, RuleFailures, find_outside, list_failures
-from pipeline.filters.settings import C4Config
 
 FAMILY = "c4"
 RULES = (

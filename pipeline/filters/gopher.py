@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, texts_of
+from pipeline.config.filters import GopherConfig
 from pipeline.filters.characters import (
     ALNUM,
     ALPHA,
@@ -30,7 +31,6 @@ from pipeline.filters.characters import (
 )
 from pipeline.filters.characters import absorb as _absorb
 from pipeline.filters.rule import Rule, RuleFailures, find_outside
-from pipeline.filters.settings import GopherConfig
 
 Truth = npt.NDArray[np.bool_]
 

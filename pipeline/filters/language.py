@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.config.filters import LanguageConfig
 from pipeline.core.errors import ConfigError
 from pipeline.filters.rule import Rule, RuleFailures
-from pipeline.filters.settings import LanguageConfig
 
 FAMILY = "language"
 RULES = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup.arrays import F64, I64
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 
 
 @dataclass(frozen=True, kw_only=True)

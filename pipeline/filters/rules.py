@@ -1,5 +1,8 @@
-"""The rules of all families in their order, and which of them documents fail."""
+"""The rules of all families in their order, and which of them documents fail. Their kernels are
+compiled before the work begins, so that workers find them cached.
+"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,12 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import F64, I64
+from dedup.compiled import first_use
+from pipeline.config.filters import (
+    C4Config,
+    FiltersConfig,
+    GopherConfig,
+    GopherRepetitionConfig,
+    LanguageConfig,
+)
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import read_at_most
 from pipeline.core.words import did_you_mean
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.rule import RuleFailures
-from pipeline.filters.settings import FiltersConfig, LanguageConfig
 
 FAMILIES = (language, gopher, repetition, c4)
 
@@ -131,3 +141,18 @@ def find_failures(texts: pa.ChunkedArray | pa.Array, filters: Filters) -> Failur
     return Failures(
         rows[order], [reasons[i] for i in order], values, limits, [targets[i] for i in order]
     )
+
+
+def compile_first(say: Callable[[str], None]) -> None:
+    """`warm_up`, and word of it, where nothing is compiled yet for this machine."""
+    if first_use(Path(__file__).parent):
+        say("compiling the kernels of the filters for this machine, once")
+        warm_up()
+
+
+def warm_up() -> None:
+    """Run each kernel once, on a few words."""
+    every = FiltersConfig(
+        gopher=GopherConfig(), gopher_repetition=GopherRepetitionConfig(), c4=C4Config()
+    )
+    find_failures(pa.array(["One line.\n\nAnother one …"], pa.large_string()), Filters(every))

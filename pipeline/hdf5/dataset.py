@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from pipeline.core.errors import InputError
 from pipeline.hdf5.format import DATA_PARAMS, DATASET, SAMPLE, SHARD_SUFFIX, VSL
-from pipeline.hdf5.read import windows
+from pipeline.hdf5.read import ExpectedFile, ShardFiles, windows
 from pipeline.hdf5.shard_file import ShardFile
-from pipeline.hdf5.shard_files import ExpectedFile, ShardFiles
 
 Sample = dict[str, npt.NDArray[Any]]
 Labels = Literal["shifted", "hf"]

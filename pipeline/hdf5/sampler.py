@@ -1,20 +1,23 @@
-"""The order in which Model Zoo's map-style loader reads rows, as a batch sampler and as a shuffle.
+"""The order in which rows are read: Model Zoo's, and ours by its name in a config.
+
+The order in which Model Zoo's map-style loader reads rows, as a batch sampler and as a shuffle.
 
 Epoch e is `torch.randperm` of a generator seeded with seed + e, cut or extended to `num_samples`.
-The epochs one after the other are one endless sequence; batch g of it is the samples
-[g * batch_size, (g + 1) * batch_size) and belongs to task g mod num_tasks. So the global order does
-not depend on the number of tasks, and the number of samples streamed says all that is needed to go
-on. Source: `CBSampler` of Model Zoo R2.x; there, batches are counted from the restart, here from
-the very first one, which is the same when every task had as many batches before it.
+The epochs one after the other are one endless sequence; batch g of it is the samples [g *
+batch_size, (g + 1) * batch_size) and belongs to task g mod num_tasks. So the global order does not
+depend on the number of tasks, and the number of samples streamed says all that is needed to go on.
+Source: `CBSampler` of Model Zoo R2.x; there, batches are counted from the restart, here from the
+very first one, which is the same when every task had as many batches before it.
 """
 
-from collections.abc import Iterator, Sized
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence, Sized
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError
+from pipeline.core.order import KeyedShuffle, OrderPart, Shuffle, TrainingOrder
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +132,7 @@ class ModelZooSampler:
 
 
 class ModelZooShuffle:
-    """`torch.randperm` of every epoch, as a `pipeline.core.mixture_order.Shuffle`: the order of
+    """`torch.randperm` of every epoch, as a `pipeline.core.order.Shuffle`: the order of
     `ModelZooSampler` with its defaults.
 
     An epoch takes 8 bytes a sample of memory, and as much again once `samples` is asked of it; the
@@ -180,3 +183,23 @@ def _generator(seed: int, epoch: int) -> "torch.Generator":
     generator = torch.Generator()
     generator.manual_seed(seed + epoch)
     return generator
+
+
+OrderName = Literal["keyed", "modelzoo"]
+"""keyed: `pipeline.core.order`; modelzoo: `torch.randperm` of every epoch, 8 bytes a row."""
+
+
+def training_order(
+    name: OrderName, parts: Sequence[OrderPart], seed: int, rows_globally_shuffled: Sequence[bool]
+) -> TrainingOrder:
+    """The order over data sets; the flags are those of their manifests.
+
+    Keyed, epoch 0 of a single data set that is read once and was shuffled globally is file order.
+    Raises ConfigError for a modelzoo order of too many rows.
+    """
+    size = sum(part.per_epoch for part in parts)
+    plain = len(parts) == 1 and parts[0].per_epoch == parts[0].rows
+    shuffle: Shuffle = KeyedShuffle(size, seed, plain and all(rows_globally_shuffled))
+    if name == "modelzoo":
+        shuffle = ModelZooShuffle(size, seed)
+    return TrainingOrder(tuple(parts), seed, shuffle)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.hdf5.chunk_filters import FLETCHER32, KNOWN, DamagedChunk, undo_filters
+from pipeline.hdf5.chunks import FLETCHER32, KNOWN, DamagedChunk, undo_filters
 from pipeline.hdf5.format import DATASET
 
 Rows = npt.NDArray[np.int64]

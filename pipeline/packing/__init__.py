@@ -5,14 +5,19 @@ every segment, `place` puts the segments of a row side by side, `fill_sample_row
 and `fill_vsl_rows` make the channels that `pipeline.hdf5.format` describes.
 """
 
-from pipeline.packing.packers import PACKERS, first_fit, greedy
 from pipeline.packing.rows import (
+    PACKERS,
+    Placement,
+    Segments,
     empty_vsl_rows,
     fill_sample_rows,
     fill_vsl_rows,
+    first_fit,
+    fold,
     gather_segments,
+    greedy,
+    place,
 )
-from pipeline.packing.segments import Placement, Segments, fold, place
 
 __all__ = [
     "PACKERS",

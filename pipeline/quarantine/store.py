@@ -1,4 +1,12 @@
-"""Takes the texts that stand in quarantine/ out of documents/, and puts them back.
+"""The store of quarantined texts.
+
+How long texts are in quarantine, and how long they are to stay.
+
+Since when is a fact of this directory and no part of what is published: it stands in the journal.
+How long is a setting of the run, which publishes it (`screen.quarantine_days`). Nothing is deleted
+here: `prep quarantine purge` does that.
+
+Takes the texts that stand in quarantine/ out of documents/, and puts them back.
 
 Both end a run or begin it, under its lock and with manifest.json gone. Out: the manifest of the
 clean stage is written first, marked and with the hashes that the shards will have; then the shards.
@@ -7,25 +15,71 @@ Back: the shards first, then the manifest. So a shard that is marked has the tex
 stays that of what was read, and a shard whose texts are back has the bytes that it had.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import layout
-from pipeline.cluster import Executor
 from pipeline.core import ids, storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import APART, Shard, StageManifest, read_manifest, write_manifest
-from pipeline.provenance.quarantined import keys_of, quarantine_path, read_held_shard, with_texts
-from pipeline.provenance.records import wrap_read_errors
-from pipeline.runner import TextsApartError, manifest_path
-from pipeline.stage import arrow_output
-from pipeline.stages.quarantine import NAME
-from pipeline.takedown.scrub import scrub_documents
-from pipeline.takedown.stored import with_shards
+from pipeline.engine.executor import Executor
+from pipeline.engine.runner import TextsApartError, manifest_path
+from pipeline.engine.stage import arrow_output
+from pipeline.runs import layout
+from pipeline.runs.records import (
+    keys_of,
+    quarantine_path,
+    read_held_shard,
+    with_texts,
+    wrap_read_errors,
+)
+from pipeline.stages.withheld import NAME
+from pipeline.takedown.scrub import scrub_documents, with_shards
+
+
+def _days_path(directory: Path) -> Path:
+    return directory / JOURNAL / "quarantine.json"
+
+
+def read_days(directory: Path) -> dict[str, date]:
+    """Since when every document is in quarantine, by key in hex; a lost or damaged note is empty,
+    and retention then begins again."""
+    try:
+        value = json.loads(_days_path(directory).read_bytes())
+        return {key: date.fromisoformat(day) for key, day in value.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def note_days(directory: Path, stages: Mapping[str, StageManifest], today: date) -> None:
+    """Note `today` for the documents that are new in quarantine, and forget those that left it."""
+    before = read_days(directory)
+    keys = [
+        key.hex()
+        for shard in (stages[NAME].below(layout.QUARANTINE) if NAME in stages else ())
+        for key in read_held_shard(directory / shard.path)["doc_key"].to_pylist()
+    ]
+    if before.keys() != set(keys):
+        days = {key: before.get(key, today).isoformat() for key in keys}
+        storage.write_json(_days_path(directory), days)
+
+
+def read_retention(directory: Path) -> int | None:
+    """The days that texts of this run are to stay in quarantine, None without such a setting."""
+    path = directory / layout.RETENTION
+    if not path.exists():
+        return None
+    try:
+        return int(json.loads(path.read_bytes())["days"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{path}: damaged; run the command that made it again") from error
+
 
 _CLEAN = "clean"
 

@@ -1,35 +1,50 @@
-"""Renders a `Report` as one HTML file: no scripts, no requests, the same bytes every time.
+"""The pages of a report: report.html and the page of duplicate clusters.
+
+Renders a `Report` as one HTML file: no scripts, no requests, the same bytes every time.
 
 Every value passes two guards on its way into the page: control, format and other invisible
 characters are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped. Charts are inline
 SVG computed here with fixed precision, coloured by style rules so that they follow dark mode.
+
+The page of duplicate clusters: what it shows, and how it becomes HTML.
+
+As with the report, nothing here may hold a time, a host or a worker count: the page is a pure
+function of published tables. Texts may be hostile; the templates escape.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from pipeline import layout
 from pipeline.core.words import pluralise
-from pipeline.provenance import wording
-from pipeline.provenance.cluster_summary import SizeBin
-from pipeline.report.charts import ChartColumn, ColumnChart, chart, format_power
-from pipeline.report.model import Bin, RecordLedger, Report, SourceRow
-from pipeline.report.page import BarPart, parts_of, render_page, size_label
-
-__all__ = ["render"]
+from pipeline.report import page
+from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix, SimilarityBin, SizeBin
+from pipeline.report.model import Bin, RecordLedger, Report, Sample, SourceRow
+from pipeline.report.page import (
+    BarPart,
+    ChartColumn,
+    ColumnChart,
+    chart,
+    format_power,
+    parts_of,
+    render_page,
+    size_label,
+)
+from pipeline.report.side_by_side import Piece
+from pipeline.runs import layout
 
 _SHOWN_SOURCES = 60
 _STATES = {"kept": "kept", "duplicates": "duplicates", "dropped": "dropped",
            "quarantined": "quarantined", "bad": "bad records"}  # fmt: skip
 
 
-def render(report: Report) -> bytes:
+def render_report(report: Report) -> bytes:
     """The HTML page of `report` in UTF-8; a pure function of it."""
     total = report.ledger.total()
     dropped = {reason: count for reason, count in total.dropped.items() if count}
     return render_page(
         "report.html.j2",
         report=report,
-        floor=wording.FLOOR,
+        floor=page.FLOOR,
         total=total,
         rows=_shown(report.ledger),
         segments=_segments,
@@ -88,3 +103,118 @@ def _histogram(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
             for b in bins
         ]
     )
+
+
+_SHOWN_SHARES = 40
+
+KINDS = {
+    "exact": "exact: the same normalised text",
+    "near": "near: much of the text is the same",
+    "key": "key: the same key",
+    "chain": "chain: linked through other documents, not verified",
+}
+
+
+@dataclass(frozen=True)
+class SourceShare:
+    """How many of the documents of a source that reached dedup went as duplicates."""
+
+    source: str
+    compared: int
+    duplicates: int
+
+
+@dataclass(frozen=True)
+class MemberExcerpt:
+    """A document of a cluster beside the kept one: the passages around their first difference.
+
+    Both are empty when the texts are equal (`equal`) or the kept text is not in this run.
+    """
+
+    sample: Sample
+    kind: str
+    state: str
+    bands: tuple[int, ...]
+    estimate: float | None
+    jaccard: float | None
+    equal: bool = False
+    kept_passage: tuple[Piece, ...] = ()
+    passage: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClusterExcerpt:
+    """A cluster, its kept document (None: it stands in an earlier index) and some members. The
+    state of the kept one is another than `kept` when a rule of the policy took the whole cluster.
+    """
+
+    cluster: Cluster
+    kept: Sample | None
+    kept_state: str
+    members: tuple[MemberExcerpt, ...]
+
+
+@dataclass(frozen=True)
+class ClusterPage:
+    """Everything that `render_clusters` shows. `recipe` is empty when nothing was compared."""
+
+    config_name: str
+    manifest_hash: str
+    recipe: str = ""
+    bands: int = 0
+    summary: ClusterSummary = field(default_factory=ClusterSummary)
+    shares: tuple[SourceShare, ...] = ()
+    clusters: tuple[ClusterExcerpt, ...] = ()
+
+
+def render_clusters(page: ClusterPage) -> bytes:
+    """The HTML page in UTF-8; a pure function of `page`."""
+    shares = sorted(
+        (share for share in page.shares if share.duplicates),
+        key=lambda share: (-share.duplicates / share.compared, -share.duplicates, share.source),
+    )
+    return render_page(
+        "clusters.html.j2",
+        page=page,
+        summary=page.summary,
+        report_page=layout.REPORT,
+        compared=sum(share.compared for share in page.shares),
+        duplicates=sum(share.duplicates for share in page.shares),
+        largest=max((c.cluster.size for c in page.clusters), default=0),
+        kinds=parts_of(page.summary.kinds, KINDS),
+        sizes=_size_chart(page.summary.sizes),
+        similarities=_similarity_chart(page.summary.similarities),
+        heat=_heat(page.summary.matrix),
+        shares=shares[:_SHOWN_SHARES],
+        more_shares=len(shares[_SHOWN_SHARES:]),
+    )
+
+
+def _size_chart(sizes: Sequence[SizeBin]) -> ColumnChart | None:
+    columns = [
+        ChartColumn(
+            label, f"{label} documents: {pluralise(s.clusters, 'cluster')}", s.clusters, s.clusters
+        )
+        for s in sizes
+        for label in (size_label(s),)
+    ]
+    return chart(columns)
+
+
+def _similarity_chart(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
+    return chart([_similarity_column(b) for b in bins])
+
+
+def _similarity_column(b: SimilarityBin) -> ChartColumn:
+    range_ = "1" if b.low == b.high else f"{b.low:.2f} to {b.high:.2f}"
+    title = f"{range_}: {b.exact:,} exact" + f", {b.estimated:,} estimated" * bool(b.estimated)
+    label = "1" if b.low == b.high else f"{b.low:.2f}"
+    return ChartColumn(label, title, b.exact + b.estimated, b.exact)
+
+
+def _heat(matrix: Matrix) -> list[list[tuple[int, str]]]:
+    """(count, opacity of the cell) by row; a cell is as dark as its share of the row."""
+    return [
+        [(count, f"{0.08 + 0.72 * count / max(1, sum(row)):.3f}") for count in row]
+        for row in matrix.counts
+    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.provenance.cluster_summary import ClusterSummary
+from pipeline.report.cluster_summary import ClusterSummary
 
 __all__ = [
     "Bin",

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
-from pipeline.sources import arrow, warc
+from pipeline.sources import tables, warc
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
-from pipeline.sources.formats import format_of
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.listing import format_of
+from pipeline.sources.record import RecordRules
 from pipeline.sources.streams import decompress_blocks, zstd
 
 ZSTD_LEVEL = 3
@@ -151,7 +151,7 @@ def _reader_and_writer(
         schema = parquet.schema_arrow
         writer: Any = pq.ParquetWriter(sink, schema, compression="zstd")
         return schema, parquet.iter_batches(batch_size=_ROWS), writer
-    schema, batches, is_file = arrow.batches(source)
+    schema, batches, is_file = tables.batches(source)
     new = pa.ipc.new_file if is_file else pa.ipc.new_stream
     return schema, batches, new(sink, schema)
 
@@ -185,7 +185,7 @@ def count_records(path: Path) -> int:
         return int(pq.read_metadata(path).num_rows)
     with open(path, "rb") as file:
         if kind == "arrow":
-            return sum(len(batch) for batch in arrow.batches(file)[1])
+            return sum(len(batch) for batch in tables.batches(file)[1])
         blocks = decompress_blocks(path, file, compression)
         if kind == "text":
             return int(any(blocks))

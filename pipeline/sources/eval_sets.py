@@ -12,6 +12,7 @@ import msgspec
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.storage import hash_file
 from pipeline.sources import files, streams
+from pipeline.sources.listing import FORMATS
 
 ID_FIELDS = ("id", "doc_id", "ind", "idx", "question_id", "qid", "uid")
 """The first of these that a record has names it; else its line number does."""
@@ -37,7 +38,7 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
     Raises InputError for a path that names nothing, and for two sets of one name.
     """
     found, _ = files.find("evaluation sets", patterns, base)
-    jsonl = [f for f in found if files.FORMATS[f.suffix][0] == "jsonl"]
+    jsonl = [f for f in found if FORMATS[f.suffix][0] == "jsonl"]
     if not jsonl:
         raise InputError(f"evaluation sets: {base / patterns[0]}: no jsonl file found")
     sets: dict[str, EvalSet] = {}
@@ -64,11 +65,11 @@ def records(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises InputError for damaged or changed files, and naming the line for one that is no object.
     """
     path = Path(found.location)
-    suffix = next(s for s in files.FORMATS if path.name.endswith(s))
+    suffix = next(s for s in FORMATS if path.name.endswith(s))
     try:
         reader = files.HashingReader(str(path))
         with contextlib.closing(reader):
-            blocks = streams.decompress_blocks(path, reader, files.FORMATS[suffix][1])  # type: ignore[arg-type]
+            blocks = streams.decompress_blocks(path, reader, FORMATS[suffix][1])  # type: ignore[arg-type]
             for number, (_, _, line) in enumerate(streams.split_lines(blocks, LARGEST_RECORD), 1):
                 if line is None:
                     raise InputError(

@@ -1,4 +1,7 @@
-"""What a path of an input names: files on this machine.
+"""What a path of an input names; which formats there are, and which of the files that HF `datasets`
+saved with `save_to_disk` are data.
+
+What a path of an input names: files on this machine.
 
 Links to directories are followed, and every directory is read once, under its own name where it has
 one below the input: no loop is endless, and no file is read twice for the sake of a link. What
@@ -6,16 +9,148 @@ cannot be read is refused by name, never left out in silence.
 """
 
 import glob
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.journal import DIRECTORY, EVENTS
-from pipeline.layout import CLEANED, MANIFEST, RECORDS
-from pipeline.sources.formats import format_of, is_text
-from pipeline.sources.saved_datasets import check_one_split, without_caches
+from pipeline.runs.layout import CLEANED, MANIFEST, RECORDS
+
+Kind = Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"]
+
+COMPRESSIONS = {".zst": "zst", ".gz": "gz", ".bz2": "bz2", ".xz": "xz"}
+
+_PLAIN: dict[str, str] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".warc": "warc", ".wet": "warc",
+}  # fmt: skip
+_COMPRESSED_ONLY = {".json": "jsonl"}
+"""Named so for lines when compressed (C4), but for one whole document when not."""
+
+_COMPRESSION_ESTIMATE = 4.0
+_COLUMNAR = {".parquet": ("parquet", 3.0), ".arrow": ("arrow", 1.0), ".feather": ("arrow", 1.5)}
+
+Format = tuple[str, str | None, float]
+"""Reader, compression, estimated bytes of text per byte on disk."""
+
+FORMATS: dict[str, Format] = {
+    **{suffix: (kind, None, 1.0) for suffix, kind in _PLAIN.items()},
+    **{
+        suffix + end: (kind, compression, _COMPRESSION_ESTIMATE)
+        for end, compression in COMPRESSIONS.items()
+        for suffix, kind in {**_PLAIN, **_COMPRESSED_ONLY}.items()
+    },
+    **{suffix: (kind, kind, estimate) for suffix, (kind, estimate) in _COLUMNAR.items()},
+}
+"""suffix -> (reader, compression, estimated bytes of text per byte on disk)"""
+
+KNOWN = (
+    ".jsonl, .ndjson, .txt, .warc, .wet (also with .zst, .gz, .bz2, .xz), .json.gz and the like, "
+    ".parquet, .arrow, .feather"
+)
+"""FORMATS in words."""
+
+
+def suffix_of(name: str) -> str | None:
+    """The key in FORMATS that a file name ends in.
+
+    >>> suffix_of("c4-train.00000.json.gz"), suffix_of("notes.json")
+    ('.json.gz', None)
+    """
+    return next((suffix for suffix in FORMATS if name.endswith(suffix)), None)
+
+
+def format_of(name: str, kind: str | None = None) -> Format | None:
+    """The format of a file: what its name says, or `kind` with the compression its name says.
+
+    >>> format_of("part-00000.gz", "jsonl")
+    ('jsonl', 'gz', 4.0)
+    """
+    suffix = suffix_of(name)
+    if kind is None:
+        return FORMATS[suffix] if suffix else None
+    if kind in ("parquet", "arrow"):
+        return next(f for f in FORMATS.values() if f[0] == kind)
+    compression = next((c for end, c in COMPRESSIONS.items() if name.endswith(end)), None)
+    return kind, compression, _COMPRESSION_ESTIMATE if compression else 1.0
+
+
+def is_text(name: str) -> bool:
+    """Whether a name says plain text, which is data only where somebody says so: beside other
+    formats it is more likely a README."""
+    suffix = suffix_of(name)
+    return suffix is not None and FORMATS[suffix][0] == "text"
+
+
+STATE = "state.json"
+SPLITS = "dataset_dict.json"
+DESCRIPTIONS = frozenset({STATE, SPLITS, "dataset_info.json"})
+"""Files that describe a saved dataset and are no data themselves."""
+
+_INDICES = ("_indices_files", "_indices_data_files")
+
+
+def without_caches(found: Iterable[Path]) -> list[Path]:
+    """The files but the descriptions of saved datasets, and but what stands beside their data, such
+    as cached results of `map`.
+
+    Raises InputError for a dataset that is a selection of its rows, and for a broken state.json.
+    """
+    members: dict[Path, frozenset[str] | None] = {}
+    kept = []
+    for path in found:
+        if path.parent not in members:
+            members[path.parent] = _data_files(path.parent)
+        named = members[path.parent]
+        if path.name not in DESCRIPTIONS and (named is None or path.name in named):
+            kept.append(path)
+    return kept
+
+
+def check_one_split(directory: Path) -> None:
+    """Raise InputError for a directory that holds several splits of one dataset: training on all of
+    them has to be said."""
+    path = directory / SPLITS
+    if not path.is_file():
+        return
+    splits = _read(path).get("splits")
+    names = [str(name) for name in splits] if isinstance(splits, list) else []
+    if len(names) > 1:
+        raise InputError(
+            f"{directory}: a saved dataset with the splits {', '.join(map(escape_text, names))}; "
+            f"name the one to read, such as {directory.name}/{escape_text(names[0])}, or several "
+            "as a list"
+        )
+
+
+def _data_files(directory: Path) -> frozenset[str] | None:
+    """The data files of a saved dataset; None for any other directory."""
+    path = directory / STATE
+    if not path.is_file():
+        return None
+    state = _read(path)
+    files = state.get("_data_files")
+    if not isinstance(files, list) or not all(
+        isinstance(file, dict) and isinstance(file.get("filename"), str) for file in files
+    ):
+        return None
+    if any(state.get(name) for name in _INDICES):
+        raise InputError(
+            f"{directory}: a saved dataset that is a selection of its rows (an indices file); "
+            "load it with datasets.load_from_disk, call flatten_indices() and save it again"
+        )
+    return frozenset(file["filename"] for file in files)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot read: {escape_text(str(error))}") from error
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)

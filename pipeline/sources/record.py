@@ -1,7 +1,24 @@
-"""What every reader yields: a good record, or a bad one with the reason it was refused."""
+"""What every reader yields: a good record, or a bad one with the reason it was refused. An input's
+options and `read` say, as plain data, how a record becomes a document: its source and licence, its
+typed columns, its text put together from its fields.
+"""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.config.prep import Config
+from pipeline.config.sections import (
+    InputConfig,
+    Path,
+    Template,
+    column_name,
+    field_path,
+    parse_template,
+)
 
 FieldValue = str | int | float | bool | datetime | None
 """One value of a typed column; None when the record has none."""
@@ -63,3 +80,255 @@ BAD_REASONS = {
     "bad_meta": "a meta field that is not a JSON object with plain values",
     "unknown_source": "a source label missing from the input's list of sources",
 }
+
+
+SOURCE_KEYS = ("pile_set_name", "redpajama_set_name")
+LICENCE_KEYS = ("license", "licence", "license_expression")
+
+
+def source_label(
+    meta: dict[str, Any], has_meta: bool, allowed: tuple[str, ...] | None
+) -> str | None:
+    """The source a record names, or None. Raises when it is not a string or not allowed."""
+    label = _first(meta, SOURCE_KEYS)
+    if label is not None and not isinstance(label, str):
+        raise RecordError("bad_meta")
+    if (
+        allowed is not None
+        and label not in allowed
+        and (label is not None or not has_meta or not meta)
+    ):
+        raise RecordError("unknown_source")
+    if label is not None and has_surrogate(label):
+        raise RecordError("surrogate")
+    return label
+
+
+def chosen_label(value: object, allowed: tuple[str, ...] | None) -> str | None:
+    """The label in the field that `source_key` names, or None where there is none. Raises
+    RecordError for what is neither text nor an integer, and for a label that is not allowed."""
+    if value is None or value == "":
+        return None
+    label = field_text(value)
+    if allowed is not None and label not in allowed:
+        raise RecordError("unknown_source")
+    if has_surrogate(label):
+        raise RecordError("surrogate")
+    return label
+
+
+def licence_field(meta: dict[str, Any]) -> str:
+    """What the record itself says of its licence; empty when it says nothing."""
+    value = _first(meta, LICENCE_KEYS)
+    return value if isinstance(value, str) and not has_surrogate(value) else ""
+
+
+def _first(meta: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    """The value of the first of these keys that is there."""
+    for key in keys:
+        if key in meta:
+            return meta[key]
+    return None
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether `text` holds a code point that UTF-8 cannot encode."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+COLUMN_TYPES = {
+    "string": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+"""Type in the config -> Arrow type of the column."""
+
+
+@dataclass(frozen=True)
+class TypedField:
+    """One column: its name, its type, and the field that fills it (None: this input has none)."""
+
+    column: str
+    type: str
+    path: Path | None
+
+
+def meta_columns(fields: Sequence[TypedField]) -> list[pa.Field]:
+    """The Arrow fields of the columns, in the order of `Record.fields`."""
+    return [pa.field(field.column, COLUMN_TYPES[field.type]) for field in fields]
+
+
+def typed_arrays(
+    items: Sequence[Record | BadRecord], fields: Sequence[TypedField]
+) -> list[pa.Array]:
+    """The columns of some records, a row for each; a bad record has nulls."""
+    rows = [item.fields if isinstance(item, Record) else (None,) * len(fields) for item in items]
+    return [
+        pa.array([row[index] for row in rows], column.type)
+        for index, column in enumerate(meta_columns(fields))
+    ]
+
+
+def check_type(value: object, kind: str) -> FieldValue:
+    """The value if it is null or of the type, else RecordError.
+
+    Integers are whole numbers of 64 bits; a float may be written as an integer; a timestamp is
+    ISO 8601 text or an Arrow timestamp, in UTC where it names no zone.
+    """
+    if value is None:
+        return None
+    match kind, value:
+        case "string", str():
+            if has_surrogate(value):
+                raise RecordError("surrogate")
+            return value
+        case "bool", bool():
+            return value
+        case "int", int() if not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
+            return value
+        case "float", int() | float() if not isinstance(value, bool):
+            return _float(value)
+        case "timestamp", str() | date():
+            return _timestamp(value)
+    raise RecordError("bad_meta_field")
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise RecordError("bad_meta_field") from error
+
+
+def _timestamp(value: str | date) -> datetime:
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        elif not isinstance(value, datetime):
+            value = datetime.combine(value, time())
+        zoned = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return zoned.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise RecordError("bad_meta_field") from error
+
+
+@dataclass(frozen=True)
+class RecordRules:
+    """How a record becomes a document: the text field or the template in its place, the size limit
+    in bytes, the allowed source labels, the typed columns; how many decompressed bytes a file may
+    have, at all and per byte on disk (None: any); and the field with the source label (None: those
+    of `SOURCE_KEYS`)."""
+
+    text_key: str
+    max_document_bytes: int
+    sources: tuple[str, ...] | None
+    template: Template | None = None
+    fields: tuple[TypedField, ...] = ()
+    max_file_bytes: int | None = None
+    max_ratio: float | None = None
+    source_key: Path | None = None
+
+
+def rules_of(input_config: InputConfig, config: Config) -> RecordRules:
+    """The rules for the files of one input."""
+    template = input_config.template
+    return RecordRules(
+        input_config.text_key,
+        config.read.max_document_bytes,
+        input_config.sources,
+        None if template is None else parse_template(template),
+        _fields(input_config, config),
+        config.read.max_file_bytes,
+        config.read.max_ratio,
+        None if input_config.source_key is None else field_path(input_config.source_key),
+    )
+
+
+def typed_columns(config: Config) -> tuple[TypedField, ...]:
+    """The typed columns of a run: those of all inputs, by name. Two inputs that name a column give
+    it one type (the config sees to that)."""
+    columns = {
+        column_name(field_path(name)): kind
+        for source in config.inputs
+        for name, kind in source.meta_fields.items()
+    }
+    return tuple(TypedField(name, columns[name], None) for name in sorted(columns))
+
+
+def _fields(input_config: InputConfig, config: Config) -> tuple[TypedField, ...]:
+    """All columns of the run, with the fields that fill them in this input."""
+    paths = {column_name(field_path(n)): field_path(n) for n in input_config.meta_fields}
+    return tuple(
+        TypedField(field.column, field.type, paths.get(field.column))
+        for field in typed_columns(config)
+    )
+
+
+TopLevel = Callable[[str], Any]
+"""The value of a top-level field other than `meta`; None when it is missing or null."""
+
+
+def assemble_record(
+    place: Place, text: str, meta: dict[str, Any], raw_meta: str | None, top: TopLevel,
+    rules: RecordRules,
+) -> Record:  # fmt: skip
+    """The record with its source label, licence and typed columns. Raises RecordError."""
+    if rules.source_key is None:
+        source = source_label(meta, raw_meta is not None, rules.sources)
+    else:
+        source = chosen_label(look_up(rules.source_key, meta, top), rules.sources)
+    fields = typed_values(rules, meta, top) if rules.fields else ()
+    return Record(place, text, source, raw_meta or "{}", licence_field(meta), fields)
+
+
+def typed_values(rules: RecordRules, meta: dict[str, Any], top: TopLevel) -> tuple[FieldValue, ...]:
+    """The values of the typed columns, in order. Raises RecordError for a value of another type."""
+    return tuple(
+        None if field.path is None else check_type(look_up(field.path, meta, top), field.type)
+        for field in rules.fields
+    )
+
+
+def fill_template(template: Template, meta: dict[str, Any], top: TopLevel) -> str:
+    """The template with its fields filled in. Raises RecordError."""
+    text = "".join(
+        piece if isinstance(piece, str) else field_text(look_up(piece, meta, top))
+        for piece in template
+    )
+    if has_surrogate(text):
+        raise RecordError("surrogate")
+    return text
+
+
+def look_up(path: Path, meta: dict[str, Any], top: TopLevel) -> Any:
+    """The value at a path, or None."""
+    value = meta if path[0] == "meta" else top(path[0])
+    for name in path[1:]:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def check_length(text: str, limit: int) -> None:
+    """Raise RecordError for a text of more than `limit` bytes."""
+    if 4 * len(text) > limit and len(text.encode()) > limit:
+        raise RecordError("too_large")
+
+
+def field_text(value: object) -> str:
+    """The text of one field. Raises RecordError for null and for what is neither text nor
+    integer."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise RecordError("missing_field")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise RecordError("field_not_string")

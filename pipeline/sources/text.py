@@ -1,13 +1,229 @@
-"""Read plain text: a file that is one document, or (`format: lines`) a document a line."""
+"""Read jsonl and plain text: a file that is one document, or (`format: lines`) a document a line.
 
-from collections.abc import Iterator
+Read jsonl, plain or compressed: one JSON object a line with a text field and optional meta.
 
-from pipeline.sources.assemble import assemble_record, fill_template
-from pipeline.sources.record import START, BadRecord, Place, Record, RecordError
-from pipeline.sources.rules import RecordRules
+A typed decoder reads the common line in one pass. A line that it refuses, or that needs more than
+text and meta, is read again field by field, which finds the exact reason.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from pipeline.sources.record import (
+    START,
+    BadRecord,
+    Place,
+    Record,
+    RecordError,
+    RecordRules,
+    assemble_record,
+    check_length,
+    fill_template,
+    has_surrogate,
+)
 from pipeline.sources.streams import split_lines
 
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def raw_fields(line: bytes) -> dict[str, bytes]:
+    """The raw JSON slice of every top-level field; the last of duplicate keys counts."""
+    if not line.isascii():
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError("not_utf8") from error
+    try:
+        parsed = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        return {name: bytes(raw) for name, raw in parsed.items()}
+    except msgspec.ValidationError as error:
+        raise RecordError(surrogates_or(line, "not_object")) from error
+    except RecursionError as error:
+        raise RecordError("too_deep") from error
+    except msgspec.DecodeError:
+        return _lenient(line)
+
+
+def surrogates_or(line: bytes, reason: str) -> str:
+    """`surrogate` where an escape names half a pair, else `reason`."""
+    return "surrogate" if _SURROGATE_ESCAPE.search(line) else reason
+
+
+def _lenient(line: bytes) -> dict[str, bytes]:
+    """The same for lines that only Python's json accepts (NaN, Infinity), or the reason against."""
+    text = line.decode()
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise RecordError("too_deep") from error
+    except ValueError as error:
+        raise RecordError(surrogates_or(line, "bad_json")) from error
+    if not isinstance(value, dict):
+        raise RecordError("not_object")
+    if any(has_surrogate(name) for name in value):
+        raise RecordError("surrogate")
+    return {name: raw.encode() for name, raw in _raw_slices(text)}
+
+
+def _raw_slices(text: str) -> Iterator[tuple[str, str]]:
+    """(key, raw value) of each member of the JSON object `text`, which is known to be valid."""
+    decoder = json.JSONDecoder()
+    position = text.index("{") + 1
+    while True:
+        position = _skip_space(text, position)
+        if text[position] == "}":
+            return
+        key, position = decoder.raw_decode(text, position)
+        position = _skip_space(text, _skip_space(text, position) + 1)
+        _, end = decoder.raw_decode(text, position)
+        yield key, text[position:end]
+        position = _skip_space(text, end)
+        position += text[position] == ","
+
+
+def _skip_space(text: str, position: int) -> int:
+    while text[position] in " \t\r\n":
+        position += 1
+    return position
+
+
 _BOM = b"\xef\xbb\xbf"
+_START = Place(0, 1, 0, 0)
+_UNREADABLE = object()
+"""The value of a field whose JSON means nothing to us; it has none of the expected types."""
+
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+"""What JSON escapes; msgspec takes no name with it."""
+
+_any_value = msgspec.json.Decoder().decode
+_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, RecordError)
+
+
+def read_jsonl(
+    blocks: Iterator[bytes], rules: RecordRules, first: Place = _START
+) -> Iterator[Record | BadRecord]:
+    """Every non-blank line as a record, good or bad, in file order; `first` is where the first
+    line stands in its file."""
+    parse = _parser(rules)
+    ordinal = first.ordinal
+    found = split_lines(blocks, rules.max_document_bytes)
+    for number, (offset, length, line) in enumerate(found, first.line):
+        if number == 1 and line is not None and line.startswith(_BOM):
+            line = line[len(_BOM) :]
+        if line is not None and not line.strip():
+            continue
+        place = Place(ordinal, number, first.byte_offset + offset, length)
+        ordinal += 1
+        try:
+            if line is None:
+                raise RecordError("too_large")
+            yield parse(place, line)
+        except RecordError as refused:
+            yield BadRecord(place, str(refused))
+
+
+def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
+    """What makes a record of a line; it raises RecordError."""
+    if rules.template is not None or rules.fields or rules.text_key == "meta":
+        return lambda place, line: _by_field(place, line, rules)
+    label = rules.source_key[0] if rules.source_key else "meta"
+    if label == rules.text_key or _ESCAPED.search(rules.text_key + label):
+        return lambda place, line: _by_field(place, line, rules)
+    found = msgspec.defstruct(
+        "Line", [("text", str), ("meta", msgspec.Raw, msgspec.Raw()),
+                 *([] if label == "meta" else [("label", msgspec.Raw, msgspec.Raw())])],
+        rename={"text": rules.text_key, "label": label}, gc=False,
+    )  # fmt: skip
+    decode = msgspec.json.Decoder(found).decode
+
+    def parse(place: Place, line: bytes) -> Record:
+        try:
+            fields: Any = decode(line)
+            if not line.isascii():
+                line.decode()
+            raw = str(fields.meta, "utf-8")
+            meta = _any_value(fields.meta) if raw else {}
+            if not isinstance(meta, dict):
+                return _by_field(place, line, rules)
+            top = _nothing if label == "meta" else partial(_only, fields.label)
+            return assemble_record(place, fields.text, meta, raw or None, top, rules)
+        except _FAILURES:
+            return _by_field(place, line, rules)
+
+    return parse
+
+
+def _nothing(name: str) -> None:
+    """There is no other field."""
+
+
+def _only(raw: msgspec.Raw, name: str) -> Any:
+    """The value of the one field that was decoded besides text and meta."""
+    return _value(bytes(raw)) if raw else None
+
+
+def _by_field(place: Place, line: bytes, rules: RecordRules) -> Record:
+    fields = raw_fields(line)
+
+    def top(name: str) -> Any:
+        return _value(fields[name]) if name in fields else None
+
+    if rules.template is None:
+        if rules.text_key not in fields:
+            raise RecordError("no_text")
+        text = _text(fields[rules.text_key])
+        meta = _parse_meta(fields.get("meta"))
+    else:
+        meta = _parse_meta(fields.get("meta"))
+        text = fill_template(rules.template, meta, top)
+        check_length(text, rules.max_document_bytes)
+    raw = fields.get("meta")
+    return assemble_record(place, text, meta, None if raw is None else raw.decode(), top, rules)
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.ValidationError as error:
+        raise RecordError("text_not_string") from error
+    except msgspec.DecodeError as error:
+        raise RecordError(surrogates_or(raw, "text_not_string")) from error
+
+
+def _value(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError("overflow")
+    return value
+
+
+def _parse_meta(raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        return {}
+    try:
+        meta = json.loads(raw, parse_float=_finite)
+    except RecursionError as error:
+        raise RecordError("too_deep") from error
+    except ValueError as error:
+        raise RecordError("bad_meta") from error
+    if meta is None:
+        return {}
+    if not isinstance(meta, dict):
+        raise RecordError("bad_meta")
+    return meta
 
 
 def read_whole(blocks: Iterator[bytes], rules: RecordRules) -> Iterator[Record | BadRecord]:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.core.errors import InputError, escape_text
-from pipeline.sources.record import START, BadRecord, Place, Record, RecordError
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import START, BadRecord, Place, Record, RecordError, RecordRules
 from pipeline.sources.text import text_record
 
 _NOT_SPACE = re.compile(rb"\S")

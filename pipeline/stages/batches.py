@@ -14,7 +14,7 @@ import pyarrow as pa
 from dedup.arrays import I64, U8
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
-from pipeline.stage import Inputs
+from pipeline.engine.stage import Inputs
 
 MOST_DOCUMENTS = (1 << 32) - 2
 _OPEN_TABLES = 256

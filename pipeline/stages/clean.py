@@ -14,14 +14,13 @@ from typing import Any
 import ftfy
 
 from pipeline.cleaning.mask import software as mask_software
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core.errors import InputError, escape_text
+from pipeline.engine.stage import Inputs, Result, Stage, Task
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
 from pipeline.sources.part import DamagedFile, Part, WholeFile, read_part
-from pipeline.sources.record import BadRecord, Place
-from pipeline.sources.rules import RecordRules, rules_of, typed_columns
-from pipeline.stage import Inputs, Result, Stage, Task
+from pipeline.sources.record import BadRecord, Place, RecordRules, rules_of, typed_columns
 from pipeline.stages.document_rows import Cleaning, DocumentRows, Item
 from pipeline.stages.plan import Reading
 from pipeline.stages.withheld import load_withheld

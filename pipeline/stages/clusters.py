@@ -10,14 +10,13 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
-from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.evidence import DECISIONS
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.runs import layout
+from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches, Corpus
-from pipeline.stages.components import MEMBERS
-from pipeline.stages.signatures import KEY, SAME
+from pipeline.stages.candidates import KEY, MEMBERS, SAME
 
 if TYPE_CHECKING:
     from dedup.clusters import Memberships
@@ -37,7 +36,7 @@ CHOICE = pa.schema(
 mask, estimated and exact Jaccard similarity (NaN where not computed)."""
 
 KEPT_STATE = 0
-"""`kept` in pipeline.stages.keep.STATES, as an earlier batch wrote it."""
+"""`kept` in pipeline.runs.layout.STATES, as an earlier batch wrote it."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,48 @@
-"""Decisions: the policy over all evidence of a documents shard, joined with what filters and
-decontamination decided themselves; of several decisions the most severe holds. What the policy
-decided alone is published too, for nothing else spreads over clusters."""
+"""Decisions, and verdicts: what they are once they have spread over clusters.
 
+Decisions: the policy over all evidence of a documents shard, joined with what filters and
+decontamination decided themselves; of several decisions the most severe holds. What the policy
+decided alone is published too, for nothing else spreads over clusters.
+
+Verdicts: decisions after they spread over the clusters of dedup, as the policy says; publishes
+decisions.parquet and the policy itself. Counted: the documents shards with a document in
+quarantine.
+"""
+
+import itertools
+import json
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.provenance.policy import Policy, evaluate, reads_documents, worst_decisions
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.core.storage import canonical_json
+from pipeline.engine.stage import (
+    Inputs,
+    Result,
+    Stage,
+    Task,
+    arrow_output,
+    bytes_output,
+    parquet_output,
+)
+from pipeline.runs import layout
+from pipeline.runs.layout import KINDS
+from pipeline.screening.evidence import DECISION_SCHEMA
+from pipeline.screening.policy import (
+    Policy,
+    evaluate,
+    number_decisions,
+    propagate,
+    reads_documents,
+    worst_decisions,
+)
+from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.stages.clusters import CHOICE
+from pipeline.stages.keep import kinds
 
 
 @dataclass(frozen=True)
@@ -65,3 +98,103 @@ def decisions_stage(
         tasks.append(Task(f"decisions of shard {index}", job, inputs))
     settings = {"policy": fingerprint_of(policy.model_dump())}
     return Stage("decisions", 2, _decisions, tuple(tasks), settings, reads_texts=False)
+
+
+@dataclass(frozen=True)
+class VerdictsJob:
+    """`batches` ends with this run's documents and decisions, of which the policy made `by_policy`;
+    the clusters, if there are any, and their channels; the policy as JSON."""
+
+    batches: Batches
+    by_policy: tuple[Shard, ...]
+    clusters: tuple[Shard, ...]
+    channels: tuple[str, ...]
+    policy: str
+
+
+def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
+    own = job.batches.all[-1]
+    decisions = _tables(own.decisions, inputs)
+    taken_over = _taken_over(job, inputs)
+    decisions = worst_decisions(decisions, taken_over)
+    published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
+    policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
+    parts = _by_shard(own, decisions)
+    counters = {
+        "decisions": len(decisions), "taken_over": len(taken_over),
+        "quarantined": [i for i, part in enumerate(parts) if _quarantines(part)],
+    }  # fmt: skip
+    shards = [
+        arrow_output(f"verdicts/{index:06d}.decisions.arrow", part)
+        for index, part in enumerate(parts)
+    ]
+    return Result((*shards, published, policy), counters)
+
+
+def _tables(shards: tuple[Shard, ...], inputs: Inputs) -> pa.Table:
+    return pa.concat_tables([DECISION_SCHEMA.empty_table(), *(inputs.table(s) for s in shards)])
+
+
+def _taken_over(job: VerdictsJob, inputs: Inputs) -> pa.Table:
+    """The decisions that documents take over from others of their clusters."""
+    by_policy = _tables(job.by_policy, inputs)
+    if not len(by_policy):
+        return by_policy
+    policy = Policy.model_validate_json(job.policy)
+    spread = propagate(by_policy, _clusters(job, inputs), policy)
+    spread = spread.filter(pc.is_valid(spread["propagated_from"]))
+    columns = ["doc_id", "doc_key"]
+    documents = [inputs.table(shard, columns) for shard in job.batches.all[-1].documents]
+    return number_decisions(spread, pa.concat_tables(documents))
+
+
+def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
+    """What clusters.parquet will say of the documents that another stands for: keys, kind, exact
+    Jaccard similarity (null where it was not computed), and the batch of the kept one."""
+    corpus = Corpus(job.batches, inputs)
+    table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
+    channels, exact = table["channels"].to_numpy(), table["exact"].to_numpy()
+    kept = table["representative"].to_numpy().astype(np.int64)
+    names = [*(batch.name for batch in job.batches.all[:-1]), ""]
+    bounds = np.cumsum([batch.total for batch in job.batches.all])
+    batch = np.searchsorted(bounds, kept, side="right")
+    return pa.table(
+        {
+            "kept": _keys(corpus, kept),
+            "member": _keys(corpus, table["member"].to_numpy().astype(np.int64)),
+            "kind": pa.array(KINDS).take(pa.array(kinds(channels, exact, job.channels))),
+            "jaccard": pa.array(exact, from_pandas=True),
+            "index": pa.array(names, pa.string()).take(pa.array(batch)),
+        }
+    )
+
+
+def _keys(corpus: Corpus, documents: I64) -> pa.Array:
+    distinct, place = np.unique(documents, return_inverse=True)
+    keys = corpus.take("documents", ["doc_key"], distinct)["doc_key"].combine_chunks()
+    return keys.take(pa.array(place))
+
+
+def _quarantines(decisions: pa.Table) -> bool:
+    return bool(pc.any(pc.equal(decisions["decision"], "quarantine")).as_py())
+
+
+def _by_shard(own: Batch, decisions: pa.Table) -> list[pa.Table]:
+    """Per documents shard its rows; a doc_id says in which task its document was read."""
+    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
+    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
+    return [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
+
+
+def verdicts_stage(
+    policy: Policy, decided: StageManifest, batches: Batches,
+    clusters: StageManifest | None = None, channels: tuple[str, ...] = (),
+) -> Stage:  # fmt: skip
+    """One fan-in task over small columns."""
+    own = batches.all[-1]
+    chosen = tuple(clusters.shards) if clusters else ()
+    by_policy = tuple(s for s in decided.shards if s.path.endswith(".policy.arrow"))
+    job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
+    task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
+    settings = {"policy": fingerprint_of(policy.model_dump())}
+    return Stage("verdicts", 3, _verdicts, (task,), settings, reads_texts=False)

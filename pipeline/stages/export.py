@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup.arrays import I64, U8
-from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.shuffling.rows_of_lists import byte_lengths_of, take_rows
-from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.packing.rows import byte_lengths_of, take_rows
+from pipeline.runs import layout
+from pipeline.runs.layout import STATES
 from pipeline.stages.cuts import cut_texts
-from pipeline.stages.export_format import Format, columns_for, image
-from pipeline.stages.keep import STATES
+from pipeline.stages.records import Format, columns_for, image
 from pipeline.stages.shuffle import (
     WHOLE,
     Places,

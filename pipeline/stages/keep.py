@@ -7,22 +7,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import I64, U8, U64
-from pipeline import layout, splits
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.evidence import DECISIONS
-from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.runs import layout, splits
+from pipeline.runs.layout import KINDS, STATES
+from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.clusters import CHOICE
-from pipeline.stages.signatures import KEY, SAME
-
-STATES = ("kept", "duplicate", "quarantined", "dropped")
-"""State s of a document is an index into this tuple. Precedence: policy > duplicate > kept."""
-
-KINDS = ("exact", "near", "key", "chain")
-"""Why a document is a duplicate: the same normalised text, a near-duplicate, the same key, or (only
-without verification) a chain of candidates."""
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,30 @@ from typing import Any
 
 import xxhash
 
-from pipeline import layout
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core import storage
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
-from pipeline.sources.cut import BOM, Chunk, LineCount, cut_lines, cut_records
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
+from pipeline.runs import layout
 from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
-from pipeline.sources.part import Content, DamagedFile, Part, Piece, RowRange, Stretch, update
-from pipeline.sources.record import START, Place
+from pipeline.sources.part import (
+    BOM,
+    Chunk,
+    Content,
+    DamagedFile,
+    LineCount,
+    Part,
+    Piece,
+    RowRange,
+    Stretch,
+    cut_lines,
+    cut_records,
+    update,
+)
+from pipeline.sources.record import START, Place, RecordRules, rules_of
 from pipeline.sources.remote import is_url
-from pipeline.sources.rules import RecordRules, rules_of
 from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks, zstd
-from pipeline.stage import Inputs, Output, Result, Stage, Task
 from pipeline.stages.plan import Reading, ReadPlan, reading
 
 ZSTD_LEVEL = 1

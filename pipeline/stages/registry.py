@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.detectors.captures import Capture, Captures, captures_of
-from pipeline.provenance.detectors.lists import ArtefactList, OriginList
-from pipeline.provenance.detectors.title_index import TitleIndex, title_arrays
-from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.index import TABLES, FingerprintIndex
-from pipeline.provenance.registry import combine, load_registry
-from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output, bytes_output
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, bytes_output
+from pipeline.runs import layout
+from pipeline.screening.detectors.captures import Capture, Captures, captures_of
+from pipeline.screening.detectors.lists import ArtefactList, OriginList
+from pipeline.screening.detectors.title_index import TitleIndex, title_arrays
+from pipeline.screening.fingerprints.build import build_index
+from pipeline.screening.fingerprints.index import TABLES, FingerprintIndex
+from pipeline.screening.registry import combine, load_registry
 
 LISTS = f"{layout.REGISTRY}/lists.json"
 WORKS = f"{layout.REGISTRY}/works.arrow"

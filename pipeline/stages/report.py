@@ -1,28 +1,200 @@
-"""report.html and clusters.html: pure functions of the published tables."""
+"""report.html and clusters.html: pure functions of the published tables. The page of duplicate
+clusters is filled from tables and from the texts of what it shows; `prep dedup` has this page and
+no other report.
+"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import layout
+from pipeline.core import ids
 from pipeline.core.ledger import Ledger as RunLedger
 from pipeline.core.ledger import MixtureLedger, ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.provenance.cluster_summary import ClusterSummary, summarize
-from pipeline.provenance.quarantined import IN_QUARANTINE, QUARANTINED
-from pipeline.provenance.recipe import recipe_of
-from pipeline.provenance.records import texts_of
-from pipeline.report import clusters, html, model
-from pipeline.stage import Inputs, Result, Stage, Task, bytes_output
-from pipeline.stages.cluster_page import ClusterTables, load, shown_clusters, source_shares
+from pipeline.engine.stage import Inputs, Result, Stage, Task, bytes_output
+from pipeline.report import html, model
+from pipeline.report.cluster_summary import (
+    Cluster,
+    ClusterSummary,
+    of_cluster,
+    select_largest,
+    summarize,
+)
+from pipeline.report.html import (
+    ClusterExcerpt,
+    ClusterPage,
+    MemberExcerpt,
+    SourceShare,
+    render_clusters,
+)
+from pipeline.report.model import Sample, excerpt
+from pipeline.report.side_by_side import find_first_difference
+from pipeline.runs import layout
+from pipeline.runs.origin import recipe_of
+from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, texts_of
+from pipeline.runs.tables import find_mentioned_keys, read_bands, read_clusters, with_sources
+
+_CLUSTERS = 10
+_MEMBERS = 5
+_READ_BYTES = 1 << 18
+"""What is read of a text; a difference behind it is not shown."""
+
+
+@dataclass(frozen=True)
+class ClusterTables:
+    """clusters.parquet with sources, the documents it names, and the names of raw shards."""
+
+    path: Path
+    clusters: pa.Table
+    documents: pa.Table
+    files: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Document:
+    """What the page needs of one document; of a quarantined one no text."""
+
+    sample: Sample
+    state: str
+    text: str
+    whole: bool
+
+
+def load(path: Path, documents: pa.Table, files: Sequence[str]) -> ClusterTables:
+    """The tables behind the page; `documents` has one row per record of the run."""
+    clusters = read_clusters(path)
+    named = documents.filter(pc.is_in(documents["doc_key"], find_mentioned_keys(clusters)))
+    return ClusterTables(path, with_sources(clusters, named), named, files)
+
+
+def source_shares(documents: pa.Table) -> tuple[SourceShare, ...]:
+    """By source: documents that reached dedup, and how many of them were duplicates."""
+    reached = documents.filter(pc.is_valid(documents["representative"]))
+    counts = reached.group_by(["source", "state"], use_threads=False).aggregate([([], "count_all")])
+    found: dict[str, list[int]] = {}
+    for row in counts.to_pylist():
+        share = found.setdefault(row["source"], [0, 0])
+        share[0] += row["count_all"]
+        share[1] += row["count_all"] if row["state"] == "duplicate" else 0
+    return tuple(SourceShare(source, *share) for source, share in sorted(found.items()))
+
+
+def shown_clusters(
+    tables: ClusterTables, texts: Sequence[Shard], inputs: Inputs
+) -> tuple[ClusterExcerpt, ...]:
+    """The largest clusters with their least similar members; reads the texts of these only."""
+    chosen = [
+        (cluster, of_cluster(tables.clusters, cluster.index, bytes.fromhex(cluster.kept)))
+        for cluster in select_largest(tables.clusters, _CLUSTERS)
+    ]
+    rows = [(cluster, members.slice(0, _MEMBERS).to_pylist()) for cluster, members in chosen]
+    keys = {row["member"] for _, members in rows for row in members}
+    bands = read_bands(tables.path, sorted(keys))
+    keys |= {bytes.fromhex(cluster.kept) for cluster, _ in rows if not cluster.index}
+    documents = _documents(tables, sorted(keys), texts, inputs)
+    return tuple(_shown(cluster, members, bands, documents) for cluster, members in rows)
+
+
+def _documents(
+    tables: ClusterTables, keys: list[bytes], shards: Sequence[Shard], inputs: Inputs
+) -> dict[bytes, _Document]:
+    wanted = pa.array(keys, pa.binary(ids.KEY_BYTES))
+    texts: dict[bytes, str] = {}
+    for shard in shards:
+        texts |= texts_of(inputs.table(shard, ["doc_key", "text"]), wanted, _READ_BYTES)
+    found = {}
+    for row in tables.documents.filter(pc.is_in(tables.documents["doc_key"], wanted)).to_pylist():
+        key, hidden = row["doc_key"], row["state"] == QUARANTINED
+        text = "" if hidden else texts[key]
+        line = row["line"] or row["byte_offset"]
+        file = tables.files[row["path_id"]]
+        said = IN_QUARANTINE if hidden else excerpt(text)
+        sample = Sample(key.hex(), row["source"], file, line, said)
+        whole = not hidden and row["text_bytes"] <= _READ_BYTES
+        found[key] = _Document(sample, row["state"], text, whole)
+    return found
+
+
+def _shown(
+    cluster: Cluster, members: list[dict[str, Any]], bands: dict[bytes, tuple[int, ...]],
+    documents: dict[bytes, _Document],
+) -> ClusterExcerpt:  # fmt: skip
+    kept = None if cluster.index else documents[bytes.fromhex(cluster.kept)]
+    shown = tuple(
+        _member(row, bands[row["member"]], documents[row["member"]], kept) for row in members
+    )
+    if kept is None:
+        return ClusterExcerpt(cluster, None, "kept", shown)
+    return ClusterExcerpt(cluster, kept.sample, kept.state, shown)
+
+
+def _member(
+    row: dict[str, Any], bands: tuple[int, ...], document: _Document, kept: _Document | None
+) -> MemberExcerpt:
+    different = None
+    if kept and QUARANTINED not in (kept.state, document.state):
+        different = find_first_difference(kept.text, document.text)
+    kept_passage, passage = different or ((), ())
+    equal = kept is not None and different is None and kept.whole and document.whole
+    return MemberExcerpt(
+        document.sample, row["kind"], row["member_state"], bands, row["estimate"], row["jaccard"],
+        equal, kept_passage, passage,
+    )  # fmt: skip
+
+
+_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state",
+            "representative"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClusterReportJob:
+    """The run's identity, what its dedup was, and the tables and texts the page reads."""
+
+    name: str
+    identity: str
+    recipe: str
+    bands: int
+    documents: Shard
+    clusters: Shard
+    sources: Shard
+    texts: tuple[Shard, ...]
+
+
+def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
+    documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
+    sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
+    files = [f"{row['input']}/{row['path']}" for row in sources]
+    found = load(inputs.path(job.clusters), documents, files)
+    page = ClusterPage(
+        job.name, job.identity, job.recipe, job.bands, summarize(found.clusters),
+        source_shares(documents), shown_clusters(found, job.texts, inputs),
+    )  # fmt: skip
+    return Result((bytes_output(layout.CLUSTER_REPORT, render_clusters(page)),))
+
+
+def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stage:
+    """The page; its identity is the hash over all stages before it."""
+    stages = tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
+    recipe = recipe_of(manifests)
+    job = ClusterReportJob(
+        name, fingerprint_of({"stages": stages}), recipe.words if recipe else "",
+        recipe.preset.bands if recipe else 0, manifests["documents"].find(layout.DOCUMENTS),
+        manifests["keep"].find(layout.CLUSTERS), manifests["sources"].find(layout.SOURCES),
+        manifests["clean"].below("documents"),
+    )  # fmt: skip
+    return Stage("cluster_report", 4, _cluster_report, (Task("page of clusters", job),))
+
 
 _SAMPLES = 3
 _EXCERPT_BYTES = 1000
-_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state", "reason",
-            "representative", "tokens"]  # fmt: skip
+_PAGE_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state",
+                 "reason", "representative", "tokens"]  # fmt: skip
 _STATE_WORDS = {"bad_record": "bad record", "dropped": "dropped", "quarantined": "quarantined",
                 "duplicate": "duplicate"}  # fmt: skip
 
@@ -53,7 +225,7 @@ class _Tables:
     def __init__(self, job: ReportJob, inputs: Inputs) -> None:
         self._job = job
         self._inputs = inputs
-        self.documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
+        self.documents = pq.read_table(inputs.path(job.documents), columns=_PAGE_COLUMNS)
         self.decisions = pq.read_table(inputs.path(job.decisions))
         sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
         self.files = [f"{row['input']}/{row['path']}" for row in sources]
@@ -90,16 +262,16 @@ def _report(job: ReportJob, inputs: Inputs) -> Result:
     tables = _Tables(job, inputs)
     found = load(inputs.path(job.clusters), tables.documents, tables.files)
     summary = summarize(found.clusters)
-    report = html.render(_report_page(job, tables, summary, inputs))
-    page = clusters.render(_cluster_page(job, tables, found, summary, inputs))
+    report = html.render_report(_report_page(job, tables, summary, inputs))
+    page = html.render_clusters(_cluster_page(job, tables, found, summary, inputs))
     outputs = (bytes_output(layout.REPORT, report), bytes_output(layout.CLUSTER_REPORT, page))
     return Result(outputs)
 
 
 def _cluster_page(
     job: ReportJob, tables: _Tables, found: ClusterTables, summary: ClusterSummary, inputs: Inputs
-) -> clusters.ClusterPage:
-    return clusters.ClusterPage(
+) -> html.ClusterPage:
+    return html.ClusterPage(
         job.name, job.identity, job.recipe, job.bands, summary,
         source_shares(tables.documents) if job.recipe else (),
         shown_clusters(found, job.texts, inputs),

@@ -1,4 +1,6 @@
-"""Screen: what every detector finds in every document. It never decides."""
+"""Screen: what every detector finds in every document. It never decides. Reviews: what people
+decided about single documents, as evidence.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,24 +9,25 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.provenance.detectors import identifiers_found, licences, markers, notices
-from pipeline.provenance.detectors.artefacts import (
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.runs import layout
+from pipeline.runs.records import quarantine_path, with_texts
+from pipeline.screening.detectors import licences, markers, notices
+from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.screening.detectors.origin import (
     ArtefactSettings,
+    OriginSettings,
     detect_artefacts,
+    detect_origin,
     file_digest,
 )
-from pipeline.provenance.detectors.contract import BATCH_COLUMNS
-from pipeline.provenance.detectors.evidence_rows import evidence_rows
-from pipeline.provenance.detectors.optout import OptoutSettings, detect_optouts
-from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
-from pipeline.provenance.detectors.passages import detect_passages
-from pipeline.provenance.detectors.sweep import SweepHits, sweep_all
-from pipeline.provenance.detectors.titles import detect_titles
-from pipeline.provenance.quarantined import quarantine_path, with_texts
+from pipeline.screening.detectors.sweep import SweepHits, sweep_all
+from pipeline.screening.detectors.titles import detect_titles
+from pipeline.screening.evidence import BATCH_COLUMNS, evidence_rows
+from pipeline.screening.fingerprints.find import detect_passages
+from pipeline.screening.reviews import Review, review_findings
 from pipeline.sources.remote import is_url
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.stages.plan import Reading
 from pipeline.stages.registry import RegistryShards, SearchTargets
 
@@ -92,8 +95,8 @@ def _swept(batch: pa.Table, marked: markers.MarkerSettings) -> SweepHits:
     """One pass over the texts for the needles of all detectors that have some."""
     groups = {
         markers.GROUP: marked.needles,
-        identifiers_found.GROUP: identifiers_found.NEEDLES,
-        notices.GROUP: notices.NEEDLES,
+        notices.IDENTIFIER_GROUP: notices.IDENTIFIER_NEEDLES,
+        notices.NOTICE_GROUP: notices.NOTICE_NEEDLES,
         licences.GROUP: licences.NEEDLES,
     }
     return sweep_all(batch["text"], groups)
@@ -111,8 +114,8 @@ def _works(
     batch: pa.Table, wanted: SearchTargets, swept: SweepHits | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
     """What shows works: their numbers, titles and texts."""
-    numbers = identifiers_found.IdentifierSettings(wanted.numbers)
-    yield "identifier", identifiers_found.detect_identifiers(batch, numbers, swept)
+    numbers = notices.IdentifierSettings(wanted.numbers)
+    yield "identifier", notices.detect_identifiers(batch, numbers, swept)
     if wanted.titles is not None:
         yield "title_author", detect_titles(batch, wanted.titles)
     if wanted.index is not None:
@@ -171,3 +174,33 @@ def evidence_stage(decisions: StageManifest) -> Stage:
     """The stage that publishes evidence.parquet."""
     shards = tuple(s for s in decisions.shards if s.path.endswith(".evidence.arrow"))
     return Stage("evidence", 2, _merge, (Task("evidence table", MergeJob(shards), shards),))
+
+
+_LETTER = "r"
+
+
+@dataclass(frozen=True)
+class ReviewsJob:
+    """One documents shard, and all reviews, each as JSON, oldest first."""
+
+    index: int
+    documents: Shard
+    reviews: tuple[str, ...]
+
+
+def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
+    batch = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
+    reviews = [Review.model_validate_json(text) for text in job.reviews]
+    found = evidence_rows(batch, [("review", review_findings(reviews, batch))], _LETTER)
+    output = arrow_output(f"reviews/{job.index:06d}.evidence.arrow", found)
+    return Result((output,), {"documents": len(batch), "evidence": len(found)})
+
+
+def reviews_stage(clean: StageManifest, reviews: tuple[Review, ...]) -> Stage:
+    """The stage that looks for reviewed documents."""
+    texts = tuple(review.model_dump_json() for review in reviews)
+    tasks = tuple(
+        Task(f"reviews in {s.path}", ReviewsJob(i, s, texts), (s,))
+        for i, s in enumerate(clean.below("documents"))
+    )
+    return Stage("reviews", 1, _reviews, tasks)

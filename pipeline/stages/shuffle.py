@@ -1,5 +1,11 @@
-"""The global shuffle, two rounds: scatter (each shard sorted by rank), gather (one bucket of
-ranks).
+"""The global shuffle of every split.
+
+The split of every record, from documents.parquet -> splits/.
+
+The keep-list writes splits/ in the first place; this makes it again for `prep repack`, whose run
+may have been cleaned up.
+
+The global shuffle, two rounds: scatter (each shard sorted by rank), gather (one bucket of ranks).
 
 A document's rank is hash(seed, doc_key), so another document never moves it; further copies of it,
 which a mixture asks for, have ranks of their own. A scatter shard is sorted by (split, rank), so a
@@ -14,16 +20,52 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from dedup.arrays import I64, U64
-from pipeline import layout, splits
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.shuffling.rows_of_lists import ListRows, byte_lengths_of, take_rows
-from pipeline.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.packing.rows import ListRows, byte_lengths_of, take_rows
+from pipeline.runs import layout, splits
 from pipeline.stages.tokenize import list_lengths
+
+
+@dataclass(frozen=True)
+class SplitsJob:
+    """The table, how many of its rows belong to every clean task, and the splits in order."""
+
+    documents: Shard
+    records: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+def _splits(job: SplitsJob, inputs: Inputs) -> Result:
+    return Result(_shards(job, inputs))
+
+
+def _shards(job: SplitsJob, inputs: Inputs) -> Iterator[Output]:
+    """Columns doc_id and split, one shard per task; records without a split get the first."""
+    names = pq.read_table(inputs.path(job.documents), columns=["split"])["split"]
+    split = pc.fill_null(pc.index_in(names, value_set=pa.array(job.names)), 0)
+    start = 0
+    for task, count in enumerate(job.records):
+        doc_id = (np.uint64(task) << np.uint64(32)) + np.arange(count, dtype=np.uint64)
+        part = split.slice(start, count).cast(pa.uint8())
+        table = pa.table({"doc_id": pa.array(doc_id), "split": part}).combine_chunks()
+        yield arrow_output(layout.shard("splits", task, "arrow"), table)
+        start += count
+
+
+def splits_stage(clean: StageManifest, documents: Shard, names: tuple[str, ...]) -> Stage:
+    """One task over a small column."""
+    records = tuple(task.counters["records"] for task in clean.tasks)
+    task = Task("table of splits", SplitsJob(documents, records, names), (documents,))
+    return Stage("splits", 1, _splits, (task,))
+
 
 SCATTERED = "shuffle"
 """The directory of what is scattered."""
@@ -97,10 +139,12 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
         train = split == job.split_names.index(splits.TRAIN)
         counters["mixture"] = _by_source(mixed["source"].to_numpy(), copies, lengths, train)
     cuts = [slice(None)] if mixed is None else pieces(in_order, job.piece_tokens)
-    return Result(_shards(job.index, table, placed, cuts), counters)
+    return Result(_placed_shards(job.index, table, placed, cuts), counters)
 
 
-def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> Iterator[Output]:
+def _placed_shards(
+    index: int, table: pa.Table, placed: Places, cuts: list[slice]
+) -> Iterator[Output]:
     for number, cut in enumerate(cuts):
         row = placed.row[cut]
         names = table.select(["doc_id", "doc_key"]).take(pa.array(row))

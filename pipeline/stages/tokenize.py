@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import layout
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.core.storage import canonical_json
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
+from pipeline.runs import layout
+from pipeline.runs.layout import STATES
 from pipeline.stages.cuts import cut_texts
-from pipeline.stages.keep import STATES
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 

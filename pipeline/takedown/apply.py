@@ -1,4 +1,8 @@
-"""Applying a takedown: mask the data sets, scrub the stored text, write it down.
+"""Applying a takedown: mask the data sets, scrub the stored text, write again the HTML pages of the
+run that show text of documents, write it down. The form says what was removed where, what was not,
+and who answers for it.
+
+Applying a takedown: mask the data sets, scrub the stored text, write it down.
 
 The order makes any kill harmless. First the documents and all that was planned are written down
 (ID.pending.json); from then on later runs withhold the texts, and the same command goes on from
@@ -8,27 +12,31 @@ takes the run for finished. Then, each step so that it can be done again: the da
 new manifest.json, the commit.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from pipeline import layout
-from pipeline.catalogue import TEXT_INTERMEDIATES
-from pipeline.core import lock, storage
-from pipeline.core.errors import ConfigError, InputError, IntegrityError
+import pyarrow as pa
+
+from pipeline.core import journal, storage
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
+from pipeline.core.words import pluralise
+from pipeline.engine.runner import manifest_path, removed_note
+from pipeline.engine.stage import Inputs, parquet_output
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.events import Kind, append_event, verify_events
-from pipeline.run_directory import commit, removed_directories
-from pipeline.runner import manifest_path, removed_note
-from pipeline.stage import parquet_output
-from pipeline.takedown import form
+from pipeline.report.page import CHAIN, DELETED, NOT_ADVICE, report_environment
+from pipeline.runs import layout
+from pipeline.runs.catalogue import TEXT_INTERMEDIATES
+from pipeline.runs.events import Kind, append_event, verify_events
+from pipeline.runs.run_directory import commit, removed_directories
+from pipeline.stages.report import report_stage
+from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
 from pipeline.takedown.holds import refuse_held
-from pipeline.takedown.pages import Pages
 from pipeline.takedown.plan import TakedownPlan, docs_of, gone_and_tokens
 from pipeline.takedown.record import (
     MASK,
@@ -42,9 +50,160 @@ from pipeline.takedown.record import (
     record_path,
     write_takedown,
 )
-from pipeline.takedown.run_tables import RunTables
-from pipeline.takedown.stored import STORES, Scrubbing
-from pipeline.takedown.written import scrub_written
+from pipeline.takedown.scrub import STORES, Scrubbing, scrub_written
+
+_SHOWN_LINES = 20
+Lines = Iterator[tuple[str, str]]
+"""(kind, text): `title`, `head`, `item` or `text`."""
+
+
+def _lines(record: Mapping[str, Any]) -> Lines:
+    claim, documents = record["claim"], record["documents"]
+    yield "title", f"Takedown {record['id']}"
+    yield "item", f"Claimant: {claim['claimant']}"
+    yield "item", f"Received: {claim['received']}"
+    yield "item", f"Basis: {claim['basis']}"
+    if claim["note"]:
+        yield "item", f"Note: {claim['note']}"
+    yield "item", f"Carried out by {record['by']} on {record['on']}, mode {record['mode']}"
+    yield "head", "Documents"
+    roles = ", ".join(f"{count:,} {role.replace('_', ' ')}"
+                      for role, count in sorted(documents["roles"].items()))  # fmt: skip
+    yield "item", f"{pluralise(documents['count'], 'document')} ({roles or 'none'})"
+    if documents["taken_down_before"]:
+        before = pluralise(documents["taken_down_before"], "document")
+        yield "item", f"taken down before: {before} of the claim"
+    yield "item", f"their keys and places: takedowns/{record['id']}.parquet"
+    yield from _data_sets(record)
+    yield "head", "Stored copies"
+    for copy in record["copies"]:
+        count = f", {pluralise(copy['documents'], 'document')}" if copy["documents"] else ""
+        yield "item", f"{copy['store']}: {pluralise(copy['files'], 'file')}{count}: {copy['done']}"
+    yield "head", "Not removed"
+    for copy in record["outside"]:
+        lines = copy["lines"]
+        unit = "line" if len(lines) == 1 else "lines"
+        places = f" {unit} {', '.join(map(str, lines[:_SHOWN_LINES]))}" if lines else ""
+        more = " …" if len(lines) > _SHOWN_LINES else ""
+        where = f" {copy['where']}" if copy["where"] else ""
+        yield "item", f"{copy['what']}{where}{places}{more}: {copy['instruction']}"
+    yield "head", "Limits"
+    for sentence in (DELETED, CHAIN, NOT_ADVICE):
+        yield "text", sentence
+    yield "head", "Signed off"
+    yield "text", f"{record['by']}, {record['on']}"
+
+
+def _data_sets(record: Mapping[str, Any]) -> Lines:
+    yield "head", "Data sets"
+    if not record["splits"]:
+        yield "item", "none of the documents is in a data set of this run"
+    for split in record["splits"]:
+        unit = "token" if split["format"] == "corpus" else "label"
+        of_all = pluralise(split["of_labels"], unit)
+        counts = f"{split['labels']:,} of {of_all} ({split['share']:.6%})"
+        shards = f"{split['shards']:,} of {pluralise(split['of_shards'], 'shard')}"
+        told = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
+        yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {told}"
+        new = record["data_sets"].get(split["split"])
+        if new:
+            yield "item", f"{split['split']}: data set {split['dataset_hash']} became {new}"
+    for run in record["exposed"]:
+        yield "item", _exposure(run)
+
+
+def _exposure(run: Mapping[str, Any]) -> str:
+    if not run["steps"]:
+        steps = pluralise(run["last_step"], "step")
+        return f"{run['model_dir']}: none of {steps} read a label of these documents"
+    first = run["first_exposed"] or "none that is kept"
+    before = run["last_unexposed"] or "none that is kept"
+    steps = f"{run['steps']:,} of {pluralise(run['last_step'], 'step')}"
+    return (
+        f"{run['model_dir']}: {steps} read labels of these documents, first step "
+        f"{run['listed'][0]}; "
+        f"first checkpoint after it: {first}; last before it: {before}"
+    )
+
+
+def as_markdown(record: Mapping[str, Any]) -> bytes:
+    """The form as Markdown."""
+    marks = {"title": "# ", "head": "\n## ", "item": "- ", "text": ""}
+    lines = [marks[kind] + _plain(text) for kind, text in _lines(record)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _plain(text: str) -> str:
+    """On one line, without what Markdown or a terminal would take for more than text."""
+    shown = escape_text(text, len(text))
+    return "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
+
+
+@dataclass
+class _Section:
+    """What stands below one heading."""
+
+    head: str
+    items: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def as_html(record: Mapping[str, Any]) -> bytes:
+    """The form as one HTML page without scripts or links, in the style of the reports."""
+    title, sections = "", [_Section("Claim")]
+    for kind, text in _lines(record):
+        if kind == "title":
+            title = text
+        elif kind == "head":
+            sections.append(_Section(text))
+        else:
+            (sections[-1].items if kind == "item" else sections[-1].texts).append(text)
+    template = report_environment("pipeline.takedown").get_template("form.html.j2")
+    return template.render(title=title, sections=sections).encode()
+
+
+_NOTICE = b"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Withheld</title>
+<p>This page showed text of documents that were taken down. `prep run` writes it again when it
+writes the data set again.</p></html>
+"""
+
+
+@dataclass
+class Pages:
+    """The pages of a run, rendered from its tables as they are now. `order`: its stages in the
+    order of the run; `name`: that of its config."""
+
+    directory: Path
+    name: str
+    order: Sequence[str]
+    _rendered: Mapping[str, bytes] = field(default_factory=dict)
+
+    def scrub(self, path: Path, keys: pa.Array) -> bytes | None:
+        """The page without these documents, or a notice where it cannot be rendered; None when it
+        names none of them."""
+        data = path.read_bytes()
+        if not any(key.hex().encode() in data for key in keys.to_pylist()):
+            return None
+        if not self._rendered:
+            self._rendered = self._render()
+        return self._rendered.get(path.relative_to(self.directory).as_posix(), _NOTICE)
+
+    def _render(self) -> dict[str, bytes]:
+        report = read_manifest(manifest_path(self.directory, "report"))
+        notes = report.fields["settings"].get("notes") if report else None
+        if notes is None:
+            return {layout.REPORT: _NOTICE}
+        before = self.order[: self.order.index("report")]
+        read = {stage: read_manifest(manifest_path(self.directory, stage)) for stage in before}
+        manifests = {stage: manifest for stage, manifest in read.items() if manifest is not None}
+        stage = report_stage(self.name, manifests, tuple(notes))
+        result = stage.function(stage.tasks[0].job, Inputs(self.directory))
+        return {
+            output.path: output.data if isinstance(output.data, bytes) else b"".join(output.data)
+            for output in result.outputs
+        }
+
 
 MODES = (MASK, REWRITE)
 
@@ -144,9 +303,9 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
     name = takedown.id
     hidden = ("run", "format")
     value = {k: v for k, v in takedown.value.items() if k not in hidden}
-    record = {**value, "data_sets": _data_sets(directory, name)}
-    storage.publish(form_path(directory, name, ".md"), form.as_markdown(record))
-    storage.publish(form_path(directory, name, ".html"), form.as_html(record))
+    record = {**value, "data_sets": _hashes_since(directory, name)}
+    storage.publish(form_path(directory, name, ".md"), as_markdown(record))
+    storage.publish(form_path(directory, name, ".html"), as_html(record))
     write_takedown(record_path(directory, name), record)
     kind: Kind = "purge" if takedown.mode == PURGE else "takedown"
     told = {e.what.get("id") for e in verify_events(directory).events if e.kind == kind}
@@ -163,7 +322,7 @@ def read_sealed_digest(path: Path) -> str:
     return storage.hash_file(path)
 
 
-def _data_sets(directory: Path, name: str) -> dict[str, str]:
+def _hashes_since(directory: Path, name: str) -> dict[str, str]:
     """The data sets that this takedown made, by split: the hash each has since."""
     found = {}
     for split in RunTables(directory, {}).splits():
@@ -189,14 +348,14 @@ def _commit(directory: Path, value: Mapping[str, Any], removed: frozenset[str]) 
 def apply(plan: TakedownPlan, signed: SignOff) -> Takedown:
     """Begin a takedown that was planned, and carry it out, as the only writer of the run."""
     directory, name = plan.run.directory, plan.loaded.claim.id
-    with lock.hold(directory):
+    with journal.hold(directory):
         begin(plan, signed)
         return finish(directory, name)
 
 
 def resume(directory: Path, name: str) -> Takedown:
     """Go on with a takedown that was begun."""
-    with lock.hold(directory):
+    with journal.hold(directory):
         return finish(directory, name)
 
 

@@ -10,19 +10,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup.arrays import Mask
-from pipeline import layout
-from pipeline.catalogue import TEXT_COLUMNS
-from pipeline.core.content import table_hash
 from pipeline.core.errors import IntegrityError
+from pipeline.core.ids import table_hash
 from pipeline.core.words import pluralise
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.coverage import read_lineage
-from pipeline.provenance.records import wrap_read_errors
-from pipeline.takedown.masking import count_left_over
-from pipeline.takedown.places import MaskedSpans, find_places
+from pipeline.lineage.shards import read_lineage
+from pipeline.runs import layout
+from pipeline.runs.catalogue import TEXT_COLUMNS
+from pipeline.runs.records import wrap_read_errors
+from pipeline.takedown.copies import RunTables
+from pipeline.takedown.data_set import MaskedSpans, count_left_over, find_places
 from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
-from pipeline.takedown.run_tables import RunTables
 
 
 @dataclass(frozen=True)

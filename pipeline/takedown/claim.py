@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.core.config_model import FrozenModel, parse
+from pipeline.config.model import FrozenModel, parse
+from pipeline.config.yaml import load
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import hash_bytes, read_at_most
-from pipeline.core.strict_yaml import load
 
 MOST_TEXT_BYTES = 64 << 20
 

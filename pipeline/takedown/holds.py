@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
-from pipeline.provenance.events import append_event, append_line
-from pipeline.provenance.records import wrap_read_errors
-from pipeline.provenance.references import is_key
+from pipeline.runs import layout
+from pipeline.runs.events import append_event, append_line
+from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.references import is_key
 from pipeline.stages.registry import WORKS
 
 HOLDS = "holds.jsonl"

@@ -1,26 +1,49 @@
-"""What a takedown would do, from the tables of a run: nothing is changed."""
+"""What a takedown would do, from the tables of a run, and the forget set of it: nothing is changed.
 
+A forget set: the places of documents in the data sets, for those who work on a trained model.
+
+    OUT/forget-set.json          the claim, the data sets by hash, counts, every file with its hash
+    OUT/documents.parquet        the documents (`resolve.TAKEN_SCHEMA`)
+    OUT/SPLIT.rows.parquet       file, row (inside it), data_set_row, label_start, label_end,
+                                 doc_key: labels [start, end) of a row; of a corpus tokens of a file
+    OUT/SPLIT/SHARD.npz          rows int64 (R,), ascending; mask uint8 (R, ceil(S / 8)), of which
+                                 bit j (numpy.packbits, big) says that label j belongs to one of
+                                 them; of a corpus mask (ceil(tokens / 8),) over all its tokens
+
+Nothing in the run is changed.
+"""
+
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64, Mask
-from pipeline.core.errors import InputError
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.engine.stage import Output, parquet_output
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.provenance.exposure import trace_documents
-from pipeline.provenance.origin import texts_home
+from pipeline.lineage.exposure import trace_documents
+from pipeline.runs.origin import texts_home
 from pipeline.takedown.claim import LoadedClaim
-from pipeline.takedown.copies import Copy, OutsideCopy, outside_copies, stored_copies
-from pipeline.takedown.places import ShardPlaces, find_places
+from pipeline.takedown.copies import (
+    Copy,
+    OutsideCopy,
+    RunTables,
+    open_run,
+    outside_copies,
+    stored_copies,
+)
+from pipeline.takedown.data_set import MaskedSpans, ShardPlaces, find_places
 from pipeline.takedown.record import keys_taken, read_takedowns
 from pipeline.takedown.resolve import RelatedDocument, resolve
-from pipeline.takedown.run_tables import RunTables, open_run
 
 MOST_STEPS = 1000
 """Steps of a training run that are listed one by one."""
@@ -214,3 +237,82 @@ def _exposed(
             first.path.name if first else "", last.path.name if last else "",
             sum(period.stop - period.first for period in found.elsewhere),
         )  # fmt: skip
+
+
+_ROWS = pa.schema([
+    ("file", pa.string()), ("row", pa.int64()), ("data_set_row", pa.int64()),
+    ("label_start", pa.int64()), ("label_end", pa.int64()), ("doc_key", pa.binary(16)),
+])  # fmt: skip
+FORMAT = 1
+
+
+def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
+    """Write the forget set of a plan into a new or empty directory; returns forget-set.json. Raises
+    ConfigError when something else stands there."""
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"--out {out}: not empty; give a new directory")
+    published = {}
+    for output in _outputs(plan):
+        done = storage.publish(out / output.path, output.data)
+        published[output.path] = {"size": done.size, "hash": done.hash}
+    told = plan.as_dict()
+    value = {
+        "format": FORMAT,
+        **{name: told[name] for name in ("id", "claim", "claim_digest", "documents", "splits")},
+        "files": published,
+    }
+    storage.write_json(out / "forget-set.json", value)
+    return value
+
+
+def _outputs(plan: TakedownPlan) -> Iterator[Output]:
+    yield parquet_output("documents.parquet", plan.taken)
+    gone, tokens = gone_and_tokens(plan.run, docs_of(plan.taken))
+    for split in plan.run.splits():
+        dataset = open_dataset(plan.run.directory / "hdf5" / split)
+        places = find_places(dataset, gone, tokens)
+        if not places:
+            continue
+        yield parquet_output(f"{split}.rows.parquet", _rows(plan, dataset, places))
+        for found in places:
+            name = dataset.shards[found.index].name
+            yield Output(f"{split}/{name}.npz", _bits(dataset, found))
+
+
+def _spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
+    return places.inputs if dataset.layout is CORPUS else places.labels
+
+
+def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
+    keys = plan.run.documents["doc_key"]
+    parts = []
+    for found in places:
+        spans = _spans(dataset, found)
+        count = len(spans)
+        is_corpus = dataset.layout is CORPUS
+        row = pa.nulls(count, pa.int64()) if is_corpus else pa.array(spans.row)
+        whole = row if is_corpus else pa.array(spans.row + dataset.starts[found.index])
+        columns = [
+            pa.array([dataset.shards[found.index].name] * count, pa.string()), row, whole,
+            pa.array(spans.start), pa.array(spans.stop), keys.take(pa.array(spans.doc)),
+        ]  # fmt: skip
+        parts.append(pa.table(columns, schema=_ROWS))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _bits(dataset: SampleDataset, places: ShardPlaces) -> bytes:
+    spans = _spans(dataset, places)
+    row, column = spans.flat()
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    if dataset.layout is CORPUS:
+        bits = np.zeros(dataset.shards[places.index].rows, np.bool_)
+        bits[column] = True
+    else:
+        rows, place = np.unique(row, return_inverse=True)
+        bits = np.zeros((len(rows), dataset.max_sequence_length), np.bool_)
+        bits[place, column] = True
+        arrays["rows"] = rows
+    arrays["mask"] = np.packbits(bits, axis=-1)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()

@@ -1,4 +1,6 @@
-"""DIR/takedowns/: what was taken down, sealed; and what is being taken down right now.
+"""Records of takedowns, and what they ask of later runs.
+
+DIR/takedowns/: what was taken down, sealed; and what is being taken down right now.
 
     ID.pending.json   a takedown that was begun: all that is needed to go on with it
     ID.parquet        its documents (`resolve.TAKEN_SCHEMA`)
@@ -7,10 +9,16 @@
 
 From the moment ID.pending.json stands, the texts of its documents are withheld from every later run
 (`pipeline.stages.withheld`).
+
+What the takedowns of a run directory ask of every later run of it.
+
+As long as nothing from the keep-list on has to be made again, a masked data set stays as it is.
+Else it is written anew, and the documents are dropped by the rule `takedown`. Texts are withheld
+either way.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline import layout
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.manifest import read_sealed, write_sealed
+from pipeline.core.manifest import read_manifest, read_sealed, write_sealed
+from pipeline.engine.runner import manifest_path
+from pipeline.runs import layout
+from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS
 
 FORMAT = 1
 MASK, REWRITE, PURGE = "mask", "rewrite", "purge"
@@ -104,3 +114,72 @@ def keys_taken(directory: Path, takedowns: tuple[Takedown, ...]) -> pa.Array:
     parts = [t.documents(directory, ["doc_key"])["doc_key"].combine_chunks() for t in takedowns]
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
     return pc.unique(pa.concat_arrays([empty, *parts]))
+
+
+_STAGE = "withheld"
+Named = tuple[str, str]
+"""A table of keys, relative to the run directory, and the hash of its content."""
+
+
+@dataclass(frozen=True)
+class TakedownState:
+    """Takedowns by what became of them: the data set is masked, or written without them."""
+
+    masked: tuple[Named, ...] = ()
+    dropped: tuple[Named, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Tables of the keys whose texts are withheld."""
+        return tuple(sorted(file for file, _ in (*self.masked, *self.dropped)))
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Stages that must not be made again as long as the data set is masked."""
+        return CHANGED_BY_TAKEDOWNS if self.masked else frozenset()
+
+    def written_anew(self) -> "TakedownState":
+        """The same takedowns, all of them dropped."""
+        return replace(self, masked=(), dropped=tuple(sorted((*self.masked, *self.dropped))))
+
+
+def read_takedown_state(directory: Path) -> TakedownState:
+    """Read the takedowns of a run directory, which may not exist yet. Raises InputError while one
+    is not finished."""
+    check_none_pending(directory)
+    before = _dropped_before(directory)
+    masked: list[Named] = []
+    dropped: list[Named] = []
+    for takedown in read_takedowns(directory):
+        named = _named(takedown)
+        stays = takedown.mode != REWRITE and named[0] not in before
+        (masked if stays else dropped).append(named)
+    return TakedownState(tuple(masked), tuple(dropped))
+
+
+def _named(takedown: Takedown) -> Named:
+    file = f"{layout.TAKEDOWNS}/{takedown.id}.parquet"
+    return file, takedown.value["documents"]["content_hash"]
+
+
+def _dropped_before(directory: Path) -> frozenset[str]:
+    """Tables of keys that a run was already written without, or began to be."""
+    manifest = read_manifest(manifest_path(directory, _STAGE))
+    takedowns = manifest.fields["settings"]["takedowns"] if manifest else ()
+    return frozenset(file for file, _ in takedowns)
+
+
+def raw_copies(directory: Path, takedowns: TakedownState) -> frozenset[str]:
+    """Directories with copies of raw shards, which a run with takedowns does not keep."""
+    there = takedowns.files and (directory / layout.PIECES).is_dir()
+    return frozenset({layout.PIECES} if there else ())
+
+
+def check_is_masked_nowhere(directory: Path, what: str) -> None:
+    """Raises InputError when the tokens of a run lack documents that its tables still count."""
+    if read_takedown_state(directory).masked:
+        raise InputError(
+            f"{directory}: documents in it were taken down by masking, so {what} cannot be made "
+            "from its tokens; run its config again with another setting (`prep run` then writes "
+            "the data set without them), or take them down with --mode rewrite"
+        )

@@ -28,8 +28,8 @@ from pipeline.tokenizers.engines import (
     Engine,
     FlatTokens,
     installed_version,
+    verdict,
 )
-from pipeline.tokenizers.self_check import verdict
 
 _BATCH_BYTES = 4 << 20
 _BATCH_TEXTS = 4096

@@ -23,7 +23,7 @@ from datasketch.hashfunc import sha1_hash32
 import dedup
 import pipeline
 from dedup.presets import PRESETS, detection_probability
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.sources.streams import zstd
 
 pytestmark = pytest.mark.shared_data

@@ -6,7 +6,7 @@ import pytest
 
 from dedup.user_cache import user_cache
 from pipeline.core.errors import ConfigError, ResourceError
-from pipeline.sources import quickstart
+from pipeline.demo import quickstart
 from trainer.runs.jobs import JobStore
 
 

@@ -20,8 +20,8 @@ def blocks() -> list[str]:
 def test_the_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipeline.provenance.dropped import find_dropped
-    from pipeline.verify import verify
+    from pipeline.explain.inspect import find_dropped
+    from pipeline.stories.verify import verify
 
     stage, use = blocks()
     (tmp_path / "shouting.py").write_text(stage)

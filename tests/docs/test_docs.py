@@ -14,7 +14,7 @@ import typer
 import typer.main
 
 import pipeline
-from pipeline import cli as prep_cli
+from pipeline.commands import app as prep_cli
 from tests.scripts import load
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -219,7 +219,7 @@ def test_the_tables_of_rules_are_up_to_date() -> None:
 
 
 def test_every_run_file_is_documented() -> None:
-    from pipeline.catalogue import PLACES
+    from pipeline.runs.catalogue import PLACES
 
     text = (REPOSITORY / "docs" / "formats.md").read_text(encoding="utf-8")
     for name in PLACES:

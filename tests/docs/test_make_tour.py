@@ -57,10 +57,10 @@ def test_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "500")
-    assert TOUR.main([str(REPOSITORY / "pipeline" / "packing")]) == 0
+    assert TOUR.main([str(REPOSITORY / "pipeline" / "tokenizers")]) == 0
     first, *below = capsys.readouterr().out.splitlines()
-    assert first.split()[0] == "pipeline/packing/"
-    assert {line.split()[0] for line in below} >= {"packers.py", "segments.py"}
+    assert first.split()[0] == "pipeline/tokenizers/"
+    assert {line.split()[0] for line in below} >= {"engines.py", "training.py"}
     assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in [first, *below]}) == 1
     for arguments, code, said in (["--help"], 0, "FOLDER"), (["nowhere"], 2, "not a folder"):
         with pytest.raises(SystemExit) as ended:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import pipeline
-from pipeline.verify import verify
 from tests.docs.page_commands import Block, Page, read_page, run_commands, simple_commands
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,7 +50,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
     (place / "a.jsonl").write_text("".join(lines))
     (place / "a.yaml").write_text("name: a\ninputs: [{name: a, path: a.jsonl}]\n")
     pipeline.run(place / "a.yaml", place / "run")
-    verify(place / "run")
+    pipeline.verify(place / "run")
 
 
 def start(page: Page, directory: Path, states: dict[Path, Path], make: Path) -> None:

@@ -22,9 +22,11 @@ import pytest
 import xxhash
 
 import pipeline
-from pipeline import cli, cluster, export, preparation, rescan
-from pipeline.preparation import Manifest
+from pipeline.commands import app
+from pipeline.engine import executor
 from pipeline.sources.streams import zstd
+from pipeline.stories import loop
+from pipeline.stories.loop import Manifest
 from tests.forked import Ended
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -282,7 +284,7 @@ def prep(
         monkeypatch.setattr(sys, "argv", ["prep", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
-            cli.main()
+            app.main()
         out, err = capsys.readouterr()
         return Ended(int(end.value.code or 0), out, err)
 
@@ -312,7 +314,7 @@ def prep_process() -> Callable[..., Ended]:
 
 
 @pytest.fixture(scope="session")
-def worker_processes() -> Iterator[cluster.Executor]:
+def worker_processes() -> Iterator[executor.Executor]:
     """Two Dask workers, started when a test first asks: a pair of its own costs ten seconds. They
     look at the clock less often than Dask likes, as they are idle most of the time."""
     import dask
@@ -325,22 +327,21 @@ def worker_processes() -> Iterator[cluster.Executor]:
     )
     with contextlib.ExitStack() as running:
         with dask.config.set({f"distributed.{name}": "10s" for name in often}):
-            where = running.enter_context(cluster.executor(2, 0))
+            where = running.enter_context(executor.executor(2, 0))
         yield where
 
 
 @pytest.fixture
-def two_workers(worker_processes: cluster.Executor, monkeypatch: pytest.MonkeyPatch) -> int:
+def two_workers(worker_processes: executor.Executor, monkeypatch: pytest.MonkeyPatch) -> int:
     """2, which here means those workers wherever a command of this process asks for two."""
 
     @contextlib.contextmanager
-    def shared(workers: int | None, *where: Any) -> Iterator[cluster.Executor]:
+    def shared(workers: int | None, *where: Any) -> Iterator[executor.Executor]:
         if workers == worker_processes.workers:
             yield worker_processes
             return
-        with cluster.executor(workers, *where) as own:
+        with executor.executor(workers, *where) as own:
             yield own
 
-    for module in (preparation, export, rescan):
-        monkeypatch.setattr(module, "executor", shared)
+    monkeypatch.setattr(loop, "executor", shared)
     return worker_processes.workers

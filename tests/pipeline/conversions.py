@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.convert.options import ConvertOptions
 from pipeline.convert.plan import plan_of
-from pipeline.convert.run import ConvertSummary, convert
+from pipeline.convert.run import ConvertSummary, run_conversion
 from pipeline.sources.streams import zstd
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
@@ -29,7 +29,7 @@ TEXTS = [
 def to(form: str, out: Path, *inputs: Path, **how: Any) -> ConvertSummary:
     """Convert in this process."""
     options = ConvertOptions(tuple(map(str, inputs)), form, out, workers=0, **how)  # type: ignore[arg-type]
-    return convert(plan_of(options), out)
+    return run_conversion(plan_of(options), out)
 
 
 def write_texts(directory: Path) -> Path:

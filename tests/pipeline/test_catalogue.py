@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.catalogue import (
+from pipeline.core.manifest import read_manifest
+from pipeline.runs.catalogue import (
     CAUSES,
     CHANGED_BY_TAKEDOWNS,
     PLACES,
@@ -17,8 +18,7 @@ from pipeline.catalogue import (
     is_off_by_default,
     stages_by_default,
 )
-from pipeline.core.manifest import read_manifest
-from pipeline.takedown.stored import STORES
+from pipeline.takedown.scrub import STORES
 from tests.forked import prep_in_fork
 
 SECRET = "quagmirequincunx"

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline import inputs_cache
 from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.stages import clean, pieces
@@ -137,7 +136,7 @@ class TestHiddenEdits:
     ) -> tuple[Path, Callable[[], None]]:
         path = config.parent / "raw/a.jsonl"
         path.write_bytes(lines(texts))
-        monkeypatch.setattr(inputs_cache, "SETTLED_NS", 0)
+        monkeypatch.setattr(files, "SETTLED_NS", 0)
 
         def edit() -> None:
             before = path.stat()
@@ -163,7 +162,7 @@ class TestHiddenEdits:
     ) -> None:
         """Where a file system keeps no such time, --verify-inputs reads everything again."""
         config, edit = edited
-        monkeypatch.setattr(inputs_cache, "_stamp", lambda name: (Path(name).stat().st_size, "?"))
+        monkeypatch.setattr(files, "_stamp", lambda name: (Path(name).stat().st_size, "?"))
         out = config.parent / "run"
         arguments = ("run", config, "--out", out, "--workers", 0)
         assert prep(*arguments).code == 0
@@ -180,6 +179,6 @@ def test_a_file_that_was_just_written_is_hashed_again(
     path.write_bytes(lines(texts))
     pipeline.run(config, out, 0)
     assert json.loads((out / "journal/inputs.json").read_bytes()) == {}
-    monkeypatch.setattr(inputs_cache, "SETTLED_NS", 0)
+    monkeypatch.setattr(files, "SETTLED_NS", 0)
     pipeline.run(config, out, 0, verify_inputs=True)
     assert str(path) in json.loads((out / "journal/inputs.json").read_bytes())

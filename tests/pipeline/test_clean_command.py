@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import layout
-from pipeline.catalogue import STORIES
-from pipeline.clean_alone import CleaningOptions, settings, story_of
+from pipeline.config.yaml import loads_value
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import loads_value
-from pipeline.preparation import run
+from pipeline.runs import layout
+from pipeline.runs.catalogue import STORIES
 from pipeline.sources.streams import zstd
-from pipeline.upkeep import read_status
-from pipeline.verify import verify
+from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
+from pipeline.stories.preparation import run
+from pipeline.stories.status import read_status
+from pipeline.stories.verify import verify
 
 Prep = Callable[..., Any]
 RULES = ("--gopher", "--set", "filters.gopher={min_words: 80, min_stop_words: 0}", "--c4",
@@ -115,7 +115,7 @@ def test_formats(form: str, raw: Any, tmp_path: Path, prep: Prep) -> None:
 
 def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     """The same bytes from two worker processes, and from a run whose end was lost."""
-    options = settings(None, (str(raw.root / "raw"),), CleaningOptions(gopher=True), (
+    options = clean_settings(None, (str(raw.root / "raw"),), CleaningOptions(gopher=True), (
         "read.max_bad_share=10 %", "filters.gopher.min_stop_words=0", "read.task_bytes=40000",
     ))  # fmt: skip
     story = story_of("jsonl.zst")
@@ -175,7 +175,7 @@ def test_a_config_and_its_inputs(raw: Any, tmp_path: Path, prep: Prep) -> None:
 def test_options_become_settings() -> None:
     options = CleaningOptions(min_length=7, fix_text=False, mask="email, ip", text_key="body",
                       gopher_repetition=True, bad_words=Path("x.txt"))  # fmt: skip
-    config = settings(None, ("a.jsonl",), options, ("filters.c4.min_sentences=1",)).config
+    config = clean_settings(None, ("a.jsonl",), options, ("filters.c4.min_sentences=1",)).config
     assert (config.clean.min_length, config.clean.fix_text) == (7, False)
     assert config.clean.mask == ("email", "ip")
     assert config.inputs[0].text_key == "body"
@@ -188,7 +188,7 @@ def test_options_become_settings() -> None:
 
 
 def test_a_switch_keeps_the_thresholds_of_the_config() -> None:
-    given = settings(
+    given = clean_settings(
         None, ("a",), CleaningOptions(gopher=True), ("filters.gopher.min_words=3",)
     ).config
     assert given.filters.gopher is not None
@@ -216,7 +216,7 @@ def test_wrong_options(
 
 def test_nothing_to_clean(tmp_path: Path, prep: Prep) -> None:
     with pytest.raises(ConfigError, match="give FILES, or --config"):
-        settings(None, (), CleaningOptions(), ())
+        clean_settings(None, (), CleaningOptions(), ())
     ended = prep("clean", tmp_path / "none", "--out", tmp_path / "out")
     assert ended.code == 3
     (tmp_path / "short.jsonl").write_text('{"text": "short"}\n')

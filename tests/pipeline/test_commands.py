@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.catalogue import INTERMEDIATE_DIRECTORIES, stages_by_default
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.figures import format_bytes
-from pipeline.verify import verify
+from pipeline.core.words import format_bytes
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, stages_by_default
+from pipeline.stories.verify import verify
 from tests.forked import prep_in_fork
 
 PREP = Path(sys.executable).with_name("prep")
@@ -306,7 +306,7 @@ def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> No
 
 def test_change_after_clean_up_rebuilds(small_run: Any, own_run: Path, tmp_path: Path) -> None:
     """A changed setting brings back what it needs, and ends where a fresh run ends."""
-    from pipeline.upkeep import clean_up
+    from pipeline.stories.status import clean_up
 
     clean_up(own_run)
     overrides = ("pack.max_sequence_length=64",)
@@ -318,7 +318,7 @@ def test_change_after_clean_up_rebuilds(small_run: Any, own_run: Path, tmp_path:
 
 
 def test_clean_up_of_an_unfinished_run_is_refused(own_run: Path) -> None:
-    from pipeline.upkeep import clean_up
+    from pipeline.stories.status import clean_up
 
     (own_run / "manifest.json").unlink()
     with pytest.raises(InputError, match="not a finished run"):

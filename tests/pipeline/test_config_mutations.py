@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipeline import cli
-from pipeline.config import Config, load_config
-from pipeline.core.config_model import RelativePath, _models_in
+from pipeline.commands import app
+from pipeline.config.model import RelativePath, _models_in
+from pipeline.config.prep import Config, load_config
 
 SHIPPED = ("pile", "quickstart")
 SEED = int(os.environ.get("MUTATION_SEED", "17"))
@@ -150,7 +150,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, write_pro
     def call(value: dict[str, Any]) -> tuple[int, str]:
         path = tmp_path / "c.yaml"
         path.write_text(written(value), encoding="utf-8")
-        code = cli.run_app(functools.partial(cli.app, args=["plan", str(path)]), "prep")
+        code = app.run_app(functools.partial(app.app, args=["plan", str(path)]), "prep")
         error = str(capsys.readouterr().err)
         path.unlink()
         assert sorted(tmp_path.rglob("*")) == there
@@ -213,7 +213,7 @@ def test_a_path_of_endless_bytes_is_an_error(tmp_path: Path, place: str) -> None
     ended = subprocess.run(
         ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", *command], cwd=tmp_path, timeout=100,
         capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(app.__file__).parents[2])},
     )  # fmt: skip
     assert ended.returncode in (2, 3) and ended.stderr.startswith("prep: "), ended.stderr
     assert "/dev/zero" in ended.stderr and len(ended.stderr.splitlines()) <= 3, ended.stderr

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.config import load_config
+from pipeline.config.prep import load_config
 from pipeline.core.errors import ConfigError
-from pipeline.sources import planted, quickstart
+from pipeline.demo import planted, quickstart
 from pipeline.sources.record import BAD_REASONS
-from pipeline.verify import verify
+from pipeline.stories.verify import verify
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((REPOSITORY / "configs/prep").glob("*.yaml"))

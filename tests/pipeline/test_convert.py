@@ -14,12 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.convert import documents
+from pipeline.convert.hdf5 import Carry, Channels, unpack_samples
 from pipeline.convert.pack import SampleTarget, ShardPlace
-from pipeline.convert.row_streams import (
-    Carry,
-    Channels,
-    unpack_samples,
-)
 from pipeline.convert.stream import StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
 from pipeline.core.storage import hash_file, tree_hash

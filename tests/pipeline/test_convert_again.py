@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.convert.options import ConvertOptions
 from pipeline.convert.plan import plan_of
-from pipeline.convert.run import convert
+from pipeline.convert.run import run_conversion
 from pipeline.core import failpoint
 from pipeline.core.errors import ConfigError, InputError, ResourceError
 from pipeline.core.storage import tree_hash
@@ -118,5 +118,5 @@ def test_bad_records_stop_or_are_counted(tmp_path: Path) -> None:
 def test_workers_change_nothing(texts: Path, tmp_path: Path) -> None:
     to("corpus", tmp_path / "0", texts)
     options = ConvertOptions((str(texts),), "corpus", tmp_path / "1", workers=1)
-    convert(plan_of(options), tmp_path / "1")
+    run_conversion(plan_of(options), tmp_path / "1")
     assert tree_hash(tmp_path / "0") == tree_hash(tmp_path / "1")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.convert.indexed import index_bytes, read_index
+from pipeline.convert.flat import index_bytes, read_index
 from pipeline.core.errors import InputError
 from tests.pipeline.conversions import EOS, TEXTS, Prep, read_rows, stream, to, write_texts
 

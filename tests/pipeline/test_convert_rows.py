@@ -11,13 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
-from pipeline.convert.row_streams import (
-    Channels,
-    content_lengths,
-    unpack_vsl,
-)
+from pipeline.convert.hdf5 import Channels, content_lengths, unpack_vsl
+from pipeline.convert.reader import ForeignReader
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.hdf5.convert_reader import ForeignReader
 from tests.pipeline.conversions import (
     EOS,
     TEXTS,

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import layout
-from pipeline.clean_alone import CleaningOptions, settings, story_of
 from pipeline.core import storage
-from pipeline.preparation import Manifest, run
-from pipeline.verify import verify
+from pipeline.runs import layout
+from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
+from pipeline.stories.loop import Manifest
+from pipeline.stories.preparation import run
+from pipeline.stories.verify import verify
 
 Prep = Callable[..., Any]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def clean(home: Path, out: Path, workers: int = 0, *overrides: str) -> Manifest:
-    loaded = settings(home / "rules.yaml", (), CleaningOptions(), overrides)
+    loaded = clean_settings(home / "rules.yaml", (), CleaningOptions(), overrides)
     return run(loaded, out, workers, story=story_of("jsonl"))
 
 

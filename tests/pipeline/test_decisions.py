@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from pipeline.provenance.evidence import DECISION_SCHEMA
-from pipeline.provenance.policy import worst_decisions
+from pipeline.screening.evidence import DECISION_SCHEMA
+from pipeline.screening.policy import worst_decisions
 
 
 def table(*rows: tuple[int, str, str]) -> pa.Table:

@@ -12,25 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import layout
-from pipeline.cluster import InProcess
 from pipeline.core import ids, storage
 from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.progress import Progress
-from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.provenance.policy import Policy
-from pipeline.runner import Runner
+from pipeline.engine.executor import InProcess
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.runs import layout
+from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
+from pipeline.screening.policy import Policy
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.stages.decisions import decisions_stage
-from pipeline.stages.decontaminate import (
-    OverlapRules,
-    eval_index_stage,
-    overlap_stage,
-)
+from pipeline.stages.filters import OverlapRules, eval_index_stage, overlap_stage
 from pipeline.stages.screen import evidence_stage
 
 RULES = OverlapRules(n=13, min_words=8, min_overlap=0.4, fields=None, action="drop")

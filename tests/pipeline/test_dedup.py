@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 import pipeline
-from pipeline.config import Config, DedupConfig
+from pipeline.config.prep import Config, DedupConfig
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.stages import components, join
+from pipeline.stages import candidates
 
 Record = dict[str, Any]
 WORDS = [f"{a}{b}" for a in "bcdfgklmnprst" for b in ("ara", "ino", "ule", "ova", "ek", "ist")]
@@ -95,8 +95,8 @@ def test_budgets_change_nothing(
     records = varied(150)
     options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
     plain = prepare(tmp_path / "plain", records, **options)
-    monkeypatch.setattr(join, "_ENTRY_BYTES", 1 << 26)
-    monkeypatch.setattr(components, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 26)
+    monkeypatch.setattr(candidates, "_LARGEST_TASK", 3)
     cut = prepare(tmp_path / "cut", records, memory=1 << 30, **options)
     assert len(list((cut / "bands").iterdir())) > len(list((plain / "bands").iterdir()))
     assert len(list((cut / "clusters").iterdir())) > 5 > len(list((plain / "clusters").iterdir()))

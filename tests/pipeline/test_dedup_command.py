@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import inputs_cache
-from pipeline.catalogue import stages_by_default
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
+from pipeline.runs.catalogue import stages_by_default
+from pipeline.sources import files
 from pipeline.sources.streams import zstd
-from pipeline.verify import verify
+from pipeline.stories.verify import verify
 from tests.forked import prep_in_fork
 from tests.pipeline.raw_shards import OPTIONS, Prep, Raw, line, near
 
@@ -245,7 +245,7 @@ def test_a_shard_that_changed_meanwhile_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Nothing that is known of the file changed, so that only the copying itself can notice."""
-    monkeypatch.setattr(inputs_cache, "_stamp", lambda name: (Path(name).stat().st_size, "?"))
+    monkeypatch.setattr(files, "_stamp", lambda name: (Path(name).stat().st_size, "?"))
     raw = Raw(tmp_path / "corpus", write_prose)
     out = tmp_path / "out"
     assert prep("dedup", raw.root, "--out", out, *OPTIONS).code == 0

@@ -91,7 +91,7 @@ def test_help(prep: Prep) -> None:
 def test_help_needs_no_kernels() -> None:
     """No heavy module is imported to show help, and it takes well below a second."""
     code = (
-        "import sys, io, contextlib\nfrom pipeline.cli import app\n"
+        "import sys, io, contextlib\nfrom pipeline.commands.app import app\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         "    for words in (['--help'], ['dedup', '--help'], ['dedup', 'index', 'add', '--help']):\n"
         "        app(words, standalone_mode=False)\n"

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, write_sealed
-from pipeline.verify import verify
+from pipeline.stories.verify import verify
 from tests.forked import prep_in_fork
 
 Prep = Callable[..., Any]

@@ -13,8 +13,8 @@ import pytest
 import pipeline
 from pipeline.core import rng, storage
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.trace import trace_row
-from pipeline.verify import verify
+from pipeline.lineage.trace import trace_row
+from pipeline.stories.verify import verify
 from tests.pipeline.trees import differences
 
 TREE_HASH = storage.tree_hash

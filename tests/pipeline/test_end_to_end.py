@@ -19,7 +19,7 @@ import pipeline
 from pipeline.core import rng
 from pipeline.hdf5.format import rows_per_chunk
 from pipeline.sources.streams import zstd
-from pipeline.tokenizers.decoding import decode_bytes
+from pipeline.tokenizers.definition import decode_bytes
 from tests.pipeline.plain_reading import (
     EOS,
     GPT2,

@@ -19,16 +19,16 @@ from dedup.similarity import jaccard
 from pipeline.core.errors import InputError
 from pipeline.core.ids import doc_key
 from pipeline.core.manifest import StageManifest
-from pipeline.provenance.explain import explain
-from pipeline.provenance.recipe import recipe_of
-from pipeline.provenance.records import RunRecords
-from pipeline.provenance.side_by_side import (
+from pipeline.explain.explain import explain
+from pipeline.report.side_by_side import (
     MOST_LINES,
     LinePair,
     compare,
     find_first_difference,
     shorten_row,
 )
+from pipeline.runs.origin import recipe_of
+from pipeline.runs.records import RunRecords
 
 Prep = Callable[..., Any]
 HIDDEN = {"\x1b", "\x07", "\x9b", "\u202e"}

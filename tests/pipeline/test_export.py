@@ -18,8 +18,8 @@ from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import tree_hash
 from pipeline.sources.streams import zstd
-from pipeline.stages.export_format import label_meta
-from pipeline.verify import verify
+from pipeline.stages.records import label_meta
+from pipeline.stories.verify import verify
 from tests.forked import prep_in_fork
 
 SEED = 7

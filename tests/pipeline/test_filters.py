@@ -13,7 +13,7 @@ import pytest
 
 import pipeline
 from pipeline.filters.rules import RULES
-from pipeline.verify import verify
+from pipeline.stories.verify import verify
 
 Prep = Callable[..., Any]
 

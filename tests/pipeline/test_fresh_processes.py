@@ -12,11 +12,11 @@ from typing import Any
 
 ONE_AFTER_THE_OTHER = """
 import sys
-from pipeline import cli
+from pipeline.commands import app
 for line in sys.stdin.read().splitlines():
     sys.argv = ["prep", *line.split("\\t")]
     try:
-        cli.main()
+        app.main()
     except SystemExit as end:
         if end.code:
             raise

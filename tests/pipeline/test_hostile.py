@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core.errors import InputError
 from pipeline.hdf5.verify import count_rows
-from pipeline.provenance.trace import trace_row
+from pipeline.lineage.trace import trace_row
 from pipeline.sources import files
-from pipeline.sources.record import Record
-from pipeline.sources.rules import RecordRules
-from pipeline.verify import verify
+from pipeline.sources.record import Record, RecordRules
+from pipeline.stories.verify import verify
 from tests.forked import prep_in_fork
 
 pytestmark = pytest.mark.shared_data

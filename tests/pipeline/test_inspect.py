@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import IntegrityError
-from pipeline.provenance.cluster_summary import (
+from pipeline.explain.inspect import ClusterFilters, inspect, inspect_cluster
+from pipeline.report.cluster_summary import (
     MatrixColumn,
     SizeBin,
     of_cluster,
     select_largest,
     summarize,
 )
-from pipeline.provenance.cluster_table import find_mentioned_keys, with_sources
-from pipeline.provenance.inspect import ClusterFilters, inspect, inspect_cluster
+from pipeline.runs.tables import find_mentioned_keys, with_sources
 
 Prep = Callable[..., Any]
 ALL = ClusterFilters()

@@ -12,17 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.presets import normalize
-from pipeline import layout
-from pipeline.cluster import InProcess
 from pipeline.core import ids
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
-from pipeline.progress import Progress
-from pipeline.runner import Runner
-from pipeline.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.stages.cuts import cut_table_stage, cut_texts, cuts_stage
-from pipeline.stages.keep import STATES
-from pipeline.stages.lines import LineRules, repeats_stage, units_stage
+from pipeline.engine.executor import InProcess
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.runs import layout
+from pipeline.runs.layout import STATES
+from pipeline.stages.cuts import (
+    LineRules,
+    cut_table_stage,
+    cut_texts,
+    cuts_stage,
+    repeats_stage,
+    units_stage,
+)
 
 RULES = LineRules("line", 8, 2, None)
 MEMORY = 1 << 20

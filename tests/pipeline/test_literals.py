@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.literals import sweep
+from pipeline.screening.fingerprints.literals import sweep
 
 LETTERS = st.text("aAbB-.é©\U0001f600", max_size=30)
 TEXTS = st.lists(LETTERS, max_size=5)

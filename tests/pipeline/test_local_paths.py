@@ -11,13 +11,14 @@ import pytest
 import typer
 from typer.main import get_command
 
-import pipeline
-import trainer
-from pipeline import cli
-from pipeline.config import Config
-from pipeline.core import lock, storage
+import pipeline.commands
+import trainer.commands
+from pipeline.commands import app as cli
+from pipeline.config.prep import Config
+from pipeline.config.sections import InputConfig
+from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError
-from pipeline.input_config import InputConfig
+from trainer import cli as train
 from trainer.cli import app as train_app
 
 URLS = ("s3://bucket/out", "gs://b", "https://host/out?secret=1", "file:///tmp/out")
@@ -60,7 +61,7 @@ def line(command: Any, target: Any) -> list[str]:
     return words
 
 
-INDEX = get_command(importlib.import_module("pipeline.cli_dedup").index_app)
+INDEX = get_command(importlib.import_module("pipeline.commands.dedup").index_app)
 CASES = [
     (app, (*words, *line(command, parameter)))
     for app, root in (
@@ -76,18 +77,18 @@ CASES = [
 
 def test_there_are_all_the_commands() -> None:
     """An app that no other one holds would be forgotten here as well as in the commands."""
+    index = importlib.import_module("pipeline.commands.dedup").index_app
     apps = {
         id(value)
-        for package in (pipeline, trainer)
+        for package in (pipeline.commands, trainer.commands)
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
-        if ".cli" in module.name
         for value in vars(importlib.import_module(module.name)).values()
         if isinstance(value, typer.Typer)
     }
-    known, waiting = (
-        set(),
-        [cli.app, train_app, importlib.import_module("pipeline.cli_dedup").index_app],
-    )
+    known, waiting = {id(cli.app)}, [train_app, index]
+    for name in {module for table in (cli, train) for module, _ in table.COMMANDS.values()}:
+        waiting.append(typer.Typer())
+        importlib.import_module(name).register(waiting[-1])
     while waiting:
         app: Any = waiting.pop()
         known.add(id(app))
@@ -136,7 +137,7 @@ def test_functions_refuse_it_before_they_write(
     assert "secret" not in str(refused.value)
     with pytest.raises(ConfigError, match=SAID):
         storage.publish(Path(url) / "file", b"")
-    with pytest.raises(ConfigError, match=SAID), lock.hold(Path(url)):
+    with pytest.raises(ConfigError, match=SAID), journal.hold(Path(url)):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 

@@ -16,10 +16,8 @@ import pipeline
 from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import ledger_from_dict
-from pipeline.mixture import (
-    ALL,
-)
-from pipeline.verify import verify
+from pipeline.stages.mixture import ALL
+from pipeline.stories.verify import verify
 
 MIXED = (
     "mixture={epochs: {Wiki: 2.5, Code: 0.5, Books3: 7}}", "splits={test: 10 %}",

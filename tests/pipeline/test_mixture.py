@@ -12,11 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dedup.arrays import U64
-from pipeline import splits
-from pipeline.config import Config, load_config
+from pipeline.config.prep import Config, load_config
+from pipeline.config.sections import MixtureConfig
 from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.mixture import (
+from pipeline.runs import splits
+from pipeline.stages.mixture import (
     ALL,
     DocumentTokens,
     check_sources,
@@ -25,7 +26,6 @@ from pipeline.mixture import (
     quota_of_epochs,
     targets,
 )
-from pipeline.mixture_config import MixtureConfig
 from pipeline.stages.shuffle import places
 
 SEED = 5

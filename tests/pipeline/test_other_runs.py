@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 import pipeline
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core import rng
-from pipeline.provenance.trace import trace_row
-from pipeline.verify import verify
+from pipeline.lineage.trace import trace_row
+from pipeline.stories.verify import verify
 from tests.pipeline.plain_reading import fixed, key_of, read_shard, tokens_of
 
 

@@ -11,25 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import pipeline
-from pipeline.config import DedupConfig, ReadConfig, load_config
+from pipeline.config.prep import DedupConfig, ReadConfig, load_config
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.core.manifest import StageManifest
-from pipeline.dedup_alone import DEDUP, config_of
-from pipeline.preparation import (
+from pipeline.sources.streams import decompress_blocks, zstd
+from pipeline.stages.tables import sources_stage
+from pipeline.stories import preparation
+from pipeline.stories.dedup import DEDUP, config_of
+from pipeline.stories.loop import StageRecord
+from pipeline.stories.preparation import (
     PREPARATION,
     Preparation,
-    RunStage,
     Story,
     Unchanged,
     prepare,
     read_inputs,
 )
-from pipeline.sources.streams import decompress_blocks, zstd
-from pipeline.stage import Stage
-from pipeline.stages.tables import sources_stage
-from pipeline.upkeep import clean_up
+from pipeline.stories.status import clean_up
 from tests.forked import prep_in_fork
 from tests.pipeline.packed import PACKED
 
@@ -64,18 +62,9 @@ def collection(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[.
 OVERRIDES = ("read.max_bad_share=10%",)
 
 
-def _read(
-    prepared: Preparation, run_stage: RunStage, unchanged: Unchanged
-) -> dict[str, StageManifest]:
+def _read(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The beginning of every story: raw shards to documents/ and drops/."""
-    done: dict[str, StageManifest] = {}
-
-    def run(stage: Stage) -> StageManifest:
-        done[stage.name] = run_stage(stage)
-        return done[stage.name]
-
     run(sources_stage(*read_inputs(prepared, run, unchanged)))
-    return done
 
 
 READ = Story("prepare", _read)
@@ -83,7 +72,7 @@ READ = Story("prepare", _read)
 
 def run(root: Path, out: Path, *overrides: str, workers: int = 0, story: Story = READ) -> Any:
     config = load_config(root / "c.yaml", (*OVERRIDES, *overrides))
-    return pipeline.run(config, out, workers, story=story)
+    return preparation.run(config, out, workers, story=story)
 
 
 def made(tmp_path_factory: pytest.TempPathFactory, *arguments: Any, **more: Any) -> Path:
@@ -294,7 +283,7 @@ def test_dedup_copies_the_kept_records(collection: Path, tmp_path: Path) -> None
     for name, size in (("cut", 6000), ("whole", 64 << 20)):
         read = ReadConfig(task_bytes=size, max_bad_share=1.0)
         loaded = config_of([str(collection / "raw")], DedupConfig(max_source_share=1.0), read=read)
-        pipeline.run(loaded, tmp_path / name, 0, story=DEDUP)
+        preparation.run(loaded, tmp_path / name, 0, story=DEDUP)
     assert len(list((tmp_path / "cut/documents").iterdir())) > 20
     assert tree(tmp_path / "cut/records") == tree(tmp_path / "whole/records")
     assert len(tree(tmp_path / "cut/records")) == 5

@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 import pipeline
-from pipeline import layout
 from pipeline.hdf5.format import SAMPLE_FEATURES
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.provenance.registry import load_registry
-from pipeline.provenance.registry.importing import ImportOptions, import_works
+from pipeline.runs import layout
+from pipeline.screening.registry import load_registry
+from pipeline.screening.registry.importing import ImportOptions, import_works
+from pipeline.stories.verify import verify
 from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
-from pipeline.verify import verify
 from trainer.config import load_params
 from trainer.data import TrainingData
 from trainer.loop.options import TrainOptions

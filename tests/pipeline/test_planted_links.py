@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import lock, storage
+from pipeline.core import journal, storage
 from pipeline.core.errors import IntegrityError, ResourceError
 from tests.forked import prep_in_fork
 from tests.pipeline.takedown.conftest import write_claim
@@ -22,7 +22,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "remove_tree": lambda path: storage.remove_tree(path.parent),
     "make_directory": lambda path: storage.make_directory(path / "more"),
     "sync_directory": lambda path: storage.sync_directory(path.parent),
-    "lock": lambda path: lock.hold(path.parent).__enter__(),
+    "lock": lambda path: journal.hold(path.parent).__enter__(),
 }
 
 
@@ -120,7 +120,7 @@ def test_the_run_itself_may_be_reached_through_links(tmp_path: Path) -> None:
     (tmp_path / "disk/run").mkdir(parents=True)
     (tmp_path / "home").symlink_to("disk")
     (tmp_path / "home/alias").symlink_to("run")
-    with lock.hold(tmp_path / "home/alias"):
+    with journal.hold(tmp_path / "home/alias"):
         for way in ("home/alias", "home/run", "disk/run"):
             storage.publish(tmp_path / way / "a" / way / "x", b"ours")
         (tmp_path / "disk/run/b").symlink_to(tmp_path / "home")

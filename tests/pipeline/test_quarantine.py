@@ -13,25 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.clean_alone import story_of
-from pipeline.config import load_config
+from pipeline.config.prep import load_config
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.preparation import run as run_config
-from pipeline.provenance.events import verify_events
-from pipeline.provenance.pasted_text import find_text
-from pipeline.provenance.registry.importing import ImportOptions, import_works
-from pipeline.provenance.reviews import record_review
+from pipeline.explain.find import find_text
 from pipeline.quarantine.access import (
     export_quarantined,
     list_quarantined,
+    purge,
     release_quarantined,
     show_quarantined,
 )
-from pipeline.quarantine.purge import purge
-from pipeline.quarantine.retention import read_days
-from pipeline.screen_alone import SCREEN
+from pipeline.quarantine.store import read_days
+from pipeline.runs.events import verify_events
+from pipeline.screening.registry.importing import ImportOptions, import_works
+from pipeline.screening.reviews import record_review
+from pipeline.stories.clean import SCREEN, story_of
+from pipeline.stories.preparation import run as run_config
+from pipeline.stories.verify import verify
 from pipeline.takedown.holds import lift_hold, read_holds, set_hold
-from pipeline.verify import verify
 
 DAY = date(2026, 3, 2)
 

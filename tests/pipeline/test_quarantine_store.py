@@ -14,16 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.clean_alone import story_of
-from pipeline.config import load_config
-from pipeline.core import lock, storage
+from pipeline.config.prep import load_config
+from pipeline.core import journal, storage
 from pipeline.core.manifest import read_manifest
-from pipeline.preparation import run as run_config
 from pipeline.quarantine.access import list_quarantined, release_quarantined
 from pipeline.quarantine.store import restore
-from pipeline.screen_alone import SCREEN
 from pipeline.stages import document_rows
-from pipeline.verify import verify
+from pipeline.stories.clean import SCREEN, story_of
+from pipeline.stories.preparation import run as run_config
+from pipeline.stories.verify import verify
 from tests.forked import forked
 
 ALLOW_ALL = "version: 1\nrules: []\n"
@@ -112,7 +111,7 @@ def test_nothing_quarantined_makes_no_store(allowed: Path) -> None:
 
 
 def test_shards_come_back_to_the_byte(run: Path, allowed: Path) -> None:
-    with lock.hold(run):
+    with journal.hold(run):
         restore(run)
         assert shard_hashes(run) == shard_hashes(allowed)
         restore(run)
@@ -130,7 +129,7 @@ def test_shards_of_many_batches_come_back_to_the_byte(
     pipeline.run(small_run.corpus.config, one, 0)
     pipeline.run(small_run.corpus.config, other, 0, overrides=(policy,))
     assert any(table["text"].num_chunks > 3 for table in tables(one))
-    with lock.hold(one):
+    with journal.hold(one):
         restore(one)
     assert shard_hashes(one) == shard_hashes(other)
 

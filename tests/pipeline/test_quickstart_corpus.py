@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.sources import planted, quickstart
+from pipeline.demo import planted, quickstart
 from pipeline.sources.streams import zstd
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def test_no_machine_paths(corpus: Path) -> None:
 def test_same_bytes_in_another_process(corpus: Path, tmp_path: Path) -> None:
     """Another hash seed, locale, time zone and working directory change nothing."""
     code = (
-        "import sys, pathlib; from pipeline.sources.quickstart import collect;"
+        "import sys, pathlib; from pipeline.demo.quickstart import collect;"
         "print(collect(pathlib.Path(sys.argv[1])).name)"
     )
     settings = {"PYTHONHASHSEED": "77", "LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONPATH": str(ROOT)}

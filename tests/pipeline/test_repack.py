@@ -12,11 +12,11 @@ import pytest
 import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.provenance.trace import trace_row, trace_tokens
-from pipeline.repack import RepackOptions, repack
-from pipeline.runner import Runner
-from pipeline.upkeep import clean_up, read_status
-from pipeline.verify import verify
+from pipeline.engine.runner import Runner
+from pipeline.lineage.trace import trace_row, trace_tokens
+from pipeline.stories.repack import RepackOptions, repack
+from pipeline.stories.status import clean_up, read_status
+from pipeline.stories.verify import verify
 
 SAME_FILES = ("ledger.json", "documents.parquet", "sources.parquet", "tokenizer.json")
 OVERRIDES = {

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.provenance.cluster_summary import (
+from pipeline.report import html, model
+from pipeline.report.cluster_summary import (
     Cluster,
     ClusterSummary,
     Matrix,
@@ -21,8 +22,7 @@ from pipeline.provenance.cluster_summary import (
     SimilarityBin,
     SizeBin,
 )
-from pipeline.report import clusters, model
-from pipeline.report.html import render
+from pipeline.report.html import render_report
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = (
@@ -74,33 +74,33 @@ def sample_summary(text: str) -> ClusterSummary:
     )
 
 
-def sample_page(text: str = "plain") -> clusters.ClusterPage:
+def sample_page(text: str = "plain") -> html.ClusterPage:
     """A page with every kind of member and `text` in every string."""
     sample = model.Sample(text, text, text, 1234, text)
-    equal = clusters.MemberExcerpt(sample, "exact", "duplicate", (0, 8), 1.0, 1.0, equal=True)
-    near = clusters.MemberExcerpt(
+    equal = html.MemberExcerpt(sample, "exact", "duplicate", (0, 8), 1.0, 1.0, equal=True)
+    near = html.MemberExcerpt(
         sample, text, text, (1,), 0.9, None, False, ((text, True),), ((text, False), (text, True))
     )
-    chain = clusters.MemberExcerpt(sample, "chain", "duplicate", (), None, None)
+    chain = html.MemberExcerpt(sample, "chain", "duplicate", (), None, None)
     cluster = Cluster(text, "", 4_321, {text: 4_320}, {text: 4_320}, 0.8123, None)
     elsewhere = dataclasses.replace(cluster, index=text, lowest_estimate=0.7)
-    return clusters.ClusterPage(
+    return html.ClusterPage(
         config_name=text,
         manifest_hash=text,
         recipe=text,
         bands=9,
         summary=sample_summary(text),
-        shares=(clusters.SourceShare(text, 8_000, 4_320), clusters.SourceShare("second", 10, 5)),
+        shares=(html.SourceShare(text, 8_000, 4_320), html.SourceShare("second", 10, 5)),
         clusters=(
-            clusters.ClusterExcerpt(cluster, sample, text, (near, equal, chain)),
-            clusters.ClusterExcerpt(elsewhere, None, "kept", (chain,)),
+            html.ClusterExcerpt(cluster, sample, text, (near, equal, chain)),
+            html.ClusterExcerpt(elsewhere, None, "kept", (chain,)),
         ),
     )
 
 
 def both_pages(text: str = "plain") -> list[bytes]:
     """The report and the page of clusters."""
-    return [render(sample_report(text)), clusters.render(sample_page(text))]
+    return [render_report(sample_report(text)), html.render_clusters(sample_page(text))]
 
 
 def sample_report(text: str = "plain") -> model.Report:
@@ -186,7 +186,7 @@ def test_anchors_exist() -> None:
 
 
 def test_numbers_and_balance() -> None:
-    text = Page(render(sample_report())).text
+    text = Page(render_report(sample_report())).text
     assert "24,690 records = 24,600 documents + 90 bad" in text
     assert "600 dropped + 600 quarantined + 3,400 duplicates + 20,000 kept" in text
     assert "15,308" in text  # tokens of both sources
@@ -196,14 +196,14 @@ def test_numbers_and_balance() -> None:
 
 def test_imbalance_is_named() -> None:
     row = model.SourceRow("leaky", 10, 0, {}, 0, 0, 9, 1, 1, 1)
-    text = Page(render(model.Report("x", "y", ledger=model.RecordLedger((row,))))).text
+    text = Page(render_report(model.Report("x", "y", ledger=model.RecordLedger((row,))))).text
     assert "Does not balance: leaky" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("bins", [(), model.log_bins([]), (model.Bin(0, 1, 0, 0),)])
 def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
     report = model.Report("empty", "0" * 32, document_bytes=bins)
-    text = Page(render(report)).text
+    text = Page(render_report(report)).text
     for words in ("No records.", "No document left.", "No rule matched.", "No rows were written."):
         assert words in text
     assert "0 records = 0 documents + 0 bad" in text
@@ -211,7 +211,7 @@ def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
 
 def test_many_sources_are_summed_up() -> None:
     rows = [model.SourceRow(f"s{i:03d}", 100 - i, 0, {}, 0, 0, 100 - i, 1, 1, 1) for i in range(99)]
-    text = Page(render(model.Report("x", "y", ledger=model.RecordLedger(tuple(rows))))).text
+    text = Page(render_report(model.Report("x", "y", ledger=model.RecordLedger(tuple(rows))))).text
     assert "s058" in text
     assert "s059" not in text
     assert "40 smaller sources" in text
@@ -231,7 +231,7 @@ def test_excerpt_and_bins() -> None:
 
 
 def test_clusters_in_numbers() -> None:
-    page = clusters.render(sample_page()).decode().partition("</style>")[2]
+    page = html.render_clusters(sample_page()).decode().partition("</style>")[2]
     text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     for words in (
         "Compared 8,010", "Duplicates 4,325 54.0 % of them", "Clusters 13", "5 to 8",
@@ -245,14 +245,14 @@ def test_clusters_in_numbers() -> None:
 
 
 def test_report_links_to_the_clusters() -> None:
-    page = render(sample_report()).decode()
+    page = render_report(sample_report()).decode()
     assert 'href="clusters.html"' in page
     assert "4,300" in Page(page.encode()).text
-    assert 'href="clusters.html"' not in render(model.Report("empty", "0" * 32)).decode()
+    assert 'href="clusters.html"' not in render_report(model.Report("empty", "0" * 32)).decode()
 
 
 def test_no_clusters() -> None:
-    text = Page(clusters.render(clusters.ClusterPage("empty", "0" * 32))).text
+    text = Page(html.render_clusters(html.ClusterPage("empty", "0" * 32))).text
     assert "Nothing was compared." in text
     assert text.count("No duplicates were found.") == 4
 
@@ -260,7 +260,7 @@ def test_no_clusters() -> None:
 def test_no_similarities() -> None:
     summary = dataclasses.replace(sample_summary("x"), similarities=(), not_computed=4_330)
     page = dataclasses.replace(sample_page("x"), summary=summary)
-    text = Page(clusters.render(page)).text
+    text = Page(html.render_clusters(page)).text
     assert "No similarity was computed, as candidate pairs were not verified." in text
 
 

@@ -9,7 +9,7 @@ import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
 import pipeline
-from pipeline.cluster import InProcess
+from pipeline.engine.executor import InProcess
 from tests.pipeline.trees import differences
 
 Prep = Callable[..., Any]
@@ -65,7 +65,7 @@ def test_what_travels_to_the_scheduler(
 
 
 def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pipeline.cluster.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("pipeline.engine.executor.CONNECT_SECONDS", 1)
     options = ("--out", tmp_path / "run", "--set", "cluster.address=tcp://127.0.0.1:9")
     ended = prep("run", corpus.config, *options)
     assert ended.code == 5
@@ -73,7 +73,7 @@ def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: A
 
 
 def test_no_workers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pipeline.cluster.LONELY_SECONDS", 1)
+    monkeypatch.setattr("pipeline.engine.executor.LONELY_SECONDS", 1)
     scheduler = {"cls": Scheduler, "options": {"port": 0, "dashboard_address": "127.0.0.1:0"}}
     with SpecCluster(workers={}, scheduler=scheduler, silence_logs=50) as empty:
         setting = f"cluster.address={empty.scheduler_address}"
@@ -98,11 +98,11 @@ def test_workers_and_address_exclude_each_other(corpus: Any, prep: Prep, tmp_pat
 def test_workers_that_cannot_do_it(
     seen: Any, message: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from pipeline import cluster
     from pipeline.core.errors import ResourceError
+    from pipeline.engine import executor
 
-    monkeypatch.setattr(cluster, "_build", lambda: "BUILD")
-    monkeypatch.setattr(cluster.secrets, "token_hex", lambda _: "TOKEN")
+    monkeypatch.setattr(executor, "_build", lambda: "BUILD")
+    monkeypatch.setattr(executor.secrets, "token_hex", lambda _: "TOKEN")
 
     class Client:
         def wait_for_workers(self, *_: Any, **__: Any) -> None: ...
@@ -110,5 +110,5 @@ def test_workers_that_cannot_do_it(
             return {"tcp://w:1": ("TOKEN", "BUILD"), "tcp://w:2": seen}
 
     with pytest.raises(ResourceError, match=message):
-        cluster._check_workers(Client(), "tcp://s:1", tmp_path)
+        executor._check_workers(Client(), "tcp://s:1", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.demo_registry import demo_registry
-from pipeline.provenance.disclosure.publish import disclose
-from pipeline.provenance.reviews import record_review
-from pipeline.rescan import matched_works, plan_rescan, rescan
-from pipeline.sources import planted, quickstart
+from pipeline.demo import planted, quickstart
+from pipeline.disclosure.publish import disclose
+from pipeline.runs import layout
+from pipeline.screening.reviews import record_review
+from pipeline.stories.rescan import matched_works, plan_rescan, rescan
+from pipeline.stories.selection import demo_registry
+from pipeline.stories.verify import verify
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
-from pipeline.verify import verify
 
 Prep = Callable[..., Any]
 
@@ -87,7 +87,7 @@ def test_the_demo_work_is_found(run: Path) -> None:
     whole, passage = (json.loads(found[d["doc_key"]]["attributes"]) for d in (copy, minutes))
     assert whole["document_fraction"] == 1.0 and whole["longest_run_words"] > 600
     assert 0.4 < passage["document_fraction"] < 0.6
-    text = dict(planted.registered_work.records())["minutes.txt"].encode()
+    text = dict(planted.work_records())["minutes.txt"].encode()
     span = found[minutes["doc_key"]]
     seen = text[span["byte_offset"] :][: span["byte_length"]].decode()
     assert seen.startswith("On the first Tuesday of October") and "seven" in seen
@@ -130,7 +130,7 @@ def test_what_is_redacted_is_not_tokenized(raw: Path, run: Path, tmp_path: Path)
     prepare(raw, again)
     redacted = document(again, "minutes.txt")
     assert (redacted["state"], redacted["decision"]) == ("kept", "redact")
-    text = dict(planted.registered_work.records())["minutes.txt"].encode()
+    text = dict(planted.work_records())["minutes.txt"].encode()
     left = (text[:start] + text[end + 1 :]).decode()
     reference = reference_tokenizer(load_definition("gpt2"))
     assert redacted["tokens"] == len(reference.encode(left).ids) + 1

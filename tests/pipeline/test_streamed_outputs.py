@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline import stage
 from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
 from pipeline.core.manifest import Shard, read_record
-from pipeline.runner import _perform, _TaskCall
-from pipeline.stage import Inputs, Output, Result, Task, bytes_output
+from pipeline.engine import stage
+from pipeline.engine.runner import _perform, _TaskCall
+from pipeline.engine.stage import Inputs, Output, Result, Task, bytes_output
 
 
 def call_of(root: Path, function: Callable[..., Result]) -> _TaskCall:

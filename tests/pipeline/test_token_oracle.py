@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 
 import pipeline
 from pipeline.sources.streams import zstd
-from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import load_definition
+from pipeline.tokenizers.definition import decode_bytes, load_definition
 
 EOS = "<|endoftext|>"
 GPT2 = load_definition("gpt2")

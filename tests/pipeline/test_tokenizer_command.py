@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.hdf5.read import open_dataset
-from pipeline.kept_sample import sample_of_run
+from pipeline.stories.tokenizer import sample_of_run
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
 Prep = Callable[..., Any]
@@ -20,7 +20,7 @@ VOCABULARY = 400
 
 @pytest.fixture(scope="module")
 def trained(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from pipeline.tokenizer_training import train_on_run
+    from pipeline.stories.tokenizer import train_on_run
     from pipeline.tokenizers.training import TrainingSettings
 
     out = tmp_path_factory.mktemp("tokenizer")

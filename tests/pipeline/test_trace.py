@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.order import rows_of_samples
-from pipeline.provenance.trace import trace_row, trace_step, trace_tokens
+from pipeline.lineage.trace import trace_row, trace_step, trace_tokens
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
 SCHEDULE = [[1, 4], [11, 6]]

@@ -14,13 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import safetensors.numpy
 
-from pipeline.hdf5 import chunk_filters
-from pipeline.hdf5.convert_file import Compression, file_image
-from pipeline.hdf5.convert_layout import FeatureGroup, FeatureLayout
-from pipeline.hdf5.write import shard_image
+from pipeline.convert.dataset.layout import Compression, FeatureGroup, FeatureLayout, file_image
+from pipeline.engine.stage import Output, arrow_output, parquet_output
+from pipeline.hdf5 import chunks as chunk_filters
+from pipeline.hdf5.chunks import shard_image
 from pipeline.sources import copy
 from pipeline.sources.streams import zstd
-from pipeline.stage import Output, arrow_output, parquet_output
 
 Chunks = npt.NDArray[np.int32]
 

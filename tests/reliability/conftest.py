@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import app, run_app
+from pipeline.commands.app import app, run_app
 from pipeline.core import failpoint, storage
 from pipeline.sources.streams import zstd
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline import layout
-from pipeline.catalogue import stages_by_default
 from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, seal
-from pipeline.runner import Runner, manifest_path
+from pipeline.engine.runner import Runner, manifest_path
+from pipeline.runs import layout
+from pipeline.runs.catalogue import stages_by_default
 from tests.forked import prep_in_fork
 
 STAGES = stages_by_default()

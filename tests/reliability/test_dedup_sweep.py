@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.catalogue import STORIES
+from pipeline.runs.catalogue import STORIES
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]

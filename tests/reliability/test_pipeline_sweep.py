@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.catalogue import stages_by_default, stages_called_for_by
-from pipeline.provenance.registry.importing import ImportOptions, import_works
+from pipeline.runs.catalogue import stages_by_default, stages_called_for_by
+from pipeline.screening.registry.importing import ImportOptions, import_works
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.catalogue import stages_by_default
 from pipeline.core import storage
-from pipeline.preparation import run
+from pipeline.runs.catalogue import stages_by_default
+from pipeline.stories.preparation import run
 from tests.forked import prep_in_fork
 
 STAGES = stages_by_default()

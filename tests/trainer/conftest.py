@@ -15,7 +15,7 @@ import yaml
 
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import PrepError
-from pipeline.hdf5.write import sample_shard
+from pipeline.hdf5.chunks import sample_shard
 from tests.programs import Program
 from trainer.loop import run as trainer_run
 

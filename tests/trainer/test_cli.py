@@ -110,7 +110,7 @@ def test_an_error_is_one_line_with_its_exit_code(trainer, more, code, text):
 
 
 def test_a_locked_directory_names_its_holder(trainer):
-    from pipeline.core.lock import hold
+    from pipeline.core.journal import hold
 
     with hold(trainer.root / "out"):
         result = RUNNER.invoke(app, arguments(trainer))

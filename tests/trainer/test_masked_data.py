@@ -8,8 +8,8 @@ import pytest
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.manifest import fingerprint_of
+from pipeline.hdf5.chunks import sample_shard
 from pipeline.hdf5.read import open_dataset
-from pipeline.hdf5.write import sample_shard
 from trainer.errors import TrainingError
 
 EOS = 0

@@ -19,6 +19,11 @@ app = typer.Typer(
 )
 
 
+def register(program: typer.Typer) -> None:
+    """Add `train convert` to the `train` app."""
+    program.add_typer(app, name="convert")
+
+
 class TargetFormat(StrEnum):
     """What to write."""
 
@@ -185,7 +190,7 @@ def diff(
 def _shard_bytes(text: str) -> int:
     from pydantic import TypeAdapter, ValidationError
 
-    from pipeline.core.config_model import Bytes
+    from pipeline.config.model import Bytes
 
     try:
         size = TypeAdapter(Bytes).validate_python(int(text) if text.isdigit() else text)

@@ -94,6 +94,11 @@ app = typer.Typer(
 )
 
 
+def register(program: typer.Typer) -> None:
+    """Add `train jobs` to the `train` app."""
+    program.add_typer(app, name="jobs")
+
+
 class OutputName(StrEnum):
     """How to print."""
 

@@ -22,6 +22,12 @@ app = typer.Typer(
     help="Fit a power law of loss against training FLOPs to runs, and predict losses with it.",
 )
 
+
+def register(program: typer.Typer) -> None:
+    """Add `train scaling` to the `train` app."""
+    program.add_typer(app, name="scaling")
+
+
 FIT_EXAMPLES = """\b
 Examples:
   train scaling fit runs/size_* --out law.json --plot law.svg

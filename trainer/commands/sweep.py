@@ -67,8 +67,8 @@ def _sweep(
     dry_run: bool,
     carried: tuple[Path, Path] | None,
 ) -> int:
-    from pipeline.terminal import out as console
-    from pipeline.terminal import print_line
+    from pipeline.commands.terminal import out as console
+    from pipeline.commands.terminal import print_line
     from trainer.sweep import results
     from trainer.sweep.plan import plan
     from trainer.sweep.results import transfer

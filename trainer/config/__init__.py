@@ -28,7 +28,7 @@ from trainer.config.model import (
     Xavier,
 )
 from trainer.config.optimizer import AdamW, Optimizer, OptimizerConfig
-from trainer.config.params import Params, load_params, override
+from trainer.config.params import Params, ParamsLike, load_params, override
 from trainer.config.runconfig import Autorestart, OpProfilerConfig, RunConfig, StabilityConfig
 from trainer.config.schedules import (
     Constant,
@@ -81,6 +81,7 @@ __all__ = [
     "Optimizer",
     "OptimizerConfig",
     "Params",
+    "ParamsLike",
     "PiecewiseConstant",
     "Polynomial",
     "Rate",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 from pipeline.core.order import Schedule
 from trainer.config.fields import Count
 from trainer.config.params_file import Draft

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 from trainer.config.fields import Count, Probability
 from wafer_backend.cluster.precision import Precision
 

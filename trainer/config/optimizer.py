@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationInfo, field_validator
 
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 from trainer.config.fields import Probability, Rate
 from trainer.config.schedules import Scheduler
 

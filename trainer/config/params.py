@@ -4,16 +4,18 @@
 paper's.
 """
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from pydantic import Field, PrivateAttr
 
-from pipeline.core.config_model import FrozenModel, parse
+from pipeline.config.model import FrozenModel, parse
+from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError
 from pipeline.core.order import Schedule, samples_before_step
-from pipeline.shipped import find_config
+from pipeline.core.shipped import find_config
 from trainer.config import legacy_keys, params_file, trainer_form
 from trainer.config.inputs import EvalInput, InferenceInput, InputConfig, TrainInput
 from trainer.config.model import ModelConfig
@@ -151,15 +153,29 @@ class Params(FrozenModel):
         return self._notes
 
 
-def load_params(path: Path) -> Params:
-    """Read and check a `params.yaml`, or the shipped one of a bare name such as `tiny`.
+ParamsLike = str | os.PathLike[str] | Mapping[str, Any] | Params
+"""Params as callers give them: a file, the name of a shipped one, what a file would hold, or it."""
 
-    Relative directories are resolved against the file.
+
+def load_params(params: ParamsLike) -> Params:
+    """Read and check a `params.yaml`, the shipped one of a bare name such as `tiny`, or a mapping
+    as a file would hold it.
+
+    Relative directories are resolved against the file, those of a mapping against the working
+    directory.
 
     Raises ConfigError with one line: FILE:LINE, dotted key, what was expected, a did-you-mean.
     """
-    file = find_config("train", path)
-    draft = Draft.of(params_file.load(file))
+    if isinstance(params, Params):
+        return params
+    if isinstance(params, Mapping):
+        return _read(YamlDocument.of_mapping("params", params), Path.cwd())
+    file = find_config("train", Path(params))
+    return _read(params_file.load(file), file.resolve().parent)
+
+
+def _read(loaded: YamlDocument, base: Path) -> Params:
+    draft = Draft.of(loaded)
     if "trainer" in draft.sections:
         trainer_form.to_sections(draft)
     legacy_keys.modernize(draft)
@@ -169,7 +185,6 @@ def load_params(path: Path) -> Params:
         raise ConfigError(draft.respelled(str(error))) from None
     _check_loss_scale(params, draft)
     _check_mup(params, draft)
-    base = file.resolve().parent
     return _with_notes(
         params.model_copy(
             update={

@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from pipeline.core import strict_yaml
+from pipeline.config import yaml as strict_yaml
+from pipeline.config.yaml import Builder, YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.strict_yaml import Builder, YamlDocument
 from pipeline.core.words import did_you_mean_or_all
 
 MAX_EVENTS = 100_000
@@ -174,7 +174,7 @@ class Draft:
         """The R2.2 sections, each key with the line it has in the file."""
         lines = dict(self.loaded.lines)
         for dotted, key in self.spelled.items():
-            lines[dotted] = int(self.loaded.where(key).rpartition(":")[2])
+            lines[dotted] = self.loaded.line(key)
         return YamlDocument(self.loaded.path, self.sections, lines)
 
     def respelled(self, message: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.core.config_model import Bytes, FrozenModel, Share
+from pipeline.config.model import Bytes, FrozenModel, Share
 from trainer.config.fields import Count
 from wafer_backend.streaming.activations import ActivationRule
 

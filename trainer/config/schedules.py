@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 from trainer.config.fields import Count, Rate
 
 Milestones = tuple[Annotated[int, Field(ge=0)], ...]

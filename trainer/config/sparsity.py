@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.core.config_model import FrozenModel
+from pipeline.config.model import FrozenModel
 from trainer.config.fields import Count
 
 Level = Annotated[float, Field(ge=0, le=1)]

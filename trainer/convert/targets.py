@@ -14,8 +14,8 @@ import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
+from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import WrittenFile
-from pipeline.shipped import gpt2_vocabulary
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig, load_params
 from trainer.convert import lazy_tensors

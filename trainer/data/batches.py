@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pipeline.core.errors import PrepError
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from pipeline.hdf5.read import SampleDataset
-from pipeline.hdf5.training_order import OrderName
+from pipeline.hdf5.sampler import OrderName
 from trainer.data.source import Batch, SampleSource, to_batch
 
 

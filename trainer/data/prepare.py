@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pipeline
+from pipeline.config.model import FrozenModel
 from pipeline.core import storage
-from pipeline.core.config_model import FrozenModel
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.hdf5.foreign_dataset import holds_shards, open_any
+from pipeline.core.shipped import find_config
+from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
-from pipeline.shipped import find_config
 from trainer.config import Params
 from trainer.data import SampleSource, leaves, open_evaluation
 

@@ -2,7 +2,7 @@
 rows as tensors in the format that the model reads; which of them the steps read.
 
 A row is counted over all data sets, in the order of the config. `weight` is how often an epoch of
-the mixture reads the rows of a data set, fractions included: `pipeline.core.mixture_order`.
+the mixture reads the rows of a data set, fractions included: `pipeline.core.order`.
 
 `datasets` of run.json lists what steps read: an entry gives the step from which on; those of a
 mixture name their `part`, one data set without. A data set may become another one on the way by
@@ -22,12 +22,12 @@ import torch
 
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.mixture_order import OrderPart, TrainingOrder, samples_of_weight
+from pipeline.core.order import OrderPart, TrainingOrder, samples_of_weight
 from pipeline.core.words import pluralise
-from pipeline.hdf5.foreign_dataset import UNKNOWN_ID, open_any
+from pipeline.hdf5.foreign.dataset import UNKNOWN_ID, open_any
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
-from pipeline.hdf5.training_order import OrderName, training_order
+from pipeline.hdf5.sampler import OrderName, training_order
 from trainer.config import InputConfig, ModelConfig
 
 Batch = dict[str, torch.Tensor]

@@ -7,7 +7,7 @@ tells of documents, and the data set itself is the source, by the name of its di
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.provenance.label_sources import NO_SOURCE, LabelSources, has_lineage
+from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
 from trainer.data.source import SampleSource
 
 __all__ = ["NO_SOURCE", "SourcesOfLabels"]

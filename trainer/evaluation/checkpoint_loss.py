@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from pipeline import terminal
+from pipeline.commands import terminal
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.hdf5.foreign_dataset import holds_shards, open_any
+from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
 from pipeline.tokenizers.definition import GPT2, load_definition
 from trainer.config import EvalInput

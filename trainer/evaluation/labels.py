@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import I64
-from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.format import VSL_FEATURES
-from pipeline.tokenizers.decoding import decode_bytes
+from pipeline.runs import layout
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,
+    decode_bytes,
     reference_tokenizer,
     restore_definition,
 )

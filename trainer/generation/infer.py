@@ -14,10 +14,10 @@ from typing import Literal
 
 import torch
 
-from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
+from pipeline.runs import layout
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.config import InferenceInput, Params
 from trainer.data.prepare import DataDirectories

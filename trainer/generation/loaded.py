@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from pipeline import layout
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
+from pipeline.runs import layout
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig
 from trainer.model import GPT
@@ -25,10 +25,15 @@ _TOKENIZER_HINT = (
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The weights of one checkpoint, fp32 and in evaluation mode."""
+    """The weights of one checkpoint, fp32 and in evaluation mode.
+
+    model: the decoder, a `torch.nn.Module`. checkpoint: its directory, step and hash. tokenizer:
+    that of its data, None where no text is read or written.
+    """
 
     model: GPT
     checkpoint: Checkpoint
+    tokenizer: TokenizerDefinition | None = None
 
     @property
     def config(self) -> ModelConfig:

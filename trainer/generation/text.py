@@ -22,12 +22,11 @@ from dedup.arrays import F64
 from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise
-from pipeline.hdf5.foreign_dataset import open_any
+from pipeline.hdf5.foreign.dataset import open_any
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, SHARD_SUFFIX, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.shard_file import ShardFile
-from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import TokenizerDefinition, reference_tokenizer
+from pipeline.tokenizers.definition import TokenizerDefinition, decode_bytes, reference_tokenizer
 from trainer.config import InferenceInput, ModelConfig
 from trainer.generation.loaded import LoadedModel
 from trainer.model.attention import KVCache
@@ -64,7 +63,8 @@ def choose_token(logits_V: F64, sampling: Sampling, uniform: float) -> int:
     if sampling.temperature == 0:
         return int(logits_V.argmax())
     ids = np.argsort(-logits_V, kind="stable")[: sampling.top_k]
-    weight = np.exp((logits_V[ids] - logits_V[ids[0]]) / sampling.temperature)
+    with np.errstate(over="ignore"):  # at a tiny temperature others are -inf, and weigh nothing
+        weight = np.exp((logits_V[ids] - logits_V[ids[0]]) / sampling.temperature)
     share = np.cumsum(weight) / weight.sum()
     if sampling.top_p is not None:
         kept = int(np.searchsorted(share, sampling.top_p)) + 1

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ResourceError
-from pipeline.core.figures import format_bytes
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_bytes, pluralise
 from trainer.config import Params, RunConfig
 from trainer.config.model_parameters import Shapes
 from trainer.loop import sparsity

@@ -83,7 +83,7 @@ class TrainOptions:
     """
 
     target: Target
-    params: Path | None
+    params: Path | Params | None
     model_dir: Path
     mode: Mode | None = None
     num_csx: int | None = None
@@ -116,7 +116,7 @@ def resolve_params(request: TrainOptions) -> Params:
             f"`{DEFAULT_PARAMS}`"
         )
     params = override(
-        load_params(request.params or DEFAULT_PARAMS),
+        load_params(DEFAULT_PARAMS if request.params is None else request.params),
         seed=request.seed,
         num_csx=request.num_csx,
         num_steps=request.num_steps,
@@ -153,7 +153,8 @@ def check_cluster(params: Params, request: TrainOptions) -> None:
     if request.trains and not has_length(params.runconfig):
         raise ConfigError(NO_LENGTH)
     if request.mode in EVALUATING_MODES and params.eval_input is None:
-        raise ConfigError(f"--mode {request.mode} needs a section eval_input in {request.params}")
+        where = "the params" if isinstance(request.params, Params) else request.params
+        raise ConfigError(f"--mode {request.mode} needs a section eval_input in {where}")
 
 
 def _check_device(params: Params, target: Target) -> None:

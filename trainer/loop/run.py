@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.core.errors import InputError, PrepError
-from pipeline.core.lock import hold
+from pipeline.core.journal import hold
 from pipeline.core.order import samples_before_step
 from pipeline.core.words import pluralise
 from trainer.config import Params, RunConfig

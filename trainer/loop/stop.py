@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -44,8 +45,12 @@ class StopRequest:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    """Catch the signals inside the block; the previous handlers come back after it."""
+    """Catch the signals inside the block; the previous handlers come back after it. Signals reach
+    the main thread only: in another one there is nothing to catch."""
     request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
     previous = {number: signal.signal(number, request.remember) for number in _SIGNALS}
     try:
         yield request

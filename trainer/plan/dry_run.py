@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from pipeline.core.figures import format_bytes
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_bytes, pluralise
 from trainer.config import Params, model_parameters
 from trainer.data import leaves
 from trainer.data.leaves import train_micro_batch

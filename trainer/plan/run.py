@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
-from pipeline.hdf5.foreign_dataset import holds_shards, open_any
-from pipeline.shipped import find_config
+from pipeline.core.shipped import find_config
+from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from trainer.plan.sections import (
     ClusterPlan,
     ComputePlan,

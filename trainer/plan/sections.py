@@ -5,8 +5,7 @@ as a short table for the terminal.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.core.figures import format_bytes
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_bytes, pluralise
 from trainer.plan.size import Use
 from trainer.recipe import Schedule
 

@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import layout
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, PrepError
 from pipeline.core.ledger import Ledger, ledger_from_dict
-from pipeline.hdf5.foreign_dataset import holds_shards, open_any
+from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.read import SampleDataset
-from pipeline.provenance.document_table import DocumentTable
-from pipeline.provenance.training import TrainingRecord, read_training
-from pipeline.splits import TRAIN
+from pipeline.lineage.training import TrainingRecord, read_training
+from pipeline.runs import layout
+from pipeline.runs.splits import TRAIN
+from pipeline.runs.tables import DocumentTable
 from trainer.runs.record import read_json
 
 _COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]

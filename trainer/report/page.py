@@ -13,9 +13,14 @@ from typing import Any
 
 from jinja2 import Environment
 
-from pipeline.core.figures import abbreviate_count, format_bytes, format_count, format_percent
 from pipeline.core.page import page_environment
-from pipeline.core.words import pluralise
+from pipeline.core.words import (
+    abbreviate_count,
+    format_bytes,
+    format_count,
+    format_percent,
+    pluralise,
+)
 from trainer.report.charts import WIDE, WIDTH, Chart, Curve, curves
 from trainer.report.data import ReportedDataSet
 from trainer.report.facts import STABILITY, STALL_SHARE, TOKENS_PER_SECOND, Curves, RunFacts

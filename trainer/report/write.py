@@ -15,8 +15,7 @@ import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from pipeline.core.figures import format_percent
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_percent, pluralise
 from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
 from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
 from trainer.report.facts import RunFacts, peak, read_facts

@@ -1,1 +1,1 @@
-"""What a model directory holds and what a run reports: checkpoints, run.json, metrics, logs, jobs."""
+"""A model directory and what a run reports: checkpoints, run.json, metrics, logs, jobs."""

@@ -26,7 +26,7 @@ import torch
 
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import ConfigError, IntegrityError, PrepError
-from pipeline.core.figures import format_bytes
+from pipeline.core.words import format_bytes
 from trainer.runs.progress import Say
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.sparse.masks import mask_of, pack

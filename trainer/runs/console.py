@@ -36,7 +36,7 @@ _current: "Pulse | None" = None
 
 class Pulse:
     """Call it to say a line. While it is entered, a thread says what is being done whenever no
-    line was said for `seconds`, until `rest_pulse`. `through`: says those lines, by default itself."""
+    line was said for `seconds`, until `rest_pulse`. `through`: says those lines, or itself."""
 
     def __init__(self, say: Callable[[str], None], seconds: float = PULSE_SECONDS) -> None:
         self.seconds = seconds

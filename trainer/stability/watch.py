@@ -49,8 +49,8 @@ def _of_data_set(
     dataset: SampleDataset, rows_N: npt.NDArray[np.int64], step: int, model_dir: Path
 ) -> str:
     # Not before something went wrong: it takes pyarrow and all that reads lineage.
-    from pipeline.provenance.label_sources import has_lineage
-    from pipeline.provenance.trace import trace_step
+    from pipeline.lineage.forward import has_lineage
+    from pipeline.lineage.trace import trace_step
 
     why = "which has no lineage"
     if has_lineage(dataset):

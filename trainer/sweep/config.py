@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.core import rng, strict_yaml
-from pipeline.core.config_model import FrozenModel, parse
-from pipeline.core.strict_yaml import YamlDocument
-from pipeline.shipped import find_config
+from pipeline.config import yaml
+from pipeline.config.model import FrozenModel, parse
+from pipeline.config.yaml import YamlDocument
+from pipeline.core import rng
+from pipeline.core.shipped import find_config
 from trainer.config import Count
 
 Scalar = bool | int | float | str
@@ -135,7 +136,7 @@ def load_sweep(path: Path) -> tuple[SweepConfig, YamlDocument]:
     FILE:LINE, key, what was expected, a did-you-mean.
     """
     file = find_config("sweep", path)
-    loaded = strict_yaml.load(file)
+    loaded = yaml.load(file)
     config = parse(SweepConfig, loaded)
     beside = file.parent / config.params
     return config.model_copy(update={"params": beside}) if beside.is_file() else config, loaded

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
+from pipeline.config.model import parse
+from pipeline.config.yaml import YamlDocument
 from pipeline.core import storage
-from pipeline.core.config_model import parse
 from pipeline.core.errors import ConfigError
 from pipeline.core.manifest import changed_fields, read_sealed, write_sealed
-from pipeline.core.strict_yaml import YamlDocument
-from pipeline.shipped import find_config
+from pipeline.core.shipped import find_config
 from trainer.config import (
     Params,
     load_params,

@@ -15,12 +15,11 @@ from typing import Literal
 
 from rich.table import Table
 
+from pipeline.commands.terminal import format_cell
+from pipeline.config.yaml import YamlDocument
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
-from pipeline.core.figures import abbreviate_count
-from pipeline.core.strict_yaml import YamlDocument
-from pipeline.core.words import pluralise
-from pipeline.terminal import format_cell
+from pipeline.core.words import abbreviate_count, pluralise
 from trainer.config import ModelConfig, Normal, Params, TruncatedNormal, model_parameters
 from trainer.config.schedules import Ending
 from trainer.recipe import samples_in

@@ -24,7 +24,7 @@ from pipeline.core.errors import (
     ResourceError,
     escape_text,
 )
-from pipeline.core.lock import hold
+from pipeline.core.journal import hold
 from pipeline.core.words import pluralise
 from trainer.data import prepare
 from trainer.errors import LostRankError, TrainingError

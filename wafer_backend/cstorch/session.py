@@ -21,7 +21,7 @@ Shape = Sequence[int] | torch.Size
 
 
 def full(shape: Shape, value: complex, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of one value."""
+    """A tensor of one value on the current device; `dtype`: by default as torch chooses it."""
     return torch.full(tuple(shape), value, dtype=dtype, device=current_torch_device())
 
 
@@ -33,7 +33,7 @@ def full_like(
 
 
 def ones(shape: Shape, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of ones."""
+    """A tensor of ones on the current device; `dtype`: by default torch's."""
     return torch.ones(tuple(shape), dtype=dtype, device=current_torch_device())
 
 
@@ -43,7 +43,7 @@ def ones_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Te
 
 
 def zeros(shape: Shape, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of zeros."""
+    """A tensor of zeros on the current device; `dtype`: by default torch's."""
     return torch.zeros(tuple(shape), dtype=dtype, device=current_torch_device())
 
 
@@ -53,7 +53,7 @@ def zeros_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.T
 
 
 def tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor of given values."""
+    """A tensor of the values in `data` on the current device; `dtype`: by default theirs."""
     return torch.tensor(data, dtype=dtype, device=current_torch_device())
 
 

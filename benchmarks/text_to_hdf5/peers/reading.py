@@ -28,7 +28,7 @@ def ours(files: list[str]) -> Texts:
     from pathlib import Path
 
     from pipeline.sources import files as reading
-    from pipeline.sources.rules import RecordRules
+    from pipeline.sources.record import RecordRules
 
     rules = RecordRules("text", 64 << 20, None)
     found = []

@@ -15,7 +15,7 @@ import yaml
 
 from benchmarks.common.measuring import machine
 from pipeline.core import storage
-from pipeline.hdf5.write import sample_shard
+from pipeline.hdf5.chunks import sample_shard
 from trainer.loop.options import TrainOptions
 from trainer.loop.run import run
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.ids import hex_keys
 from pipeline.filters.custom.functions import CustomFilter, describe_failure, load_function
-from pipeline.sources.template import COLUMN_PREFIX
 
 Verdict = str | None
 

@@ -1,15 +1,16 @@
-"""The functions of custom filters: where they are, the hash of their file, and loading them.
-
-The bytes that are hashed are the bytes that run: a module is compiled from the file that was read,
-so that neither a stale `.pyc` nor an import from before counts. In every process the same function
-is loaded once.
+"""Functions of the user's own: found, checked against their settings, and loaded in the process
+that calls them.
 """
 
 import importlib
 import importlib.util
+import inspect
+import json
+import os
+import pkgutil
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
@@ -17,8 +18,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from pipeline.config.filters import CustomFilterConfig, is_file, split_function
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import hash_bytes, read_at_most
+from pipeline.core.words import did_you_mean
 
 Function = Callable[..., Any]
 
@@ -173,3 +176,141 @@ def describe_failure(error: BaseException, file: str) -> str:
     where = f"{file}:{line}" if line else file
     what = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return f"{where}: {escape_text(what, 400)}"
+
+
+GIVEN = {False: ("text", "meta"), True: ("batch",)}
+"""What a function is given, by whether it takes batches; its settings follow by keyword."""
+
+
+def load_custom_filters(
+    configs: Sequence[CustomFilterConfig], base: Path
+) -> tuple[CustomFilter, ...]:
+    """The functions that a config names, files relative to `base`. Raises ConfigError for one that
+    is not there, does not take its settings or has the name of another one."""
+    found: dict[str, CustomFilter] = {}
+    for number, config in enumerate(configs):
+        section = f"filters.custom.{number}"
+        own = _load(config, base, section)
+        if own.name in found:
+            raise ConfigError(
+                f"{section}.function: {escape_text(config.function)}: another filter has the name "
+                f"{own.name} ({found[own.name].location.given}); the name is the reason of what is "
+                "dropped, so give one of the functions another name"
+            )
+        found[own.name] = own
+    return tuple(found.values())
+
+
+def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
+    place, name = _find(config.function, base, f"{section}.function")
+    file_hash = hash_bytes(read_source(place))
+    function = _function(load_module(place, file_hash), name, place)
+    _check_signature(function, config, f"{section}: {name} of {place.file}")
+    settings = json.dumps(config.settings, sort_keys=True)
+    return CustomFilter(name, file_hash, settings, config.batch, place)
+
+
+def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
+    where, name = split_function(given)
+    if is_file(where):
+        path = base / where
+        if not path.is_file():
+            near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.py")])
+            raise ConfigError(
+                f"{key}: {escape_text(given)}: there is no file {path} (a relative path starts at "
+                f"the directory of the config){near}"
+            )
+        return FunctionPlace(key, given, str(path.resolve())), name
+    directory = os.getcwd()
+    file = _module_file(where, directory, base, f"{key}: {escape_text(given)}")
+    return FunctionPlace(key, given, file, where, directory), name
+
+
+def _module_file(module: str, directory: str, base: Path, shown: str) -> str:
+    """The file of a module on the path. Raises ConfigError, with what mends it."""
+    add_to_path(directory)
+    forget_module(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
+        spec = None
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
+    if spec is None:
+        raise ConfigError(f"{shown}: {_missing(module, directory, base)}")
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        raise ConfigError(f"{shown}: {module} has no Python file ({spec.origin}); expected one")
+    return str(Path(spec.origin).resolve())
+
+
+def _missing(module: str, directory: str, base: Path) -> str:
+    beside = f"{module}.py"
+    if (base / beside).is_file():
+        return (
+            f"no module {module} is on Python's path or in {directory}; for the file next to the "
+            f"config write {beside}:FUNCTION"
+        )
+    near = did_you_mean(module, [found.name for found in pkgutil.iter_modules([directory])])
+    return (
+        f"no module {module} is on Python's path or in {directory}{near or ';'} install it, name "
+        "its directory in PYTHONPATH, or write FILE.py:FUNCTION with a path relative to the config"
+    )
+
+
+def _function(module: ModuleType, name: str, place: FunctionPlace) -> Function:
+    """The function of a module. Raises ConfigError unless its own code is in the module's file,
+    whose hash says whether it changed."""
+    known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("__")]
+    found = getattr(module, name, None)
+    if found is None:
+        raise ConfigError(f"{place.shown}: {place.file} has no {name}{did_you_mean(name, known)}")
+    if not callable(found):
+        raise ConfigError(f"{place.shown}: {name} is {_kind(found)}; expected a function")
+    code = getattr(inspect.unwrap(found), "__code__", None)
+    if code is not None and code.co_filename != place.file:
+        raise ConfigError(
+            f"{place.shown}: {name} is defined in {code.co_filename}; name that file, so that a "
+            "change of it is seen, or call it in a function of your own"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _check_signature(function: Function, config: CustomFilterConfig, shown: str) -> None:
+    """Raises ConfigError when the function cannot be called with what a filter is given and these
+    settings."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):  # compiled code need not have one
+        return
+    given = GIVEN[config.batch]
+    wanted = f"def {config.function.rpartition(':')[2]}({', '.join(given)}, *, …)"
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if len(positional) < len(given) and not takes_more:
+        hint = "; for one that takes a batch write batch: true" if len(positional) == 1 else ""
+        raise ConfigError(
+            f"{shown} takes {len(positional)} of the {len(given)} things it is given; expected "
+            f"{wanted}{hint}"
+        )
+    own = [p for p in parameters if p not in positional[: len(given)]]
+    named = {p.name: p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in own)
+    problems = [
+        f"there is no setting {escape_text(name)}{did_you_mean(name, named)}"
+        for name in config.settings
+        if (name not in named and not takes_any) or name in given
+    ]
+    problems += [
+        f"settings.{name} is missing"
+        for name, p in named.items()
+        if p.default is p.empty and name not in config.settings
+    ]
+    if problems:
+        takes = ", ".join(named) or "no settings"
+        raise ConfigError(f"{shown}: {'; '.join(problems)} (it takes {takes})")
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"

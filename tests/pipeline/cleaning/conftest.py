@@ -13,7 +13,7 @@ from ftfy.badness import BADNESS_RE, MOJIBAKE_CATEGORIES
 from ftfy.chardata import CHARMAP_ENCODINGS, CONTROL_CHARS, LIGATURES, WIDTH_MAP
 
 from pipeline.cleaning import clean_texts
-from pipeline.cleaning.badness import take_apart
+from pipeline.cleaning.known_ftfy import take_apart
 
 SENTENCES = (
     "The café's naïve “résumé” – it’s £5 or 5 €… ", "Été à Noël, œuvre d’art, cœur, Œdipe ! ",

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.text import join_texts
+from pipeline.cleaning.repair import spans_of
 from pipeline.cleaning.scan import CONTINUED, DOCUMENT
-from pipeline.cleaning.spans import spans_of
 
 
 def segments(text: str, most: int) -> list[str]:

@@ -14,20 +14,23 @@ import pytest
 from ftfy import badness as ftfy_badness
 from ftfy import chardata, fixes
 
-from pipeline.cleaning import clean_texts, installed, known_ftfy, slow_because, tables
-from pipeline.cleaning.badness import take_apart
-from pipeline.cleaning.characters import every_character
-from pipeline.cleaning.errors import UnprovenError
-from pipeline.cleaning.normal_form import combining_classes, may_change
+from pipeline.cleaning import clean_texts, known_ftfy, slow_because, tables
+from pipeline.cleaning.known_ftfy import (
+    UnprovenError,
+    combining_classes,
+    every_character,
+    may_change,
+    take_apart,
+)
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """No tables in memory, and a cache of its own."""
-    monkeypatch.setattr(installed, "user_cache", lambda: tmp_path)
-    installed.tables_or_reason.cache_clear()
+    monkeypatch.setattr(tables, "user_cache", lambda: tmp_path)
+    tables.tables_or_reason.cache_clear()
     yield tmp_path
-    installed.tables_or_reason.cache_clear()
+    tables.tables_or_reason.cache_clear()
 
 
 def test_characters_outside_the_maps_are_left_alone_by_every_fixer() -> None:
@@ -99,14 +102,14 @@ def test_the_normal_form_of_everything_else_is_itself() -> None:
 
 
 def test_tables_are_kept_and_a_damaged_file_is_written_anew(fresh: Path) -> None:
-    first = installed.tables_or_reason()
-    path = installed.table_file()
+    first = tables.tables_or_reason()
+    path = tables.table_file()
     whole = path.read_bytes()
     assert path.is_relative_to(fresh) and len(whole) > 10_000
     for damaged in (b"", whole[:-1], whole[:5000] + b"\0" + whole[5001:], b"x" * 50):
         path.write_bytes(damaged)
-        installed.tables_or_reason.cache_clear()
-        again = installed.tables_or_reason()
+        tables.tables_or_reason.cache_clear()
+        again = tables.tables_or_reason()
         assert path.read_bytes() == whole
         assert not isinstance(first, str) and not isinstance(again, str)
         assert all((a == b).all() for a, b in zip(first, again, strict=True))
@@ -114,14 +117,14 @@ def test_tables_are_kept_and_a_damaged_file_is_written_anew(fresh: Path) -> None
 
 def test_kept_tables_are_read_not_built(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow_because() is None
-    installed.tables_or_reason.cache_clear()
-    monkeypatch.setattr(installed, "build", lambda: pytest.fail("built again"))
+    tables.tables_or_reason.cache_clear()
+    monkeypatch.setattr(tables, "build", lambda: pytest.fail("built again"))
     assert slow_because() is None
 
 
 def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (fresh / "file").write_text("in the way")
-    monkeypatch.setattr(installed, "user_cache", lambda: fresh / "file")
+    monkeypatch.setattr(tables, "user_cache", lambda: fresh / "file")
     assert slow_because() is None
     assert clean_texts(["it’s"]).to_pylist() == ["it's"]
 

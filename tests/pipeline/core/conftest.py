@@ -28,7 +28,7 @@ def killed_by() -> Callable[[str, str], int]:
     """Run code that uses `storage` in a process under a fault plan; returns the exit code."""
 
     def run(plan: str, code: str) -> int:
-        program = f"import pathlib\nfrom pipeline.core import lock, storage\n{code}"
+        program = f"import pathlib\nfrom pipeline.core import journal as lock, storage\n{code}"
         environment = {**os.environ, "WAFERMILL_FAILPOINT": plan}
         return subprocess.run([sys.executable, "-c", program], env=environment).returncode
 

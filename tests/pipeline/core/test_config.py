@@ -9,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.cli import app, run_app
-from pipeline.config import Config, load_config
-from pipeline.core import config_model, strict_yaml
+from pipeline.commands.app import app, run_app
+from pipeline.config import model as config_model
+from pipeline.config import yaml
+from pipeline.config.prep import Config, load_config
 from pipeline.core.errors import ConfigError
 
 GOOD = """\
@@ -346,7 +347,7 @@ def test_any_bytes_give_a_value_or_a_config_error(
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     problem = ""
     try:
-        config_model.parse(Config, strict_yaml.load(path))
+        config_model.parse(Config, yaml.load(path))
     except ConfigError as error:
         problem = str(error)
     assert problem
@@ -368,7 +369,7 @@ def test_any_bytes_give_a_value_or_a_config_error(
     )
 )
 def test_any_value_gives_a_config_or_one_line(value: object) -> None:
-    loaded = strict_yaml.YamlDocument(Path("c.yaml"), {"name": "x", "inputs": value}, {})
+    loaded = yaml.YamlDocument(Path("c.yaml"), {"name": "x", "inputs": value}, {})
     problem = ""
     try:
         config_model.parse(Config, loaded)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.content import array_hash, table_hash
+from pipeline.core.ids import array_hash, table_hash
 
 COLUMNS: dict[str, pa.DataType] = {
     "int8": pa.int8(),

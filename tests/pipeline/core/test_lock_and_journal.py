@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import lock
+from pipeline.core import journal as lock
 from pipeline.core.errors import ResourceError
 from pipeline.core.journal import Journal
 
 HOLD = "\n".join(
     [
         "import pathlib, sys, time",
-        "from pipeline.core import lock",
+        "from pipeline.core import journal as lock",
         "with lock.hold(pathlib.Path(sys.argv[1])):",
         "    print('held', flush=True)",
         "    time.sleep(60)",

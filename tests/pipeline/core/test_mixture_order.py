@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.mixture_order import KeyedShuffle, OrderPart, TrainingOrder, samples_of_weight
-from pipeline.core.order import rows_of_samples, whole_steps
-from pipeline.core.permutation import permute
-from pipeline.core.rng import key
+from pipeline.core.order import (
+    KeyedShuffle,
+    OrderPart,
+    TrainingOrder,
+    rows_of_samples,
+    samples_of_weight,
+    whole_steps,
+)
+from pipeline.core.rng import key, permute
 
 WEIGHTS = st.decimals(min_value="0.02", max_value="4", places=2).map(float)
 DATASETS = st.lists(st.tuples(st.integers(1, 23), WEIGHTS), min_size=1, max_size=4)

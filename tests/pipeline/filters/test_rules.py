@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 import pipeline
-from pipeline.core.errors import ConfigError
-from pipeline.filters.rules import FAMILIES, RULES, Failures, Filters, find_failures, load_filters
-from pipeline.filters.settings import (
+from pipeline.config.filters import (
     C4Config,
     FiltersConfig,
     GopherConfig,
     GopherRepetitionConfig,
     LanguageConfig,
 )
+from pipeline.core.errors import ConfigError
+from pipeline.filters.rules import FAMILIES, RULES, Failures, Filters, find_failures, load_filters
 
 GOPHER = FiltersConfig(gopher=GopherConfig())
 REPETITION = FiltersConfig(gopher_repetition=GopherRepetitionConfig())
@@ -173,7 +173,7 @@ def test_a_rule_is_declared_in_one_place() -> None:
         p for p in (*package.rglob("*.py"), *package.parent.glob("docs/*.py")) if p not in own
     ]
     named = [(p.name, r) for p in others for r in RULES if re.search(rf"\b{r}\b", p.read_text())]
-    assert [found for found in named if found[0] != "cli_clean.py"] == [], "examples of the help"
+    assert [found for found in named if found[0] != "clean.py"] == [], "examples of the help"
     for family in FAMILIES:
         assert [r.says for r in family.RULES] == [
             says for reason, says in RULES.items() if reason.startswith(f"{family.FAMILY}_")

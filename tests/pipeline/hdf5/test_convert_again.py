@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import failpoint, lock
+from pipeline.core import failpoint
+from pipeline.core import journal as lock
 from pipeline.core.errors import ConfigError, InputError, ResourceError
 from pipeline.core.storage import hash_file
 from pipeline.hdf5 import convert_dataset_to_HDF5

@@ -27,7 +27,7 @@ NUMBERS = st.one_of(
 @settings(max_examples=300)
 def test_no_value_changes_in_silence(values: list[Any], dtype: str) -> None:
     """Either the stored number is the given one (floats to the nearest), or the error names it."""
-    from pipeline.hdf5.convert_values import exact
+    from pipeline.convert.dataset.layout import exact
 
     stored = np.dtype(dtype)
     array = np.asarray(values)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline.core.content import array_hash
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.ids import array_hash
 from pipeline.core.storage import hash_bytes
 from pipeline.hdf5 import HDF5Dataset, ModelZooSampler
+from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import SAMPLE_FEATURES, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.hdf5.write import shard_image
 
 EOS = 999
 Array = np.ndarray[Any, Any]

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.hdf5 import HDF5Dataset, foreign
-from pipeline.hdf5.findings import WHY
-from pipeline.hdf5.foreign import ChildLimits, ForeignReport, check_directory
-from pipeline.hdf5.foreign_lineage import LineageSpans, find_lost_or_repeated
+from pipeline.hdf5 import HDF5Dataset
+from pipeline.hdf5.foreign import check
+from pipeline.hdf5.foreign.check import ChildLimits, ForeignReport, check_directory
+from pipeline.hdf5.foreign.rows import WHY, LineageSpans, find_lost_or_repeated
 from pipeline.hdf5.read import open_dataset
 from pipeline.hdf5.verify import check_split
 
@@ -207,12 +207,12 @@ def test_a_file_that_ends_its_reader(
         "import json, sys, time; first = json.loads(sys.stdin.readline())['files'][0]; "
         "print(json.dumps({'begin': first}), flush=True); time.sleep(600)"
     )
-    monkeypatch.setattr(foreign, "_COMMAND", ("-c", hanging))
+    monkeypatch.setattr(check, "_COMMAND", ("-c", hanging))
     report = check_directory(tmp_path, limits=ChildLimits(seconds_per_file=0.01))
     assert [f.code for f in report.findings if f.file] == ["limits"] * 3
     assert all("longer than 0 seconds" in f.what for f in report.findings if f.file)
     killer = 'import os, sys; print(\'{"begin": "examples_0_0.h5"}\', flush=True); os.abort()'
-    monkeypatch.setattr(foreign, "_COMMAND", ("-c", killer))
+    monkeypatch.setattr(check, "_COMMAND", ("-c", killer))
     report = check_directory(tmp_path / "examples_0_0.h5")
     assert "signal 6" in next(f.what for f in report.findings if f.code == "limits")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.hdf5.foreign import ForeignReport, check_directory
+from pipeline.hdf5.foreign.check import ForeignReport, check_directory
 
 from .test_foreign import LENGTH, params
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.hdf5.checksum import fletcher32
+from pipeline.hdf5.chunks import fletcher32, shard_image
 from pipeline.hdf5.format import chunk_shape, layout_of
 from pipeline.hdf5.shard_file import ShardFile
-from pipeline.hdf5.write import shard_image
 
 COMPRESSIONS = ("gzip", "gzip-shuffle", "none")
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core import rng, storage
 from pipeline.core.ledger import SplitLedger
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
-from pipeline.pack_streams import pack_streams
-from pipeline.stage import Inputs, Output, Stage, arrow_output
+from pipeline.engine.stage import Inputs, Output, Stage, arrow_output
+from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tokenize import token_lists
 

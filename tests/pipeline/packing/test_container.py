@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.hdf5.checksum import fletcher32
+from pipeline.hdf5.chunks import fletcher32, sample_shard
 from pipeline.hdf5.verify import count_rows
-from pipeline.hdf5.write import sample_shard
 
 
 @pytest.mark.parametrize("length", [2, 128, 30_000, 90_000])

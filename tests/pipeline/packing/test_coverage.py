@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.coverage import check_lineage
+from pipeline.lineage.shards import check_lineage
 
 TASKS = [[5, 40, 2, 1, 17], [9, 9, 30]]
 FORMATS = {"sample": {"max_sequence_length": 8}, "vsl": {"max_sequence_length": 8}, "corpus": {}}

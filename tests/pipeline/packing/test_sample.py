@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import rng
-from pipeline.core.permutation import permute
+from pipeline.core.rng import permute
 from pipeline.hdf5.read import open_dataset
 from pipeline.hdf5.verify import check_split
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.core import rng
-from pipeline.core.permutation import permute
+from pipeline.core.rng import permute
 
 lengths = st.lists(st.lists(st.integers(1, 30), max_size=6), min_size=1, max_size=4)
 
@@ -123,7 +123,7 @@ def test_first_fit_pads_less(packed: Callable[..., Any], tmp_path: Path) -> None
 def test_a_packer_that_is_not_used_is_refused(format_: str) -> None:
     from pydantic import ValidationError
 
-    from pipeline.config import PackConfig
+    from pipeline.config.prep import PackConfig
 
     with pytest.raises(ValidationError, match="expected no packer"):
         PackConfig(format=format_, packer="greedy")  # type: ignore[arg-type]

@@ -15,10 +15,10 @@ import pytest
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_step
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.checkpoint_trace import trace_checkpoint
-from pipeline.provenance.exposure import trace_documents
-from pipeline.provenance.trace import trace_row, trace_step
-from pipeline.provenance.training import Period, checkpoint_at, read_training
+from pipeline.lineage.checkpoint_trace import trace_checkpoint
+from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.trace import trace_row, trace_step
+from pipeline.lineage.training import Period, checkpoint_at, read_training
 
 SCHEDULE = ((1, 5), (20, 9))
 FIRST, SECOND, LAST = 30, 60, 100

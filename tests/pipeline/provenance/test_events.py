@@ -14,16 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
-from pipeline.provenance import events
-from pipeline.provenance.events import (
-    EVENTS,
-    FIRST,
-    HEAD,
-    Head,
-    append_event,
-    append_line,
-    verify_events,
-)
+from pipeline.runs import events
+from pipeline.runs.events import EVENTS, FIRST, HEAD, Head, append_event, append_line, verify_events
 
 COUNT = 6
 

@@ -12,17 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.provenance.evidence import EVIDENCE_SCHEMA
-from pipeline.provenance.find_documents import (
+from pipeline.explain.find import (
     WORKS,
     FoundDocuments,
     find_named,
     find_of_number,
     find_of_title,
     find_of_work,
+    find_text,
 )
-from pipeline.provenance.pasted_text import find_text
-from pipeline.provenance.registry.works import Work, works_table
+from pipeline.screening.evidence import EVIDENCE_SCHEMA
+from pipeline.screening.registry.works import Work, works_table
 
 ISBN, REG = "9780306406157", "TX0003372564"
 WORK = Work(

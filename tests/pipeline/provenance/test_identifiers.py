@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.identifiers import asin, doi, isbn13, lccn, usco
+from pipeline.screening.registry.identifiers import asin, doi, isbn13, lccn, usco
 
 DIGITS = st.integers(0, 9)
 REFUSED = {

@@ -14,12 +14,12 @@ import pytest
 import pipeline
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.storage import hash_bytes
+from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.read import open_dataset
-from pipeline.hdf5.write import shard_image
-from pipeline.provenance.inverse_check import check_inverse
-from pipeline.provenance.lineage_sample import check_spans
-from pipeline.repack import RepackOptions, repack
-from pipeline.verify import verify
+from pipeline.lineage.forward import check_inverse
+from pipeline.lineage.sample import check_spans
+from pipeline.stories.repack import RepackOptions, repack
+from pipeline.stories.verify import verify
 
 VARIANTS = {
     "sample": (),

@@ -15,11 +15,11 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import InputError
+from pipeline.explain.explain import explain
+from pipeline.explain.find import find_named
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.explain import explain
-from pipeline.provenance.find_documents import find_named
-from pipeline.provenance.references import find_file
-from pipeline.provenance.trace import trace_row
+from pipeline.lineage.trace import trace_row
+from pipeline.runs.references import find_file
 from tests.pipeline.takedown.conftest import keys_of, write_claim
 
 Prep = Callable[..., Any]

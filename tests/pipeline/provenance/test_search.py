@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.progress import Progress
-from pipeline.provenance.pasted_text import LEAST_PART, find_text
-from pipeline.provenance.search import FoundText, scan_run, search
-from pipeline.repack import RepackOptions, repack
+from pipeline.engine.progress import Progress
+from pipeline.explain.find import LEAST_PART, find_text
+from pipeline.explain.search import FoundText, scan_run, search
+from pipeline.stories.repack import RepackOptions, repack
 
 QUIET = Progress(quiet=True)
 

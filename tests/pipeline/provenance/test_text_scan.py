@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.text import join_texts
-from pipeline.provenance.fingerprints.near import find_near
-from pipeline.provenance.fingerprints.words import words_of
-from pipeline.provenance.text_scan import MOST_PLACES, RowPlaces, find_places, query_of
+from pipeline.explain.text_scan import MOST_PLACES, RowPlaces, find_places, query_of
+from pipeline.screening.fingerprints.literals import find_near
+from pipeline.screening.fingerprints.words import words_of
 
 
 def places_in(texts: list[str], query: str) -> list[RowPlaces]:

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import typer.main
 
-from pipeline import cli
-from pipeline.provenance import wording
-from pipeline.provenance.disclosure.about import about_template
-from pipeline.provenance.disclosure.publish import disclose
+from pipeline.commands import app
+from pipeline.disclosure.about import about_template
+from pipeline.disclosure.publish import disclose
+from pipeline.report import page
 
-PACKAGE = Path(cli.__file__).parent
+PACKAGE = Path(app.__file__).parents[1]
 REPOSITORY = PACKAGE.parent
 
 MANUALS = ("registry", "detectors", "policy", "trace", "fingerprints", "disclosure", "takedown",
@@ -76,7 +76,7 @@ def templates() -> Iterator[tuple[str, str]]:
 
 def shipped() -> Iterator[tuple[str, str]]:
     """Rules and lists that come with the toolkit."""
-    for path in sorted((PACKAGE / "provenance").rglob("*.yaml")):
+    for path in sorted((PACKAGE / "screening").rglob("*.yaml")):
         yield path.relative_to(REPOSITORY).as_posix(), path.read_text("utf-8")
 
 
@@ -89,7 +89,7 @@ def manuals() -> Iterator[tuple[str, str]]:
 
 def helps() -> Iterator[tuple[str, str]]:
     """The help of every command and of its options."""
-    yield from _helps(typer.main.get_command(cli.app), "prep")
+    yield from _helps(typer.main.get_command(app.app), "prep")
 
 
 def _helps(command: Any, name: str) -> Iterator[tuple[str, str]]:
@@ -101,9 +101,9 @@ def _helps(command: Any, name: str) -> Iterator[tuple[str, str]]:
 
 def sentences() -> Iterator[tuple[str, str]]:
     """Texts in the code: whatever is no docstring can be printed."""
-    files = [*sorted((PACKAGE / "provenance").rglob("*.py")), *sorted(PACKAGE.glob("cli_*.py")),
-             *sorted(PACKAGE.glob("show_*.py")), *sorted((PACKAGE / "takedown").rglob("*.py")),
-             *sorted((PACKAGE / "report").rglob("*.py"))]  # fmt: skip
+    rooms = ("commands", "disclosure", "explain", "lineage", "quarantine", "report", "runs",
+             "screening", "takedown")  # fmt: skip
+    files = [path for room in rooms for path in sorted((PACKAGE / room).rglob("*.py"))]
     for path in files:
         tree = ast.parse(path.read_text("utf-8"))
         alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -155,11 +155,11 @@ def test_documents_pass_no_verdict(documents: dict[str, str]) -> None:
 )  # fmt: skip
 def test_the_floor_stands_in(documents: dict[str, str], name: str) -> None:
     text = " ".join(html.unescape(documents[name]).split())
-    assert [statement for statement in wording.FLOOR if statement not in text] == []
+    assert [statement for statement in page.FLOOR if statement not in text] == []
 
 
 def test_the_floor_says_what_it_must() -> None:
-    text = " ".join(wording.FLOOR).lower()
+    text = " ".join(page.FLOOR).lower()
     assert "no match is not evidence of absence" in text
     assert "a match is a text overlap" in text
     assert "not legal advice" in text

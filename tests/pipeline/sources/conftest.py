@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.sources import files
-from pipeline.sources.record import BadRecord, Record
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import BadRecord, Record, RecordRules
 
 Items = list[Record | BadRecord]
 

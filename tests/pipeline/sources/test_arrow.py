@@ -70,7 +70,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import RecordRules
 path = Path(sys.argv[1])
 whole, source = path.read_bytes(), random.Random(4)
 for turn in range(700):
@@ -115,7 +115,7 @@ def test_two_columns_of_one_name(tmp_path: Path, outcomes: Callable[..., Any]) -
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_timestamps_of_every_unit(unit: str, tmp_path: Path, read: Callable[..., Any]) -> None:
-    from pipeline.sources.typed import TypedField
+    from pipeline.sources.record import TypedField
 
     when = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     table = pa.table({"text": ["a"], "t": pa.array([when], pa.timestamp(unit, "UTC"))})
@@ -189,7 +189,7 @@ import os, sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from pipeline.sources import files
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import RecordRules
 (found,), _ = files.find("in", sys.argv[1], Path(), None)
 reader = files.HashingReader(found.location)
 records = files.read(found, reader, RecordRules(text_key="text", max_document_bytes=1 << 20,

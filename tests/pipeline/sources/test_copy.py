@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.copy import copy_records, count_records
-from pipeline.sources.record import BadRecord, Record
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.streams import zstd
 
 RULES = RecordRules("text", 1 << 20, None)

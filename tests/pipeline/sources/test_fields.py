@@ -12,12 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import load_config
+from pipeline.config.prep import load_config
+from pipeline.config.sections import parse_template
 from pipeline.core.errors import ConfigError
-from pipeline.sources.record import BadRecord, RecordError
-from pipeline.sources.rules import rules_of, typed_columns
-from pipeline.sources.template import parse_template
-from pipeline.sources.typed import TypedField, check_type, meta_columns, typed_arrays
+from pipeline.sources.record import (
+    BadRecord,
+    RecordError,
+    TypedField,
+    check_type,
+    meta_columns,
+    rules_of,
+    typed_arrays,
+    typed_columns,
+)
 
 names = st.sampled_from(["title", "text", "a b", "dc-title"])
 literals = st.text(st.sampled_from("ab {}\n:é"), max_size=6)

@@ -19,7 +19,7 @@ from warcio.warcwriter import WARCWriter
 
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.formats import FORMATS, KNOWN
+from pipeline.sources.listing import FORMATS, KNOWN
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.streams import decompress_blocks, sniff, zstd
 

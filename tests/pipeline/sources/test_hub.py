@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.sources import hub
+from pipeline.sources import remote
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMIT = "a" * 40
@@ -104,7 +104,7 @@ from contextlib import closing
 from pathlib import Path
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import RecordRules
 answers = []
 for name in sys.argv[1:]:
     try:
@@ -162,4 +162,4 @@ def test_offline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", ["hf:", "hf:a/b/c", "hf:a b", "hf:a:b:c:d", "hf:a@", "hf:a/b:"])
 def test_names_that_are_none(bad: str) -> None:
     with pytest.raises(InputError, match="expected hf:NAME"):
-        hub.parse_name(bad)
+        remote.parse_name(bad)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.config import load_config
+from pipeline.config.prep import load_config
 from pipeline.core.errors import IntegrityError
-from pipeline.verify import verify
+from pipeline.stories.verify import verify
 
 CONFIG = """\
 name: kinds

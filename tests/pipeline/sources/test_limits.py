@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.sources import limits
+from pipeline.sources import streams
 from pipeline.sources.streams import zstd
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -41,7 +41,7 @@ def test_ratio(tmp_path: Path, read: Callable[..., Any], monkeypatch: pytest.Mon
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd.compress(LINE * 1000))
     assert len(read(path, max_ratio=250.0)) == 1000
-    monkeypatch.setattr(limits, "RATIO_FLOOR", 1 << 16)
+    monkeypatch.setattr(streams, "RATIO_FLOOR", 1 << 16)
     with pytest.raises(
         InputError, match=r"over 250 times its \d+ bytes, more than read\.max_ratio"
     ):
@@ -59,7 +59,7 @@ def test_rows_count_by_their_text(
     pq.write_table(table, tmp_path / "a.parquet")
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table)
-    monkeypatch.setattr(limits, "RATIO_FLOOR", 1 << 16)
+    monkeypatch.setattr(streams, "RATIO_FLOOR", 1 << 16)
     for name in ("a.parquet", "a.arrow"):
         assert len(read(tmp_path / name)) == 500
         with pytest.raises(InputError, match=rf"{name}: unpacks to over 20 times"):
@@ -72,10 +72,10 @@ BOMB = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from pipeline.config import load_config
+from pipeline.config.prep import load_config
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.rules import rules_of
+from pipeline.sources.record import rules_of
 config = load_config(sys.argv[1]).config
 (found,), _ = files.find("in", config.inputs[0].path, Path(sys.argv[1]).parent)
 reader = files.HashingReader(found.location)

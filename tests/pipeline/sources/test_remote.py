@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.config import Config
+from pipeline.config.prep import Config
 from pipeline.core.errors import InputError, ResourceError
-from pipeline.inputs_cache import InputHashes
 from pipeline.sources import files, remote
+from pipeline.sources.files import InputHashes
 from pipeline.sources.streams import zstd
 
 SECRET = "hunter2"

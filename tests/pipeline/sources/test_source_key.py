@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
+from pipeline.config.sections import field_path
 from pipeline.core.errors import ConfigError
-from pipeline.sources import jsonl
-from pipeline.sources.record import BadRecord, Record
-from pipeline.sources.rules import RecordRules
-from pipeline.sources.template import field_path
-from pipeline.stages.export_format import label_meta
+from pipeline.sources import text
+from pipeline.sources.record import BadRecord, Record, RecordRules
+from pipeline.stages.records import label_meta
 from tests.forked import Ended
 
 Prep = Callable[..., Ended]
@@ -104,10 +103,10 @@ _values = st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=4) |
 )
 def test_both_ways_of_reading_a_line_agree(row: dict[str, Any], key: str) -> None:
     rules = RecordRules("text", 1000, None, source_key=field_path(key))
-    (fast,) = jsonl.read(iter([lines([row])]), rules)
+    (fast,) = text.read_jsonl(iter([lines([row])]), rules)
     try:
-        slow: Any = jsonl._by_field(fast.place, lines([row]), rules)
-    except jsonl.RecordError as refused:
+        slow: Any = text._by_field(fast.place, lines([row]), rules)
+    except text.RecordError as refused:
         slow = BadRecord(fast.place, str(refused))
     assert fast == slow
 

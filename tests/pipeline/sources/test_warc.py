@@ -15,8 +15,7 @@ from warcio.archiveiterator import ArchiveIterator
 from warcio.warcwriter import WARCWriter
 
 from pipeline.core.errors import InputError
-from pipeline.sources.record import BadRecord, Record
-from pipeline.sources.rules import RecordRules
+from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.warc import read as read_warc
 
 RULES = RecordRules("text", 1 << 20, None)

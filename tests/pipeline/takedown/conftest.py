@@ -15,8 +15,8 @@ import pytest
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import SignOff
 from pipeline.takedown.claim import load_claim
+from pipeline.takedown.copies import open_run
 from pipeline.takedown.plan import TakedownPlan, make_plan
-from pipeline.takedown.run_tables import open_run
 
 SIGNED = SignOff("Jane Doe", date(2026, 3, 2), "mask")
 CLAIM = """\

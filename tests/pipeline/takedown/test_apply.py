@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 import pipeline
+from pipeline.commands.takedown import TakedownOptions, take_down
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.events import verify_events
+from pipeline.runs.events import verify_events
+from pipeline.stories.verify import verify
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.command import TakedownOptions, take_down
 from pipeline.takedown.copies import outside_copies
 from pipeline.takedown.record import pending_path, read_takedowns, record_path
-from pipeline.verify import verify
 
 from .conftest import (
     SIGNED,

@@ -13,9 +13,9 @@ import pytest
 import pipeline
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.hdf5.read import open_dataset
+from pipeline.stories.verify import verify
 from pipeline.takedown.apply import apply, resume
-from pipeline.takedown.forget import write_forget_set
-from pipeline.verify import verify
+from pipeline.takedown.plan import write_forget_set
 
 from .conftest import (
     SIGNED,

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.commands.takedown import TakedownOptions, take_down
 from pipeline.core import storage
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.events import verify_events
+from pipeline.runs.events import verify_events
+from pipeline.stories.verify import verify
 from pipeline.takedown.claim import LoadedClaim, load_claim
-from pipeline.takedown.command import TakedownOptions, take_down
-from pipeline.verify import verify
 from tests.forked import forked
 
 pytestmark = pytest.mark.crash

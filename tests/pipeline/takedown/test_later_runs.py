@@ -10,8 +10,8 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import IntegrityError
+from pipeline.stories.verify import verify
 from pipeline.takedown.apply import apply
-from pipeline.verify import verify
 
 from .conftest import (
     SIGNED,

@@ -14,9 +14,14 @@ import pipeline
 from pipeline.core.errors import InputError
 from pipeline.hdf5.format import LAYOUTS
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.provenance.exposure import trace_documents
-from pipeline.takedown.masking import count_left_over, mask_shard
-from pipeline.takedown.places import MaskedSpans, ShardPlaces, find_places
+from pipeline.lineage.exposure import trace_documents
+from pipeline.takedown.data_set import (
+    MaskedSpans,
+    ShardPlaces,
+    count_left_over,
+    find_places,
+    mask_shard,
+)
 
 MIXED = "mixture={epochs: {Wiki: 2.5, Code: 0.5}}"
 VARIANTS = {

@@ -13,8 +13,8 @@ from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_s
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
+from pipeline.takedown.copies import open_run
 from pipeline.takedown.plan import make_plan
-from pipeline.takedown.run_tables import open_run
 
 from .conftest import (
     CLAIM,

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.repack import repack
+from pipeline.stories.repack import repack
+from pipeline.stories.verify import verify
 from pipeline.takedown.claim import load_claim
+from pipeline.takedown.copies import open_run
 from pipeline.takedown.plan import make_plan
-from pipeline.takedown.run_tables import open_run
-from pipeline.verify import verify
 
 from .conftest import ends, planned, text_of, write_claim
 

@@ -15,14 +15,14 @@ import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest, read_sealed, write_manifest, write_sealed
-from pipeline.runner import manifest_path
-from pipeline.stage import parquet_output
+from pipeline.engine.runner import manifest_path
+from pipeline.engine.stage import parquet_output
+from pipeline.stories.verify import verify
 from pipeline.takedown.apply import SignOff, apply
 from pipeline.takedown.claim import load_claim
+from pipeline.takedown.copies import open_run
 from pipeline.takedown.plan import TakedownPlan, make_plan
-from pipeline.takedown.run_tables import open_run
-from pipeline.takedown.stored import with_shards
-from pipeline.verify import verify
+from pipeline.takedown.scrub import with_shards
 
 SIGNED = SignOff("Jane Doe", date(2026, 3, 2), "mask")
 RULES = ("--set", "read.max_bad_share=10 %")

@@ -11,9 +11,9 @@ from tokenizers import AddedToken, Tokenizer
 
 import pipeline
 from pipeline.core.errors import ConfigError
-from pipeline.tokenizers.decoding import decode_bytes
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,
+    decode_bytes,
     load_definition,
     reference_tokenizer,
     restore_definition,

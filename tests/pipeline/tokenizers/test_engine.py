@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.tokenizers import engine, engines, self_check
+from pipeline.tokenizers import engine, engines
 from pipeline.tokenizers.battery import battery
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,
@@ -24,9 +24,10 @@ from pipeline.tokenizers.engines import (
     Fastokens,
     FlatTokens,
     Reference,
+    Verdict,
     installed_build,
+    verdict,
 )
-from pipeline.tokenizers.self_check import Verdict, verdict
 
 
 class Wrong(Reference):
@@ -71,18 +72,18 @@ def install(patch: pytest.MonkeyPatch, build: str | None, *candidates: type[Engi
     table = {**dict(zip(names, candidates, strict=True)), "tokenizers": Reference}
     builds = {**dict.fromkeys(names, build), "tokenizers": installed_build("tokenizers")}
     checked: list[str] = []
-    check = self_check._check
+    check = engines._check
 
     def logged(name: str, definition: TokenizerDefinition) -> Verdict:
         checked.append(name)
         return check(name, definition)
 
-    for module in (engine, self_check):
+    for module in (engine, engines):
         patch.setattr(module, "ENGINES", table)
         patch.setattr(module, "installed_version", lambda name: "1.0")
-    patch.setattr(self_check, "installed_build", lambda name: builds[name])
-    patch.setattr(self_check, "_check", logged)
-    patch.setattr(self_check, "battery", lambda *_: [" ", "\u00a0", "a", "", "Hello world"])
+    patch.setattr(engines, "installed_build", lambda name: builds[name])
+    patch.setattr(engines, "_check", logged)
+    patch.setattr(engines, "battery", lambda *_: [" ", "\u00a0", "a", "", "Hello world"])
     engine._open.cache_clear()
     return checked
 
@@ -170,10 +171,10 @@ def test_a_change_of_anything_checks_again(
             small.name, small.json + " ", small.vocab_size, small.eos_token, small.eos_id
         )
     elif what == "battery":
-        monkeypatch.setattr(self_check, "VERSION", -1)
+        monkeypatch.setattr(engines, "VERSION", -1)
     else:
-        monkeypatch.setattr(self_check, "_processor", lambda: "another")
-    monkeypatch.setattr(self_check, "installed_build", lambda name: builds[name])
+        monkeypatch.setattr(engines, "_processor", lambda: "another")
+    monkeypatch.setattr(engines, "installed_build", lambda name: builds[name])
     verdict("Wrong", changed, tmp_path)
     assert checked == ["Wrong", "Wrong"]
 
@@ -204,7 +205,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
 
 def test_no_home_no_cache(small: TokenizerDefinition, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = install(monkeypatch, "1.0", Wrong)
-    monkeypatch.setattr(self_check, "user_cache", lambda: None)
+    monkeypatch.setattr(engines, "user_cache", lambda: None)
     assert not verdict("Wrong", small).passed
     assert not verdict("Wrong", small).passed
     assert checked == ["Wrong", "Wrong"]

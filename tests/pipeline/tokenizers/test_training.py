@@ -12,8 +12,13 @@ import pytest
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
 from pipeline.tokenizers.engine import open_tokenizer
-from pipeline.tokenizers.fertility import Fertility, measure_fertility
-from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
+from pipeline.tokenizers.training import (
+    Fertility,
+    TrainingSettings,
+    measure_fertility,
+    save_tokenizer,
+    train_tokenizer,
+)
 
 _CHILD = """
 import sys

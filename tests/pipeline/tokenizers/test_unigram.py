@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import pipeline
 from pipeline.core.errors import ConfigError
-from pipeline.tokenizers.decoding import decode_bytes
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,
+    decode_bytes,
     load_definition,
     reference_tokenizer,
     restore_definition,
@@ -38,7 +38,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = trainers.UnigramTrainer(
         vocab_size=200, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
     )
-    words = [path.read_text() for path in sorted(Path(pipeline.__file__).parent.glob("c*.py"))]
+    stages = Path(pipeline.__file__).parent / "stages"
+    words = [path.read_text() for path in sorted(stages.glob("c*.py"))]
     tokenizer.train_from_iterator([line for text in words for line in text.split("\n")], trainer)
     directory = tmp_path_factory.mktemp("unigram")
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -74,7 +75,8 @@ def test_text_never_becomes_a_control_token(
 def test_all_other_text_keeps_its_ids(definition: TokenizerDefinition) -> None:
     """Those of the file as it is; and the definition that a run keeps is the same once more."""
     plain = Tokenizer.from_file(definition.name)
-    texts = [path.read_text() for path in sorted(Path(pipeline.__file__).parent.glob("*.py"))]
+    stages = Path(pipeline.__file__).parent / "stages"
+    texts = [path.read_text() for path in sorted(stages.glob("*.py"))]
     assert not any(token in text for token in SPECIAL[:1] for text in texts)
     found = pipeline.tokenize_texts(texts, open_tokenizer(definition)).to_pylist()
     assert found == [plain.encode(text, add_special_tokens=False).ids for text in texts]

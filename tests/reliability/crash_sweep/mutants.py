@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pipeline.runner as runner_module
+import pipeline.engine.runner as runner_module
 from pipeline.core import failpoint, manifest, storage
 from pipeline.core.manifest import Shard
-from pipeline.runner import Runner
-from pipeline.stage import Inputs, Stage
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Inputs, Stage
 
 
 def _publish_in_place(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.core import manifest, storage
-from pipeline.core.content import table_hash
 from pipeline.core.errors import IntegrityError
+from pipeline.core.ids import table_hash
 from pipeline.core.manifest import Shard, StageManifest
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.cluster import InProcess
-from pipeline.core import lock, manifest, storage
+from pipeline.core import journal, manifest, storage
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard
-from pipeline.progress import Progress
-from pipeline.runner import Runner
-from pipeline.stage import Inputs, Result, Stage, Task, bytes_output
+from pipeline.engine.executor import InProcess
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Inputs, Result, Stage, Task, bytes_output
 
 Subject = Callable[[Path], object]
 
@@ -36,7 +36,7 @@ def toy_stage(name: str, inputs: Sequence[tuple[Shard, ...]]) -> Stage:
 
 
 def run_toy(root: Path) -> None:
-    with lock.hold(root):
+    with journal.hold(root):
         storage.sweep_temps(root)
         runner = Runner(root, InProcess(), Journal(root), Progress(quiet=True))
         first = runner.run(toy_stage("one", [()] * 4))
@@ -48,7 +48,7 @@ def run_toy(root: Path) -> None:
 
 
 def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
-    from pipeline.preparation import run
+    from pipeline.stories.preparation import run
 
     _load_kernels()
     return functools.partial(_run_pipeline, run, config, overrides)
@@ -71,9 +71,9 @@ def _run_pipeline(run: Callable[..., object], config: Path, overrides: Any, root
 
 def dedup_subject(files: list[str]) -> Subject:
     """`prep dedup` of these files."""
-    from pipeline.config import DedupConfig, ReadConfig
-    from pipeline.dedup_alone import DEDUP, config_of
-    from pipeline.preparation import run
+    from pipeline.config.prep import DedupConfig, ReadConfig
+    from pipeline.stories.dedup import DEDUP, config_of
+    from pipeline.stories.preparation import run
 
     _load_kernels()
     read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)
@@ -83,9 +83,9 @@ def dedup_subject(files: list[str]) -> Subject:
 
 def index_subject(files: list[str]) -> Subject:
     """An index of the first file, to which the others are added."""
-    from pipeline import dedup_index
-    from pipeline.config import DedupConfig
-    from pipeline.indexes import settings_of
+    from pipeline.config.prep import DedupConfig
+    from pipeline.stories import index as dedup_index
+    from pipeline.stories.earlier import settings_of
 
     settings = settings_of(DedupConfig(), "text")
     work = dedup_index.IndexOptions(workers=0, max_bad_share=1.0)

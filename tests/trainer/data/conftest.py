@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pipeline.core import storage
+from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import LAYOUTS
 from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.hdf5.write import shard_image
 from trainer.config import ModelConfig
 
 MSL, VOCABULARY, EOS = 8, 5000, 0

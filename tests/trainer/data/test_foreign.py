@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.hdf5.foreign_dataset import UNKNOWN_ID, open_any
+from pipeline.hdf5.foreign.dataset import UNKNOWN_ID, open_any
 from tests.programs import Program
 from trainer.cli import app
 from trainer.config import InputConfig

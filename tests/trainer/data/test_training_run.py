@@ -13,7 +13,7 @@ import pytest
 from pipeline.core.errors import ConfigError
 from pipeline.core.order import batch_size_at
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.training import read_training
+from pipeline.lineage.training import read_training
 
 from ..conftest import MSL, VOCABULARY, Trainer
 from ..test_masked_data import mask

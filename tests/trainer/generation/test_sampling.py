@@ -29,6 +29,10 @@ def test_temperature() -> None:
     assert shares(Sampling(0.0)) == [0, 1, 0, 0]
 
 
+def test_a_tiny_temperature_takes_the_likeliest() -> None:
+    assert choose_token(np.array([92.0, -181.0]), Sampling(1.5e-306), 0.99) == 0
+
+
 def test_top_k_and_top_p() -> None:
     assert shares(Sampling(top_k=2)) == pytest.approx([0, 4 / 7, 0, 3 / 7], abs=2e-3)
     assert shares(Sampling(top_p=0.65)) == pytest.approx([0, 4 / 7, 0, 3 / 7], abs=2e-3)

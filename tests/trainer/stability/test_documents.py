@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pipeline
-from pipeline import cli
+from pipeline.commands import app
 from trainer.errors import TrainingError
 
 MSL = 32
@@ -55,7 +55,7 @@ def test_documents_are_those_of_the_trace(trainer, run_directory):
     message = str(e.value)
     assert "\n" not in message
     shown, _, command = message.partition("; to list all: ")
-    answer = CliRunner().invoke(cli.app, [*shlex.split(command)[1:], "--json"])
+    answer = CliRunner().invoke(app.app, [*shlex.split(command)[1:], "--json"])
     assert answer.exit_code == 0, answer.output
     keys = list(dict.fromkeys(span["document"] for span in json.loads(answer.stdout)))
     assert len(keys) > 5

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
+from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError
-from pipeline.core.strict_yaml import YamlDocument
 from trainer.config import load_params
 from trainer.sweep.plan import as_yaml, change_sections, plan, read_base, with_peak
 

@@ -7,17 +7,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.provenance.detectors.artefacts import (
+from pipeline.screening.detectors.lists import ArtefactList
+from pipeline.screening.detectors.markers import MarkerSettings, detect_markers
+from pipeline.screening.detectors.notices import (
+    IdentifierSettings,
+    detect_identifiers,
+    detect_notices,
+)
+from pipeline.screening.detectors.origin import (
     ArtefactSettings,
+    OriginSettings,
     detect_artefacts,
+    detect_origin,
     text_digest,
 )
-from pipeline.provenance.detectors.contract import FINDINGS
-from pipeline.provenance.detectors.identifiers_found import IdentifierSettings, detect_identifiers
-from pipeline.provenance.detectors.lists import ArtefactList
-from pipeline.provenance.detectors.markers import MarkerSettings, detect_markers
-from pipeline.provenance.detectors.notices import detect_notices
-from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
+from pipeline.screening.evidence import FINDINGS
 
 MakeBatch = Callable[..., pa.Table]
 Detect = Callable[[pa.Table], pa.Table]

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.provenance.detectors.artefacts import (
+from pipeline.screening.detectors.lists import ArtefactList
+from pipeline.screening.detectors.origin import (
     ArtefactSettings,
     detect_artefacts,
     file_digest,
     text_digest,
 )
-from pipeline.provenance.detectors.lists import ArtefactList
 
 MakeBatch = Callable[..., pa.Table]
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.provenance.detectors.captures import Capture, captures_of
-from pipeline.provenance.detectors.contract import FINDINGS
-from pipeline.provenance.detectors.licences import detect_licences
-from pipeline.provenance.detectors.optout import OptoutSettings, detect_optouts
-from pipeline.provenance.detectors.title_index import build_title_index
-from pipeline.provenance.detectors.titles import detect_titles
-from pipeline.provenance.registry.works import Work, works_table
+from pipeline.screening.detectors.captures import Capture, captures_of
+from pipeline.screening.detectors.licences import detect_licences
+from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.screening.detectors.title_index import build_title_index
+from pipeline.screening.detectors.titles import detect_titles
+from pipeline.screening.evidence import FINDINGS
+from pipeline.screening.registry.works import Work, works_table
 
 MakeBatch = Callable[..., pa.Table]
 _DAY = "2024-05-01"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.provenance.detectors.hosts import HostPatterns, addresses, normal_host
+from pipeline.screening.detectors.lists import HostPatterns, addresses, normal_host
 
 HOSTS = HostPatterns([("libgen.*", "any"), ("gen.lib.rus.ec", "exact"), ("b-ok.cc", "exact")])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.detectors.identifiers_found import IdentifierSettings, detect_identifiers
+from pipeline.screening.detectors.notices import IdentifierSettings, detect_identifiers
 
 MakeBatch = Callable[..., pa.Table]
 NONE = IdentifierSettings()

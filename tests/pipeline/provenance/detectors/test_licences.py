@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from license_expression import get_spdx_licensing
 
-from pipeline.provenance.detectors.contract import FINDINGS
-from pipeline.provenance.detectors.licence_names import FAMILIES
-from pipeline.provenance.detectors.licences import detect_licences
-from pipeline.provenance.detectors.spdx import RANKS, licence_at, licences_of, normalise_licence
-from pipeline.provenance.detectors.statements import GROUP, NEEDLES
-from pipeline.provenance.detectors.sweep import sweep_all
+from pipeline.screening.detectors.licence_names import FAMILIES
+from pipeline.screening.detectors.licences import GROUP, NEEDLES, detect_licences
+from pipeline.screening.detectors.spdx import RANKS, licence_at, licences_of, normalise_licence
+from pipeline.screening.detectors.sweep import sweep_all
+from pipeline.screening.evidence import FINDINGS
 from pipeline.sources.streams import zstd
 
 DECLARED = {

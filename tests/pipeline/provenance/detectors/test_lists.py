@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.provenance.detectors.lists import (
+from pipeline.screening.detectors.lists import (
     label_key,
     load_artefacts,
     load_origins,

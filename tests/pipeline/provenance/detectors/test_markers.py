@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.provenance.detectors.markers import MarkerSettings, detect_markers
+from pipeline.screening.detectors.markers import MarkerSettings, detect_markers
 from pipeline.sources.streams import zstd
 
 MakeBatch = Callable[..., pa.Table]

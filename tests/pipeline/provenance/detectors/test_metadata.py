@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.detectors.metadata import find_fields, unescape
+from pipeline.screening.detectors.sweep import find_fields, unescape
 
 KEYS = ["title", "author", "url"]
 NAMES = st.sampled_from(["title", "Title", "author", "url", "other", "tit\\le", "é"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from pipeline.provenance.detectors.notices import detect_notices
+from pipeline.screening.detectors.notices import detect_notices
 
 MakeBatch = Callable[..., pa.Table]
 

@@ -13,16 +13,16 @@ from protego import Protego
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.ids import text_key
-from pipeline.provenance.detectors.captures import (
+from pipeline.screening.detectors.captures import (
     Capture,
     captures_of,
     host_of,
     load_captures,
     moment,
 )
-from pipeline.provenance.detectors.contract import FINDINGS, Finding, findings_table
-from pipeline.provenance.detectors.optout import OptoutSettings, detect_optouts
-from pipeline.provenance.detectors.reservations import matches, signals_of
+from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.screening.detectors.reservations import matches, signals_of
+from pipeline.screening.evidence import FINDINGS, Finding, findings_table
 
 URL = "https://example.org/a/page.html?x=1"
 AGENTS = ("GPTBot", "CCBot")

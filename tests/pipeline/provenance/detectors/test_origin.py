@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.provenance.detectors.lists import OriginList
-from pipeline.provenance.detectors.origin import OriginSettings, detect_origin
+from pipeline.screening.detectors.lists import OriginList
+from pipeline.screening.detectors.origin import OriginSettings, detect_origin
 
 MakeBatch = Callable[..., pa.Table]
 SETTINGS = OriginSettings()

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.detectors.sweep import Hit, sweep_all
+from pipeline.screening.detectors.sweep import Hit, sweep_all
 
 TEXTS = ["isbn © ISBN", "", "no rights", "© é"]
 

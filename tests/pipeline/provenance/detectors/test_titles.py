@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from benchmarks.provenance.titles import quality
 from dedup.text import join_texts
-from pipeline.provenance.detectors.contract import FINDINGS
-from pipeline.provenance.detectors.folded_words import fold_table, hash_word, hash_words
-from pipeline.provenance.detectors.title_index import TitleIndex, build_title_index
-from pipeline.provenance.detectors.titles import detect_titles
-from pipeline.provenance.registry.names import normalise_title, split_authors, split_title
-from pipeline.provenance.registry.works import Work, work_id_of, works_table
+from pipeline.screening.detectors.title_index import TitleIndex, build_title_index
+from pipeline.screening.detectors.title_words import fold_table, hash_word, hash_words
+from pipeline.screening.detectors.titles import detect_titles
+from pipeline.screening.evidence import FINDINGS
+from pipeline.screening.registry.names import normalise_title, split_authors, split_title
+from pipeline.screening.registry.works import Work, work_id_of, works_table
 from pipeline.sources.streams import zstd
 
 WORKS = {

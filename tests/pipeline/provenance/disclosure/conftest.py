@@ -17,12 +17,11 @@ import pytest
 
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.core.storage import hash_file
-from pipeline.provenance.disclosure.about import About, load_about
-from pipeline.provenance.disclosure.disclosure import Disclosure
-from pipeline.provenance.disclosure.files import published_files
-from pipeline.provenance.disclosure.read_run import open_run, read_facts
-from pipeline.provenance.events import append_event
-from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
+from pipeline.disclosure.about import About, load_about
+from pipeline.disclosure.disclosure import Disclosure, published_files
+from pipeline.disclosure.publish import open_run, read_facts
+from pipeline.runs.events import append_event
+from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
 
 TITLE, AUTHOR = "The Lantern of Ostermoor", "Ilse Vandermeer"
 PASSAGE = "Under the amber lantern the keeper of Ostermoor counted " + "the quiet winter boats " * 5

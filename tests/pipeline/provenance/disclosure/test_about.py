@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.provenance.disclosure.about import About, about_template, find_answer, load_about
+from pipeline.disclosure.about import About, about_template, find_answer, load_about
 
 
 def test_the_template_loads_and_says_nothing(tmp_path: Path) -> None:

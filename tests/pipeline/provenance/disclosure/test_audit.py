@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.provenance import wording
-from pipeline.provenance.disclosure.about import About
-from pipeline.provenance.disclosure.audit import audit_page
-from pipeline.provenance.disclosure.disclosure import Disclosure, preview
+from pipeline.disclosure.about import About
+from pipeline.disclosure.audit import audit_page
+from pipeline.disclosure.disclosure import Disclosure, preview
+from pipeline.report import page as wording
 
 from .conftest import AUTHOR, OPTED_OUT, PASSAGE, REVIEWER, TITLE, WORKS, RichRun
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from pipeline.provenance.disclosure.california import california_disclosure
-from pipeline.provenance.disclosure.disclosure import Disclosure
-from pipeline.provenance.disclosure.forms import todos
+from pipeline.disclosure.california import california_disclosure
+from pipeline.disclosure.disclosure import Disclosure, todos
 
 from .conftest import RichRun
 

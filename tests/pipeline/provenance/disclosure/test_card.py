@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from pipeline.provenance.disclosure.about import About, AboutSource, Licence
-from pipeline.provenance.disclosure.card import dataset_card
-from pipeline.provenance.disclosure.disclosure import Disclosure
+from pipeline.disclosure.about import About, AboutSource, Licence
+from pipeline.disclosure.card import dataset_card
+from pipeline.disclosure.disclosure import Disclosure
 
 from .conftest import RichRun
 

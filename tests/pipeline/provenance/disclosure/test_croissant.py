@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.provenance.disclosure.croissant import CONFORMS_TO, croissant
-from pipeline.provenance.disclosure.disclosure import Disclosure
+from pipeline.disclosure.disclosure import Disclosure
+from pipeline.disclosure.json_ld import CONFORMS_TO, croissant
 
 from .conftest import RichRun
 

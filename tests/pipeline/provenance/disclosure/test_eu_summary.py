@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.provenance.disclosure.about import About, AboutSource
-from pipeline.provenance.disclosure.disclosure import Disclosure
-from pipeline.provenance.disclosure.eu_summary import eu_summary, size_band
-from pipeline.provenance.disclosure.facts import HostFacts
-from pipeline.provenance.disclosure.forms import Field, Form, as_json, todos
+from pipeline.disclosure.about import About, AboutSource
+from pipeline.disclosure.disclosure import Disclosure, Field, Form, as_json, todos
+from pipeline.disclosure.eu_summary import eu_summary, size_band
+from pipeline.disclosure.facts import HostFacts
 
 from .conftest import RichRun
 

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.provenance.disclosure.document_counts import read_documents
-from pipeline.provenance.disclosure.facts import Facts
-from pipeline.provenance.disclosure.read_run import open_run, read_facts
+from pipeline.disclosure.counts import read_documents
+from pipeline.disclosure.facts import Facts
+from pipeline.disclosure.publish import open_run, read_facts
 
 from .conftest import PASSAGE, TITLE, WORKS, RichRun
 

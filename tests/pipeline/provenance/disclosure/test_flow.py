@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.disclosure.facts import Flow
-from pipeline.provenance.disclosure.flow import Diagram, diagram
-from pipeline.provenance.evidence import DECISIONS
+from pipeline.disclosure.audit import Diagram, diagram
+from pipeline.disclosure.facts import Flow
+from pipeline.screening.evidence import DECISIONS
 
 FLOWS = st.lists(
     st.builds(

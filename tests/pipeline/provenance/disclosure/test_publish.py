@@ -12,11 +12,11 @@ import typer
 import typer.main
 from typer.testing import CliRunner
 
-from pipeline import cli
-from pipeline.cli_disclose import register
+from pipeline.commands import app as cli
+from pipeline.commands.export import register
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.provenance.disclosure.about import About, load_about
-from pipeline.provenance.disclosure.publish import DOCUMENTS, disclose
+from pipeline.disclosure.about import About, load_about
+from pipeline.disclosure.publish import DOCUMENTS, disclose
 
 from .conftest import RichRun
 

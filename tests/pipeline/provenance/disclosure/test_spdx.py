@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.provenance.disclosure.disclosure import Disclosure
-from pipeline.provenance.disclosure.spdx import CONTEXT, spdx
+from pipeline.disclosure.disclosure import Disclosure
+from pipeline.disclosure.json_ld import CONTEXT, spdx
 
 from .conftest import RichRun
 

@@ -5,12 +5,12 @@ import json
 import pyarrow as pa
 import pytest
 
-from pipeline.provenance.detectors.contract import FINDINGS
-from pipeline.provenance.detectors.passages import SEEN_WORDS, detect_passages
-from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.index import FingerprintIndex
-from pipeline.provenance.fingerprints.sketch import sketch_text
-from pipeline.provenance.policy.attributes import OWN
+from pipeline.screening.evidence import FINDINGS
+from pipeline.screening.fingerprints.build import build_index
+from pipeline.screening.fingerprints.find import SEEN_WORDS, detect_passages
+from pipeline.screening.fingerprints.index import FingerprintIndex
+from pipeline.screening.fingerprints.sketch import sketch_text
+from pipeline.screening.policy.attributes import OWN
 
 from .conftest import invented
 

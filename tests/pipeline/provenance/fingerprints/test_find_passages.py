@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from dedup.text import join_texts
 from pipeline.core.errors import InputError
-from pipeline.provenance import find_passages
-from pipeline.provenance.fingerprints import reference
-from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.find import PASSAGES
-from pipeline.provenance.fingerprints.index import FingerprintIndex
-from pipeline.provenance.fingerprints.keyed import salt_hashes
-from pipeline.provenance.fingerprints.match import BAND, find_candidates
-from pipeline.provenance.fingerprints.sketch import sketch_text
+from pipeline.screening import find_passages
+from pipeline.screening.fingerprints import reference
+from pipeline.screening.fingerprints.build import build_index
+from pipeline.screening.fingerprints.find import PASSAGES
+from pipeline.screening.fingerprints.index import FingerprintIndex
+from pipeline.screening.fingerprints.match import BAND, find_candidates
+from pipeline.screening.fingerprints.sketch import salt_hashes, sketch_text
 
 from .conftest import invented
 
@@ -304,8 +303,8 @@ def test_registries_come_in_any_form(
 
 
 def test_a_registry_directory(tmp_path: Path, books: dict[str, str]) -> None:
-    from pipeline.provenance.registry import load_registry
-    from pipeline.provenance.registry.importing import ImportOptions, import_works
+    from pipeline.screening.registry import load_registry
+    from pipeline.screening.registry.importing import ImportOptions, import_works
 
     texts = tmp_path / "texts"
     texts.mkdir()

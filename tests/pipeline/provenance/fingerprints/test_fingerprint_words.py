@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.text import Texts, join_texts
-from pipeline.provenance.fingerprints import reference
-from pipeline.provenance.fingerprints.alphabet import LIMIT, alphabet, unit_of
-from pipeline.provenance.fingerprints.words import ROOM, Words, read_words, words_of
+from pipeline.screening.fingerprints import reference
+from pipeline.screening.fingerprints.alphabet import LIMIT, alphabet, unit_of
+from pipeline.screening.fingerprints.words import ROOM, Words, read_words, words_of
 
 PIECES = [
     "a", "b", "Word", "don't", "don’t", "-", "\u2010", "\u00ad", "-\n", "-\r\n", "-\r", "\n",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dedup.text import join_texts
-from pipeline.provenance.fingerprints import find_passages
-from pipeline.provenance.fingerprints.passages import COPY
-from pipeline.provenance.fingerprints.words import words_of
+from pipeline.screening.fingerprints import find_passages
+from pipeline.screening.fingerprints.match import COPY
+from pipeline.screening.fingerprints.words import words_of
 
 from .conftest import invented
 

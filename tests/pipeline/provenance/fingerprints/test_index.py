@@ -9,22 +9,28 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.provenance.fingerprints import reference
-from pipeline.provenance.fingerprints.boilerplate import shipped_boilerplate
-from pipeline.provenance.fingerprints.build import PLACES, build_index
-from pipeline.provenance.fingerprints.calibrate import (
+from pipeline.screening.fingerprints import reference
+from pipeline.screening.fingerprints.boilerplate import shipped_boilerplate
+from pipeline.screening.fingerprints.build import PLACES, build_index
+from pipeline.screening.fingerprints.calibrate import (
     Background,
     background_of,
     chance_of,
     k_for,
+    kinship_of,
     published_chance,
 )
-from pipeline.provenance.fingerprints.find import find_passages
-from pipeline.provenance.fingerprints.index import TABLES, FingerprintIndex
-from pipeline.provenance.fingerprints.kinship import kinship_of
-from pipeline.provenance.fingerprints.lookup import filter_bits, filter_of, find_first
-from pipeline.provenance.fingerprints.sketch import sketch_text
-from pipeline.provenance.fingerprints.stored_words import pack_words, unpack_words
+from pipeline.screening.fingerprints.find import find_passages
+from pipeline.screening.fingerprints.index import (
+    TABLES,
+    FingerprintIndex,
+    filter_bits,
+    filter_of,
+    find_first,
+    pack_words,
+    unpack_words,
+)
+from pipeline.screening.fingerprints.sketch import sketch_text
 
 from .conftest import Book
 

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.provenance.fingerprints import reference
-from pipeline.provenance.fingerprints.keyed import hash_with_key, key_of, salt_hashes
-from pipeline.provenance.fingerprints.sketch import (
+from pipeline.screening.fingerprints import reference
+from pipeline.screening.fingerprints.sketch import (
     SKETCHES,
     Sketch,
+    hash_with_key,
+    key_of,
+    salt_hashes,
     sketch_table,
     sketch_text,
     sketches_of,

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.text import join_texts
-from pipeline.provenance.fingerprints import reference
-from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.index import FingerprintIndex
-from pipeline.provenance.fingerprints.match import BAND, Candidates, find_candidates
-from pipeline.provenance.fingerprints.passages import passages_of
-from pipeline.provenance.fingerprints.verify import GAP, SAME, verify
+from pipeline.screening.fingerprints import reference
+from pipeline.screening.fingerprints.build import build_index
+from pipeline.screening.fingerprints.index import FingerprintIndex
+from pipeline.screening.fingerprints.match import BAND, Candidates, find_candidates, passages_of
+from pipeline.screening.fingerprints.verify import GAP, SAME, verify
 
 from .conftest import invented
 

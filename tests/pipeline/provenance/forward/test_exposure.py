@@ -19,9 +19,9 @@ from pipeline.core.order import (
     steps_of_samples,
 )
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.checkpoint_trace import trace_checkpoint
-from pipeline.provenance.exposure import ForwardTrace, trace_documents
-from pipeline.provenance.trace import trace_step
+from pipeline.lineage.checkpoint_trace import trace_checkpoint
+from pipeline.lineage.exposure import ForwardTrace, trace_documents
+from pipeline.lineage.trace import trace_step
 
 from .conftest import (
     CHECKPOINTS,

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.label_sources import NO_SOURCE, LabelSources, has_lineage
+from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
 from trainer.data import SampleSource
 from trainer.data.sources import SourcesOfLabels
 

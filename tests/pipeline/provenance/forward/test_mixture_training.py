@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.mixture_order import OrderPart
+from pipeline.core.order import OrderPart
 from pipeline.core.words import pluralise
-from pipeline.provenance.checkpoint_trace import trace_checkpoint
-from pipeline.provenance.exposure import trace_documents
-from pipeline.provenance.trace import read_elsewhere, trace_step
-from pipeline.provenance.training import Period, read_training
+from pipeline.lineage.checkpoint_trace import trace_checkpoint
+from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.trace import read_elsewhere, trace_step
+from pipeline.lineage.training import Period, read_training
 from trainer.data import SampleSource, TrainingData
 
 from .conftest import LAST_STEP, SCHEDULE, SEED, Run, Watched, write_model_dir

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.exposure import trace_documents
-from pipeline.provenance.forward import StreamShape, stream_windows
-from pipeline.provenance.trace import trace_row, trace_tokens
+from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.forward import StreamShape, stream_windows
+from pipeline.lineage.trace import trace_row, trace_tokens
 
 from .conftest import Cells, Run, stream_of
 

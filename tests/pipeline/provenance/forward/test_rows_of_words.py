@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pipeline.explain.search import search
 from pipeline.hdf5.read import open_dataset
-from pipeline.provenance.search import search
-from pipeline.tokenizers.decoding import decode_bytes
-from pipeline.tokenizers.definition import load_definition
+from pipeline.tokenizers.definition import decode_bytes, load_definition
 
 from .conftest import LAST_STEP, Run, batches, rows_of
 from .test_exposure import train_documents

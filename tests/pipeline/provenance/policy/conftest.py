@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.core import ids
 from pipeline.core.storage import canonical_json
-from pipeline.provenance.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.provenance.policy import Policy, load_policy
-from pipeline.provenance.policy.loading import DEFAULT
+from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
+from pipeline.screening.policy import Policy, load_policy
+from pipeline.screening.policy.rules import DEFAULT
 
 Make = Callable[..., Any]
 
@@ -122,7 +122,7 @@ def run(tmp_path: Path, default_policy: Policy) -> Path:
     """A finished run of four documents. 1 was dropped by a filter and only names a family, 2 has a
     listed origin and is a near-duplicate of 3, which is kept, 4 has nothing. Decided by a policy
     that does not spread."""
-    from pipeline.provenance.policy import evaluate, worst_decisions
+    from pipeline.screening.policy import evaluate, worst_decisions
 
     directory = tmp_path / "run"
     (directory / "documents").mkdir(parents=True)

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
-from pipeline.cli import run_app
-from pipeline.cli_policy import BUILTIN as COMMAND_DEFAULT
-from pipeline.cli_policy import register
+from pipeline.commands.app import run_app
+from pipeline.commands.policy import BUILTIN as COMMAND_DEFAULT
+from pipeline.commands.policy import register
 from pipeline.core.errors import InputError
-from pipeline.provenance.events import verify_events
-from pipeline.provenance.policy import BUILTIN, Policy, compare_policies, load_policy
-from pipeline.provenance.policy.attributes import COMMON, DOCUMENT, OWN, WORK
-from pipeline.provenance.policy.difference import WORKS, DecisionChange, filter_decisions
-from pipeline.provenance.reviews import REVIEWS, load_reviews
+from pipeline.runs.events import verify_events
+from pipeline.screening.policy import BUILTIN, Policy, compare_policies, load_policy
+from pipeline.screening.policy.attributes import COMMON, DOCUMENT, OWN, WORK
+from pipeline.screening.policy.difference import WORKS, DecisionChange, filter_decisions
+from pipeline.screening.reviews import REVIEWS, load_reviews
 
 Make = Callable[..., Any]
 Write = Callable[[str], Path]

@@ -12,17 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.content import table_hash
-from pipeline.provenance.evidence import DECISION_SCHEMA, DECISIONS, EVIDENCE_SCHEMA
-from pipeline.provenance.policy import (
-    Policy,
-    Rule,
-    evaluate,
-    redaction_spans,
-    worst_decisions,
-)
-from pipeline.provenance.policy.evaluation import NO_SPAN
-from pipeline.provenance.policy.redaction import SPANS
+from pipeline.core.ids import table_hash
+from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS, EVIDENCE_SCHEMA
+from pipeline.screening.policy import Policy, Rule, evaluate, redaction_spans, worst_decisions
+from pipeline.screening.policy.evaluation import NO_SPAN
+from pipeline.screening.policy.propagation import SPANS
 
 Make = Callable[..., Any]
 KINDS = ("a", "b", "c", "d")

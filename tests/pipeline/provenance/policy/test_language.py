@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.provenance.evidence import DECISIONS
-from pipeline.provenance.policy import evaluate, load_policy, reads_documents
-from pipeline.provenance.policy.attributes import DECISIONS as NAMES
-from pipeline.provenance.policy.attributes import (
+from pipeline.screening.evidence import DECISIONS
+from pipeline.screening.policy import evaluate, load_policy, reads_documents
+from pipeline.screening.policy.attributes import DECISIONS as NAMES
+from pipeline.screening.policy.attributes import (
     DETECTORS,
     DOCUMENT,
     NAMESPACES,
@@ -20,7 +20,7 @@ from pipeline.provenance.policy.attributes import (
     WORK,
     WORK_DETECTORS,
 )
-from pipeline.provenance.policy.loading import DEFAULT, find_policy
+from pipeline.screening.policy.rules import DEFAULT, find_policy
 
 Write = Callable[[str], Path]
 Make = Callable[..., Any]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
-from pipeline.provenance.policy import Policy, Rule, evaluate, load_policy
-from pipeline.provenance.policy.rules import RuleError, compile_rule
+from pipeline.screening.policy import Policy, Rule, evaluate, load_policy
+from pipeline.screening.policy.rules import RuleError, compile_rule
 
 Write = Callable[[str], Path]
 Make = Callable[..., Any]

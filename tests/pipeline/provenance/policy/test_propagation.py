@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core import ids
-from pipeline.core.content import table_hash
-from pipeline.provenance.evidence import DECISION_SCHEMA, DECISIONS
-from pipeline.provenance.policy import (
+from pipeline.core.ids import table_hash
+from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS
+from pipeline.screening.policy import (
     Policy,
     Propagation,
     Rule,

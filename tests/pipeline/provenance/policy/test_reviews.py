@@ -11,16 +11,10 @@ import pytest
 
 from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.provenance.detectors.contract import FINDINGS
-from pipeline.provenance.events import EVENTS, verify_events
-from pipeline.provenance.policy import Policy, evaluate, redaction_spans
-from pipeline.provenance.reviews import (
-    REVIEWS,
-    Review,
-    load_reviews,
-    record_review,
-    review_findings,
-)
+from pipeline.runs.events import EVENTS, verify_events
+from pipeline.screening.evidence import FINDINGS
+from pipeline.screening.policy import Policy, evaluate, redaction_spans
+from pipeline.screening.reviews import REVIEWS, Review, load_reviews, record_review, review_findings
 
 Make = Callable[..., Any]
 

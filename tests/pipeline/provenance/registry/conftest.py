@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import typer
 
-from pipeline import cli_registry
-from pipeline.cli import run_app
-from pipeline.provenance.registry.importing import ImportOptions, ImportResult, import_works
+from pipeline.commands import registry as cli_registry
+from pipeline.commands.app import run_app
+from pipeline.screening.registry.importing import ImportOptions, ImportResult, import_works
 
 LIST = """\
 title,author,isbn,registration_number,year,publisher,claimant

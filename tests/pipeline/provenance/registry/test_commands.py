@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from pipeline import cli_registry
+from pipeline.commands import registry as cli_registry
 
 Run = Callable[..., Any]
 REPOSITORY = Path(__file__).resolve().parents[4]

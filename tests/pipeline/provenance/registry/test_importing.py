@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, ResourceError
-from pipeline.core.lock import hold
+from pipeline.core.journal import hold
 from pipeline.core.manifest import read_sealed, write_sealed
-from pipeline.provenance.registry import WORKS, Work, combine, load_registry
-from pipeline.provenance.registry.importing import ImportResult
-from pipeline.provenance.registry.works import works_of, works_table
+from pipeline.screening.registry import WORKS, Work, combine, load_registry
+from pipeline.screening.registry.importing import ImportResult
+from pipeline.screening.registry.works import works_of, works_table
 
 Bring = Callable[..., ImportResult]
 Write = Callable[[str, str], Path]

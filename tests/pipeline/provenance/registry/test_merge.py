@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.registry.entries import EntryError, IncomingWork, ListEntry, work_of
-from pipeline.provenance.registry.merge import Conflict, Merger
-from pipeline.provenance.registry.works import Work
+from pipeline.screening.registry.entries import EntryError, IncomingWork, ListEntry, work_of
+from pipeline.screening.registry.registry import Conflict, Merger
+from pipeline.screening.registry.works import Work
 
 ISBN, OTHER_ISBN = "9780306406157", "9780131103627"
 TX, OTHER_TX = "TX0003111222", "TX0003111333"

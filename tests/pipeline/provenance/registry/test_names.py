@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.provenance.registry.names import (
+from pipeline.screening.registry.names import (
     Title,
     author_key,
     normalise_author,

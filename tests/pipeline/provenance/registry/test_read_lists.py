@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.provenance.registry.entries import (
+from pipeline.screening.registry.entries import (
     EntryError,
     IncomingWork,
     ListEntry,
@@ -14,7 +14,7 @@ from pipeline.provenance.registry.entries import (
     Remark,
     work_of,
 )
-from pipeline.provenance.registry.read_lists import read_csv, read_works_list
+from pipeline.screening.registry.read_lists import read_csv, read_works_list
 
 PATH = Path("/somewhere/list.csv")
 

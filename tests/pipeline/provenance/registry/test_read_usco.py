@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.provenance.registry.entries import (
+from pipeline.screening.registry.entries import (
     EntryError,
     IncomingWork,
     ListEntry,
     Refusal,
     work_of,
 )
-from pipeline.provenance.registry.read_lists import read_csv, read_works_list
-from pipeline.provenance.registry.read_usco import read_usco
+from pipeline.screening.registry.read_lists import read_csv, read_usco, read_works_list
 
 PATH = Path("/somewhere/exhibit.txt")
 

@@ -11,13 +11,12 @@ import pytest
 import xxhash
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.provenance.fingerprints.build import build_index
-from pipeline.provenance.fingerprints.find import find_passages
-from pipeline.provenance.fingerprints.sketch import sketch_text
-from pipeline.provenance.registry import load_registry
-from pipeline.provenance.registry.exchanging import SketchFile, sketch_work
-from pipeline.provenance.registry.importing import ImportResult
-from pipeline.provenance.registry.sketches import read_salt
+from pipeline.screening.fingerprints.build import build_index
+from pipeline.screening.fingerprints.find import find_passages
+from pipeline.screening.fingerprints.sketch import sketch_text
+from pipeline.screening.registry import load_registry
+from pipeline.screening.registry.importing import ImportResult, SketchFile, sketch_work
+from pipeline.screening.registry.sketches import read_salt
 
 Bring = Callable[..., ImportResult]
 SALT = bytes(range(32))

@@ -1,0 +1,1 @@
+"""The functions of `pipeline` as users call them: the commands of `prep`, with Python values."""

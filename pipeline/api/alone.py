@@ -1,0 +1,139 @@
+"""`pipeline.clean` and `pipeline.dedup`: one step of a preparation alone, records in and out."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel
+
+from dedup.presets import check_choice
+from pipeline.api.values import AnyPath, local_path, local_path_or_none, names_of, progress_of
+from pipeline.config.model import parse
+from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig
+from pipeline.config.sections import InputConfig
+from pipeline.config.yaml import YamlDocument
+from pipeline.core.errors import ConfigError
+from pipeline.stages.records import Format
+from pipeline.stories import preparation
+from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
+from pipeline.stories.dedup import DEDUP, NAME, config_of
+from pipeline.stories.loop import Manifest
+
+Model = TypeVar("Model", bound=BaseModel)
+DedupPreset = Literal["slimpajama", "slimpajama_exact", "fineweb", "strict", "exact"]
+Verification = Literal["exact", "estimate", "none"]
+
+
+def clean(
+    files: AnyPath | Sequence[AnyPath] = (),
+    *,
+    out: AnyPath,
+    config: ConfigLike | None = None,
+    min_length: int | None = None,
+    fix_text: bool | None = None,
+    mask: str | Sequence[str] | None = None,
+    language: str | Sequence[str] | None = None,
+    gopher: bool = False,
+    gopher_repetition: bool = False,
+    c4: bool = False,
+    bad_words: AnyPath | None = None,
+    text_key: str | None = None,
+    format: Format = "jsonl.zst",
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    progress: bool = False,
+) -> Manifest:
+    """Repair the text of records and drop those that rules refuse, as `prep clean`.
+
+    files: files, directories, globs or URLs; by default the inputs of `config`.
+    out: the run directory; the records go to OUT/cleaned.
+    config: as for `run`; its sections read, clean and filters apply.
+    min_length: drop documents with fewer characters; by default 200.
+    fix_text: repair text with ftfy and normalise it to NFC; by default True.
+    mask: what to mask, of `email`, `ip` and `phone`.
+    language: codes of the languages to keep, such as `en`.
+    gopher, gopher_repetition, c4: apply these rules for documents.
+    bad_words: a list of words; with `c4`, documents with one are dropped.
+    text_key: the field or column that holds the text.
+    format: of the records that are written.
+    overrides: values over those of the config, such as `filters.gopher.min_words=20`.
+    workers: worker processes; 0 runs all in this process; by default as the size asks.
+    progress: report stages on standard error.
+
+    Returns the finished run. Raises ConfigError, InputError for raw data, ResourceError.
+    """
+    _check_choice("format", format, get_args(Format))
+    options = CleaningOptions(
+        min_length, fix_text, _listed(mask), _listed(language), gopher, gopher_repetition, c4,
+        local_path_or_none(bad_words), text_key,
+    )  # fmt: skip
+    loaded = clean_settings(config, names_of(files), options, tuple(overrides))
+    return preparation.run(
+        loaded, local_path(out), workers, progress=progress_of(progress), story=story_of(format)
+    )
+
+
+def dedup(
+    files: AnyPath | Sequence[AnyPath],
+    *,
+    out: AnyPath,
+    preset: DedupPreset = "slimpajama",
+    verify: Verification | None = None,
+    threshold: float = 0.8,
+    text_key: str = "text",
+    key: str | None = None,
+    index: AnyPath | Sequence[AnyPath] = (),
+    name: str | None = None,
+    memory: int | str = "1 GiB",
+    max_source_share: float | str = 0.75,
+    max_bad_share: float | str = 0.01,
+    workers: int | None = None,
+    progress: bool = False,
+) -> Manifest:
+    """Copy records without their duplicates, byte for byte, as `prep dedup`.
+
+    files: files, directories or globs: .jsonl, .jsonl.zst, .jsonl.gz or .parquet.
+    out: the run directory; the kept records go to OUT/records.
+    preset: how near-duplicates are found.
+    verify: how candidate pairs are checked; by default `exact`, with slimpajama_exact `none`.
+    threshold: Jaccard similarity from which on a pair counts, above 0 and at most 1.
+    text_key: the field or column that holds the text.
+    key: a field of `meta` such as url; documents with the same value are duplicates too.
+    index: indexes, or run directories of earlier calls, to compare with.
+    name: part of every document's key, and the source of documents that state none.
+    memory: bytes of working memory of one task, or a text such as `1 GiB`.
+    max_source_share: stop if a larger share of a source, 0 to 1, would be removed.
+    max_bad_share: stop if a larger share of records, 0 to 1, cannot be decoded.
+    workers: worker processes; 0 runs all in this process; by default as the size asks.
+    progress: report stages on standard error.
+
+    Returns the finished run. Raises ConfigError, InputError for raw data, or where a source would
+    lose more than its share, ResourceError.
+    """
+    _check_choice("preset", preset, get_args(DedupPreset))
+    rules = _checked(
+        DedupConfig, preset=preset, verify=verify, threshold=threshold, key=key,
+        indexes=names_of(index), memory=memory, max_source_share=max_source_share,
+    )  # fmt: skip
+    reading = _checked(ReadConfig, max_bad_share=max_bad_share)
+    named = NAME if name is None else _checked(InputConfig, name=name, path="").name
+    loaded = config_of(names_of(files), rules, name=named, text_key=text_key, read=reading)
+    return preparation.run(
+        loaded, local_path(out), workers, progress=progress_of(progress), story=DEDUP
+    )
+
+
+def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    try:
+        check_choice(name, value, known)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _checked(model: type[Model], **values: Any) -> Model:
+    """A section of a config. Raises ConfigError naming the option that is wrong."""
+    return parse(model, YamlDocument.of_mapping("dedup", values))
+
+
+def _listed(names: str | Sequence[str] | None) -> str | None:
+    """Names as the command line has them: with commas."""
+    return names if names is None or isinstance(names, str) else ",".join(names)

@@ -1,0 +1,214 @@
+"""`pipeline.open_run`: a finished run to read tables, texts and rows from, and to ask questions."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.api import questions
+from pipeline.api.values import AnyPath, local_path
+from pipeline.core.errors import InputError
+from pipeline.core.ledger import Ledger, ledger_from_dict
+from pipeline.explain.explain import Explanation
+from pipeline.explain.explain import explain as explain_document
+from pipeline.explain.search import SearchAnswer
+from pipeline.hdf5.dataset import HDF5Dataset, Labels
+from pipeline.hdf5.format import DATA_PARAMS
+from pipeline.lineage.checkpoint_trace import CheckpointTrace
+from pipeline.lineage.exposure import ForwardTrace
+from pipeline.lineage.trace import TokenSpan
+from pipeline.runs import layout
+from pipeline.runs.origin import texts_home
+from pipeline.runs.records import texts_of, wrap_read_errors
+from pipeline.runs.run_directory import read_committed
+from pipeline.stories.verify import Check
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run; `open_run` makes one. Where a path is taken, it stands for its directory.
+
+    directory: where it is.
+    manifest: manifest.json: the config's name, the command (`story`), stages, and every file with
+        its size in bytes and its hash.
+
+    Tables are Arrow tables with the columns of docs/formats.md. Raises InputError for what this
+    run's command does not make, IntegrityError for damage.
+    """
+
+    directory: Path
+    manifest: dict[str, Any]
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every record, document, byte and token accounted for, by source and split."""
+        return ledger_from_dict(json.loads(self._path(layout.LEDGER).read_bytes()))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the data sets in hdf5/, such as train."""
+        found = (self.directory / "hdf5").glob(f"*/{DATA_PARAMS}")
+        return tuple(sorted(path.parent.name for path in found))
+
+    def split(
+        self, name: str = "train", *, max_sequence_length: int | None = None,
+        labels: Labels = "shifted",
+    ) -> HDF5Dataset:  # fmt: skip
+        """Return the rows of a split, as a map-style data set of PyTorch.
+
+        name: one of `splits`.
+        max_sequence_length: tokens of a row, only for the format `corpus`.
+        labels: `shifted` as stored, or `hf` for models of transformers.
+
+        Raises InputError for a split that is not there.
+        """
+        if name not in self.splits:
+            known = ", ".join(self.splits) or "none"
+            raise InputError(f"{self.directory}: no split {name}; expected one of: {known}")
+        where = self.directory / "hdf5" / name
+        return HDF5Dataset(where, max_sequence_length=max_sequence_length, labels=labels)
+
+    def documents(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return one row per record ever read, with its one end.
+
+        columns: such as `doc_key`, `source`, `state`, `split` and `tokens`; by default all.
+
+        Raises InputError for a column that is not there.
+        """
+        return self._table(self.directory, layout.DOCUMENTS, columns)
+
+    def sources(self) -> pa.Table:
+        """Return the raw shards with size in bytes and the hash of what was read; `path_id` of
+        documents is a row of it."""
+        return self._table(self.directory, layout.SOURCES)
+
+    def evidence(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return what detectors, filters and reviews found in documents.
+
+        columns: such as `doc_key`, `detector` and `target`; by default all.
+
+        Raises InputError for a column that is not there, and where nothing was looked for.
+        """
+        return self._table(texts_home(self.directory), layout.EVIDENCE, columns)
+
+    def decisions(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return what follows from the evidence, one row per document concerned.
+
+        columns: such as `doc_key`, `decision` and `rule`; by default all.
+
+        Raises InputError for a column that is not there, and where nothing was decided.
+        """
+        return self._table(texts_home(self.directory), layout.DECISIONS, columns)
+
+    def texts(self, split: str | None = None) -> Iterator[tuple[str, str]]:
+        """Yield (key in hex, cleaned text) of the kept documents, in the order of `documents`.
+
+        split: only documents of this one, such as `train`; by default of all.
+
+        Texts that were taken down are left out. Raises InputError where the texts were deleted.
+        """
+        home = texts_home(self.directory)
+        kept = self._kept_keys(split)
+        paths = sorted((home / "documents").glob("*.arrow"))
+        if not paths:
+            raise InputError(f"{home}: no documents/: the texts were deleted")
+        place = 0
+        for path in paths:
+            with wrap_read_errors(path):
+                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            # Both are in document order, so those of this shard are among the next ones.
+            nearby = kept.slice(place, len(table))
+            place += pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0
+            for key, text in texts_of(table, nearby, None).items():
+                yield key.hex(), text
+
+    def verify(self, *, lineage: int | None = None) -> list[Check]:
+        """Check the run, as `pipeline.verify`.
+
+        lineage: tokenize the text of so many spans again and compare; by default none.
+
+        Returns what was checked. Raises IntegrityError naming everything found wrong.
+        """
+        return questions.verify(self.directory, lineage=lineage)
+
+    @overload
+    def trace(self, *, step: int, train: AnyPath) -> list[TokenSpan]: ...
+    @overload
+    def trace(self, *, checkpoint: AnyPath, train: AnyPath) -> CheckpointTrace: ...
+    @overload
+    def trace(
+        self, *, file: AnyPath, row: int | None = None, tokens: tuple[int, int] | None = None
+    ) -> list[TokenSpan]: ...
+    @overload
+    def trace(
+        self, *, document: str | None = None, work: str | None = None, isbn: str | None = None,
+        reg: str | None = None, title: str | None = None, text: str | None = None,
+        train: AnyPath | None = None, registry: AnyPath | None = None, progress: bool = False,
+    ) -> ForwardTrace: ...  # fmt: skip
+    def trace(self, **question: Any) -> list[TokenSpan] | CheckpointTrace | ForwardTrace:
+        """Trace training data, with the arguments, answers and errors of `pipeline.trace`."""
+        found: list[TokenSpan] | CheckpointTrace | ForwardTrace
+        found = questions.trace(self.directory, **question)
+        return found
+
+    def search(
+        self, words: str, *, train: AnyPath | None = None, limit: int | None = None,
+        progress: bool = False,
+    ) -> SearchAnswer:  # fmt: skip
+        """Find words in the texts, with the arguments, answers and errors of `pipeline.search`."""
+        return questions.search(self.directory, words, train=train, limit=limit, progress=progress)
+
+    def explain(self, document: str, *, limit: int | None = None) -> Explanation:
+        """Return what became of a document, and why, as `prep explain`.
+
+        document: a key in hex or six digits of its beginning, FILE:LINE, FILE of one record,
+            SHARD[ROW] or the id of a work that leads to one document.
+        limit: list so many documents at most that it stands for; by default all.
+
+        Raises InputError for an unknown or ambiguous document.
+        """
+        return explain_document(self.directory, document, limit)
+
+    def _kept_keys(self, split: str | None) -> pa.Array:
+        table = self.documents(["doc_key", "state", "split"])
+        wanted = pc.equal(table["state"], "kept")
+        if split is not None:
+            wanted = pc.and_(wanted, pc.equal(table["split"], split))
+        return table.filter(wanted)["doc_key"].combine_chunks()
+
+    def _path(self, name: str) -> Path:
+        path = self.directory / name
+        if not path.is_file():
+            raise InputError(f"{path}: not there; `prep {self.manifest['story']}` makes none")
+        return path
+
+    def _table(self, directory: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        path = directory / name
+        if not path.is_file():
+            raise InputError(f"{path}: not there: this run has no such table")
+        with wrap_read_errors(path):
+            known = pq.read_schema(path).names
+            strange = [column for column in columns or () if column not in known]
+            if not strange:
+                return pq.read_table(path, columns=None if columns is None else list(columns))
+        raise InputError(f"{path}: no column {strange[0]}; expected {', '.join(known)}")
+
+
+def open_run(directory: AnyPath) -> FinishedRun:
+    """Open a finished run to read from it.
+
+    directory: a run directory that any command of `prep` made.
+
+    Returns the run; tables are read when they are asked for. Raises InputError for a directory that
+    is no finished run, IntegrityError for a damaged manifest.
+    """
+    where = local_path(directory)
+    return FinishedRun(where, read_committed(where))

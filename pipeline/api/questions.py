@@ -1,0 +1,204 @@
+"""`pipeline.verify`, `pipeline.trace` and `pipeline.search`: questions to a finished run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import overload
+
+from pipeline.api.values import AnyPath, local_path, local_path_or_none, progress_of
+from pipeline.core.errors import ConfigError
+from pipeline.engine.progress import Progress
+from pipeline.explain import find
+from pipeline.explain.find import FoundDocuments, find_text
+from pipeline.explain.search import SearchAnswer
+from pipeline.explain.search import search as find_words
+from pipeline.lineage import trace as backwards
+from pipeline.lineage.checkpoint_trace import CheckpointTrace, trace_checkpoint
+from pipeline.lineage.exposure import ForwardTrace, trace_documents
+from pipeline.lineage.trace import TokenSpan
+from pipeline.runs.origin import texts_home
+from pipeline.runs.references import split_row
+from pipeline.stories.verify import Check
+from pipeline.stories.verify import verify as verify_run
+
+
+def verify(directory: AnyPath, *, lineage: int | None = None) -> list[Check]:
+    """Check a finished run, as `prep verify`: hashes, ledger, HDF5 contract, EOS count, lineage.
+
+    directory: the run directory.
+    lineage: tokenize the text of so many spans again and compare; by default none.
+
+    Returns what was checked, in words. Raises IntegrityError naming everything found wrong.
+    """
+    if lineage is not None and lineage < 1:
+        raise ConfigError(f"lineage {lineage}: expected an integer of at least 1")
+    return verify_run(local_path(directory), lineage)
+
+
+def search(
+    directory: AnyPath,
+    words: str,
+    *,
+    train: AnyPath | None = None,
+    limit: int | None = None,
+    progress: bool = False,
+) -> SearchAnswer:
+    """Find words in the texts of a run, word for word or nearly, as `prep search`.
+
+    directory: the run directory.
+    words: what to find; case, punctuation and line breaks are ignored, and for every five words
+        one may be changed, left out or added.
+    train: the model_dir of a training run, to list the steps that read the documents.
+    limit: return so many documents at most; by default all.
+    progress: report on standard error.
+
+    Returns the documents with places, HDF5 rows and training steps, fewest changes first. Raises
+    InputError for no words, for a run without texts, and for what is no run or model_dir.
+    """
+    if limit is not None and limit < 0:
+        raise ConfigError(f"limit {limit}: expected an integer of at least 0")
+    where, model_dir = local_path(directory), local_path_or_none(train)
+    return find_words(where, words, model_dir, limit, progress_of(progress))
+
+
+@overload
+def trace(directory: AnyPath, *, step: int, train: AnyPath) -> list[TokenSpan]: ...
+@overload
+def trace(directory: AnyPath, *, checkpoint: AnyPath, train: AnyPath) -> CheckpointTrace: ...
+@overload
+def trace(
+    directory: AnyPath,
+    *,
+    file: AnyPath,
+    row: int | None = None,
+    tokens: tuple[int, int] | None = None,
+) -> list[TokenSpan]: ...
+@overload
+def trace(
+    directory: AnyPath,
+    *,
+    document: str | None = None,
+    work: str | None = None,
+    isbn: str | None = None,
+    reg: str | None = None,
+    title: str | None = None,
+    text: str | None = None,
+    train: AnyPath | None = None,
+    registry: AnyPath | None = None,
+    progress: bool = False,
+) -> ForwardTrace: ...
+def trace(
+    directory: AnyPath,
+    *,
+    step: int | None = None,
+    checkpoint: AnyPath | None = None,
+    file: AnyPath | None = None,
+    row: int | None = None,
+    tokens: tuple[int, int] | None = None,
+    document: str | None = None,
+    work: str | None = None,
+    isbn: str | None = None,
+    reg: str | None = None,
+    title: str | None = None,
+    text: str | None = None,
+    train: AnyPath | None = None,
+    registry: AnyPath | None = None,
+    progress: bool = False,
+) -> list[TokenSpan] | CheckpointTrace | ForwardTrace:
+    """Trace training data, as `prep trace`: exactly one of the questions, backwards to documents
+    (step, checkpoint, file) or forwards to rows, steps and checkpoints (document to text).
+
+    directory: the run directory.
+    step: a step, counted from 1; needs `train`.
+    checkpoint: a checkpoint directory or its name; needs `train`.
+    file: an HDF5 shard of the run, as a path or its unique ending; with `row` or `tokens`, or
+        written SHARD[ROW].
+    row: a row of that shard, counted from 0.
+    tokens: (first, stop), places in that row, or in a corpus shard; stop is left out.
+    document: a key in hex or six digits of its beginning, FILE:LINE, FILE, or SHARD[ROW].
+    work: the id of a work in the registry of works.
+    isbn: an ISBN.
+    reg: a registration number such as TX 1-234-567.
+    title: a title in the registry.
+    text: a text; finds the same text, near-duplicates and passages of it.
+    train: the model_dir of a training run; forwards, to list its steps.
+    registry: a registry of works; by default the one the run was screened with.
+    progress: report on standard error.
+
+    Returns spans of tokens with their documents for step and file, documents and sources for a
+    checkpoint, documents with places and exposure for the others. A step listed read a row: that is
+    exposure, not influence or memorisation. Raises ConfigError unless there is one question with
+    what it needs, InputError for what is not in the run, IntegrityError for damage and for steps
+    that read another data set.
+    """
+    where, model_dir = local_path(directory), local_path_or_none(train)
+    if file is not None and row is None and (named := split_row(str(file))) is not None:
+        file, row = named
+    _check(
+        {"step": step, "checkpoint": checkpoint, "file": file, "document": document, "work": work,
+         "isbn": isbn, "reg": reg, "title": title, "text": text}, model_dir, row, tokens,
+    )  # fmt: skip
+    if model_dir is not None and step is not None:
+        return backwards.trace_step(where, model_dir, step)
+    if model_dir is not None and checkpoint is not None:
+        return trace_checkpoint(where, model_dir, local_path(checkpoint))
+    if file is not None:
+        return _spans(where, local_path(file), row, tokens)
+    found = find_asked(
+        where, document=document, work=work, isbn=isbn, reg=reg, title=title, text=text,
+        registry=local_path_or_none(registry), progress=progress_of(progress),
+    )  # fmt: skip
+    answer = trace_documents(where, found.rows, model_dir, found.because)
+    return replace(answer, notes=found.notes)
+
+
+def find_asked(
+    directory: Path,
+    *,
+    document: str | None = None,
+    work: str | None = None,
+    isbn: str | None = None,
+    reg: str | None = None,
+    title: str | None = None,
+    text: str | None = None,
+    registry: Path | None = None,
+    progress: Progress | None = None,
+) -> FoundDocuments:
+    """The documents that the one question given asks about. Raises ConfigError or InputError."""
+    if document is not None:
+        return find.find_named(directory, document)
+    home = texts_home(directory)
+    if work is not None:
+        return find.find_of_work(home, work, registry)
+    if title is not None:
+        return find.find_of_title(home, title, registry)
+    if isbn is not None:
+        return find.find_of_number(home, "isbn", isbn, registry)
+    if reg is not None:
+        return find.find_of_number(home, "usco", reg, registry)
+    return find_text(home, text or "", progress=progress)
+
+
+def _check(
+    questions: dict[str, object], train: Path | None, row: int | None,
+    tokens: tuple[int, int] | None,
+) -> None:  # fmt: skip
+    """Raise ConfigError unless there is one question, with what it needs."""
+    given = [name for name, value in questions.items() if value is not None]
+    if len(given) != 1:
+        what = f"got {', '.join(given)}" if given else "got none"
+        raise ConfigError(f"trace: expected one of {', '.join(questions)}; {what}")
+    if given[0] in ("step", "checkpoint") and train is None:
+        raise ConfigError(f"trace: {given[0]} needs train, the model_dir of a training run")
+    if given[0] != "file" and (row is not None or tokens is not None):
+        raise ConfigError("trace: row and tokens need file")
+    if given[0] == "file" and row is None and tokens is None:
+        raise ConfigError("trace: file needs row, or tokens for a corpus")
+
+
+def _spans(
+    directory: Path, file: Path, row: int | None, tokens: tuple[int, int] | None
+) -> list[TokenSpan]:
+    if tokens is not None:
+        return backwards.trace_tokens(directory, file, *tokens, row)
+    assert row is not None, "_check refuses this"
+    return backwards.trace_row(directory, file, row)

@@ -1,0 +1,1 @@
+"""The commands of `prep`, one file each: options in, one call, printed results."""

@@ -1,0 +1,206 @@
+"""The `prep` command: finds the command that is called, and shows errors."""
+
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from pipeline.commands.lazy import LazyCommands, Table
+from pipeline.commands.options import check_first
+from pipeline.commands.terminal import out
+from pipeline.core.errors import PrepError, escape_text
+
+_LONGEST_LINE = 4000
+"""Characters of a line of an error."""
+
+COMMANDS: Table = {
+    "run": (
+        "pipeline.commands.run",
+        "Prepare data by a config. Finished work is reused, and an interrupted run resumes.",
+    ),
+    "plan": (
+        "pipeline.commands.run",
+        "Check a config and show what would run. Nothing is written to the run directory.",
+    ),
+    "status": (
+        "pipeline.commands.verify",
+        "Show which stages of a run are done, which process is working on it, and how far it is.",
+    ),
+    "verify": (
+        "pipeline.commands.verify",
+        "Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.",
+    ),
+    "clean-up": (
+        "pipeline.commands.verify",
+        "Delete intermediate files that are no longer needed; verify and trace still work.",
+    ),
+    "dedup": (
+        "pipeline.commands.dedup",
+        "Copy records without their duplicates, byte for byte, to files with the same names.",
+    ),
+    "clean": (
+        "pipeline.commands.clean",
+        "Repair the text of records, and drop short ones and those that rules of your "
+        "choice refuse.",
+    ),
+    "explain": (
+        "pipeline.commands.explain",
+        "Show what became of a document; a duplicate is shown next to the document that was kept.",
+    ),
+    "inspect": (
+        "pipeline.commands.inspect",
+        "Show the duplicate clusters of a run, or with --dropped what left for a reason.",
+    ),
+    "convert": (
+        "pipeline.commands.convert",
+        "Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or parquet.",
+    ),
+    "disclose": (
+        "pipeline.commands.export",
+        "Write documents about a run: audit report, dataset card, Croissant, SPDX, "
+        "disclosure drafts.",
+    ),
+    "export": ("pipeline.commands.export", "Write the text of a run in training order."),
+    "policy": (
+        "pipeline.commands.policy",
+        "Check, compare and explain policies of screening, and record reviews.",
+    ),
+    "quarantine": (
+        "pipeline.commands.quarantine",
+        "List, read, release or delete quarantined texts.",
+    ),
+    "registry": (
+        "pipeline.commands.registry",
+        "Keep registries of works to look for in documents. An entry states what its source says.",
+    ),
+    "repack": (
+        "pipeline.commands.repack",
+        "Pack the tokens of a run again with other settings; nothing is tokenized, splits stay.",
+    ),
+    "rescan": (
+        "pipeline.commands.repack",
+        "Search the documents of a finished run for works that were registered later.",
+    ),
+    "screen": (
+        "pipeline.commands.screen",
+        "Look for listed origins, works, licences and opt-outs in documents, and decide"
+        " by a policy.",
+    ),
+    "search": (
+        "pipeline.commands.search",
+        "Find words in the texts of a run, word for word or nearly.",
+    ),
+    "takedown": (
+        "pipeline.commands.takedown",
+        "Take documents down: show what a claim covers, or remove it from the run.",
+    ),
+    "tokenizer": ("pipeline.commands.tokenizer", "Train and compare tokenizers."),
+    "trace": (
+        "pipeline.commands.trace",
+        "Trace training data: from a step, checkpoint, row or token back to documents, or forward.",
+    ),
+}
+
+
+def _new_app() -> typer.Typer:
+    return typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+class CommandGroup(TyperGroup):
+    """The group of all commands; its help and shell completion import none of them."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands: Any = LazyCommands(COMMANDS, _new_app, check_first, {})
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Write the help."""
+        self.commands.is_listing = True
+        try:
+            super().format_help(context, formatter)
+        finally:
+            self.commands.is_listing = False
+
+    def shell_complete(self, context: Any, incomplete: str) -> list[Any]:
+        """Names of commands for the shell."""
+        self.commands.is_listing = True
+        try:
+            return super().shell_complete(context, incomplete)
+        finally:
+            self.commands.is_listing = False
+
+
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Prepare pre-training data: raw text in, HDF5 token shards with lineage out.",
+    epilog="Examples:\n\n`prep run quickstart` prepares the sample that comes with the package\n\n"
+    "`prep plan pile.yaml` shows what a config would do; `prep COMMAND --help` shows options and "
+    "examples",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print(f"wafermill {version('wafermill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Entry point: every PrepError becomes its message and exit code, never a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+    sys.exit(run_app(app, "prep"))
+
+
+class _StopSignal(BaseException):
+    """SIGINT or SIGTERM arrived; no KeyboardInterrupt, which typer turns into a return value."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _StopSignal(number)
+
+
+def run_app(command: Callable[..., Any], name: str) -> int:
+    """Run a typer app; returns the exit code."""
+    try:
+        code = command(standalone_mode=False, prog_name=name)
+    except PrepError as error:
+        lines = (escape_text(line, _LONGEST_LINE) for line in str(error).split("\n"))
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"{name}:", "\n".join(lines), markup=False)
+        return error.exit_code
+    except _StopSignal as stop:
+        hint = "stopped; finished work is kept, run the same command again to resume"
+        Console(stderr=True, soft_wrap=True).print(f"{name}: {hint}")
+        return 128 + int(stop.args[0])
+    except typer.Exit as end:
+        return end.exit_code
+    except Exception as error:  # noqa: BLE001 - shown when click's own, raised again when not
+        return _usage_error(error, name)
+    return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Exception, name: str) -> int:
+    show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if show is None or code is None:
+        raise error
+    show()
+    return int(code)

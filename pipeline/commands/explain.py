@@ -1,0 +1,208 @@
+"""`prep explain`: its options, one call, and what it prints: facts in lines, links in a table,
+texts side by side.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.commands.inspect import evidence_line
+from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.terminal import (
+    format_cell,
+    format_similarity,
+    out,
+    print_facts,
+    print_json,
+    print_line,
+)
+from pipeline.core.errors import escape_text
+from pipeline.core.words import pluralise
+from pipeline.report.side_by_side import LinePair, Piece, compare, shorten_row
+from pipeline.runs.references import LEAST_DIGITS
+
+if TYPE_CHECKING:
+    from pipeline.explain.explain import Explanation, Link
+
+
+def register(app: typer.Typer) -> None:
+    """Add `explain` to the `prep` app."""
+    app.command(
+        epilog="Examples:\n\n`prep explain runs/quickstart 550f72f4`\n\n"
+        "`prep explain runs/quickstart shard-00.jsonl.zst:191 --all`"
+    )(explain)
+
+
+def explain(
+    directory: RunArgument,
+    document: Annotated[
+        str,
+        typer.Argument(
+            metavar="DOC",
+            help="its key or the first 6 or more digits of it, FILE:LINE, or SHARD[ROW]",
+        ),
+    ],
+    lines: Annotated[int, typer.Option(min=1, help="rows of each list to show")] = 40,
+    all_: Annotated[bool, typer.Option("--all", help="show everything, with equal lines")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what became of a document; a duplicate is shown next to the document that was kept."""
+    from pipeline.explain.explain import explain as find
+
+    most = None if all_ else lines
+    show(find(directory, document, most), most, as_json)
+
+
+_REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
+"""Style of a stretch that differs, and its marks where there are no colours."""
+
+
+def show(found: "Explanation", lines: int | None, as_json: bool) -> None:
+    """Print an explanation; of the texts `lines` rows around differences (None: all rows)."""
+    rows = []
+    if found.texts:
+        rows = compare(*found.texts) if lines else compare(*found.texts, context=None)
+    if as_json:
+        return print_json(_as_json(found, rows[:lines], len(rows)))
+    print_facts(_about_document(found))
+    if found.kept_by:
+        print_facts(_about_link(found, found.kept_by))
+    if found.stands_for:
+        _print_members(found)
+    if found.kept_by and lines and rows and not any(row.differs for row in rows):
+        print_facts([("texts", "equal; --all shows them")])
+    elif found.kept_by and rows:
+        _print_texts(found.kept_by.key, found.record.place.key, rows[:lines], lines is None)
+        if lines and len(rows) > lines:
+            print_line(f"{len(rows) - lines:,} more rows; --lines or --all shows them")
+    return None
+
+
+def _as_json(found: "Explanation", rows: Sequence[LinePair], total: int) -> dict[str, Any]:
+    value = asdict(found)
+    del value["texts"]
+    value["origin"] = str(found.origin) if found.origin else None
+    recipe = {"words": found.recipe.words, **value["recipe"]} if found.recipe else None
+    return {**value, "recipe": recipe, "rows": [asdict(row) for row in rows], "rows_total": total}
+
+
+def _about_document(found: "Explanation") -> list[tuple[str, str]]:
+    from pipeline.runs.records import describe_place
+
+    r = found.record
+    state = r.state or "not decided yet: the run stopped before that"
+    screening = " by ".join(word for word in (r.decision, r.rule) if word)
+    return [
+        ("document", f"{r.place.key}  {describe_place(r.place, '')}"),
+        ("licence", r.licence),
+        ("state", f"{state} ({r.reason})" if r.reason else state),
+        ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
+        ("taken over", found.decision_of and f"from {found.decision_of}, of the same cluster"),
+        ("taken down", ", ".join(found.taken_down)),
+        *(("evidence", evidence_line(evidence)) for evidence in found.evidence),
+        ("split", r.split if r.state == "kept" else ""),
+        ("text", _about_text(found)),
+        ("tokens", f"{r.tokens:,}" if r.tokens else ""),
+        ("excerpt", found.excerpt),
+        ("packed from", str(found.origin or "")),
+        ("run", "" if found.finished else "not finished: no tokens and no rows yet"),
+    ]
+
+
+def _about_text(found: "Explanation") -> str:
+    record = found.record
+    size = pluralise(record.text_bytes, "byte") if record.text_bytes else ""
+    if not found.in_quarantine:
+        return size
+    key = record.place.key[:LEAST_DIGITS]
+    command = f"prep quarantine show DIR {key} --by NAME"
+    return f"{size}, in quarantine; `{command}` shows it and records that"
+
+
+def _about_link(found: "Explanation", link: "Link") -> list[tuple[str, str]]:
+    from pipeline.runs.records import describe_place
+
+    known = (
+        ("estimated", link.estimate),
+        ("exact", link.jaccard),
+        ("computed now", found.jaccard_now),
+    )
+    values = ", ".join(
+        f"{name} {format_similarity(value)}" for name, value in known if value is not None
+    )
+    whole = found.recipe.preset.bands if found.recipe else 0
+    bands = f" ({' '.join(map(str, link.bands))})" if link.bands else ""
+    shared = f": {len(link.bands)} of {whole} bands shared{bands}" if whole else ""
+    state = "" if link.state == "kept" else f", {link.state} itself"
+    return [
+        ("kept", f"{link.key}  {describe_place(link.place, link.index)}{state}"),
+        ("kind", link.kind + shared),
+        ("similarity", values or "not computed"),
+        ("recipe", found.recipe.words if found.recipe else ""),
+        ("texts", "" if found.texts else _why_no_texts(found, link)),
+    ]
+
+
+def _why_no_texts(found: "Explanation", link: "Link") -> str:
+    from pipeline.runs.records import QUARANTINED
+
+    if link.place is None:
+        return "the kept document is not in this run, so they cannot be compared"
+    compared = "equal" if link.kind == "exact" else "not compared"
+    if QUARANTINED in (found.record.state, link.state):
+        return f"{compared}; the text is in quarantine"
+    return f"{compared}; the text was taken down"
+
+
+def _print_members(found: "Explanation") -> None:
+    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
+    total = found.stands_for_total
+    table = Table(*columns, title=f"kept instead of {total:,}", title_justify="left")
+    for link in found.stands_for:
+        place = link.place
+        cells = (
+            link.key,
+            place.source if place else "",
+            f"{place.file}:{place.line}" if place else "",
+            link.state,
+            link.kind,
+            str(len(link.bands)),
+            format_similarity(link.estimate),
+            format_similarity(link.jaccard),
+        )
+        table.add_row(*map(format_cell, cells))
+    out.print(table)
+    if total > len(found.stands_for):
+        print_line(f"{total - len(found.stands_for):,} more; --all lists them")
+
+
+def _print_texts(kept: str, own: str, rows: Iterable[LinePair], whole: bool) -> None:
+    table = Table(box=None, padding=(0, 1), expand=True)
+    for title in (f"kept {kept}", f"this {own}"):
+        table.add_column("line", justify="right", style="dim")
+        table.add_column(title, ratio=1, overflow="fold")
+    for row in rows:
+        if row.skipped:
+            table.add_row("", Text(f"… {row.skipped:,} equal lines …", style="dim"), "", "")
+            continue
+        cut = row if whole else shorten_row(row)
+        left, right = _marked(cut.left, *_REMOVED), _marked(cut.right, *_ADDED)
+        table.add_row(str(row.left_line or ""), left, str(row.right_line or ""), right)
+    out.print(table)
+
+
+def _marked(pieces: Sequence[Piece], style: str, marks: str) -> Text:
+    """Pieces without control characters, the different ones set apart."""
+    text = Text()
+    for piece, differs in pieces:
+        # A tab that is the difference shows as \t, any other as blanks.
+        readable = piece if differs else piece.replace("\t", "    ")
+        readable = escape_text(readable, len(readable))
+        if differs and not out.is_terminal:
+            readable = marks.format(readable)
+        text.append(readable, style=style if differs else None)
+    return text

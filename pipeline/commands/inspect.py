@@ -1,0 +1,268 @@
+"""`prep inspect` on the terminal: totals, bars, the matrix of sources, clusters and their members;
+with --dropped, the records that left for one reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.terminal import format_cell, format_similarity, out, print_line
+from pipeline.core.errors import escape_text
+from pipeline.core.words import format_bytes, pluralise
+
+if TYPE_CHECKING:
+    from pipeline.explain.explain import DocumentEvidence
+    from pipeline.explain.inspect import (
+        ClusterMember,
+        ClusterRow,
+        DroppedRecords,
+        Inspection,
+        Members,
+    )
+    from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix
+
+
+_BAR = 40
+_NAMED = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Add `inspect` to the `prep` app."""
+    app.command(
+        epilog="Examples:\n\n`prep inspect runs/quickstart --kind near --max-jaccard 0.85`\n\n"
+        "`prep inspect runs/quickstart --cluster 550f72f4`\n\n"
+        "`prep inspect runs/quickstart --dropped too_short`"
+    )(inspect)
+
+
+def show_clusters(found: "Inspection") -> None:
+    """Print the summary and the largest clusters."""
+    summary = found.summary
+    kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
+    details = f": {kinds} ({states})" if summary.documents else ""
+    replaced = pluralise(summary.documents, "document")
+    print_line(f"{pluralise(summary.clusters, 'cluster')}; {replaced} replaced by another{details}")
+    if summary.documents < found.all_rows:
+        print_line(f"{summary.documents:,} of {pluralise(found.all_rows, 'row')} pass the filters")
+    if not summary.documents:
+        return
+    _print_histograms(summary)
+    if summary.matrix.total:
+        _print_matrix(summary.matrix, found.compared)
+    columns = ("kept", "source", "file:line", "documents", "kinds", "their sources", "lowest J")
+    table = Table(*columns, title="largest clusters", title_justify="left")
+    for cluster in found.largest:
+        table.add_row(*map(format_cell, _cluster_cells(cluster)))
+    if found.largest:
+        out.print(table)
+
+
+def show_cluster(found: "Members") -> None:
+    """Print one cluster with all its members."""
+    from pipeline.runs.records import describe_place
+
+    cluster = found.shown.cluster
+    print_line(f"{pluralise(cluster.size, 'document')}: {_counted(cluster.kinds)}")
+    print_line(f"kept  {cluster.kept}  {describe_place(found.shown.place, cluster.index)}")
+    if found.excerpt:
+        print_line(f"      {escape_text(found.excerpt, 120)}")
+    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J",
+               "excerpt")  # fmt: skip
+    table = Table(*columns)
+    for member in found.members:
+        table.add_row(*map(format_cell, _member_cells(member)))
+    out.print(table)
+
+
+def _print_histograms(summary: "ClusterSummary") -> None:
+    print_line("")
+    print_line("clusters by number of documents")
+    sizes = [
+        (f"{b.low:,}" if b.low == b.high else f"{b.low:,}-{b.high:,}", b) for b in summary.sizes
+    ]
+    _print_bars([(label, b.clusters) for label, b in sizes])
+    print_line("")
+    print_line("documents by Jaccard similarity to the kept one (or its estimate)")
+    bars = [
+        ("1" if b.low == b.high else f"{b.low:.2f}-{b.high:.2f}", b.exact + b.estimated)
+        for b in summary.similarities
+    ]
+    _print_bars(bars + [("not known", summary.not_computed)] * bool(summary.not_computed))
+    print_line("")
+
+
+def _print_bars(bars: Sequence[tuple[str, int]]) -> None:
+    """Bars for the counts that are not zero."""
+    most = max(count for _, count in bars)
+    for label, count in bars:
+        if count:
+            print_line(f"  {label:>12} {'█' * -(-count * _BAR // most)} {count:,}")
+
+
+def _print_matrix(matrix: "Matrix", compared: Mapping[str, int]) -> None:
+    """Rows are sources of duplicates, columns where the kept documents stand."""
+    names = [f"index {c.index}" if c.index else c.source for c in matrix.columns]
+    if matrix.rest_columns:
+        names[-1] = f"{matrix.rest_columns} smaller"
+    table = Table(
+        "duplicates from", title="sources of the documents kept instead", title_justify="left"
+    )
+    for name in ("compared", "duplicates", "share", *map(format_cell, names)):
+        table.add_column(name, justify="right")
+    for place, (source, counts) in enumerate(zip(matrix.rows, matrix.counts, strict=True)):
+        gone, cells = sum(counts), [f"{count:,}" if count else "" for count in counts]
+        if matrix.rest_rows and place == len(matrix.rows) - 1:
+            table.add_row(f"{matrix.rest_rows} smaller", "", f"{gone:,}", "", *cells)
+        else:
+            share = f"{100 * gone / compared[source]:.1f} %"
+            table.add_row(format_cell(source), f"{compared[source]:,}", f"{gone:,}", share, *cells)
+    out.print(table)
+
+
+def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
+    c, place = found.cluster, found.place
+    at = (place.source, f"{place.file}:{place.line}") if place else (f"index {c.index}", "")
+    return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), _lowest(c))
+
+
+def _member_cells(member: "ClusterMember") -> tuple[str, ...]:
+    place = member.place
+    return (
+        place.key, place.source, f"{place.file}:{place.line}", member.state, member.kind,
+        " ".join(map(str, member.bands)), format_similarity(member.estimate),
+        format_similarity(member.jaccard), escape_text(member.excerpt, 60),
+    )  # fmt: skip
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """The largest of these counts in words.
+
+    >>> _counted({"near": 1200, "exact": 3})
+    '1,200 near, 3 exact'
+    """
+    named = [f"{count:,} {name}" for name, count in list(counts.items())[:_NAMED]]
+    rest = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
+    return ", ".join(named + rest)
+
+
+def _lowest(cluster: "Cluster") -> str:
+    """The lowest similarity, an estimate as such."""
+    value, estimated = cluster.lowest
+    return "~" * estimated + format_similarity(value)
+
+
+def show_dropped(found: "DroppedRecords") -> None:
+    """What left for a reason, by source, then the first records with their evidence."""
+    from pipeline.runs.records import describe_place
+
+    print_line(
+        f"{found.reason}: {pluralise(found.total, 'record')}, {format_bytes(found.bytes)} of text"
+    )
+    if found.failed:
+        print_line(
+            f"the rule matched {pluralise(found.failed, 'document')}, including those that left "
+            "for another reason or were kept"
+        )
+    table = Table("source")
+    table.add_column("records", justify="right")
+    for source, count in found.by_source.items():
+        table.add_row(format_cell(source), f"{count:,}")
+    if found.by_source:
+        out.print(table, soft_wrap=True)
+    for record in found.records:
+        print_line(
+            f"{record.place.key}  {describe_place(record.place, '')}  "
+            f"{pluralise(record.text_bytes, 'byte')}"
+        )
+        for evidence in record.evidence:
+            print_line(f"    {evidence_line(evidence)}")
+        print_line(f"    {' '.join(record.excerpt.split())[:160]}")
+    more = found.total - len(found.records)
+    if more > 0:
+        print_line(f"and {more:,} more; --top N lists more")
+
+
+def evidence_line(found: "DocumentEvidence") -> str:
+    """Evidence in words."""
+    words = [found.rule or found.detector, found.kind, repr(found.target) if found.target else ""]
+    line = " ".join(word for word in words if word)
+    if found.work_id:
+        line += f", work {found.work_id}"
+    if found.seen and found.seen != found.target:
+        line += f": {escape_text(found.seen)!r}"
+    if found.byte_length:
+        line += f" at byte {found.byte_offset:,}"
+    measured = (
+        found.attributes if found.score is None else {"score": found.score} | found.attributes
+    )
+    values = ", ".join(f"{name} {_plain(value)}" for name, value in measured.items())
+    return f"{line} ({values})" if values else line
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else escape_text(str(value))
+
+
+MinOption = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="J", help="smallest exact Jaccard similarity")
+]
+
+
+MaxOption = Annotated[
+    float | None, typer.Option(min=0, max=1, metavar="J", help="largest exact Jaccard similarity")
+]
+
+
+def inspect(
+    directory: RunArgument,
+    top: Annotated[int, typer.Option(min=0, help="how many clusters to list, largest first")] = 10,
+    source: Annotated[
+        str, typer.Option(help="only pairs in which one document is from this source")
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option(metavar="DOC", help="list the cluster of this document")
+    ] = "",
+    kind: Annotated[
+        str, typer.Option(help="only pairs of this kind: exact, near, key or chain")
+    ] = "",
+    min_jaccard: MinOption = None,
+    max_jaccard: MaxOption = None,
+    dropped: Annotated[
+        str,
+        typer.Option(
+            metavar="REASON", help="list the records that left for this reason, not clusters"
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the duplicate clusters of a run, or with --dropped what left for a reason.
+
+    Of clusters: sizes, kinds, similarities, and which sources duplicate which.
+    """
+    from pipeline.commands.terminal import print_json
+    from pipeline.explain.inspect import ClusterFilters, inspect_cluster
+    from pipeline.explain.inspect import inspect as inspect_run
+    from pipeline.runs.origin import texts_home
+
+    directory = texts_home(directory)
+    if dropped:
+        return _inspect_dropped(directory, dropped, source, top, as_json)
+    filters = ClusterFilters(source, kind, min_jaccard, max_jaccard)
+    if cluster:
+        members = inspect_cluster(directory, cluster, filters)
+        return print_json(asdict(members)) if as_json else show_cluster(members)
+    found = inspect_run(directory, filters, top)
+    return print_json(asdict(found)) if as_json else show_clusters(found)
+
+
+def _inspect_dropped(directory: Path, reason: str, source: str, top: int, as_json: bool) -> None:
+    from pipeline.commands.terminal import print_json
+    from pipeline.explain.inspect import find_dropped
+
+    found = find_dropped(directory, reason, source, top)
+    return print_json(asdict(found)) if as_json else show_dropped(found)

@@ -1,0 +1,116 @@
+"""Options that mean the same in several commands of `prep`."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from glob import escape, glob
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.config.model import Bytes
+from pipeline.core.address_space import check_address_space
+from pipeline.core.storage import check_local
+from pipeline.runs.references import read_number
+
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="worker processes; 0: no workers, all in this process [default: by input size]"
+    ),
+]
+
+
+def complete_configs(incomplete: str) -> Iterator[str]:
+    """Names of shipped configs, for the shell; it completes file names by itself."""
+    from pipeline.core.shipped import shipped_configs
+
+    return (name for name in shipped_configs("prep") if name.startswith(incomplete))
+
+
+def complete_runs(incomplete: str) -> Iterator[str]:
+    """Run directories, in a directory of runs as well."""
+    for pattern in ("*", "*/*"):
+        for path in sorted(glob(f"{escape(incomplete)}{pattern}")):
+            if (Path(path) / "journal").is_dir():
+                yield path
+
+
+def parse_size(value: str | int) -> int:
+    """Bytes of an option such as `1048576`, `64MiB` or `64 MB`, for
+    `typer.Option(parser=parse_size)`."""
+    try:
+        plain = isinstance(value, int) or value.isdigit()
+        return TypeAdapter(Bytes).validate_python(int(value) if plain else value)
+    except ValidationError as error:
+        raise typer.BadParameter(f"{value}: expected bytes such as 1048576 or 64MiB") from error
+
+
+def read_count(value: str | int) -> int:
+    """A number of an option as people and our own pages write it, for `typer.Option(parser=…)`."""
+    try:
+        return read_number(str(value))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+def check_first(
+    app: typer.Typer, errors: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> None:
+    """Make every command of an app refuse, before it does anything, a URL for what is declared as a
+    `Path` (what may be behind a URL is declared as text), and an address space that is too small.
+    `errors` shows the error."""
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            check_first(group.typer_instance, errors)
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _checked_first(command.callback, errors)
+
+
+def _checked_first(
+    callback: Callable[..., Any], errors: Callable[[], AbstractContextManager[None]]
+) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with errors():
+            check_address_space()
+            for value in options.values():
+                for path in value if isinstance(value, list | tuple) else (value,):
+                    if isinstance(path, Path):
+                        check_local(path)
+        return callback(*arguments, **options)
+
+    return call
+
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
+]
+
+ConfigArgument = Annotated[
+    str,
+    typer.Argument(
+        help="a YAML file, or a shipped config such as quickstart", autocompletion=complete_configs
+    ),
+]
+
+DirectoryArgument = Annotated[
+    Path, typer.Argument(help="a run directory", autocompletion=complete_runs)
+]
+
+OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="change a value of the config, repeatable; relative paths start at the working "
+        "directory",
+    ),
+]

@@ -1,0 +1,245 @@
+"""How `prep trace` answers look on a terminal and as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from pipeline.commands.terminal import format_cell, out, print_json, print_line
+from pipeline.core.words import pluralise
+
+if TYPE_CHECKING:
+    from pipeline.lineage.checkpoint_trace import CheckpointTrace
+    from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument
+    from pipeline.lineage.trace import TokenSpan
+    from pipeline.lineage.training import Period, TrainingCheckpoint
+
+
+EXPOSURE = "Steps listed are exposure, not influence or memorisation."
+_SHOWN = 20
+_SHOWN_STEPS = 12
+
+
+def show_spans(
+    spans: "Sequence[TokenSpan]", limit: int | None, as_json: bool,
+    elsewhere: Sequence[tuple[str, int]] = (),
+) -> None:  # fmt: skip
+    """Spans of rows, each with its document; `elsewhere`: other data sets that the step read, and
+    how many rows of each."""
+    if as_json:
+        return print_json([vars(span) for span in _first(spans, limit)])
+    table = Table("row", "tokens", "labels", "document", "source", "file:line", "licence",
+                  "decision")  # fmt: skip
+    listed = spans[: _SHOWN if limit is None else limit]
+    for s in listed:
+        decision = "taken down" if s.masked else f"{s.decision} {s.rule}".strip()
+        cells = (
+            s.file if s.row is None else f"{s.file}[{s.row}]",
+            _range(s.token_start, s.token_end),
+            "-" if s.label_start is None else _range(s.label_start, s.label_end or 0),
+            s.document, s.source, f"{s.path}:{s.line}", s.licence or "-", decision,
+        )  # fmt: skip
+        table.add_row(*(format_cell(cell) for cell in cells))
+    out.print(table)
+    _say_rest(len(spans), len(listed))
+    for name, rows in elsewhere:
+        print_line(f"not traced here: {pluralise(rows, 'row')} of another data set, {name}")
+
+
+def show_forward(
+    found: "ForwardTrace", notes: Sequence[str], limit: int | None, as_json: bool
+) -> None:
+    """Documents, their share of every split, and what a training run read of them."""
+    if as_json:
+        return print_json(_forward(found, notes, limit))
+    for note in notes:
+        print_line(note)
+    if not found.documents:
+        return print_line("no document was found")
+    listed = found.documents[: _SHOWN if limit is None else limit]
+    out.print(_documents_table(listed, found.exposure is not None))
+    _say_rest(len(found.documents), len(listed))
+    for split in found.splits:
+        share = split.tokens / split.stream_tokens if split.stream_tokens else 0.0
+        print_line(
+            f"{split.split}: {pluralise(split.documents, 'document')}, "
+            f"{pluralise(split.copies, 'copy')}, {split.tokens:,} of "
+            f"{pluralise(split.stream_tokens, 'token')} ({share:.4%}), "
+            f"{pluralise(split.rows, 'row')}"
+        )
+    _say_places(found, listed, limit)
+    return _say_exposure(found.exposure)
+
+
+def _documents_table(documents: "Sequence[TracedDocument]", with_steps: bool) -> Table:
+    steps = ("first step", "steps") if with_steps else ()
+    table = Table("document", "file:line", "source", "state", "split", "tokens", "rows", *steps,
+                  "because")  # fmt: skip
+    for d in documents:
+        state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
+        context = f" + {d.context_rows} context" if d.context_rows else ""
+        copies = f" x {d.copies}" if d.copies > 1 else ""
+        read = (str(d.first_step or "-"), f"{d.steps:,}") if with_steps else ()
+        cells = (
+            d.document,
+            f"{d.path}:{d.line}",
+            d.source,
+            state,
+            d.split or "-",
+            f"{d.tokens:,}{copies}",
+            f"{d.rows:,}{context}",
+            *read,
+            d.because or "asked for",
+        )
+        table.add_row(*(format_cell(cell) for cell in cells))  # fmt: skip
+    return table
+
+
+def _say_places(
+    found: "ForwardTrace", listed: "Sequence[TracedDocument]", limit: int | None
+) -> None:
+    keys = {d.doc: d.document for d in listed}
+    places = [p for p in found.places.to_pylist() if p["doc"] in keys]
+    table = Table("document", "row", "tokens", "labels")
+    most = _SHOWN if limit is None else limit
+    for p in places[:most]:
+        row = p["file"] if p["row"] is None else f"{p['file']}[{p['row']}]"
+        labels = "-" if p["row"] is None else _range(p["label_start"], p["label_end"])
+        cells = (keys[p["doc"]], row, _range(p["token_start"], p["token_end"]), labels)
+        table.add_row(*(format_cell(cell) for cell in cells))
+    if places:
+        out.print(table)
+        _say_rest(len(places), len(places[:most]))
+
+
+def _say_exposure(exposure: "Exposure | None") -> None:
+    if exposure is None:
+        return
+    steps, name = exposure.steps, exposure.model_dir
+    print_line(f"training run {name}: {pluralise(exposure.last_step, 'step')}")
+    if steps:
+        print_line(
+            f"{pluralise(len(steps), 'step')} read a label of them "
+            f"({pluralise(exposure.labels_read, 'label')} in all): {_steps(steps)}"
+        )
+    else:
+        print_line("no step read a label of them")
+    if exposure.context_steps:
+        print_line(
+            f"{pluralise(len(exposure.context_steps), 'step')} read them as context only: "
+            f"{_steps(exposure.context_steps)}"
+        )
+    print_line(f"first checkpoint exposed: {_checkpoint(exposure.first_exposed)}")
+    print_line(f"last checkpoint not exposed: {_checkpoint(exposure.last_unexposed)}")
+    if exposure.next_step is not None:
+        print_line(f"next step that would read a label of them: {exposure.next_step:,}")
+    _say_elsewhere(exposure.elsewhere)
+    print_line(EXPOSURE)
+
+
+def show_checkpoint(found: "CheckpointTrace", limit: int | None, as_json: bool) -> None:
+    """Sources and documents behind a checkpoint."""
+    if as_json:
+        return print_json(_checkpoint_json(found, limit))
+    print_line(
+        f"{found.checkpoint.path}: steps 1 to {found.checkpoint.step:,} read {found.rows:,} of "
+        f"{pluralise(found.rows_of_data_set, 'row')}, {pluralise(found.labels_read, 'label')} of "
+        f"{pluralise(len(found.documents), 'document')}"
+    )
+    if found.context_only:
+        more = pluralise(found.context_only, "more document")
+        print_line(f"read as context only: {more}")
+    sources = Table("source", "documents", "labels read")
+    for s in found.sources.to_pylist():
+        sources.add_row(format_cell(s["source"]), f"{s['documents']:,}", f"{s['labels_read']:,}")
+    out.print(sources)
+    most = _SHOWN if limit is None else limit
+    documents = Table("document", "source", "file:line", "licence", "labels read")
+    for d in found.documents.slice(0, most).to_pylist():
+        cells = (d["document"], d["source"], f"{d['path']}:{d['line']}", d["licence"] or "-",
+                 f"{d['labels_read']:,}")  # fmt: skip
+        documents.add_row(*(format_cell(cell) for cell in cells))
+    out.print(documents)
+    _say_rest(len(found.documents), min(most, len(found.documents)))
+    _say_elsewhere(found.elsewhere)
+    return print_line(EXPOSURE)
+
+
+def _forward(found: "ForwardTrace", notes: Sequence[str], limit: int | None) -> dict[str, Any]:
+    listed = _first(found.documents, limit)
+    docs = {document.doc for document in listed}
+    places = [place for place in found.places.to_pylist() if place["doc"] in docs]
+    exposure = found.exposure
+    return {
+        "documents_total": len(found.documents),
+        "documents": [vars(document) for document in listed],
+        "splits": [vars(split) for split in found.splits],
+        "places": places,
+        "exposure": exposure and {
+            **vars(exposure),
+            "model_dir": str(exposure.model_dir),
+            "first_exposed": _checkpoint_json_of(exposure.first_exposed),
+            "last_unexposed": _checkpoint_json_of(exposure.last_unexposed),
+            "elsewhere": [asdict(period) for period in exposure.elsewhere],
+            "note": EXPOSURE,
+        },
+        "notes": list(notes),
+    }  # fmt: skip
+
+
+def _checkpoint_json(found: "CheckpointTrace", limit: int | None) -> dict[str, Any]:
+    documents = found.documents if limit is None else found.documents.slice(0, limit)
+    return {
+        "model_dir": str(found.model_dir),
+        "checkpoint": _checkpoint_json_of(found.checkpoint),
+        "rows": found.rows,
+        "rows_of_data_set": found.rows_of_data_set,
+        "labels_read": found.labels_read,
+        "context_only": found.context_only,
+        "sources": found.sources.to_pylist(),
+        "documents_total": len(found.documents),
+        "documents": documents.to_pylist(),
+        "elsewhere": [asdict(period) for period in found.elsewhere],
+        "note": EXPOSURE,
+    }
+
+
+def _checkpoint_json_of(checkpoint: "TrainingCheckpoint | None") -> dict[str, Any] | None:
+    return {"step": checkpoint.step, "path": str(checkpoint.path)} if checkpoint else None
+
+
+def _checkpoint(checkpoint: "TrainingCheckpoint | None") -> str:
+    return "none" if checkpoint is None else f"{checkpoint.path} (step {checkpoint.step:,})"
+
+
+def _say_elsewhere(periods: "Sequence[Period]") -> None:
+    for p in periods:
+        print_line(
+            f"not traced here: steps {p.first:,} to {p.stop - 1:,}, which read another data set, "
+            f"{p.dataset_hash}"
+        )
+
+
+def _first(items: Sequence[Any], limit: int | None) -> Sequence[Any]:
+    return items if limit is None else items[:limit]
+
+
+def _say_rest(total: int, listed: int) -> None:
+    if total > listed:
+        print_line(f"and {total - listed:,} more (--limit, or --json for all)")
+
+
+def _range(start: int, end: int) -> str:
+    return f"{start}-{end}" if end > start else "-"
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """The first steps, and the last of more.
+
+    >>> _steps([3, 5]), _steps(range(1, 21))
+    ('3, 5', '1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … 20')
+    """
+    if len(steps) <= _SHOWN_STEPS:
+        return ", ".join(map(str, steps))
+    return ", ".join(map(str, steps[: _SHOWN_STEPS - 1])) + f", … {steps[-1]}"

@@ -1,0 +1,294 @@
+"""`prep policy`: its options, one call, and what it prints: rules, decisions step by step, reviews,
+and what another policy would change.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from pipeline.commands.options import JsonOption, complete_runs
+from pipeline.commands.terminal import format_cell, out, print_facts, print_json, print_line
+from pipeline.core.words import format_bytes, pluralise
+from pipeline.screening.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
+from pipeline.screening.policy.rules import Policy, ReadyRule, compile_rules
+
+if TYPE_CHECKING:
+    from pipeline.screening.policy.difference import DecisionChain, PolicyDifference
+    from pipeline.screening.reviews import Review
+
+
+BUILTIN = "builtin:default"
+"""As in `pipeline.screening.policy.rules`, which a light command need not import."""
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
+]
+PolicyArgument = Annotated[
+    str, typer.Argument(metavar="POLICY", help=f"a policy file, or {BUILTIN}")
+]
+DocumentArgument = Annotated[
+    str,
+    typer.Argument(metavar="DOC", help="its key or the first 6 or more digits of it, or FILE:LINE"),
+]
+Choice = Literal["allow", "review", "redact", "quarantine", "drop"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the `prep` app."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Check, compare and explain policies of screening, and record reviews.",
+    )
+    group.command(epilog="Example: `prep policy check policy.yaml`")(check)
+    group.command(
+        epilog="Examples:\n\n`prep policy show`\n\n`prep policy show policy.yaml`\n\n"
+        "`prep policy show --attributes`"
+    )(show)
+    group.command(
+        epilog="Example: `prep policy diff builtin:default policy.yaml --run runs/quickstart`"
+    )(diff)
+    group.command(
+        epilog="Examples:\n\n`prep policy review runs/quickstart 550f72f4 --decision allow "
+        "--by 'A. Reader' --note 'our own manual'`\n\n`prep policy review runs/quickstart "
+        "550f72f4 --decision redact --span 120:480 --by 'A. Reader' --note 'a poem'`"
+    )(review)
+    group.command(
+        epilog="Examples:\n\n`prep policy explain runs/quickstart 550f72f4`\n\n"
+        "`prep policy explain runs/quickstart 550f72f4 --policy policy.yaml`"
+    )(explain)
+    app.add_typer(group, name="policy")
+
+
+def check(policy: PolicyArgument, as_json: JsonOption = False) -> None:
+    """Check a policy file, and list the detectors whose evidence no rule asks about."""
+    from pipeline.screening.policy.rules import find_policy, load_policy
+
+    show_check(load_policy(find_policy(policy)), as_json)
+
+
+def show(
+    policy: PolicyArgument = BUILTIN,
+    attributes: Annotated[
+        bool, typer.Option("--attributes", help="show what a rule can ask about, not the rules")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the rules of a policy in order."""
+    from pipeline.screening.policy.rules import find_policy, load_policy
+
+    if attributes:
+        return show_attributes(as_json)
+    return show_policy(load_policy(find_policy(policy)), as_json)
+
+
+def diff(
+    old: PolicyArgument,
+    new: PolicyArgument,
+    run: Annotated[Path, typer.Option(metavar="RUN", help="a finished run directory")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show which documents of a run another policy would decide differently.
+
+    The recorded evidence is used; no detector runs again, and nothing is changed.
+    """
+    from pipeline.screening.policy.difference import compare_policies
+    from pipeline.screening.policy.rules import find_policy, load_policy
+
+    before, after = load_policy(find_policy(old)), load_policy(find_policy(new))
+    show_difference(compare_policies(run, before, after), as_json)
+
+
+def review(
+    directory: RunArgument,
+    document: DocumentArgument,
+    decision: Annotated[Choice, typer.Option(help="what is to happen to the document")],
+    by: Annotated[str, typer.Option(metavar="NAME", help="who decided")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="why")],
+    span: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIRST:END",
+            help="bytes FIRST to END - 1 of the text, to be redacted; repeatable",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Record what a person decided about a document; the next `prep run` uses it as evidence."""
+    from pipeline.screening.reviews import record_review
+
+    spans = [_span(text) for text in span or []]
+    show_review(record_review(directory, document, decision, by, note, spans), as_json)
+
+
+def explain(
+    directory: RunArgument,
+    document: DocumentArgument,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY", help=f"a policy file, or {BUILTIN} [default: the policy of the run]"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show for one document which rules of a policy match, and why the others do not.
+
+    A rule that matches is shown with its evidence, any other with what is missing.
+    """
+    from pipeline.screening.policy.difference import chain
+    from pipeline.screening.policy.rules import find_policy, load_policy, policy_of
+
+    rules = policy_of(directory) if policy is None else load_policy(find_policy(policy))
+    show_chain(chain(directory, document, rules), policy or "the run's own", as_json)
+
+
+def _span(text: str) -> tuple[int, int]:
+    first, _, end = text.partition(":")
+    if not (first.isdecimal() and end.isdecimal()):
+        raise typer.BadParameter(f"{text}: expected FIRST:END in bytes, such as 120:480")
+    return int(first), int(end)
+
+
+def show_check(policy: Policy, as_json: bool) -> None:
+    """That a policy is well-formed, and the detectors that none of its rules asks about."""
+    rules = compile_rules(policy)
+    asked = {name for rule in rules for group in rule.present for name in group.detectors}
+    unasked = [name for name in DETECTORS if name not in asked]
+    if as_json:
+        return print_json({"rules": len(rules), "unasked": unasked})
+    print_line(f"ok: {pluralise(len(rules), 'rule')}")
+    if unasked:
+        print_line(f"no rule asks about evidence of {', '.join(unasked)}")
+    return None
+
+
+def show_policy(policy: Policy, as_json: bool) -> None:
+    """The rules in order, and how decisions spread."""
+    if as_json:
+        return print_json(policy.model_dump(mode="json"))
+    table = Table("rule", "when", "decision", "reason")
+    for rule in compile_rules(policy):
+        decision = rule.rule.decision + ("" if rule.rule.propagate else ", only this document")
+        table.add_row(*map(format_cell, (rule.rule.id, _when(rule), decision, rule.rule.reason)))
+    out.print(table)
+    spread = policy.propagate
+    print_line(
+        "a decision applies only to the document that it is about"
+        if spread.mode == "none"
+        else "the most severe decision of a duplicate cluster applies to all its documents with "
+        f"Jaccard similarity {spread.min_jaccard:g} or more"
+    )
+    return None
+
+
+def _when(rule: ReadyRule) -> str:
+    parts = [group.written for group in rule.present]
+    parts += [test.written for test in rule.document]
+    parts += [f"not {group.written}" for group in rule.absent]
+    return "; ".join(parts)
+
+
+def show_attributes(as_json: bool) -> None:
+    """Every attribute that a condition or a reason can name; those of all detectors once."""
+    namespaces = {"DETECTOR": COMMON, **OWN, "work": WORK, "document": DOCUMENT}
+    rows = [
+        (f"{namespace}.{a.name}", ", ".join(a.choices) or a.type, a.meaning)
+        for namespace, attributes in namespaces.items()
+        for a in attributes
+    ]
+    if as_json:
+        names = ("attribute", "type", "meaning")
+        return print_json([dict(zip(names, row, strict=True)) for row in rows])
+    table = Table("attribute", "type or values", "meaning")
+    for row in rows:
+        table.add_row(*map(format_cell, row))
+    out.print(table)
+    return None
+
+
+def show_difference(found: "PolicyDifference", as_json: bool) -> None:
+    """What another policy decides otherwise, by decision and rule."""
+    if as_json:
+        return print_json(asdict(found))
+    print_line(
+        f"{found.decisions_changed:,} of {pluralise(found.documents, 'document')} decided "
+        "differently"
+    )
+    if not found.changes:
+        return None
+    table = Table("old policy", "new policy")
+    for title in ("documents", "kept by the run", "text", "tokens", "tokens, estimated"):
+        table.add_column(title, justify="right")
+    for c in found.changes:
+        table.add_row(
+            format_cell(_side(c.old_decision, c.old_rule)), format_cell(_side(c.new_decision,
+            c.new_rule)), f"{c.documents:,}", f"{c.kept:,}", format_bytes(c.text_bytes),
+            f"{c.tokens:,}", f"{c.tokens_estimated:,}",
+        )  # fmt: skip
+    out.print(table)
+    return None
+
+
+def _side(decision: str, rule: str) -> str:
+    return f"{decision} ({rule})" if rule else decision
+
+
+def show_review(review: "Review", as_json: bool) -> None:
+    """The review as recorded."""
+    if as_json:
+        return print_json(review.model_dump(mode="json"))
+    print_line(
+        f"event {review.event}: {review.decision} for {review.doc_key}, by {review.by}; "
+        "the next `prep run` uses it"
+    )
+    return None
+
+
+def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
+    """Every rule for one document, and what follows."""
+    from pipeline.runs.records import describe_place
+
+    if as_json:
+        return print_json(_plain(found))
+    place = found.record.place
+    print_facts([
+        ("document", f"{place.key}  {describe_place(place, '')}"),
+        ("recorded", _decided(found.recorded)),
+        ("policy", f"{policy}: {_decided(found.decision)}"),
+    ])  # fmt: skip
+    table = Table("rule", "decision", "matched", "evidence, or why not")
+    for outcome in found.outcomes:
+        evidence = ", ".join(_numbered(outcome.evidence, found.evidence))
+        cells = (outcome.rule, outcome.decision, "yes" if outcome.matched else "-")
+        table.add_row(*map(format_cell, cells), format_cell(evidence or outcome.missing))
+    out.print(table)
+    return None
+
+
+def _decided(decision: dict[str, Any] | None) -> str:
+    if decision is None:
+        return "allow: no rule matches"
+    return f"{decision['decision']} by {decision['rule']}: {decision['reason']}"
+
+
+def _numbered(ids: Iterable[str], evidence: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Evidence in a few words: its id without the key, its detector, and what it is about."""
+    rows = {row["evidence_id"]: row for row in evidence}
+    for name in ids:
+        row = rows[name]
+        words = (name.rpartition("-")[2], row["detector"], row["kind"], row["target"])
+        yield " ".join(word for word in words if word)
+
+
+def _plain(found: "DecisionChain") -> dict[str, Any]:
+    """The chain as plain data, keys in hex."""
+    value = asdict(found)
+    rows = [*value["evidence"], *(v for v in (value["decision"], value["recorded"]) if v)]
+    for row in rows:
+        for name, cell in row.items():
+            row[name] = cell.hex() if isinstance(cell, bytes) else cell
+    return value

@@ -1,0 +1,164 @@
+"""`prep search`: its options, one call, and its answers on a terminal and as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from pipeline.commands.options import JsonOption
+from pipeline.commands.places import EXPOSURE
+from pipeline.commands.terminal import out, print_json, print_line
+from pipeline.core.errors import escape_text
+from pipeline.core.words import pluralise
+
+if TYPE_CHECKING:
+    from pipeline.explain.search import FoundDocument, SearchAnswer, Snippet
+
+
+_SHOWN = 20
+
+_EXAMPLES = (
+    "Examples:\n\n"
+    '`prep search runs/pile "the quick brown fox"`\n\n'
+    '`prep search runs/pile "Permission is hereby granted" --limit 5 --train out`\n\n'
+    '`prep search runs/pile "def forward(self" --json`\n\n'
+    "Case, punctuation and line breaks are ignored. For every five words, one may be changed, left "
+    "out or added. For a longer text, `prep trace RUN --text FILE` finds near-duplicates and "
+    "passages."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `search` to the `prep` app."""
+    app.command(no_args_is_help=True, epilog=_EXAMPLES)(search)
+
+
+def search(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="a finished run directory")],
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="the words to find, in quotes")],
+    train: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL_DIR", help="model_dir of a training run, to list its steps"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N",
+            help=f"list at most N documents [default: {_SHOWN}, all with --json]",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Find words in the texts of a run, word for word or nearly.
+
+    Shows each document with file:line, state, HDF5 rows and training steps.
+    """
+    from pipeline.engine.progress import Progress
+    from pipeline.explain.search import search as find
+
+    most = _SHOWN if limit is None and not as_json else limit
+    show_search(find(directory, words, train, most, Progress()), as_json)
+
+
+_PLACES, _ROWS, _STEPS = 3, 4, 6
+
+
+def show_search(answer: "SearchAnswer", as_json: bool) -> None:
+    """Documents with their places, then what was looked at."""
+    from pipeline.explain.search import describe_scope
+
+    if as_json:
+        return print_json(_json(answer))
+    steps = answer.exposure
+    for found in answer.documents:
+        _show_document(found, steps is not None)
+    listed = len(answer.documents)
+    if answer.total > listed:
+        print_line(
+            f"and {pluralise(answer.total - listed, 'more document')} (--limit, or --json for all)"
+        )
+    if not answer.total:
+        print_line("no document contains these words, or most of them in this order")
+    if steps is not None and answer.total:
+        print_line(
+            f"training run {steps.model_dir}: {pluralise(steps.last_step, 'step')}. {EXPOSURE}"
+        )
+    for line in describe_scope(answer.searched):
+        print_line(line)
+    return None
+
+
+def _show_document(found: "FoundDocument", with_steps: bool) -> None:
+    from pipeline.runs.records import IN_QUARANTINE
+
+    d = found.traced
+    state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
+    split = f", {d.split}" if d.split else ""
+    decision = f", {d.decision} {d.rule}".rstrip() if d.decision not in ("", "allow") else ""
+    out.print(Text(f"{escape_text(d.path)}:{d.line}", "bold"), soft_wrap=True)
+    print_line(f"  {d.document}  {d.source}  {state}{split}{decision}")
+    if found.rows:
+        where = "in" if found.of_words else "document in"
+        print_line(f"  {where} {_first(found.rows, _ROWS)}")
+    if with_steps:
+        read = f"read at step {_first(found.steps, _STEPS)}" if found.steps else "read by no step"
+        print_line(f"  {read}")
+    if found.text.in_quarantine:
+        print_line(f"  {_places(found)}: {IN_QUARANTINE}")
+        return
+    for place in found.text.places[:_PLACES]:
+        out.print(_line(place), soft_wrap=True)
+    rest = found.text.exact + found.text.near - _PLACES
+    if rest > 0:
+        print_line(f"  and {pluralise(rest, 'more place')}")
+
+
+def _first(items: Sequence[object], most: int) -> str:
+    """The first items, and how many more there are.
+
+    >>> _first([3, 5], 2), _first("abcd", 2)
+    ('3, 5', 'a, b and 2 more')
+    """
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + more
+
+
+def _places(found: "FoundDocument") -> str:
+    count = found.text.exact + found.text.near
+    return pluralise(count, "place")
+
+
+def _line(place: "Snippet") -> Text:
+    """A place on one line, the match in bold; where nothing can be bold, between brackets."""
+    opened, closed = ("", "") if out.is_terminal else ("[[", "]]")
+    many = len(place.match)
+    line = Text("  …" + escape_text(place.before, many + 400))
+    line.append(opened + escape_text(place.match, many) + closed, "bold yellow")
+    line.append(escape_text(place.after, many + 400) + "…")
+    if place.changed:
+        line.append(f"  ({pluralise(place.changed, 'word')} changed)", "dim")
+    return line
+
+
+def _json(answer: "SearchAnswer") -> dict[str, Any]:
+    documents = []
+    for found in answer.documents:
+        d = vars(found.traced)
+        kept = {name: value for name, value in d.items() if name not in ("doc", "because")}
+        documents.append({
+            **kept, "place": f"{d['path']}:{d['line']}", "exact": found.text.exact,
+            "near": found.text.near, "by_characters": found.text.by_characters,
+            "in_quarantine": found.text.in_quarantine,
+            "in_rows": list(found.rows), "of_words": found.of_words,
+            "read_at_steps": list(found.steps), "places": [asdict(p) for p in found.text.places],
+        })  # fmt: skip
+    searched = {**asdict(answer.searched), "home": str(answer.searched.home)}
+    steps = answer.exposure
+    read = {"model_dir": str(steps.model_dir), "last_step": steps.last_step} if steps else None
+    return {
+        "documents": documents, "documents_total": answer.total, "searched": searched,
+        "training": read, "note": EXPOSURE,
+    }  # fmt: skip

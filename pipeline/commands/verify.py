@@ -1,0 +1,158 @@
+"""`prep status`, `prep verify` and `prep clean-up`: what a directory holds and what is wrong with
+it; and what is deleted of it.
+"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from pipeline.commands.options import DirectoryArgument, JsonOption
+from pipeline.commands.terminal import format_duration, out, print_facts, print_json, print_line
+from pipeline.core.errors import IntegrityError
+from pipeline.core.words import format_bytes, pluralise
+
+if TYPE_CHECKING:
+    from pipeline.hdf5.foreign.check import ForeignReport
+    from pipeline.hdf5.foreign.rows import FileFinding
+    from pipeline.stories.status import WorkStatus
+
+
+def register(app: typer.Typer) -> None:
+    """Add `status`, `verify` and `clean-up` to the `prep` app."""
+    app.command(epilog="Example: `prep status runs/quickstart`")(status)
+    app.command(
+        epilog="Examples:\n\n`prep verify runs/quickstart`\n\n"
+        "`prep verify runs/quickstart --lineage 10000`\n\n"
+        "`prep verify --hdf5 /data/from/elsewhere --vocab-size 50257 --eos 50256`"
+    )(verify)
+    app.command("clean-up", epilog="Example: `prep clean-up runs/quickstart`")(clean_up)
+
+
+def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+    """Show which stages of a run are done, which process is working on it, and how far it is."""
+    from pipeline.stories.status import read_status, read_work
+
+    finished, stages = read_status(directory)
+    work = read_work(directory)
+    if as_json:
+        value = {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
+        return print_json(value)
+    table = Table("stage", "state", "tasks", "size")
+    for s in stages:
+        table.add_row(s.stage, s.state, str(s.tasks), format_bytes(s.bytes))
+    out.print(table, soft_wrap=True)
+    if finished and not work.is_held:
+        return print_line("finished")
+    _show_work(work)
+    return None
+
+
+def _show_work(work: "WorkStatus") -> None:
+    if work.stage:
+        parts = [f"{work.stage}: {work.done:,} of {work.tasks:,} tasks done"]
+        parts += [f"{work.reused:,} reused"] if work.reused else []
+        parts += [f"{work.documents:,} documents"] if work.documents else []
+        print_line(f"{', '.join(parts)}; last progress {format_duration(work.idle_seconds)} ago")
+    if work.is_held:
+        print_line(f"not finished; {work.holder} is working on it")
+    else:
+        last = f" (last: {work.holder})" if work.holder else ""
+        print_line(
+            f"not finished, and no process is working on it{last}; the command that began it "
+            "resumes it"
+        )
+
+
+def verify(
+    directory: DirectoryArgument,
+    lineage: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="tokenize the text of N spans again and compare"),
+    ] = None,
+    hdf5: Annotated[
+        bool, typer.Option(help="check a directory of .h5 files, whoever wrote them")
+    ] = False,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="with --hdf5: every id must be below this")
+    ] = None,
+    eos: Annotated[
+        int | None, typer.Option(help="with --hdf5: the id that separates documents")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
+
+    With --lineage, N spans of tokens are drawn from the shuffled shards, their texts are tokenized
+    again, and the tokens are compared one by one. With --hdf5, the directory is any directory of
+    HDF5 files, and what is wrong with it is listed. Exit code 4 means that something is wrong.
+    """
+    from pipeline.hdf5.foreign.check import check_directory
+    from pipeline.stories.verify import verify as verify_run
+
+    if hdf5:
+        return show_foreign(check_directory(directory, vocab_size, eos), as_json)
+    checks = verify_run(directory, lineage)
+    if as_json:
+        return print_json([vars(check) for check in checks])
+    for check in checks:
+        print_line(f"ok  {check.name}: {check.detail}")
+    return None
+
+
+def clean_up(directory: DirectoryArgument) -> None:
+    """Delete intermediate files that are no longer needed; verify and trace still work."""
+    from pipeline.stories.status import clean_up as delete_intermediates
+
+    removed, freed = delete_intermediates(directory)
+    print_line(f"removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")
+
+
+def show_foreign(report: "ForeignReport", as_json: bool) -> None:
+    """Print it. Raises IntegrityError when anything is wrong, so that the exit code tells."""
+    if as_json:
+        lists = {"findings": report.findings, "notes": report.notes}
+        plain = {k: [{**asdict(f), "why": f.why} for f in found] for k, found in lists.items()}
+        value = {**vars(report), "directory": str(report.directory), **plain}
+        print_json(value)
+    else:
+        _print(report)
+    if report.findings:
+        count = len(report.findings)
+        raise IntegrityError(f"{report.directory}: {pluralise(count, 'problem')} found")
+
+
+def _print(report: "ForeignReport") -> None:
+    facts = report.facts
+    length = report.max_sequence_length
+    unit = "tokens" if report.layout == "corpus" else "rows"
+    print_facts([
+        ("layout", report.layout or "unknown"),
+        ("files", f"{report.files:,}"),
+        (unit, f"{report.rows:,}" + (f" of {pluralise(length, 'token')}" if length else "")),
+        ("labels", f"{facts['labels']:,}" if facts.get("labels") else ""),
+        ("padded", f"{pluralise(facts['padded_rows'], 'row')}" if facts.get("padded_rows") else ""),
+        ("vocabulary", f"{report.vocab_size:,}" if report.vocab_size is not None else ""),
+        ("EOS", f"{report.eos_id}" if report.eos_id is not None else ""),
+    ])  # fmt: skip
+    for line in report.not_checked:
+        print_line(f"not checked: {line}")
+    for mark, listed in (("note ", report.notes), ("wrong", report.findings)):
+        for finding in listed:
+            print_line(f"{mark}  {_place(finding)}{finding.what}")
+            print_line(f"       {finding.why}")
+    if not report.findings:
+        print_line("no problem was found")
+
+
+def _place(finding: "FileFinding") -> str:
+    """Where, as a prefix.
+
+    >>> _place(FileFinding("a.h5", "labels", "", 3, 12))
+    'a.h5, row 3 and 11 more: '
+    """
+    if finding.row is None:
+        return f"{finding.file}: " if finding.file else ""
+    more = f" and {finding.count - 1:,} more" if finding.count > 1 else ""
+    return f"{finding.file}, row {finding.row:,}{more}: "

@@ -1,0 +1,1 @@
+"""The config of `prep`: all sections, and the strict YAML they are read from."""

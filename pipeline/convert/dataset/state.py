@@ -1,0 +1,210 @@
+"""What a conversion remembers between two calls, and what it shows meanwhile on standard error: a
+bar on a terminal, else a line now and then.
+
+What a conversion remembers between two calls, in `journal/` of its output directory.
+
+`journal/conversion.json` says which conversion the directory holds; `journal/files.log` has a line
+of JSON for every finished file. Neither is needed to read the data: losing them costs the right to
+go on, never data.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.journal import DIRECTORY
+
+IDENTITY = f"{DIRECTORY}/conversion.json"
+FILES = f"{DIRECTORY}/files.log"
+_SHOWN = 3
+_ENTRY = {"index", "file", "size", "hash", "mtime_ns"}
+
+
+@dataclass
+class State:
+    """The finished files of a conversion, by position."""
+
+    directory: Path
+    entries: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def publish(self, index: int, name: str, image: bytes, facts: Mapping[str, Any]) -> None:
+        """Publish a file, then note it."""
+        path = self.directory / name
+        published = storage.publish(path, image)
+        self.note(index, name, published.size, published.hash, facts)
+
+    def note(self, index: int, name: str, size: int, digest: str, facts: Mapping[str, Any]) -> None:
+        """Note a file that is there in full."""
+        mtime = (self.directory / name).stat().st_mtime_ns
+        entry = {
+            "index": index, "file": name, "size": size, "hash": digest, "mtime_ns": mtime, **facts,
+        }  # fmt: skip
+        self.entries[index] = entry
+        storage.append(self.directory / FILES, json.dumps(entry, sort_keys=True))
+
+    def whole(self, index: int) -> bool:
+        """Whether a file is noted and on disk as it was noted.
+
+        It is hashed again when its modification time is another one, as after a copy.
+        """
+        entry = self.entries.get(index)
+        if entry is None:
+            return False
+        try:
+            facts = (self.directory / entry["file"]).stat()
+        except OSError:
+            return False
+        if facts.st_size != entry["size"]:
+            return False
+        if facts.st_mtime_ns == entry["mtime_ns"]:
+            return True
+        return storage.hash_file(self.directory / entry["file"]) == str(entry["hash"])
+
+
+def begin(
+    directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
+    ours: Callable[[str], bool],
+) -> State:  # fmt: skip
+    """The state of the conversion `identity`, new or as an earlier call left it.
+
+    `conflicts` tells names in the directory that no other program may have written, `ours` those of
+    this conversion. Raises ConfigError, before anything is written, when the directory holds
+    another conversion or other files.
+    """
+    known = check(directory, identity, conflicts, ours)
+    for path in directory.glob(f"{storage.TEMP_MARK}*"):
+        if ours(_published_name(path.name)):
+            path.unlink(missing_ok=True)
+    for below in directory.iterdir():
+        if below.is_dir() and (below.name == DIRECTORY or ours(below.name)):
+            storage.sweep_temps(below)
+    if known is None:
+        storage.remove(directory / FILES)
+        storage.write_json(directory / IDENTITY, dict(identity))
+        return State(directory)
+    return State(directory, _read_files(directory / FILES))
+
+
+def check(
+    directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
+    ours: Callable[[str], bool],
+) -> dict[str, Any] | None:  # fmt: skip
+    """The identity that stands in the directory, or None; errors as for `begin`."""
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"{directory}: a file, expected a directory to write to")
+    known = _read_identity(directory)
+    names = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    strange = [n for n in names if conflicts(n) and not (known is not None and ours(n))]
+    if known is not None and known != dict(identity):
+        raise ConfigError(f"{directory}: holds another conversion: {_difference(known, identity)}")
+    if strange:
+        shown = ", ".join(escape_text(name) for name in strange[:_SHOWN])
+        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        raise ConfigError(
+            f"{directory}: holds files that this conversion did not write ({shown}{more}); choose "
+            "an empty directory"
+        )
+    return known
+
+
+def _published_name(temp: str) -> str:
+    """The name behind the name of a temporary file (storage.publish)."""
+    return temp.removeprefix(storage.TEMP_MARK).rsplit("-", 2)[0]
+
+
+def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    fields = [*wanted, *(key for key in known if key not in wanted)]
+    name = next(key for key in fields if known.get(key) != wanted.get(key))
+    there, now = (escape_text(json.dumps(side.get(name)), 80) for side in (known, wanted))
+    return (
+        f"{name} was {there} then, and is {now} now; choose another directory, or delete this one "
+        "to start again"
+    )
+
+
+def _read_identity(directory: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads((directory / IDENTITY).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _read_files(path: Path) -> dict[int, dict[str, Any]]:
+    """Every readable line, the last of an index counts; a torn end is cut off."""
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end != len(data):
+        storage.truncate(path, end)
+    entries = {}
+    for line in data[:end].splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.keys() >= _ENTRY:
+            entries[int(entry["index"])] = entry
+    return entries
+
+
+_LINE_EVERY_SECONDS = 5.0
+
+
+class Meter:
+    """Counts finished things (samples, tokens); `total` is None where it cannot be known."""
+
+    def __init__(self, label: str, unit: str, total: int | None, console: Console) -> None:
+        self.label = label
+        self.unit = unit
+        self.total = total
+        self.done = 0
+        self._console = console
+        self._started = self._shown = time.monotonic()
+        self._bar: RichProgress | None = None
+
+    def advance(self, count: int, total: int | None = None) -> None:
+        """`count` more are finished; `total` is a better estimate, if there is one."""
+        self.done += count
+        self.total = total if total is not None else self.total
+        if self._bar is not None:
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=self.done, total=self.total, description=self.line())
+        elif time.monotonic() - self._shown > _LINE_EVERY_SECONDS:
+            self._shown = time.monotonic()
+            self._console.print(self.line(), markup=False)
+
+    def line(self) -> str:
+        """`hdf5_dataset: 4,000 of 10,000 samples, 1,234 a second`."""
+        seconds = max(time.monotonic() - self._started, 1e-3)
+        of = f" of {self.total:,}" if self.total is not None else ""
+        return f"{self.label}: {self.done:,}{of} {self.unit}, {self.done / seconds:,.0f} a second"
+
+    @contextmanager
+    def shown(self) -> Iterator["Meter"]:
+        """Show it for the life of the block."""
+        if not self._console.is_terminal:
+            yield self
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._bar = RichProgress(*columns, console=self._console, transient=True)
+        with self._bar:
+            self._bar.add_task(self.line(), total=self.total)
+            yield self
+
+
+def meter(label: str, unit: str, total: int | None) -> Meter:
+    """A meter that prints to standard error, so that standard output stays for results."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    return Meter(label, unit, total, console)

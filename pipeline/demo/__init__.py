@@ -1,0 +1,1 @@
+"""The quickstart corpus and the invented work that is registered in it."""

@@ -1,0 +1,110 @@
+"""Draft of the California training data disclosure (AB 2013, Civil Code section 3111).
+
+The twelve items of subdivision (a), filled from the tables of a run and from about.yaml; what
+neither knows is a TODO.
+"""
+
+from pipeline.core.words import pluralise
+from pipeline.disclosure.about import Answer, from_tables, todo
+from pipeline.disclosure.disclosure import Disclosure, Field, Form, Section, Table
+from pipeline.disclosure.facts import Facts
+from pipeline.report import page
+
+_MOST_LISTED = 100
+
+
+def california_disclosure(disclosure: Disclosure) -> Form:
+    """The whole draft; a pure function of `disclosure`."""
+    d = disclosure
+    fields = (
+        Field("1", "Sources or owners of the datasets", *_owners(d)),
+        Field("2", "How the datasets further the intended purpose", d.said("purposes")),
+        Field("3", "Number of data points", from_tables(_points(d.facts))),
+        Field("4", "Types of data points", from_tables(_types(d.facts))),
+        Field("4", "General characteristics", d.said("content_types")),
+        Field("5", "Data protected by copyright, trade mark or patent, or public domain",
+              d.said("protected_material"), table=_licences(d.facts)),
+        Field("6", "Whether the datasets were purchased or licensed", _acquired(d)),
+        Field("7", "Personal information", d.said("personal_information")),
+        Field("8", "Aggregate consumer information", d.said("aggregate_consumer_information")),
+        Field("9", "Cleaning, processing or other modification, and its purpose",
+              from_tables(describe_processing(d.facts))),
+        Field("10", "Time period of collection, start", d.said("dates.collected_from")),
+        Field("10", "Time period of collection, end, or that it is ongoing",
+              d.said("dates.collected_to")),
+        Field("11", "Dates the datasets were first used", d.said("dates.first_used")),
+        Field("12", "Synthetic data generation", d.said("synthetic.used")),
+        Field("12", "Purpose of the synthetic data", d.said("synthetic.purpose")),
+    )  # fmt: skip
+    return Form(
+        f"Training data disclosure: {d.name}",
+        (page.CALIFORNIA_DRAFT, *page.FLOOR, page.LICENCE),
+        (Section("(a)", "High-level summary of the datasets", fields),),
+    )
+
+
+def describe_processing(facts: Facts) -> str:
+    """What the run did with the text, in words."""
+    steps = ["text was decoded, repaired and cleaned"]
+    if "clusters" in {name for name, _, _ in facts.identity.stages}:
+        duplicates = sum(source.duplicates for source in facts.sources)
+        removed = _were(duplicates, "duplicate")
+        steps.append(f"{removed} removed, so that texts do not repeat")
+    dropped = sum(source.dropped for source in facts.sources)
+    steps.append(f"{_were(dropped, 'document')} dropped by length, quality filters or rules")
+    if facts.screened:
+        quarantined = sum(source.quarantined for source in facts.sources)
+        steps.append(
+            f"{_were(sum(n for _, n in facts.screened), 'document')} screened for origin, markers "
+            f"and listed works; {_were(quarantined, 'document')} quarantined"
+        )
+    if facts.splits:
+        steps.append("what was kept was tokenized, shuffled and packed into rows")
+    return "; ".join(steps)
+
+
+def _were(number: int, noun: str) -> str:
+    return f"{pluralise(number, noun)} {'was' if number == 1 else 'were'}"
+
+
+def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
+    """The answer, nothing to check, and the table of sources."""
+    rows = []
+    for source in d.facts.sources[:_MOST_LISTED]:
+        about = d.about.sources.get(source.label)
+        owner = (about.owner if about else None) or todo(
+            f"sources.{source.label}.owner", "who publishes or owns it"
+        ).text
+        rows.append((source.label, owner, f"{source.kept:,}"))
+    missing = any(row[1].startswith("TODO(") for row in rows)
+    answer = from_tables(pluralise(len(d.facts.sources), "source label"))
+    if missing:
+        answer = todo("sources", "the owner of every source label")
+    return answer, "", Table(("source label", "source or owner", "documents"), tuple(rows))
+
+
+def _points(facts: Facts) -> str:
+    documents, tokens = pluralise(facts.kept, "document"), pluralise(facts.tokens, "token")
+    return f"{documents}, {tokens}, {pluralise(facts.bytes_kept, 'byte')} of text"
+
+
+def _types(facts: Facts) -> str:
+    return "text documents without labels" + (
+        "; packed as rows of tokens for next-token prediction" if facts.splits else ""
+    )
+
+
+def _licences(facts: Facts) -> Table:
+    rows = tuple(
+        (one.statement or "no statement", f"{one.documents:,}", f"{one.tokens:,}")
+        for one in facts.licences[:_MOST_LISTED]
+    )
+    return Table(("licence statement found", "documents", "tokens"), rows)
+
+
+def _acquired(d: Disclosure) -> Answer:
+    unknown = [s.label for s in d.facts.sources if s.label not in d.about.sources]
+    if unknown:
+        return todo("sources", f"the kind of each source label: {', '.join(unknown[:20])}")
+    licensed = [label for label, source in d.about.sources.items() if source.kind == "licensed"]
+    return Answer(f"licensed: {', '.join(licensed)}" if licensed else "no source", "about")

@@ -1,0 +1,319 @@
+"""Counts over the tables of a run: sources, licences, rules, hosts and clusters of
+documents.parquet and clusters.parquet; inputs, packed splits, registry and event chain.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.core.ledger import Ledger
+from pipeline.core.manifest import StageManifest
+from pipeline.core.storage import hash_bytes
+from pipeline.disclosure.facts import (
+    ClusterFacts,
+    DecisionFacts,
+    EventFacts,
+    Flow,
+    HostFacts,
+    InputFacts,
+    LicenceFacts,
+    ListFacts,
+    RegistryFacts,
+    RemovalFacts,
+    SourceFacts,
+    SplitFacts,
+)
+from pipeline.disclosure.match_counts import Matches
+from pipeline.hdf5.format import CORPUS
+from pipeline.hdf5.read import open_dataset
+from pipeline.lineage.shards import lineage_path
+from pipeline.runs import layout
+from pipeline.runs.events import EVENTS, verify_events
+from pipeline.screening.evidence import DECISIONS
+
+_COLUMNS = ("doc_key", "source", "path_id", "licence", "text_bytes", "state", "reason", "decision",
+            "rule", "split", "tokens")  # fmt: skip
+_WEB = ("meta_url", "meta_domain", "meta_host", "meta_uri")
+"""Typed metadata columns that name where a document stood on the web, the first that is there."""
+_HOST = r"(?i)^(?:[a-z][a-z0-9+.-]*:)?(?://)?(?:[^/@?#]*@)?(?P<host>[a-z0-9.-]+\.[a-z0-9-]+)"
+
+
+def read_documents(directory: Path) -> pa.Table:
+    """documents.parquet with the columns that are counted; `host` (lower case, null for none) from
+    the metadata of the documents, where the run has kept any."""
+    path = directory / layout.DOCUMENTS
+    names = pq.read_schema(path).names
+    web = next((name for name in _WEB if name in names), None)
+    table = pq.read_table(path, columns=[*_COLUMNS, *([web] if web else [])])
+    hosts: Any = pa.nulls(len(table), pa.string())
+    if web and pa.types.is_string(table[web].type):
+        hosts = pc.utf8_lower(pc.struct_field(pc.extract_regex(table[web], _HOST), "host"))
+    return table.select(list(_COLUMNS)).append_column("host", hosts)
+
+
+def sources_of(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple[SourceFacts, ...]:
+    """The sources of the ledger, those with most tokens first."""
+    kept = _kept(documents)
+    licences: dict[str, list[LicenceFacts]] = {}
+    for row in _grouped(kept, ["source", "licence"]):
+        licences.setdefault(row["source"], []).append(_licence(row))
+    paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"])
+    inputs = _inputs_by_source(documents, paths)
+    rows = [
+        SourceFacts(
+            label=name,
+            records=s.records.documents,
+            bad=sum(t.documents for t in s.bad.values()),
+            documents=s.documents.documents,
+            dropped=sum(t.documents for t in s.dropped.values()),
+            quarantined=s.quarantined.documents,
+            duplicates=s.duplicates.documents,
+            kept=s.kept.documents,
+            bytes_kept=s.kept.bytes,
+            tokens=s.tokens,
+            inputs=inputs.get(name, ()),
+            licences=tuple(licences.get(name, ())),
+        )
+        for name, s in ledger.sources.items()
+    ]
+    return tuple(sorted(rows, key=lambda s: (-s.tokens, -s.bytes_kept, s.label)))
+
+
+def _inputs_by_source(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, ...]]:
+    names = pc.take(
+        paths["input"],
+        pc.index_in(documents["path_id"], value_set=paths["path_id"].combine_chunks()),
+    )
+    pairs = pa.table({"source": documents["source"], "input": names})
+    rows = pairs.group_by(["source", "input"], use_threads=False).aggregate([]).to_pylist()
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["source"], set()).add(row["input"])
+    return {source: tuple(sorted(names)) for source, names in found.items()}
+
+
+def licences_of(documents: pa.Table) -> tuple[LicenceFacts, ...]:
+    """Licence statements of the kept documents, those with most tokens first."""
+    return tuple(_licence(row) for row in _grouped(_kept(documents), ["licence"]))
+
+
+def removed_of(documents: pa.Table) -> tuple[RemovalFacts, ...]:
+    """What left, by state and reason."""
+    gone = documents.filter(pc.not_equal(documents["state"], "kept"))
+    return tuple(
+        RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
+        for row in _grouped(gone, ["state", "reason"])
+    )
+
+
+def screened_of(documents: pa.Table) -> tuple[tuple[str, int], ...]:
+    """Documents that were screened by decision, the mildest first."""
+    screened = documents.filter(pc.not_equal(documents["decision"], ""))
+    counts = {row["decision"]: row["documents"] for row in _grouped(screened, ["decision"])}
+    return tuple((name, counts[name]) for name in DECISIONS if name in counts)
+
+
+def decisions_of(documents: pa.Table, matches: Matches) -> tuple[DecisionFacts, ...]:
+    """What each rule decided, the most documents first."""
+    decisions = matches.decisions
+    at = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())
+    table = decisions.append_column("text_bytes", pc.take(documents["text_bytes"], at))
+    grouped = table.group_by(["rule", "decision"], use_threads=False).aggregate(
+        [("doc_key", "count"), ("text_bytes", "sum"), ("propagated_from", "count"),
+         ("reason", "min"), ("reason", "max")]
+    )  # fmt: skip
+    rows = grouped.sort_by([("doc_key_count", "descending"), ("rule", "ascending"),
+                            ("decision", "ascending")]).to_pylist()  # fmt: skip
+    return tuple(
+        DecisionFacts(
+            row["rule"], row["decision"], row["doc_key_count"], row["text_bytes_sum"] or 0,
+            row["propagated_from_count"],
+            row["reason_min"] if row["reason_min"] == row["reason_max"] else "",
+            matches.is_quoted(row["rule"], row["reason_min"]),
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def flows_of(documents: pa.Table) -> tuple[Flow, ...]:
+    """Documents that a rule matched, from their source to what was decided."""
+    matched = documents.filter(pc.not_equal(documents["rule"], ""))
+    return tuple(
+        Flow(row["source"], row["rule"], row["decision"], row["documents"])
+        for row in _grouped(matched, ["source", "rule", "decision"])
+    )
+
+
+def hosts_of(documents: pa.Table) -> tuple[HostFacts, ...]:
+    """Hosts of the kept documents, those with most text first."""
+    kept = _kept(documents)
+    named = kept.filter(pc.is_valid(kept["host"]))
+    rows = _grouped(named, ["host"])
+    hosts = [HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
+    return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
+
+
+def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> ClusterFacts:
+    """Clusters of the run, and those that hold a document with a decision other than allow."""
+    path = directory / layout.CLUSTERS
+    propagated = decisions["propagated_from"].length() - decisions["propagated_from"].null_count
+    if not path.is_file():
+        return ClusterFacts(0, 0, 0, 0, propagated)
+    table = pq.read_table(path, columns=["kept", "member"])
+    matched = documents.filter(
+        pc.invert(pc.is_in(documents["decision"], value_set=pa.array(["", "allow"])))
+    )["doc_key"].combine_chunks()
+    hit = pc.or_(
+        pc.is_in(table["kept"], value_set=matched), pc.is_in(table["member"], value_set=matched)
+    )
+    affected = pc.unique(table.filter(hit)["kept"])
+    members = table.filter(pc.is_in(table["kept"], value_set=affected))
+    clusters = pc.count_distinct(table["kept"]).as_py()
+    return ClusterFacts(
+        clusters, clusters + len(table), len(affected), len(affected) + len(members), propagated
+    )
+
+
+def _kept(documents: pa.Table) -> pa.Table:
+    return documents.filter(pc.equal(documents["state"], "kept"))
+
+
+def _grouped(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
+    """Rows with `keys`, documents, bytes and tokens; most tokens, then most documents first."""
+    grouped = table.group_by(keys, use_threads=False).aggregate(
+        [("doc_key", "count"), ("text_bytes", "sum"), ("tokens", "sum")]
+    )
+    order = [("tokens_sum", "descending"), ("doc_key_count", "descending")]
+    rows = grouped.sort_by([*order, *((key, "ascending") for key in keys)]).to_pylist()
+    return [
+        {**{key: row[key] for key in keys}, "documents": row["doc_key_count"],
+         "bytes": row["text_bytes_sum"] or 0, "tokens": row["tokens_sum"] or 0}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _licence(row: dict[str, Any]) -> LicenceFacts:
+    return LicenceFacts(row["licence"], row["documents"], row["tokens"], row["bytes"])
+
+
+REGISTRY, WORKS, INDEX = "registry", "works.arrow", "index.works.arrow"
+FINGERPRINTS = b"fingerprints"
+CAPTURES = "captured opt-outs"
+_OF_WORKS = ("work_id", "title_raw", "authors", "status", "tier")
+
+
+@dataclass(frozen=True)
+class RunRegistry:
+    """What the run directory says of the lists and works it was compared with; works by id."""
+
+    lists: tuple[ListFacts, ...]
+    facts: RegistryFacts | None
+    works: Mapping[str, Mapping[str, Any]]
+
+
+def inputs_of(directory: Path) -> tuple[InputFacts, ...]:
+    """The inputs of the run, by name."""
+    rows = pq.read_table(directory / layout.SOURCES).to_pylist()
+    by_input: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_input.setdefault(row["input"], []).append(row)
+    return tuple(
+        InputFacts(
+            name, len(files), sum(f["size"] for f in files),
+            sum(bool(f["skipped"]) for f in files),
+            hash_bytes("\n".join(f["hash"] for f in files).encode()),
+        )
+        for name, files in sorted(by_input.items())
+    )  # fmt: skip
+
+
+def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
+    """The packed splits, with what their lineage covers."""
+    found = []
+    for name, split in ledger.splits.items():
+        dataset = open_dataset(directory / "hdf5" / name)
+        paths = [lineage_path(dataset.directory / shard.name) for shard in dataset.shards]
+        found.append(
+            SplitFacts(
+                name=name,
+                format=split.format,
+                documents=split.documents,
+                rows=split.rows,
+                tokens=split.tokens,
+                labels=split.corpus_tokens if split.format == CORPUS.name else split.mask_sum,
+                covered=sum(_covered(path) for path in paths),
+                lineage_bytes=sum(path.stat().st_size for path in paths),
+                shards=len(dataset.shards),
+                max_sequence_length=split.max_sequence_length,
+            )
+        )
+    return tuple(found)
+
+
+def _covered(lineage: Path) -> int:
+    table = pq.read_table(lineage, columns=["token_start", "token_end"])
+    return int(pc.sum(pc.subtract(table["token_end"], table["token_start"])).as_py() or 0)
+
+
+def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
+    """What registry/ of a run holds; `stage` is the manifest of the stage that published it."""
+    root = directory / REGISTRY
+    lists = _lists(root / "lists.json")
+    if not (root / WORKS).is_file():
+        return RunRegistry(lists, None, {})
+    table = _arrow(root / WORKS)
+    works = {
+        row["work_id"]: row
+        for row in table.select([n for n in _OF_WORKS if n in table.column_names]).to_pylist()
+    }
+    index = _arrow(root / INDEX) if (root / INDEX).is_file() else None
+    stated = json.loads((index.schema.metadata or {}).get(FINGERPRINTS, "{}")) if index else {}
+    statuses = Counter(str(work.get("status") or "not stated") for work in works.values())
+    hashes = {shard.path: shard.content_hash for shard in stage.shards} if stage else {}
+    facts = RegistryFacts(
+        works=len(works),
+        compared=len(index) if index else 0,
+        content_hash=hashes.get(f"{REGISTRY}/{WORKS}", ""),
+        statuses=tuple(sorted(statuses.items())),
+        parameters=tuple((key, f"{stated[key]}") for key in sorted(stated)),
+    )
+    return RunRegistry(lists, facts, works)
+
+
+def _arrow(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def _lists(path: Path) -> tuple[ListFacts, ...]:
+    """The lists of origins and artefacts, and how many opt-out signals were captured."""
+    if not path.is_file():
+        return ()
+    stated = json.loads(path.read_bytes())
+    origins = [
+        ListFacts("origins", str(one["name"]), str(one["version"]), len(one["families"]))
+        for one in stated.get("origins", ())
+    ]
+    artefacts = [
+        ListFacts("artefacts", str(one["name"]), str(one["version"]),
+                  len(one["files"]) + len(one["texts"]))
+        for one in stated.get("artefacts", ())
+    ]  # fmt: skip
+    captures = len(stated.get("captures", ()))
+    return (*origins, *artefacts, ListFacts(CAPTURES, "", "", captures))
+
+
+def events_of(directory: Path) -> EventFacts | None:
+    """The event chain of the run; None when there is no log. Raises IntegrityError for one that
+    does not hold together."""
+    if not (directory / EVENTS).is_file():
+        return None
+    chain = verify_events(directory)
+    kinds = Counter(event.kind for event in chain.events)
+    return EventFacts(tuple(sorted(kinds.items())), chain.head.n, chain.head.hash)

@@ -1,0 +1,276 @@
+"""What every document is made of: the facts of a run, what its owner says, which edition, and the
+files that are handed on with the hashes that formats ask for.
+
+Forms: numbered sections of fields, each with its answer and what that rests on.
+
+A field is never blank: what nobody said and no table knows is a TODO. The same form becomes
+Markdown and JSON.
+
+Markdown pages from templates: text from data passes the guards of Markdown and HTML.
+
+Control, format and other invisible characters are spelled out; what Markdown or HTML would read as
+markup is escaped; a line break is a space, so that no text leaves its table cell or list item.
+"""
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from pipeline.core.errors import IntegrityError, escape_text
+from pipeline.disclosure.about import About, Answer, find_answer
+from pipeline.disclosure.facts import Facts
+from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
+from pipeline.report.page import report_environment
+from pipeline.runs.catalogue import is_data_set
+
+_BLOCK = 1 << 22
+_MEDIA = {
+    LINEAGE_SUFFIX: "application/x-parquet",
+    ".parquet": "application/x-parquet",
+    SHARD_SUFFIX: "application/x-hdf5",
+    ".json": "application/json",
+    ".jsonl": "application/jsonlines",
+    ".jsonl.gz": "application/jsonlines",
+    ".jsonl.zst": "application/jsonlines",
+}
+"""HDF5 has no registered media type; parquet is named as Croissant names it."""
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file of the data set: path below the run directory, size in bytes, sha256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+    media: str
+
+
+def published_files(directory: Path, files: list[dict[str, Any]]) -> tuple[PublishedFile, ...]:
+    """The data set among the `files` of manifest.json: packed shards with their lineage, records
+    and tables; no texts of documents, evidence or intermediates.
+
+    Every file is read once. Raises IntegrityError for one that is missing or damaged.
+    """
+    return tuple(
+        PublishedFile(f["path"], f["size"], _sha256(directory / f["path"], f["hash"]), _media(f))
+        for f in files
+        if is_data_set(f["path"])
+    )
+
+
+def _sha256(path: Path, expected: str) -> str:
+    """sha256 of a file that has the xxh3-128 of the manifest."""
+    sha, xxh = hashlib.sha256(), xxhash.xxh3_128()
+    try:
+        for block in _blocks(path):
+            sha.update(block)
+            xxh.update(block)
+    except OSError as error:
+        raise IntegrityError(f"{path}: cannot read ({error.strerror})") from error
+    if xxh.hexdigest() != expected:
+        raise IntegrityError(
+            f"{path}: damaged: expected hash {expected}, found {xxh.hexdigest()}; "
+            "run the command that made it again to rebuild it"
+        )
+    return sha.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+def _media(file: dict[str, Any]) -> str:
+    name = str(file["path"])
+    return next((m for suffix, m in _MEDIA.items() if name.endswith(suffix)), "text/plain")
+
+
+PREVIEW_WORDS = 15
+_WORD_CHARACTERS = 30
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A run to be disclosed. The public edition shows hashes in the place of passages, of titles,
+    authors and contacts in registries, and of what opt-out signals name."""
+
+    facts: Facts
+    about: About
+    public: bool
+    files: tuple[PublishedFile, ...] = ()
+
+    @property
+    def edition(self) -> str:
+        """`public` or `internal`."""
+        return "public" if self.public else "internal"
+
+    @property
+    def name(self) -> str:
+        """Name of the data set, else that of the config."""
+        return self.about.name or self.facts.identity.config
+
+    def said(self, key: str) -> Answer:
+        """What about.yaml says under a dotted key, else a TODO."""
+        return find_answer(self.about, key)
+
+    def shown(self, text: str) -> str:
+        """Text that only the internal edition shows; its hash in the public one."""
+        return hash_words(text) if self.public and text else text
+
+
+def hash_words(text: str) -> str:
+    """A name for a text that does not show it.
+
+    >>> hash_words("some text")
+    'sha256 b94f6f125c79e3a5'
+    """
+    return f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def preview(text: str) -> str:
+    """The first 15 words of a passage; of scripts without spaces, 30 characters count as a word.
+
+    >>> preview("one two three"), len(preview("word " * 40).split())
+    ('one two three', 16)
+    """
+    words = text.split()
+    shown = [w if len(w) <= _WORD_CHARACTERS else w[:_WORD_CHARACTERS] for w in words]
+    cut = len(words) > PREVIEW_WORDS or shown != words
+    return escape_text(" ".join(shown[:PREVIEW_WORDS]), 480) + (" …" if cut else "")
+
+
+BASES = {
+    "about": "about.yaml",
+    "tables": "tables of the run",
+    "todo": "to be filled in",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words under a header."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One question. `check`: what to compare with the official text before this is handed on."""
+
+    number: str
+    question: str
+    answer: Answer
+    check: str = ""
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """Fields under a heading."""
+
+    number: str
+    title: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A whole form, with the statements that head it."""
+
+    title: str
+    statements: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+
+def todos(form: Form) -> Iterator[str]:
+    """What is still to be filled in."""
+    for section in form.sections:
+        for field in section.fields:
+            if field.answer.basis == "todo":
+                yield field.answer.text
+
+
+def as_json(form: Form) -> dict[str, Any]:
+    """Plain data: sections with fields, each with its basis."""
+    return {
+        "title": form.title,
+        "statements": list(form.statements),
+        "sections": [
+            {"number": s.number, "title": s.title, "fields": [_field(f) for f in s.fields]}
+            for s in form.sections
+        ],
+    }
+
+
+def _field(field: Field) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "number": field.number,
+        "question": field.question,
+        "answer": field.answer.text,
+        "basis": field.answer.basis,
+    }
+    if field.check:
+        value["check"] = field.check
+    if field.table:
+        value["table"] = {"header": list(field.table.header),
+                          "rows": [list(row) for row in field.table.rows]}  # fmt: skip
+    return value
+
+
+_PACKAGE = "pipeline.disclosure.templates"
+_MARKUP = re.compile(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w)|^[-+=#](?!\d))")
+_NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
+_SCHEME = re.compile(r"(?i)\b(ftp|mailto|javascript|data|file):(?=\S)")
+_BLANK = re.compile(r"\n{3,}")
+_LIMIT = 20_000  # characters of one text
+
+
+def markdown_page(template: str, **values: Any) -> bytes:
+    """The page that a template makes of `values`, in UTF-8; `text | md` guards a text from data."""
+    text = _environment().get_template(template).render(values)
+    return _BLANK.sub("\n\n", text).encode()
+
+
+def escape_markdown(text: str) -> str:
+    r"""A text as Markdown that shows it as it is; addresses of the web stay links.
+
+    >>> print(escape_markdown("a|b <script> *x* some_name"))
+    a\|b &lt;script&gt; \*x\* some_name
+    """
+    joined = " ".join(text.split())
+    shown = escape_text(joined, _LIMIT)
+    escaped = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    marked = _NUMBERED.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", escaped))
+    return _SCHEME.sub(r"\1&#58;", marked)
+
+
+@functools.cache
+def _environment() -> Environment:
+    def template(name: str) -> str:
+        return resources.files(_PACKAGE).joinpath(name).read_text("utf-8")
+
+    environment = Environment(
+        autoescape=False,
+        loader=FunctionLoader(template),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    shared = report_environment().filters
+    environment.filters |= {
+        name: shared[name] for name in ("n", "short", "size", "share", "counted")
+    }
+    environment.filters["md"] = escape_markdown
+    return environment

@@ -1,0 +1,387 @@
+"""The files of a run described in JSON-LD: Croissant 1.1 with the RAI vocabulary 1.0, and SPDX
+3.0.1 with the dataset profile (one `dataset_DatasetPackage` and its files).
+
+Croissant 1.1 with the RAI vocabulary 1.0: JSON-LD that describes the files of a run.
+
+Names of RAI properties are those of the specification, `dataManipulationProtocol` and
+`dataCollectionTimeframe`, where the constants of mlcroissant 1.1.1 differ. HDF5 shards are named
+with their hashes; what can be loaded are the parquet tables: one record set for the lineage of each
+split and one for documents.parquet. Paths are relative to the root of the data set, so
+croissant.json belongs beside hdf5/. A date or address that nobody gave is left out, as the types of
+the vocabulary take no words; the description then says what is missing.
+
+SPDX 3.0.1 JSON-LD with the dataset profile: one `dataset_DatasetPackage` and its files.
+
+The profile requires dates, a download location and an originator; what about.yaml does not say
+stands as a TODO in their place, and the document validates once it is filled in. Identifiers come
+from the run, so the same run gives the same document.
+"""
+
+import re
+from typing import Any
+
+from pipeline.core.words import pluralise
+from pipeline.disclosure.about import SourceKind
+from pipeline.disclosure.audit import limits
+from pipeline.disclosure.california import describe_processing
+from pipeline.disclosure.disclosure import Disclosure, PublishedFile
+from pipeline.disclosure.facts import SplitFacts
+from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX
+from pipeline.lineage.tables import CORPUS_SCHEMA, SCHEMA
+from pipeline.report import page
+
+CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
+
+_TYPES = {
+    "int32": "cr:Int32", "int64": "cr:Int64", "uint32": "cr:UInt32", "uint64": "cr:UInt64",
+    "string": "sc:Text",
+}  # fmt: skip
+_DOCUMENT_FIELDS = (
+    ("source", "string", "source label of the record"),
+    ("path_id", "uint32", "row of sources.parquet: the file"),
+    ("line", "uint64", "1-based line of the file"),
+    ("byte_offset", "uint64", "of the record in the decompressed file"),
+    ("licence", "string", "licence statement of the record"),
+    ("text_bytes", "uint64", "bytes of the text"),
+    ("state", "string", "kept, duplicate, quarantined, dropped or bad_record"),
+    ("reason", "string", "why the record left"),
+    ("decision", "string", "decision of the policy"),
+    ("rule", "string", "the rule behind the decision"),
+    ("split", "string", "split of the data set"),
+    ("tokens", "uint32", "tokens with the end-of-text token"),
+)
+_LINEAGE_WORDS = {
+    "row": "row of the HDF5 shard",
+    "token_start": "first token of the span",
+    "token_end": "end of the span: one after its last token",
+    "doc": "row of documents.parquet",
+    "doc_token_start": "where the span starts in the document's tokens",
+    "stream_row": "row of the split's stream before the shuffle of rows",
+}
+_COLLECTION: dict[SourceKind, str] = {
+    "public": "Secondary Data analysis", "licensed": "Secondary Data analysis",
+    "private": "Secondary Data analysis", "crawled": "Web Scraping",
+    "user": "User-generated content data", "synthetic": "Others", "other": "Others",
+}  # fmt: skip
+
+
+def croissant(disclosure: Disclosure) -> dict[str, Any]:
+    """The JSON-LD document as plain data; a pure function of `disclosure`."""
+    document = {
+        "@context": _context(),
+        "@type": "sc:Dataset",
+        "conformsTo": list(CONFORMS_TO),
+        "name": disclosure.name,
+        "description": _description(disclosure),
+        "license": _licence(disclosure),
+        "creator": _creators(disclosure),
+        "citeAs": disclosure.said("citation").text,
+        "keywords": ["text", "pre-training", *disclosure.about.task_categories],
+        "isLiveDataset": False,
+        **_given(disclosure),
+        **_provenance(disclosure),
+        **_responsible(disclosure),
+        "distribution": _distribution(disclosure),
+        "recordSet": _record_sets(disclosure),
+    }
+    return document
+
+
+def _context() -> dict[str, Any]:
+    """The JSON-LD context of Croissant 1.1, with PROV-O."""
+    plain = ("arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract",
+             "field", "fileProperty", "fileObject", "fileSet", "format", "includes", "isArray",
+             "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet",
+             "references", "regex", "repeated", "replace", "samplingRate", "separator", "source",
+             "subField", "transform")  # fmt: skip
+    return {
+        "@language": "en",
+        "@vocab": "https://schema.org/",
+        **{name: f"cr:{name}" for name in plain},
+        "conformsTo": "dct:conformsTo",
+        "cr": "http://mlcommons.org/croissant/",
+        "rai": "http://mlcommons.org/croissant/RAI/",
+        "prov": "http://www.w3.org/ns/prov#",
+        "data": {"@id": "cr:data", "@type": "@json"},
+        "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+        "dct": "http://purl.org/dc/terms/",
+        "description": {"@container": "@language"},
+        "examples": {"@id": "cr:examples", "@type": "@json"},
+        "name": {"@container": "@language"},
+        "sc": "https://schema.org/",
+    }
+
+
+def _description(d: Disclosure) -> str:
+    missing = [d.said(key).text for key in ("url", "dates.published", "version")
+               if d.said(key).basis == "todo"]  # fmt: skip
+    return " ".join([d.said("description").text, *missing])
+
+
+def _licence(d: Disclosure) -> list[str]:
+    """The licence of the data set, then the statements of its documents."""
+    own = d.about.licence.link or d.said("licence.expression").text
+    statements = [one.statement for one in d.facts.licences if one.statement]
+    return [own, *(f"stated by documents: {statement}" for statement in statements[:50])]
+
+
+def _creators(d: Disclosure) -> list[dict[str, str]]:
+    if not d.about.creators:
+        return [{"@type": "sc:Organization", "name": d.said("creators").text}]
+    kinds = {"organisation": "sc:Organization", "person": "sc:Person"}
+    return [
+        {"@type": kinds[one.kind], "name": one.name, **({"url": one.url} if one.url else {})}
+        for one in d.about.creators
+    ]
+
+
+def _given(d: Disclosure) -> dict[str, Any]:
+    """Properties whose types take no words: there only when about.yaml has them."""
+    about = d.about
+    values = {
+        "url": about.url,
+        "datePublished": about.dates.published,
+        "dateCreated": about.dates.built,
+        "version": about.version,
+        "inLanguage": list(about.languages),
+        "rai:dataCollectionTimeframe": [
+            date for date in (about.dates.collected_from, about.dates.collected_to) if date
+        ],
+    }
+    return {key: value for key, value in values.items() if value}
+
+
+def _provenance(d: Disclosure) -> dict[str, Any]:
+    sources = [name for s in d.about.sources.values() if (name := s.link or s.name)]
+    derived = [{"@id": f"urn:xxh3-128:{i.hash}", "prov:label": i.name} for i in d.facts.inputs]
+    named = [{"@type": "prov:Entity", "prov:label": source} for source in sorted(set(sources))]
+    identity = d.facts.identity
+    return {
+        "prov:wasDerivedFrom": [*derived, *named],
+        "prov:wasGeneratedBy": {
+            "@type": "prov:Activity",
+            "prov:label": f"wafermill {identity.toolkit} run {identity.run}",
+        },
+    }
+
+
+def _responsible(d: Disclosure) -> dict[str, Any]:
+    facts = d.facts
+    kinds = sorted({_COLLECTION[source.kind] for source in d.about.sources.values()})
+    inputs = "; ".join(
+        f"{i.name}: {pluralise(i.files, 'file')}, {pluralise(i.bytes, 'byte')}, hash {i.hash}"
+        for i in facts.inputs
+    )
+    rules = "; ".join(f"{r.rule}: {r.decision} {r.documents:,}" for r in facts.decisions)
+    return {
+        "rai:dataCollection": d.said("collection").text,
+        "rai:dataCollectionType": kinds or ["TODO(sources: kind of each source label)"],
+        "rai:dataCollectionRawData": inputs,
+        "rai:dataPreprocessingProtocol": [describe_processing(facts)],
+        "rai:dataManipulationProtocol": f"decisions by rule: {rules or 'no rule matched'}",
+        "rai:dataReleaseMaintenancePlan": " ".join(
+            [d.said("maintenance").text, "Requests:", d.said("claims.contact").text]
+        ),
+        "rai:personalSensitiveInformation": [d.said("personal_information").text],
+        "rai:dataBiases": [d.said("biases").text],
+        "rai:dataLimitations": [*limits(facts), *page.FLOOR, d.said("limitations").text],
+        "rai:dataUseCases": [d.said("purposes").text],
+        "rai:dataSocialImpact": d.said("social_impact").text,
+    }
+
+
+def _distribution(d: Disclosure) -> list[dict[str, Any]]:
+    files = [
+        {
+            "@type": "cr:FileObject",
+            "@id": file.path,
+            "name": file.path,
+            "contentUrl": file.path,
+            "contentSize": f"{file.size} B",
+            "encodingFormat": file.media,
+            "sha256": file.sha256,
+        }
+        for file in d.files
+    ]
+    sets = [
+        {
+            "@type": "cr:FileSet",
+            "@id": f"lineage-files-{split.name}",
+            "name": f"lineage-files-{split.name}",
+            "encodingFormat": "application/x-parquet",
+            "includes": f"hdf5/{split.name}/*{LINEAGE_SUFFIX}",
+        }
+        for split in d.facts.splits
+    ]
+    return [*files, *sets]
+
+
+def _record_sets(d: Disclosure) -> list[dict[str, Any]]:
+    documents = _record_set(
+        "documents", "One row per record that was read.",
+        {"fileObject": {"@id": "documents.parquet"}}, _DOCUMENT_FIELDS,
+    )  # fmt: skip
+    return [documents, *(_lineage(split) for split in d.facts.splits)]
+
+
+def _lineage(split: SplitFacts) -> dict[str, Any]:
+    schema = CORPUS_SCHEMA if split.format == CORPUS.name else SCHEMA
+    fields = tuple((f.name, str(f.type), _LINEAGE_WORDS[f.name]) for f in schema)
+    return _record_set(
+        f"lineage-{split.name}", f"The document that each span of tokens of {split.name} is from.",
+        {"fileSet": {"@id": f"lineage-files-{split.name}"}}, fields,
+    )  # fmt: skip
+
+
+def _record_set(
+    name: str, description: str, source: dict[str, Any], fields: tuple[tuple[str, str, str], ...]
+) -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "name": name,
+        "description": description,
+        "field": [
+            {
+                "@type": "cr:Field",
+                "@id": f"{name}/{column}",
+                "name": column,
+                "description": words,
+                "dataType": _TYPES[kind],
+                "source": {**source, "extract": {"column": column}},
+            }
+            for column, kind, words in fields
+        ],
+    }
+
+
+CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"
+_CREATION = "_:creation"
+_PRESENCE = {"yes": "yes", "no": "no", "unknown": "noAssertion"}
+
+
+def spdx(disclosure: Disclosure) -> dict[str, Any]:
+    """The JSON-LD document as plain data; a pure function of `disclosure`."""
+    base = f"urn:wafermill:{disclosure.facts.identity.run}:"
+    agents = _agents(disclosure, base)
+    creators = [agent["spdxId"] for agent in agents if agent["type"] != "Tool"]
+    files = [_file(file, base) for file in disclosure.files]
+    package = _package(disclosure, base, creators)
+    licence = _spdx_licence(disclosure, base)
+    related = [
+        _relation(base, "contains", package["spdxId"], [file["spdxId"] for file in files]),
+        _relation(base, "hasDeclaredLicense", package["spdxId"], [licence["spdxId"]]),
+    ]
+    elements = [*agents, package, *files, licence, *(r for r in related if r["to"])]
+    document = {
+        "type": "SpdxDocument",
+        "spdxId": f"{base}document",
+        "creationInfo": _CREATION,
+        "name": disclosure.name,
+        "rootElement": [package["spdxId"]],
+        "element": [element["spdxId"] for element in elements],
+        "profileConformance": ["core", "dataset", "simpleLicensing", "software"],
+    }
+    return {
+        "@context": CONTEXT,
+        "@graph": [_creation(disclosure, base, creators), document, *elements],
+    }
+
+
+def _creation(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
+    return {
+        "type": "CreationInfo",
+        "@id": _CREATION,
+        "specVersion": "3.0.1",
+        "created": _moment(d, "dates.built"),
+        "createdBy": creators,
+        "createdUsing": [f"{base}tool"],
+    }
+
+
+def _moment(d: Disclosure, key: str) -> str:
+    """A date of about.yaml as the moment its first day begins, or the TODO."""
+    date = d.said(key)
+    if date.basis == "todo":
+        return date.text
+    return f"{(date.text + '-01-01')[:10] if len(date.text) < 10 else date.text}T00:00:00Z"
+
+
+def _agents(d: Disclosure, base: str) -> list[dict[str, Any]]:
+    """Who made the data set, or a TODO in their place, and the tool."""
+    kinds = {"organisation": "Organization", "person": "Person"}
+    named = [(kinds[one.kind], one.name) for one in d.about.creators]
+    named = named or [("Organization", d.said("creators").text)]
+    identity = d.facts.identity
+    return [
+        *(
+            {"type": kind, "spdxId": f"{base}agent-{number}", "creationInfo": _CREATION,
+             "name": name}
+            for number, (kind, name) in enumerate(named)
+        ),
+        {"type": "Tool", "spdxId": f"{base}tool", "creationInfo": _CREATION,
+         "name": f"wafermill {identity.toolkit}"},
+    ]  # fmt: skip
+
+
+def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
+    about, facts = d.about, d.facts
+    package = {
+        "type": "dataset_DatasetPackage",
+        "spdxId": f"{base}data-set",
+        "creationInfo": _CREATION,
+        "name": d.name,
+        "description": d.said("description").text,
+        "builtTime": _moment(d, "dates.built"),
+        "releaseTime": _moment(d, "dates.published"),
+        "originatedBy": creators,
+        "software_primaryPurpose": "data",
+        "software_packageVersion": about.version or facts.identity.run,
+        "software_downloadLocation": d.said("url").text,
+        "dataset_datasetType": ["text"],
+        "dataset_datasetSize": facts.bytes_kept,
+        "dataset_dataCollectionProcess": d.said("collection").text,
+        "dataset_dataPreprocessing": describe_processing(facts).split("; "),
+        "dataset_intendedUse": d.said("purposes").text,
+        "dataset_knownBias": [d.said("biases").text],
+        "dataset_datasetUpdateMechanism": d.said("maintenance").text,
+    }
+    if about.sensitive_information:
+        presence = _PRESENCE[about.sensitive_information]
+        package["dataset_hasSensitivePersonalInformation"] = presence
+    return package
+
+
+def _spdx_licence(d: Disclosure, base: str) -> dict[str, Any]:
+    given = d.said("licence.expression")
+    expression = given.text if given.basis == "about" else "NOASSERTION"
+    element = {
+        "type": "simplelicensing_LicenseExpression",
+        "spdxId": f"{base}licence",
+        "creationInfo": _CREATION,
+        "simplelicensing_licenseExpression": expression,
+    }
+    return element if given.basis == "about" else {**element, "comment": given.text}
+
+
+def _file(file: PublishedFile, base: str) -> dict[str, Any]:
+    return {
+        "type": "software_File",
+        "spdxId": f"{base}file:{re.sub(r'[^A-Za-z0-9._/-]', '_', file.path)}",
+        "creationInfo": _CREATION,
+        "name": file.path,
+        "software_primaryPurpose": "data",
+        "contentType": file.media,
+        "verifiedUsing": [{"type": "Hash", "algorithm": "sha256", "hashValue": file.sha256}],
+    }
+
+
+def _relation(base: str, kind: str, subject: str, objects: list[str]) -> dict[str, Any]:
+    return {
+        "type": "Relationship",
+        "spdxId": f"{base}{kind}",
+        "creationInfo": _CREATION,
+        "relationshipType": kind,
+        "from": subject,
+        "to": objects,
+    }

@@ -1,0 +1,215 @@
+"""Counts over evidence.parquet and decisions.parquet: detectors, works, opt-out signals."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.disclosure.facts import EvidenceFacts, OptOutFacts, Passage, WorkFacts
+from pipeline.runs import layout
+from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
+
+Decisions = tuple[tuple[str, int], ...]
+"""Documents by decision."""
+
+MOST_WORKS, MOST_PASSAGES, MOST_OPTOUTS = 200, 3, 500
+OPT_OUT = "optout"
+_FROM_LISTS = ("artefact", "marker")
+"""What they see stands in a list."""
+_OF_PEOPLE = ("identifier", "notice", "optout", "review", "title_author")
+"""What they see can name people, works or addresses."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """evidence.parquet and decisions.parquet in the columns of today, nulls for missing ones."""
+
+    evidence: pa.Table
+    decisions: pa.Table
+    titles: Mapping[str, str]
+
+    def is_quoted(self, rule: str, reason: str) -> bool:
+        """Whether the reason of a rule's first decision holds what its evidence saw, or the title
+        of the work it names."""
+        decisions = self.decisions
+        same = pc.and_(pc.equal(decisions["rule"], rule), pc.equal(decisions["reason"], reason))
+        chosen = decisions.filter(same)
+        ids = chosen["evidence"].slice(0, 1).combine_chunks().flatten()
+        rows = self.evidence.filter(pc.is_in(self.evidence["evidence_id"], value_set=ids))
+        words = [word for row in rows.to_pylist() for word in self._words_of(row)]
+        return any(word in reason for word in words)
+
+    def _words_of(self, row: Mapping[str, Any]) -> list[str]:
+        title = self.titles.get(row["work_id"], "")[:_TITLE_BEGINS]
+        return [*_words_of(row), *([title] if title else [])]
+
+
+_TITLE_BEGINS = 30
+"""Characters by which a title is known: reasons cut long ones."""
+
+
+def _words_of(row: Mapping[str, Any]) -> list[str]:
+    """What evidence repeats from documents, registries or people, short words left out."""
+    words = [] if row["detector"] in _FROM_LISTS else [row["seen"]]
+    if row["detector"] in _OF_PEOPLE:
+        words += [row["target"], *_attributes(row).values()]
+    return [word for word in words if isinstance(word, str) and len(word) > 2]
+
+
+def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(row["attributes"])) if row["attributes"] else {}
+
+
+def read_matches(directory: Path, works: Mapping[str, Mapping[str, Any]]) -> Matches:
+    """Both tables, empty ones when nothing was screened; and the titles of the registry's works."""
+    return Matches(
+        _table(directory / layout.EVIDENCE, EVIDENCE_SCHEMA),
+        _table(directory / layout.DECISIONS, DECISION_SCHEMA),
+        {work: str(about.get("title_raw") or "") for work, about in works.items()},
+    )
+
+
+def _table(path: Path, schema: pa.Schema) -> pa.Table:
+    """The columns of `schema` without doc_id; those that the file lacks are null, strings empty."""
+    fields = [field for field in schema if field.name != "doc_id"]
+    if not path.is_file():
+        return pa.schema(fields).empty_table()
+    names = pq.read_schema(path).names
+    table = pq.read_table(path, columns=[f.name for f in fields if f.name in names])
+    for position, field in enumerate(fields):
+        if field.name not in names:
+            missing = pa.nulls(len(table), field.type)
+            if pa.types.is_string(field.type):
+                missing = pc.fill_null(missing, "")
+            table = table.add_column(position, field, missing)
+    return table
+
+
+def evidence_of(matches: Matches) -> tuple[EvidenceFacts, ...]:
+    """Evidence by detector and kind; the rule stands for the kind of filters, which have none."""
+    table = matches.evidence
+    kind = pc.if_else(pc.equal(table["kind"], ""), table["rule"], table["kind"])
+    named = pa.table({"detector": table["detector"], "kind": kind, "doc_key": table["doc_key"]})
+    rows = named.group_by(["detector", "kind"], use_threads=False).aggregate(
+        [("doc_key", "count"), ("doc_key", "count_distinct")]
+    )
+    ordered = rows.sort_by([("detector", "ascending"), ("kind", "ascending")]).to_pylist()
+    return tuple(
+        EvidenceFacts(
+            r["detector"], r["kind"], r["doc_key_count"], r["doc_key_count_distinct"]
+        )
+        for r in ordered
+    )  # fmt: skip
+
+
+def works_of(
+    matches: Matches, documents: pa.Table, works: Mapping[str, Mapping[str, Any]]
+) -> tuple[WorkFacts, ...]:
+    """The works that evidence names, those with most documents first, at most `MOST_WORKS`."""
+    found = matches.evidence.filter(pc.not_equal(matches.evidence["work_id"], ""))
+    if not len(found):
+        return ()
+    counts = found.group_by(["work_id"], use_threads=False).aggregate(
+        [("doc_key", "count"), ("doc_key", "count_distinct"), ("detector", "distinct")]
+    )
+    top = counts.sort_by([("doc_key_count_distinct", "descending"), ("work_id", "ascending")])
+    top = top.slice(0, MOST_WORKS)
+    shown = found.filter(pc.is_in(found["work_id"], value_set=top["work_id"].combine_chunks()))
+    decisions = _decisions_by(shown, documents, "work_id")
+    passages = _passages(shown)
+    return tuple(
+        WorkFacts(
+            work_id=row["work_id"],
+            title=str(works.get(row["work_id"], {}).get("title_raw") or ""),
+            authors=tuple(works.get(row["work_id"], {}).get("authors") or ()),
+            status=str(works.get(row["work_id"], {}).get("status") or ""),
+            detectors=tuple(sorted(row["detector_distinct"])),
+            rows=row["doc_key_count"],
+            documents=row["doc_key_count_distinct"],
+            decisions=decisions.get(row["work_id"], ()),
+            passages=passages.get(row["work_id"], ()),
+        )
+        for row in top.to_pylist()
+    )
+
+
+def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
+    """The longest passages of each work, at most `MOST_PASSAGES`."""
+    placed = found.filter(pc.greater(found["byte_length"], 0)).sort_by(
+        [("work_id", "ascending"), ("byte_length", "descending"), ("doc_key", "ascending"),
+         ("byte_offset", "ascending")]
+    )  # fmt: skip
+    names = ["work_id", "doc_key", "byte_offset", "byte_length", "seen", "attributes"]
+    passages: dict[str, tuple[Passage, ...]] = {}
+    for batch in placed.select(names).to_batches():
+        for row, work in enumerate(batch["work_id"].to_pylist()):
+            if len(passages.get(work, ())) < MOST_PASSAGES:
+                value = {name: batch[name][row].as_py() for name in names}
+                passages[work] = (*passages.get(work, ()), _passage(value))
+    return passages
+
+
+def _passage(row: Mapping[str, Any]) -> Passage:
+    return Passage(
+        row["doc_key"].hex(), row["byte_offset"], row["byte_length"], row["seen"] or "",
+        _attributes(row),
+    )  # fmt: skip
+
+
+def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:
+    """The opt-out signals about documents, those with most documents first, at most
+    `MOST_OPTOUTS`."""
+    table = matches.evidence
+    found = table.filter(pc.equal(table["detector"], OPT_OUT))
+    if not len(found):
+        return ()
+    found = _with_signals(found)
+    decisions = _decisions_by(found, documents, "name")
+    counts = found.group_by(["name"], use_threads=False).aggregate(
+        [("doc_key", "count_distinct"), ("captured", "max")]
+    )
+    rows = counts.sort_by([("doc_key_count_distinct", "descending"), ("name", "ascending")])
+    return tuple(_optout(row, decisions) for row in rows.slice(0, MOST_OPTOUTS).to_pylist())
+
+
+def _optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOutFacts:
+    kind, target, signal, status = json.loads(row["name"])
+    return OptOutFacts(
+        kind, target, signal, status, row["captured_max"], row["doc_key_count_distinct"],
+        decisions[row["name"]],
+    )  # fmt: skip
+
+
+def _with_signals(found: pa.Table) -> pa.Table:
+    """Opt-out evidence with `name` (kind, target, signal and status as JSON) and `captured`."""
+    columns = ["kind", "target", "attributes"]
+    distinct = found.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist()
+    about = {tuple(row.values()): _attributes(row) for row in distinct}
+    names, captured = [], []
+    for key in zip(*(found[name].to_pylist() for name in columns), strict=True):
+        said = about[key]
+        names.append(json.dumps([*key[:2], said.get("signal", ""), said.get("status", "")]))
+        captured.append(str(said.get("captured_at") or ""))
+    named = found.append_column("name", pa.array(names, pa.string()))
+    return named.append_column("captured", pa.array(captured, pa.string()))
+
+
+def _decisions_by(found: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
+    """Documents by decision for every value of the column `key`."""
+    pairs = found.select([key, "doc_key"]).group_by([key, "doc_key"], use_threads=False)
+    distinct = pairs.aggregate([])
+    at = pc.index_in(distinct["doc_key"], value_set=documents["doc_key"].combine_chunks())
+    decided = distinct.append_column("decision", pc.take(documents["decision"], at))
+    counts = decided.group_by([key, "decision"], use_threads=False).aggregate(
+        [("doc_key", "count")]
+    )
+    rows = counts.sort_by([(key, "ascending"), ("decision", "ascending")]).to_pylist()
+    result: dict[str, Decisions] = {}
+    for row in rows:
+        result[row[key]] = (*result.get(row[key], ()), (row["decision"], row["doc_key_count"]))
+    return result

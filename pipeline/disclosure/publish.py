@@ -1,0 +1,234 @@
+"""`prep disclose`: from a finished run and about.yaml to documents in a directory.
+
+Reading a finished run: its tables once, as `Facts`.
+
+Tables of runs made by earlier versions lack columns; what they lack counts as not recorded.
+"""
+
+import importlib.metadata
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.core.ledger import ledger_from_dict
+from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest, read_sealed
+from pipeline.core.storage import canonical_json, hash_bytes, publish
+from pipeline.core.words import did_you_mean_or_all
+from pipeline.disclosure import counts, match_counts
+from pipeline.disclosure.about import About, load_about
+from pipeline.disclosure.audit import audit_page
+from pipeline.disclosure.california import california_disclosure
+from pipeline.disclosure.card import dataset_card
+from pipeline.disclosure.disclosure import (
+    BASES,
+    Disclosure,
+    as_json,
+    markdown_page,
+    published_files,
+)
+from pipeline.disclosure.eu_summary import eu_summary
+from pipeline.disclosure.facts import Facts, Identity
+from pipeline.disclosure.json_ld import croissant, spdx
+from pipeline.runs import layout
+from pipeline.runs.catalogue import story_entry
+
+_SCREENING = (
+    "registry", "screen", "overlap", "filters", "custom_filters", "decisions", "verdicts",
+    "evidence",
+)  # fmt: skip
+_LOOKS = ("filters", "custom_filters", "overlap", "lines")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run directory, opened: its sealed manifest and the manifests of its stages."""
+
+    directory: Path
+    manifest: Mapping[str, Any]
+    stages: Mapping[str, StageManifest]
+
+
+def open_run(directory: Path) -> FinishedRun:
+    """Open a finished run. Raises InputError for another directory, IntegrityError for damage."""
+    if not (directory / layout.MANIFEST).is_file():
+        raise InputError(
+            f"{directory}: no {layout.MANIFEST}: not a finished run; the command that began it "
+            "finishes it"
+        )
+    manifest = read_sealed(directory / layout.MANIFEST)
+    story = str(manifest.get("story", "prepare"))
+    if not story_entry(story).is_described:
+        raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`")
+    names = [stage["stage"] for stage in manifest["stages"]]
+    found = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in names}
+    return FinishedRun(directory, manifest, {n: m for n, m in found.items() if m is not None})
+
+
+def read_facts(run: FinishedRun) -> Facts:
+    """All facts of a run. Raises IntegrityError when a published table is missing or damaged."""
+    try:
+        ledger = ledger_from_dict(json.loads((run.directory / layout.LEDGER).read_bytes()))
+        documents = counts.read_documents(run.directory)
+        registry = counts.read_registry(run.directory, run.stages.get("registry"))
+        matches = match_counts.read_matches(run.directory, registry.works)
+        return Facts(
+            identity=_identity(run),
+            ledger=ledger,
+            inputs=counts.inputs_of(run.directory),
+            sources=counts.sources_of(documents, ledger, run.directory),
+            licences=counts.licences_of(documents),
+            removed=counts.removed_of(documents),
+            decisions=counts.decisions_of(documents, matches),
+            flows=counts.flows_of(documents),
+            evidence=match_counts.evidence_of(matches),
+            works=match_counts.works_of(matches, documents, registry.works),
+            optouts=match_counts.optouts_of(matches, documents),
+            clusters=counts.clusters_of(run.directory, documents, matches.decisions),
+            splits=counts.splits_of(run.directory, ledger),
+            hosts=counts.hosts_of(documents),
+            lists=registry.lists,
+            registry=registry.facts,
+            events=counts.events_of(run.directory),
+            screened=counts.screened_of(documents),
+            looked_at=tuple(name for name in _LOOKS if name in run.stages),
+        )
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise IntegrityError(
+            f"{run.directory}: a table of the run is missing or damaged ({error!r}); "
+            "`prep verify` says which"
+        ) from error
+
+
+def _identity(run: FinishedRun) -> Identity:
+    stages = tuple(
+        (s["stage"], s["fingerprint"], s["content_hash"]) for s in run.manifest["stages"]
+    )
+    software = {k: str(v) for m in run.stages.values() for k, v in m.fields["software"].items()}
+    settings = tuple(
+        (name, key, _short(value))
+        for name in _SCREENING
+        if name in run.stages
+        for key, value in (
+            ("fingerprint", run.stages[name].fingerprint),
+            *sorted(run.stages[name].fields["settings"].items()),
+        )
+    )
+    return Identity(
+        str(run.manifest["config"]), str(run.manifest.get("story", "prepare")),
+        fingerprint_of({"stages": run.manifest["stages"]}), _toolkit(),
+        tuple(sorted(software.items())), stages, settings,
+    )  # fmt: skip
+
+
+def _toolkit() -> str:
+    """The version of this toolkit, as installed."""
+    try:
+        return importlib.metadata.version("wafermill")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _short(value: Any) -> str:
+    """A setting in words; a long one by its hash."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 120 else f"xxh3-128 {hash_bytes(text.encode())}"
+
+
+_TODO = re.compile(r"TODO\(([^:()]{1,200}):")
+
+
+def _california(d: Disclosure) -> bytes:
+    return markdown_page("form.md.j2", form=california_disclosure(d), bases=BASES)
+
+
+def _eu(d: Disclosure) -> bytes:
+    return markdown_page("form.md.j2", form=eu_summary(d), bases=BASES)
+
+
+DOCUMENTS: dict[str, dict[str, Callable[[Disclosure], bytes]]] = {
+    "audit": {"audit.html": audit_page},
+    "card": {"README.md": dataset_card},
+    "croissant": {"croissant.json": lambda d: canonical_json(croissant(d))},
+    "eu": {
+        "eu_training_summary.md": _eu,
+        "eu_training_summary.json": lambda d: canonical_json(as_json(eu_summary(d))),
+    },
+    "california": {"california_ab2013.md": _california},
+    "spdx": {"spdx.json": lambda d: canonical_json(spdx(d))},
+}
+"""What `--only` names, with the files each makes."""
+
+_NEED_FILES = {"croissant", "spdx"}
+
+
+@dataclass(frozen=True)
+class DisclosureFiles:
+    """What was written: edition, (file, bytes) in order, and keys that stand as TODO in it."""
+
+    directory: Path
+    edition: str
+    files: tuple[tuple[str, int], ...]
+    todos: tuple[str, ...]
+
+
+def disclose(
+    directory: Path,
+    out: Path,
+    about: Path | None = None,
+    only: tuple[str, ...] = (),
+    *,
+    public: bool = True,
+) -> DisclosureFiles:
+    """Write the documents named in `only` (all without) about the run in `directory` to `out`.
+
+    The same run and about.yaml give the same bytes; every file is published atomically. Raises
+    ConfigError, InputError for a directory that is no finished run, IntegrityError for damage.
+    """
+    names = _names(only)
+    said = load_about(about)
+    if out.resolve().is_relative_to(directory.resolve()):
+        raise ConfigError(
+            f"--out {out}: is inside the run directory, whose manifest lists every file; choose a "
+            "directory outside it"
+        )
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such run directory")
+    run = open_run(directory)
+    facts = read_facts(run)
+    _check_sources(said, facts, about)
+    files = published_files(directory, run.manifest["files"]) if _NEED_FILES & {*names} else ()
+    disclosure = Disclosure(facts, said, public, files)
+    written, todos = [], set()
+    for name in names:
+        for file, make in DOCUMENTS[name].items():
+            data = make(disclosure)
+            written.append((file, publish(out / file, data).size))
+            todos |= {escape_text(key) for key in _TODO.findall(data.decode())}
+    return DisclosureFiles(out, disclosure.edition, tuple(written), tuple(sorted(todos)))
+
+
+def _names(only: tuple[str, ...]) -> tuple[str, ...]:
+    """The documents asked for, in the order of DOCUMENTS."""
+    for name in only:
+        if name not in DOCUMENTS:
+            raise ConfigError(
+                f"--only {escape_text(name, 60)}: unknown "
+                f"document{did_you_mean_or_all(name, [*DOCUMENTS])}"
+            )
+    return tuple(name for name in DOCUMENTS if not only or name in only)
+
+
+def _check_sources(said: About, facts: Facts, path: Path | None) -> None:
+    labels = [source.label for source in facts.sources]
+    for label in said.sources:
+        if label not in labels:
+            raise ConfigError(
+                f"{path}: sources: the run has no source label {escape_text(label, 60)!r}"
+                f"{did_you_mean_or_all(label, labels)}"
+            )

@@ -1,0 +1,223 @@
+"""The stage contract, on one page; and stages of which some inputs are in another run's directory
+and are read there.
+
+The stage contract, on one page.
+
+A stage is a list of independent tasks. A task is a pure function of its input shards (named by
+hash) and its job (a frozen dataclass of plain data): the same inputs and job give the same bytes,
+in any process, at any time. It returns the bytes of its output shards and counters; it never
+writes, never schedules and knows nothing of other tasks. The runner verifies inputs, publishes
+outputs, keeps the records and skips what is already there.
+
+A task whose outputs together do not fit in memory returns them as an iterator, and bytes of one
+output as another: they are published as they come, and counters are read after the last of them.
+
+To add a stage: write `pipeline/stages/NAME.py` with a job dataclass, a task function and a function
+that builds the `Stage`; call it from `pipeline/stories/preparation.py`; raise `version` whenever
+its output changes.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.core.errors import IntegrityError
+from pipeline.core.ids import table_hash
+from pipeline.core.manifest import Shard
+from pipeline.core.storage import hash_bytes, verify_file
+
+
+@dataclass(frozen=True)
+class Output:
+    """Bytes to publish, whole or in pieces as they come, under a path relative to the run
+    directory. Without a content hash they are their own content."""
+
+    path: str
+    data: bytes | Iterable[bytes | memoryview]
+    content_hash: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a task hands to the runner; the iterator of outputs may still fill the counters."""
+
+    outputs: Iterable[Output]
+    counters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Verified access to published shards; every file is hashed once per process before its use."""
+
+    root: Path
+
+    def path(self, shard: Shard) -> Path:
+        """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
+        path = self.root / shard.path
+        _verified(path, shard.hash, _stamp(path))
+        return path
+
+    def table(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
+        """An Arrow IPC shard, memory-mapped (so unread columns cost nothing)."""
+        table = pa.ipc.open_file(pa.memory_map(str(self.path(shard)))).read_all()
+        return table.select(columns) if columns is not None else table
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise IntegrityError(f"{path}: missing; run again the command that made it") from error
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=4096)
+def _verified(path: Path, expected: str, stamp: tuple[int, int, int]) -> None:
+    verify_file(path, expected)
+
+
+TaskFunction = Callable[[Any, Inputs], Result]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work: `work` bytes are what progress and time estimates count."""
+
+    label: str
+    job: Any
+    inputs: tuple[Shard, ...] = ()
+    work: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A named, versioned list of tasks; its output depends on `settings` and `software`."""
+
+    name: str
+    version: int
+    function: TaskFunction
+    tasks: tuple[Task, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+    still_valid: Callable[[Mapping[str, Any]], bool] | None = None
+    """For tasks that read raw files: whether the inputs noted in its counters are unchanged."""
+    reads_texts: bool = True
+    """Whether a task looks at the texts of its documents shards, quarantined ones included. They
+    are put back before one of it runs; a stage that says no does not cause that."""
+
+
+def arrow_output(path: str, table: pa.Table) -> Output:
+    """An Arrow IPC file (uncompressed, memory-mappable)."""
+    counter = pa.MockOutputStream()
+    _write_ipc(counter, table)
+    buffer = pa.allocate_buffer(counter.size())  # at once: one that grows is copied as it does
+    _write_ipc(pa.FixedSizeBufferWriter(buffer), table)
+    return Output(path, [memoryview(buffer)], table_hash(table))
+
+
+def _write_ipc(sink: pa.NativeFile, table: pa.Table) -> None:
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+PLAIN, DELTA = "PLAIN", "DELTA_BINARY_PACKED"
+"""Encodings of columns that a dictionary makes larger: keys and numbers that hardly repeat; numbers
+that ascend, or use few of their bits."""
+
+
+def parquet_output(
+    path: str,
+    table: pa.Table,
+    encodings: Mapping[str, str] | None = None,
+    rows_per_group: int | None = None,
+) -> Output:
+    """A parquet file (zstd) for people and query engines; columns without an encoding have a
+    dictionary. A reader of few rows decodes the row groups that hold them."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    chosen = dict(encodings or {})
+    dictionaries = [name for name in table.column_names if name not in chosen] if chosen else True
+    pq.write_table(
+        table, sink, rows_per_group, compression="zstd", store_schema=True,
+        use_dictionary=dictionaries, column_encoding=chosen or None,
+    )  # fmt: skip
+    return Output(path, [memoryview(sink.getvalue())], table_hash(table))
+
+
+def bytes_output(path: str, data: bytes) -> Output:
+    """Bytes that are their own content (JSON, HTML)."""
+    return Output(path, data, hash_bytes(data))
+
+
+@dataclass(frozen=True)
+class _BorrowedInputs(Inputs):
+    """Inputs whose `directories` stand below `location`."""
+
+    location: Path
+    directories: tuple[str, ...]
+
+    def path(self, shard: Shard) -> Path:
+        """See Inputs."""
+        if _directory(shard) in self.directories:
+            return Inputs(self.location).path(shard)
+        return super().path(shard)
+
+
+@dataclass(frozen=True)
+class _BorrowingTask:
+    """A task function that finds its inputs there."""
+
+    function: TaskFunction
+    location: Path
+    directories: tuple[str, ...]
+
+    def __call__(self, job: Any, inputs: Inputs) -> Result:
+        elsewhere = _BorrowedInputs(inputs.root, self.location, self.directories)
+        return self.function(job, elsewhere)
+
+
+def borrow(stage: Stage, location: Path, directories: tuple[str, ...]) -> Stage:
+    """The stage, reading shards of these top directories from the run in `location`.
+
+    They count for the fingerprint as part of the jobs; the location does not.
+    """
+    tasks = tuple(
+        replace(task, inputs=tuple(s for s in task.inputs if _directory(s) not in directories))
+        for task in stage.tasks
+    )
+    return replace(
+        stage, function=_BorrowingTask(stage.function, location, directories), tasks=tasks
+    )
+
+
+def _directory(shard: Shard) -> str:
+    return shard.path.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class CopyJob:
+    """Files of the run in `location`."""
+
+    location: str
+    shards: tuple[Shard, ...]
+
+
+def _copy(job: CopyJob, inputs: Inputs) -> Result:
+    return Result(_copies(job))
+
+
+def _copies(job: CopyJob) -> Iterator[Output]:
+    for shard in job.shards:
+        path = Inputs(Path(job.location)).path(shard)
+        yield Output(shard.path, path.read_bytes(), shard.content_hash)
+
+
+def tables_stage(location: Path, shards: tuple[Shard, ...]) -> Stage:
+    """The stage that copies what describes the documents: tables and the tokenizer."""
+    return Stage("tables", 1, _copy, (Task("tables", CopyJob(str(location), shards)),))

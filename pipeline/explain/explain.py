@@ -1,0 +1,225 @@
+"""`prep explain`: what became of one document, why, and how it differs from the one that stands for
+it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.core import ids
+from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.explain.find import find_led_to
+from pipeline.lineage.shards import takedowns_of
+from pipeline.runs import layout
+from pipeline.runs.origin import Recipe, recipe_of, texts_home
+from pipeline.runs.records import QUARANTINED, RecordPlace, RunRecord, RunRecords, wrap_read_errors
+from pipeline.runs.tables import rows_of
+
+_NO_DOCUMENT = ("dropped", "bad_record")
+MOST_COMPUTED = 4_000_000
+"""Characters of both texts up to which a similarity that was not recorded is computed here."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One row of clusters.parquet seen from one end: the other document, and why they belong
+    together. `place` is None when it stands in the index named by `index`."""
+
+    key: str
+    place: RecordPlace | None
+    index: str
+    state: str
+    kind: str
+    bands: tuple[int, ...]
+    estimate: float | None
+    jaccard: float | None
+
+
+@dataclass(frozen=True)
+class DocumentEvidence:
+    """What a detector, a filter (`rule` says which) or decontamination found in the document: see
+    `pipeline.screening.evidence`."""
+
+    evidence_id: str
+    detector: str
+    rule: str
+    kind: str
+    target: str
+    work_id: str
+    seen: str
+    byte_offset: int
+    byte_length: int
+    score: float | None
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything known of one document.
+
+    `decision_reason` is the sentence of the rule that decided, `decision_of` the key of the
+    document of the same cluster whose decision this one has taken over (empty: its own);
+    `taken_down` names the takedowns that took the document out of the data set; `origin` is the run
+    that all this is from, where the one asked about was packed from its tokens; `excerpt`
+    is filled for a record that never became a document; `in_quarantine` says that its text stands
+    in quarantine/, where `prep quarantine show` shows it; `kept_by` is what stands for it,
+    `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
+    kept document and of this one, where both are in documents/; `jaccard_now` is the exact
+    similarity where none was recorded.
+    """
+
+    record: RunRecord
+    finished: bool
+    decision_reason: str
+    decision_of: str
+    taken_down: tuple[str, ...]
+    origin: Path | None
+    evidence: tuple[DocumentEvidence, ...]
+    excerpt: str
+    in_quarantine: bool
+    kept_by: Link | None
+    stands_for: tuple[Link, ...]
+    stands_for_total: int
+    recipe: Recipe | None
+    texts: tuple[str, str] | None
+    jaccard_now: float | None
+
+
+def explain(directory: Path, wanted: str, most: int | None = None) -> Explanation:
+    """Explain the document `wanted` (see `RunRecords.find`), or the one a row or work leads to;
+    lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
+    asked.
+
+    Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
+    for damaged files.
+    """
+    asked, directory = directory, texts_home(directory)
+    records = RunRecords(directory)
+    record = _record(records, asked, wanted)
+    key = bytes.fromhex(record.place.key)
+    recipe = recipe_of(_manifests(directory))
+    kept_by, stands_for, total = _links(records, key, most)
+    texts = _texts(records, key, kept_by)
+    decision = _decision(directory, key)
+    missing = kept_by is not None and kept_by.jaccard is None
+    return Explanation(
+        record=record,
+        finished=records.finished,
+        decision_reason=decision.get("reason", ""),
+        decision_of=(decision.get("propagated_from") or b"").hex(),
+        taken_down=takedowns_of(asked, key),
+        origin=None if asked == directory else directory,
+        evidence=evidence_of(directory, [key]).get(key, ()),
+        excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
+        in_quarantine=record.state == QUARANTINED and key not in records.texts([key], 1),
+        kept_by=kept_by,
+        stands_for=stands_for,
+        stands_for_total=total,
+        recipe=recipe,
+        texts=texts,
+        jaccard_now=_jaccard(texts, recipe) if missing else None,
+    )
+
+
+def _record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
+    """What `wanted` names, or the one document that a row of the run or a work leads to."""
+    led = find_led_to(asked, wanted) if records.finished else None
+    if led is None:
+        return records.find(wanted)
+    found = records.by_key(led[0])
+    return records.only_one(wanted, [found[key] for key in led[0]])
+
+
+def _links(
+    records: RunRecords, key: bytes, most: int | None
+) -> tuple[Link | None, tuple[Link, ...], int]:
+    path = records.directory / layout.CLUSTERS
+    if not path.exists():
+        return None, (), 0
+    above = rows_of(path, "member", [key]).to_pylist()
+    kept = rows_of(path, "kept", [key])
+    below = kept.filter(pc.equal(kept["index"], ""))
+    by_similarity = pc.coalesce(below["jaccard"], below["estimate"])
+    below = below.append_column("similarity", by_similarity).sort_by(
+        [("similarity", "ascending"), ("member", "ascending")]
+    )
+    shown = below.slice(0, most).to_pylist()
+    keys = [row["member"] for row in shown] + [row["kept"] for row in above if not row["index"]]
+    found = records.by_key(keys)
+    kept_by = _link(above[0], above[0]["kept"], found) if above else None
+    return kept_by, tuple(_link(row, row["member"], found) for row in shown), len(below)
+
+
+def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
+    """The row as seen from the end that is not `other`."""
+    record = None if row["index"] else found[other]
+    state = record.state if record else "kept"
+    place = record.place if record else None
+    return Link(
+        other.hex(), place, row["index"], state, row["kind"], tuple(row["bands"]),
+        row["estimate"], row["jaccard"],
+    )  # fmt: skip
+
+
+def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:
+    """Texts of the kept document and of this one."""
+    if kept_by is None or kept_by.place is None:
+        return None
+    kept = bytes.fromhex(kept_by.key)
+    found = records.texts([key, kept])
+    return (found[kept], found[key]) if kept in found and key in found else None
+
+
+def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
+    """Exact similarity of two texts; None where it means nothing or would take long."""
+    if texts is None or recipe is None or recipe.preset.bands == 0:
+        return None
+    if sum(map(len, texts)) > MOST_COMPUTED:
+        return None
+    from dedup.similarity import jaccard
+
+    return jaccard(*texts, recipe.preset)
+
+
+def evidence_of(
+    directory: Path, keys: Sequence[bytes]
+) -> dict[bytes, tuple[DocumentEvidence, ...]]:
+    """All evidence on documents, by key; nothing while there is no such table."""
+    path = directory / layout.EVIDENCE
+    found: dict[bytes, tuple[DocumentEvidence, ...]] = {}
+    if not path.exists():
+        return found
+    for row in _about(path, keys, ["doc_key", *(field.name for field in fields(DocumentEvidence))]):
+        key = row.pop("doc_key")
+        row["attributes"] = json.loads(row["attributes"] or "{}")
+        found[key] = (*found.get(key, ()), DocumentEvidence(**row))
+    return found
+
+
+def _decision(directory: Path, key: bytes) -> dict[str, Any]:
+    rows = _about(directory / layout.DECISIONS, [key], ["reason", "propagated_from"])
+    return rows[0] if rows else {}
+
+
+def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
+    """Rows of a table on some documents; none while the table is not there."""
+    if not path.exists():
+        return []
+    with wrap_read_errors(path):
+        wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        rows: list[dict[str, Any]] = pq.read_table(
+            path, columns=columns, filters=pc.field("doc_key").isin(wanted)
+        ).to_pylist()
+    return rows
+
+
+def _manifests(directory: Path) -> dict[str, StageManifest]:
+    """Manifests of the stages that the recipe stands in."""
+    stages = ("signatures", "clusters")
+    found = {stage: read_manifest(directory / "manifests" / f"{stage}.json") for stage in stages}
+    return {stage: manifest for stage, manifest in found.items() if manifest}

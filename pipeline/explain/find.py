@@ -1,0 +1,343 @@
+"""Documents of a run, found by what one knows of them or by a pasted text.
+
+From what one knows of a work or a document to rows of documents.parquet.
+
+Evidence leads from works and numbers to documents; clusters.parquet adds the documents that are
+duplicates of those, because one of them may be the one that was kept. What is found is what the
+screening of this run, or a `prep rescan` of it, matched: a work nobody looked for is not found.
+
+From a pasted text to the documents that hold it: the same text, near-duplicates, passages, or all
+of it however short it is.
+
+The key of the cleaned text against the column of text keys; the text's MinHash bands against the
+sorted runs that dedup left, and exact similarity for what meets there; its fingerprints, every gram
+of them, against every text of documents/ and quarantine/ (some 10 ms a MB), which leaves out no run
+of `LEAST_PART` words; and its words, as `prep search` looks for them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dedup.arrays import I64
+from pipeline.core import ids
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.manifest import read_manifest
+from pipeline.engine.progress import Progress
+from pipeline.explain.search import clean_query, describe_scope, find_readable_home, scan_run
+from pipeline.lineage.shards import taken_for_works
+from pipeline.lineage.trace import trace_reference
+from pipeline.runs import layout
+from pipeline.runs.origin import Recipe, recipe_of, texts_home
+from pipeline.runs.records import quarantine_path, read_held_shard, with_texts, wrap_read_errors
+from pipeline.runs.tables import DocumentTable, find_siblings
+from pipeline.screening.evidence import find_screenings
+from pipeline.screening.registry import identifiers, load_registry
+from pipeline.screening.registry.finding import find_works
+from pipeline.screening.registry.works import Work, works_of
+
+WORKS = "registry/works.arrow"
+"""The works that a run was screened with (`pipeline.stages.registry`)."""
+
+WORK_ID = re.compile("[0-9a-f]{12}")
+
+_NUMBERS = {"isbn": identifiers.isbn13, "usco": identifiers.usco}
+
+
+@dataclass(frozen=True)
+class FoundDocuments:
+    """Rows of documents.parquet, ascending; why each is among them; and what else is to be said."""
+
+    rows: tuple[int, ...]
+    because: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find_named(directory: Path, wanted: str) -> FoundDocuments:
+    """The document with this key, or at FILE:LINE, or all documents of FILE, of SHARD[ROW] or with
+    evidence of a work given by its id. Raises InputError."""
+    because = ""
+    if (led := find_led_to(directory, wanted)) is not None:
+        keys, because = led
+        rows = DocumentTable(directory).rows_of_keys(keys).tolist()
+    else:
+        rows = DocumentTable(directory).find(wanted).tolist()
+    return FoundDocuments(tuple(rows), (because,) * len(rows))
+
+
+def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
+    """Keys of the documents that a row or a work leads to, and what led there; None for what names
+    documents itself."""
+    if (spans := trace_reference(directory, wanted)) is not None:
+        keys = list(dict.fromkeys(bytes.fromhex(span.document) for span in spans))
+        return keys, f"in row {escape_text(wanted)}"
+    if WORK_ID.fullmatch(wanted) and find_screenings(texts_home(directory)):
+        works = _evidence(texts_home(directory), pc.field("work_id") == wanted, "")
+        if works:
+            return list(works), f"evidence of work {wanted}"
+    return None
+
+
+def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> FoundDocuments:
+    """Documents with evidence of a work: its id (or the beginning of one), registration number,
+    ISBN, DOI or title, as the run's registry or `registry` has it, and cluster siblings of them.
+
+    An id that no registry explains is looked for as it is. Raises InputError when a registry is
+    there and knows no such work.
+    """
+    works = _works(directory, registry)
+    if works is None:
+        return rows_with_siblings(directory, _of_ids(directory, [asked]), _NO_REGISTRY)
+    return _of_registered(directory, find_works(works, asked))
+
+
+def find_of_title(directory: Path, title: str, registry: Path | None = None) -> FoundDocuments:
+    """`find_of_work` by title alone. Raises InputError when no registry is there."""
+    works = _works(directory, registry)
+    if works is None:
+        raise InputError(
+            f"{directory}: screened without a registry, so titles cannot be looked up; give one "
+            "with --registry"
+        )
+    return _of_registered(directory, find_works(works, title))
+
+
+def find_of_number(
+    directory: Path, kind: str, number: str, registry: Path | None = None
+) -> FoundDocuments:
+    """Documents that print an ISBN (kind `isbn`) or a registration number (`usco`), and those with
+    other evidence of the works that have it. Raises ConfigError for what is no such number."""
+    normal = _NUMBERS[kind](number)
+    if normal is None:
+        raise ConfigError(
+            f"{escape_text(number)}: not a valid {kind}: its form or its check digit is wrong"
+        )
+    printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
+    found = _evidence(directory, printed, f"prints {normal}")
+    mine = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
+    found = {**_of_works(directory, mine), **found}
+    return rows_with_siblings(directory, found, _said(mine))
+
+
+_NO_REGISTRY = (
+    "the run was screened without a registry: the id was looked for in its evidence only",
+)
+
+
+def _said(works: Sequence[Work]) -> tuple[str, ...]:
+    return tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
+
+
+def _works(directory: Path, registry: Path | None) -> list[Work] | None:
+    """Works of `registry`, else those that the run was compared with; None without any."""
+    if registry is not None:
+        return load_registry(registry).work_list()
+    paths = [place / WORKS for place in find_screenings(directory) if (place / WORKS).is_file()]
+    if not paths:
+        return None
+    works: dict[str, Work] = {}
+    for path in paths:
+        with wrap_read_errors(path):
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        works |= {work.work_id: work for work in works_of(table)}
+    return list(works.values())
+
+
+def _of_registered(directory: Path, works: Sequence[Work]) -> FoundDocuments:
+    return rows_with_siblings(directory, _of_works(directory, works), _said(works))
+
+
+def _of_works(directory: Path, works: Sequence[Work]) -> dict[bytes, str]:
+    return _of_ids(directory, [work.work_id for work in works]) if works else {}
+
+
+def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
+    found = _evidence(directory, pc.field("work_id").isin(work_ids), "")
+    return {**taken_for_works(directory, work_ids), **found}
+
+
+def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
+    """Document key -> why, of the documents that some evidence is about."""
+    paths = [place / layout.EVIDENCE for place in find_screenings(directory)]
+    if not paths:
+        raise InputError(f"{directory}: no {layout.EVIDENCE}: nothing was screened in this run")
+    columns = ["doc_key", "detector", "work_id"]
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        with wrap_read_errors(path):
+            rows += pq.read_table(path, columns=columns, filters=which).to_pylist()
+    found: dict[bytes, str] = {}
+    for row in rows:
+        why = because or f"{row['detector']} evidence of work {row['work_id']}"
+        known = found.get(row["doc_key"], "")
+        if why not in known:
+            found[row["doc_key"]] = f"{known}; {why}" if known else why
+    return found
+
+
+def rows_with_siblings(
+    directory: Path, found: dict[bytes, str], notes: tuple[str, ...] = ()
+) -> FoundDocuments:
+    """Rows of documents given by key, and of their cluster siblings, which are told apart."""
+    siblings = find_siblings(directory / layout.CLUSTERS, found, only_verified=False)
+    tied = {s.key: f"{s.kind} duplicate of {s.via.hex()}" for s in siblings.tied}
+    reasons = {**tied, **found}
+    table = DocumentTable(directory)
+    rows = table.rows_of_keys(list(reasons))
+    keys = table.take(rows, ["doc_key"])["doc_key"].to_pylist()
+    return FoundDocuments(tuple(rows.tolist()), tuple(reasons[key] for key in keys), notes)
+
+
+LEAST_PART, LEAST_LETTERS = 14, 24
+"""Words in a row of a part of the text that is always found: 10 grams of 5 words; and letters of
+scripts without spaces, 10 grams of 15."""
+_THRESHOLD = 0.8
+"""Similarity of a near-duplicate where the run recorded none."""
+
+
+def find_text(
+    directory: Path, text: str, with_passages: bool = True, progress: Progress | None = None
+) -> FoundDocuments:
+    """Documents that are this text, near-duplicates of it, hold passages of it, or hold all of it,
+    word for word or nearly; and their cluster siblings. Notes say what was looked at, and what was
+    not looked for.
+
+    Raises InputError for an empty text and for a run without documents/.
+    """
+    if not text.strip():
+        raise InputError("--text: expected a text, got only white space")
+    progress = progress or Progress(quiet=True)
+    home = find_readable_home(directory)
+    shards = sorted((home / "documents").glob("*.arrow"))
+    cleaned = clean_query(home, text)
+    found: dict[bytes, str] = {}
+    notes: list[str] = []
+    for why, keys in (
+        ("the same text", _same(shards, text, cleaned)),
+        ("a near-duplicate", _near(home, shards, cleaned, notes)),
+        ("a passage", _passages(home, shards, cleaned, progress) if with_passages else ()),
+        ("", _whole(directory, text, notes, progress)),
+    ):
+        for key, detail in keys:
+            found.setdefault(key, f"{why}{detail}")
+    if with_passages:
+        notes.append(
+            f"not looked for: passages of fewer than {LEAST_PART} words "
+            f"({LEAST_LETTERS} letters in scripts without spaces)"
+        )
+    return rows_with_siblings(directory, found, tuple(notes))
+
+
+def _table(path: Path, columns: list[str]) -> pa.Table:
+    with wrap_read_errors(path):
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
+
+
+def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
+    """A pasted text may have lost white space at its ends, or come from a run that cleans not."""
+    keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
+    wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
+    for path in shards:
+        table = _table(path, ["doc_key", "text_key"])
+        for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
+            yield key, ""
+
+
+def _near(
+    directory: Path, shards: list[Path], cleaned: str, notes: list[str]
+) -> Iterator[tuple[bytes, str]]:
+    stages = ("signatures", "clusters")
+    manifests = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in stages}
+    recipe = recipe_of({name: found for name, found in manifests.items() if found})
+    if recipe is None or not recipe.preset.bands:
+        notes.append("near-duplicates were not looked for: the run did not look for any")
+        return
+    if not (directory / "runs").is_dir():
+        notes.append("near-duplicates were not looked for: `prep clean-up` removed runs/")
+        return
+    from dedup.similarity import jaccard
+
+    threshold = recipe.threshold or _THRESHOLD
+    for path, rows in _candidates(directory, shards, cleaned, recipe):
+        table = _table(path, ["doc_key", "text"]).take(pa.array(rows))
+        table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
+        for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
+            similarity = jaccard(cleaned, other, recipe.preset)
+            if similarity >= threshold:
+                yield key, f" (Jaccard {similarity:.3f})"
+
+
+def _candidates(
+    directory: Path, shards: list[Path], cleaned: str, recipe: Recipe
+) -> Iterator[tuple[Path, I64]]:
+    """Shards of documents/ and their rows that meet the text in a band."""
+    from dedup.lsh import band_digests, slice_run
+    from dedup.minhash import sketch_documents
+
+    sketches = sketch_documents([cleaned], recipe.preset)
+    if not sketches.shingles[0]:
+        return
+    digests = band_digests(sketches.signatures, recipe.preset.bands, recipe.preset.rows)
+    for path in shards:
+        runs = directory / "runs" / path.name
+        columns = [f"band_{band:02d}" for band in range(recipe.preset.bands)]
+        table = _table(runs, [name for band in columns for name in (band, f"{band}_row")])
+        met = [np.zeros(0, np.uint32)]
+        for band, digest in zip(columns, digests[:, 0].tolist(), strict=True):
+            start, stop = slice_run(table[band].to_numpy(), digest, digest)
+            met.append(table[f"{band}_row"].to_numpy()[start:stop])
+        rows = np.unique(np.concatenate(met)).astype(np.int64)
+        if len(rows):
+            yield path, rows
+
+
+def _passages(
+    home: Path, shards: list[Path], cleaned: str, progress: Progress
+) -> Iterator[tuple[bytes, str]]:
+    """Documents that hold passages of the text: the longest run of words, and what matches as a
+    share of both."""
+    from pipeline.screening.fingerprints import build_index, find_passages
+
+    index = build_index([("pasted", "excerpt", cleaned)], s=1)
+    works = [path.stat().st_size for path in shards]
+    with progress.stage("passages", works, 0) as stage:
+        for position, path in enumerate(shards):
+            for table in (
+                _table(path, ["doc_key", "text"]),
+                read_held_shard(home / quarantine_path(path.name)),
+            ):
+                best: dict[int, tuple[int, float, float]] = {}
+                for row in find_passages(table["text"], index).to_pylist():
+                    shares = row["document_fraction"], row["work_fraction"]
+                    measured = (row["longest_run_words"], *shares)
+                    best[row["row"]] = max(best.get(row["row"], measured), measured)
+                keys = table["doc_key"].take(pa.array(list(best), pa.int64())).to_pylist()
+                for key, (words, share, of_text) in zip(keys, best.values(), strict=True):
+                    yield (
+                        key,
+                        (
+                            f" ({words:,} words in a row; {share:.1%} of the document and "
+                            f"{of_text:.1%} of the text match)"
+                        ),
+                    )
+            stage.done(position, {"documents": len(_table(path, ["doc_key"]))})
+
+
+def _whole(
+    directory: Path, text: str, notes: list[str], progress: Progress
+) -> Iterator[tuple[bytes, str]]:
+    """Documents that hold all of the text, which may be too short for anything else."""
+    found, searched = scan_run(directory, text, progress)
+    notes += describe_scope(searched)
+    for hit in found:
+        if hit.changed:
+            yield hit.key, f"the text with {hit.changed:,} of {searched.words:,} words changed"
+        else:
+            yield hit.key, "the text, word for word"

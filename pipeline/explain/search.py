@@ -1,0 +1,309 @@
+"""`prep search`: the documents of a run that hold some words, word for word or nearly.
+
+Every text that the run has is read: of kept documents, of duplicates and of those that a rule or a
+filter dropped, in documents/; of quarantined ones in quarantine/, which are named and not shown. A
+shard is memory-mapped and searched by one thread (`text_scan`), a few shards at a time.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.core.errors import InputError
+from pipeline.core.manifest import read_manifest
+from pipeline.core.words import pluralise
+from pipeline.engine.progress import Progress
+from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_places, query_of
+from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
+from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
+from pipeline.runs import layout
+from pipeline.runs.origin import texts_home
+from pipeline.runs.records import quarantine_path, read_held_shard, wrap_read_errors
+from pipeline.runs.tables import DocumentTable
+from pipeline.screening.fingerprints.find import compile_first
+
+_READERS = 4
+_MOST_TOKENIZED = 200
+"""Documents, the first ones, of which the rows that hold the words are told from the others."""
+_CONTEXT = 90
+"""Bytes of text shown before a place and after it."""
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A place in a document's cleaned text, bytes [start, stop), with what is around it; `changed`:
+    of the words looked for, how many differ there. All three texts are empty in quarantine."""
+
+    start: int
+    stop: int
+    changed: int
+    before: str
+    match: str
+    after: str
+
+
+@dataclass(frozen=True)
+class FoundText:
+    """A document, by key, that holds what was looked for: places where it does word for word,
+    others, the first of them, whether they begin or end within a word, and whether its text is in
+    quarantine."""
+
+    key: bytes
+    exact: int
+    near: int
+    places: tuple[Snippet, ...]
+    by_characters: bool
+    in_quarantine: bool
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """What comes first: the fewest words that differ, then whole words."""
+        return self.changed, self.by_characters
+
+    @property
+    def changed(self) -> int:
+        """The fewest words that differ at one place."""
+        return min(place.changed for place in self.places)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchScope:
+    """What was looked for and at: words, of which so many may be changed; texts in documents/ and
+    in quarantine/ and their bytes; documents whose text was taken out (taken down, or purged);
+    records that never became documents, of which no text is kept; `home`: the run whose texts they
+    are."""
+
+    words: int
+    edits: int
+    documents: int
+    quarantined: int
+    text_bytes: int
+    without_text: int
+    never_documents: int
+    home: Path
+
+
+@dataclass(frozen=True)
+class FoundDocument:
+    """A document that holds the words, and where it went.
+
+    rows: of HDF5 shards, as `prep trace` names them, that hold one of `text.places`; where the text
+    is not there any more, and after the first 200 documents, all rows of the document (`of_words`
+    is False). steps: those that read
+    one of these rows, ascending.
+    """
+
+    traced: TracedDocument
+    text: FoundText
+    rows: tuple[str, ...]
+    of_words: bool
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SearchAnswer:
+    """Documents that hold the words, of `total`: fewest changes first, then whole words."""
+
+    documents: tuple[FoundDocument, ...]
+    total: int
+    searched: SearchScope
+    exposure: Exposure | None
+
+
+def search(
+    directory: Path, text: str, model_dir: Path | None = None, most: int | None = None,
+    progress: Progress | None = None,
+) -> SearchAnswer:  # fmt: skip
+    """The documents of a finished run that hold `text`, `most` of them; and what the training run
+    in `model_dir` read of those.
+
+    Raises InputError for an empty text, a run without texts, and as `trace_documents`.
+    """
+    found, searched = scan_run(directory, text, progress or Progress(quiet=True))
+    table = DocumentTable(directory)
+    by_key = {hit.key: hit for hit in found}
+    rows = table.rows_of_keys(list(by_key))
+    about = table.take(rows, ["doc_key", "state"])
+    keys, states = about["doc_key"].to_pylist(), about["state"].to_pylist()
+    order = sorted(
+        range(len(rows)), key=lambda at: (*by_key[keys[at]].rank, states[at] != "kept", at)
+    )[:most]
+    traced = trace_documents(directory, rows[order], model_dir)
+    documents = _with_rows(directory, searched.home, model_dir, traced, by_key)
+    return SearchAnswer(documents, len(rows), searched, traced.exposure)
+
+
+def _with_rows(
+    directory: Path, home: Path, model_dir: Path | None, traced: ForwardTrace,
+    by_key: Mapping[bytes, FoundText],
+) -> tuple[FoundDocument, ...]:  # fmt: skip
+    """The traced documents with the rows of the words, and the steps that read those."""
+    keys = {d.doc: bytes.fromhex(d.document) for d in traced.documents}
+    all_rows: dict[bytes, list[RowName]] = {}
+    columns = (traced.places[name].to_pylist() for name in ("doc", "file", "row"))
+    for doc, *row in zip(*columns, strict=True):
+        all_rows.setdefault(keys[doc], []).append((row[0], row[1]))
+    spans = {
+        key: [(place.start, place.stop) for place in by_key[key].places]
+        for key in list(all_rows)[:_MOST_TOKENIZED]
+    }
+    of_words = rows_of_words(directory, home, spans, traced.places)
+    chosen = {key: of_words.get(key, rows) for key, rows in all_rows.items()}
+    every = [row for rows in chosen.values() for row in rows if row[1] is not None]
+    steps = steps_of_rows(directory, model_dir, every) if model_dir else {}
+    return tuple(
+        FoundDocument(
+            d, by_key[key], tuple(map(_row_name, chosen.get(key, ()))), key in of_words,
+            tuple(sorted({step for row in chosen.get(key, ()) for step in steps.get(row, ())}))
+            if not d.taken_down else (),
+        )
+        for d, key in zip(traced.documents, keys.values(), strict=True)
+    )  # fmt: skip
+
+
+def _row_name(row: RowName) -> str:
+    return row[0] if row[1] is None else f"{row[0]}[{row[1]}]"
+
+
+def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], SearchScope]:
+    """The documents whose texts hold `text`, and what was looked at. Raises InputError as
+    `search`."""
+    if not text.strip():
+        raise InputError("expected words to look for, got only white space")
+    home = find_readable_home(directory)
+    compile_first(progress.note)
+    queries = _queries(home, text)
+    shards = sorted((home / "documents").glob("*.arrow"))
+    counts = np.zeros(4, np.int64)
+    found: list[FoundText] = []
+    works = [path.stat().st_size for path in shards]
+    with (
+        progress.stage("search", works, 0) as stage,
+        ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool,
+    ):
+        scanned = pool.map(partial(_scan_shard, home, queries), shards)
+        for position, (hits, looked) in enumerate(scanned):
+            found += hits
+            counts += looked
+            stage.done(position, {"documents": int(looked[0])})
+    documents, quarantined, size, without = counts.tolist()
+    never = max(0, _records(home) - documents - quarantined - without)
+    return found, SearchScope(
+        words=len(queries[0].words), edits=queries[0].edits, documents=documents,
+        quarantined=quarantined, text_bytes=size, without_text=without, never_documents=never,
+        home=home,
+    )  # fmt: skip
+
+
+def describe_scope(searched: SearchScope) -> list[str]:
+    """What was looked for and at, and what was not, in sentences."""
+    near = f", or all of them except {_words(searched.edits)}" if searched.edits else ""
+    what = f"{_words(searched.words)} in a row" if searched.words else "these characters"
+    held = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
+    lines = [
+        f"looked for {what}{near}, in the texts of "
+        f"{pluralise(searched.documents, 'document')}{held} ({searched.text_bytes / 1e6:,.1f} MB)"
+    ]
+    if searched.without_text:
+        without = pluralise(searched.without_text, "document")
+        lines.append(f"not searched: {without} whose text was taken down")
+    if searched.never_documents:
+        never = pluralise(searched.never_documents, "record")
+        lines.append(f"not searched: {never} dropped while reading, whose text is not kept")
+    return lines
+
+
+def _words(count: int) -> str:
+    return pluralise(count, "word")
+
+
+def find_readable_home(directory: Path) -> Path:
+    """The run that has the texts of `directory`, as `texts_home`. Raises InputError also when its
+    texts were deleted."""
+    home = texts_home(directory)
+    if not next((home / "documents").glob("*.arrow"), None):
+        raise InputError(f"{home}: no documents/: the texts were deleted")
+    return home
+
+
+def _records(home: Path) -> int:
+    """Rows of documents.parquet: every record that was read."""
+    return len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
+
+
+def _queries(home: Path, text: str) -> list[Query]:
+    """What to look for: the text as it is given, and as the run cleaned its documents."""
+    given = [clean_query(home, text), text]
+    queries = {query.tokens: query for query in map(query_of, given) if query.tokens}
+    return list(queries.values())
+
+
+def clean_query(home: Path, text: str) -> str:
+    """The text cleaned and masked as the documents of a run were; numbers of phones only with a
+    country code."""
+    manifest = read_manifest(home / "manifests" / "clean.json")
+    settings = manifest.fields["settings"] if manifest else {}
+    texts = pa.array([text], pa.large_string())
+    if settings.get("fix_text", True):
+        from pipeline.cleaning import clean_texts
+
+        texts = clean_texts([text])
+    if settings.get("mask"):
+        from pipeline.cleaning.mask import mask_texts
+
+        texts, _ = mask_texts(texts, settings["mask"])
+    return str(texts[0].as_py())
+
+
+def _scan_shard(
+    home: Path, queries: Sequence[Query], path: Path
+) -> tuple[list[FoundText], tuple[int, int, int, int]]:
+    """Documents of a shard that hold a query; texts in it, in the shard of quarantine/ beside it,
+    bytes of both, and documents whose text is in neither."""
+    with wrap_read_errors(path):
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    held = read_held_shard(home / quarantine_path(path.name))
+    lengths = pc.binary_length(table["text"])
+    empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0
+    inside = pc.binary_length(held["text"])
+    quarantined = pc.sum(pc.greater(inside, 0)).as_py() or 0
+    size = (pc.sum(lengths).as_py() or 0) + (pc.sum(inside).as_py() or 0)
+    found = [*_found(table, queries, False), *_found(held, queries, True)]
+    return found, (len(table) - empty, quarantined, size, empty - quarantined)
+
+
+def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
+    """The documents of a table with `doc_key` and `text`; of several queries the one counts that
+    differs least."""
+    best: dict[int, RowPlaces] = {}
+    for query in queries:
+        for found in find_places(table["text"], query):
+            known = best.get(found.row, found)
+            best[found.row] = min(known, found, key=lambda row: row.places[0].edits)
+    for row, found in sorted(best.items()):
+        text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
+        shown = tuple(_snippet(place, text) for place in found.places)
+        yield FoundText(
+            table["doc_key"][row].as_py(), found.exact, found.near, shown,
+            found.by_characters, is_held,
+        )  # fmt: skip
+
+
+def _snippet(place: TextPlace, text: bytes) -> Snippet:
+    """The place with whole words around it; white space is one blank."""
+    start, stop = place.start, place.stop
+    before, match, after = (
+        " ".join(part.decode(errors="ignore").split())
+        for part in (text[max(0, start - _CONTEXT) : start], text[start:stop],
+                     text[stop : stop + _CONTEXT])
+    )  # fmt: skip
+    left = " " if text[start - 1 : start].isspace() else ""
+    right = " " if text[stop : stop + 1].isspace() else ""
+    return Snippet(start, stop, place.edits, before + left, match, right + after)

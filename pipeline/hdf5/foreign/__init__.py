@@ -1,0 +1,1 @@
+"""HDF5 files that nobody vouches for: examined by a child with limits, described, and read."""

@@ -1,0 +1,1 @@
+"""Token <-> row <-> document <-> training step, both ways."""

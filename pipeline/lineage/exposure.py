@@ -1,0 +1,278 @@
+"""From documents to the rows that hold them and the steps and checkpoints that read those.
+
+A step is listed when it read a row in which a label belongs to one of the documents: the loss of
+that step asked for one of their tokens. A row can hold a document as context only (its last token
+begins the row, and is the label of the row before in the stream); steps that read nothing else are
+listed apart. This is exposure: what was read, not what was learned, kept or can be recited.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.arrays import I64
+from pipeline.hdf5.format import DATA_PARAMS
+from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.lineage.forward import PLACES, SplitPlaces, locate_documents, stream_tokens
+from pipeline.lineage.shards import NEVER, read_masked_documents
+from pipeline.lineage.training import Period, TrainingCheckpoint, TrainingRecord, read_training
+from pipeline.runs.splits import TRAIN
+from pipeline.runs.tables import DocumentTable
+
+_COLUMNS = [
+    "doc_key", "source", "path_id", "line", "byte_offset", "licence", "state", "reason", "decision",
+    "rule", "split", "tokens",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TracedDocument:
+    """One document and where it went.
+
+    tokens: of one copy, EOS included. copies: in the stream of its split. rows: of the data set in
+    which a label belongs to it; context_rows: in which it is only context. taken_down: the takedown
+    that masked it. first_step, steps: the first step that read a label of it, and how many did;
+    None and 0 without a training run. because: why it is among the answers.
+    """
+
+    doc: int
+    document: str
+    source: str
+    path: str
+    line: int
+    licence: str
+    state: str
+    reason: str
+    decision: str
+    rule: str
+    split: str
+    tokens: int
+    copies: int
+    rows: int
+    context_rows: int
+    taken_down: str
+    first_step: int | None
+    steps: int
+    because: str
+
+
+@dataclass(frozen=True)
+class SplitShare:
+    """What the documents are of a split: tokens of all their copies, and of the whole stream."""
+
+    split: str
+    documents: int
+    copies: int
+    tokens: int
+    stream_tokens: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What a training run read of the documents, up to `last_step`.
+
+    steps: that read a label of them, ascending; context_steps: that read them as context only.
+    labels_read: their labels in all these readings. first_exposed: the first checkpoint there is
+    that has learned from one of the steps; last_unexposed: the last before them. next_step: when
+    the run would read a label of them next, in the data set as it is now. elsewhere: steps that
+    read a data set which is not this one, of which nothing is known here.
+    """
+
+    model_dir: Path
+    last_step: int
+    steps: tuple[int, ...]
+    context_steps: tuple[int, ...]
+    labels_read: int
+    first_exposed: TrainingCheckpoint | None
+    last_unexposed: TrainingCheckpoint | None
+    next_step: int | None
+    elsewhere: tuple[Period, ...]
+
+
+@dataclass(frozen=True)
+class ForwardTrace:
+    """The answer to a forward question. `places` has the columns `forward.PLACES`. `notes`: what
+    was looked for, and what was not."""
+
+    documents: tuple[TracedDocument, ...]
+    splits: tuple[SplitShare, ...]
+    places: pa.Table
+    exposure: Exposure | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Some of the documents asked about, `which` of them, in one split."""
+
+    dataset: SampleDataset
+    which: I64
+    found: SplitPlaces
+    masked_from: I64
+
+
+@dataclass(frozen=True)
+class _Readings:
+    """Every time that a step read a document, (N,) each: its place in `which`, the step, and how
+    many labels of it."""
+
+    index: I64
+    step: I64
+    labels: I64
+
+
+def trace_documents(
+    directory: Path, docs: Sequence[int] | I64, model_dir: Path | None = None,
+    because: Sequence[str] | None = None,
+) -> ForwardTrace:  # fmt: skip
+    """Where documents (rows of documents.parquet, each once) stand, and what the training run in
+    `model_dir` read of them.
+
+    Answers are in the order of `docs`; `because` is handed through. Raises InputError for a run or
+    a model_dir that is none, and for a run without an inverse of its lineage.
+    """
+    docs_N = np.asarray(docs, np.int64)
+    table = DocumentTable(directory)
+    about = table.take(docs_N, _COLUMNS)
+    training = read_training(model_dir) if model_dir is not None else None
+    splits = [
+        _in_split(_opened(directory, name, training), directory, docs_N, about)
+        for name in _splits(directory, about)
+    ]
+    trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
+    read = _read(training, trained) if training and trained else None
+    rows = [split.found.places for split in splits]
+    return ForwardTrace(
+        _documents(table, docs_N, about, because, splits, read),
+        tuple(_share(split, about) for split in splits),
+        pa.concat_tables([PLACES.empty_table(), *rows]).combine_chunks(),
+        _exposure(training, directory, trained, read) if training else None,
+    )
+
+
+def _splits(directory: Path, about: pa.Table) -> list[str]:
+    """Splits of kept documents that were packed."""
+    kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
+    return [n for n in sorted(kept) if (directory / "hdf5" / n / DATA_PARAMS).is_file()]
+
+
+def _opened(directory: Path, split: str, training: TrainingRecord | None) -> SampleDataset:
+    """A split, its rows as the training run reads them."""
+    if training is not None and split == TRAIN:
+        return training.open(directory)
+    return open_dataset(directory / "hdf5" / split)
+
+
+def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Table) -> _Split:
+    name = dataset.directory.name
+    kept = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
+    which = np.flatnonzero(kept.to_numpy())
+    which = which[np.argsort(docs_N[which])]
+    tokens = about["tokens"].to_numpy().astype(np.int64)[which]
+    found = locate_documents(dataset, docs_N[which], tokens)
+    since = read_masked_documents(directory, dataset).since_of(docs_N[which])
+    return _Split(dataset, which, found, since)
+
+
+def _read(training: TrainingRecord, split: _Split) -> _Readings:
+    windows = split.found.windows
+    order = np.argsort(windows.position, kind="stable")
+    position = windows.position[order]
+    rows = np.unique(position)
+    readings = training.readings(split.dataset, rows, training.last_step)
+    first = np.searchsorted(position, rows)[readings.index]
+    count = np.searchsorted(position, rows, side="right")[readings.index] - first
+    at = order[np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())]
+    version, step = (np.repeat(c, count) for c in (readings.version, readings.step))
+    index = windows.index[at]
+    live = split.masked_from[index] > version
+    return _Readings(index[live], step[live], windows.labels[at][live])
+
+
+def _documents(
+    table: DocumentTable, docs_N: I64, about: pa.Table, because: Sequence[str] | None,
+    splits: Sequence[_Split], read: _Readings | None,
+) -> tuple[TracedDocument, ...]:  # fmt: skip
+    counts = np.zeros((len(docs_N), len(_COUNTS)), np.int64)
+    takedown = [""] * len(docs_N)
+    for split in splits:
+        counts[split.which] = _counted(split, read)
+        for which, since in zip(split.which.tolist(), split.masked_from.tolist(), strict=True):
+            takedown[which] = "" if since == NEVER else split.dataset.takedowns[since - 1]
+    reasons = because if because is not None else [""] * len(docs_N)
+    return tuple(
+        TracedDocument(
+            doc, row["doc_key"].hex(), row["source"], table.files[row["path_id"]],
+            row["line"] or row["byte_offset"], row["licence"], row["state"], row["reason"],
+            row["decision"], row["rule"], row["split"], row["tokens"], copies, rows, context,
+            gone, first or None, steps, why,
+        )
+        for doc, row, (copies, rows, context, first, steps), gone, why in zip(
+            docs_N.tolist(), about.to_pylist(), counts.tolist(), takedown, reasons, strict=True
+        )
+    )  # fmt: skip
+
+
+_COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
+
+
+def _counted(split: _Split, read: _Readings | None) -> I64:
+    """`_COUNTS` of every document of a split, (D, 5); first_step is 0 where there is none."""
+    windows, documents = split.found.windows, len(split.which)
+    with_label = windows.labels > 0
+    rows = _distinct(windows.index[with_label], windows.position[with_label], documents)
+    all_rows = _distinct(windows.index, windows.position, documents)
+    first, steps = np.zeros((2, documents), np.int64)
+    if read is not None and split.dataset.directory.name == TRAIN:
+        index, step = read.index[read.labels > 0], read.step[read.labels > 0]
+        steps = _distinct(index, step, documents)
+        order = np.lexsort((step, index))
+        index, at = np.unique(index[order], return_index=True)
+        first[index] = step[order][at]
+    return np.stack([split.found.copies, rows, all_rows - rows, first, steps], axis=1)
+
+
+def _distinct(index_N: I64, value_N: I64, count: int) -> I64:
+    """How many different values stand beside each index, (count,)."""
+    order = np.lexsort((value_N, index_N))
+    index, value = index_N[order], value_N[order]
+    new = np.ones(len(index), np.bool_)
+    new[1:] = (index[1:] != index[:-1]) | (value[1:] != value[:-1])
+    return np.bincount(index[new], minlength=count)
+
+
+def _share(split: _Split, about: pa.Table) -> SplitShare:
+    dataset, copies = split.dataset, split.found.copies
+    tokens = about["tokens"].to_numpy().astype(np.int64)[split.which]
+    rows = np.unique(split.found.windows.position[split.found.windows.labels > 0])
+    return SplitShare(
+        dataset.directory.name, len(copies), int(copies.sum()), int((copies * tokens).sum()),
+        stream_tokens(dataset), len(rows),
+    )  # fmt: skip
+
+
+def _exposure(
+    training: TrainingRecord, directory: Path, split: _Split | None, read: _Readings | None
+) -> Exposure:
+    steps = context = np.zeros(0, np.int64)
+    labels, next_step = 0, None
+    dataset = split.dataset if split else training.open(directory)
+    if split is not None and read is not None:
+        steps = np.unique(read.step[read.labels > 0])
+        context = np.setdiff1d(read.step[read.labels == 0], steps)
+        labels = int(read.labels.sum())
+        windows = split.found.windows
+        live = (windows.labels > 0) & (split.masked_from[windows.index] == NEVER)
+        next_step = training.next_step(dataset, np.unique(windows.position[live]))
+    first = int(steps[0]) if len(steps) else None
+    return Exposure(
+        training.model_dir, training.last_step, tuple(steps.tolist()), tuple(context.tolist()),
+        labels, training.first_exposed(first) if first else None,
+        training.last_unexposed(first if first else training.last_step + 1), next_step,
+        tuple(p for p in training.periods(dataset) if p.version is None),
+    )  # fmt: skip

@@ -1,0 +1,316 @@
+"""From documents to rows; and whether the inverse of a split says what its lineage says, no more
+and no less.
+
+Forwards: from documents to the rows of a split that hold them, without reading lineage.
+
+Shapes: D documents, W windows. In `sample` and `corpus` a copy of a document fills stream tokens
+[start, start + tokens); row k of the stream has inputs [k S, k S + S) and labels one token on, so
+which row holds which of its tokens, as input and as label, is arithmetic; the row's place in the
+data set is the keyed permutation. In `vsl` the inverse says it.
+
+Which source every label of a split belongs to, for losses by source.
+
+Follows from the inverse of lineage alone, for all three formats; shards and their spans are not
+read. Memory: some 30 bytes for every document in a row, so it is meant for validation splits; of
+documents.parquet one row group at a time is read. Shapes: B rows, S tokens (MSL), W windows, D
+documents.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dedup.arrays import I16, I64
+from pipeline.core.errors import IntegrityError
+from pipeline.hdf5.format import CORPUS, VSL
+from pipeline.hdf5.read import SampleDataset
+from pipeline.lineage.shards import RowSpans, all_spans, stream_rows
+from pipeline.lineage.tables import Inverse, inverse_path, row_positions, stream_rows_at
+from pipeline.runs import layout
+from pipeline.runs.tables import DocumentTable
+
+PLACES = pa.schema([
+    ("doc", pa.uint32()), ("split", pa.string()), ("file", pa.string()), ("row", pa.int64()),
+    ("token_start", pa.int64()), ("token_end", pa.int64()), ("doc_token_start", pa.int64()),
+    ("label_start", pa.int64()), ("label_end", pa.int64()),
+])  # fmt: skip
+"""One row per document, copy and HDF5 row, as `pipeline.lineage.trace.TokenSpan` has them:
+inputs [token_start, token_end), labels [label_start, label_end). Of a corpus `row` and labels are
+null and tokens are places in the file."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Documents in rows of a data set, (W,) each: `index` into the documents asked about, the row
+    of the data set, [token_start, token_end) of its inputs, [label_start, label_end) of its labels,
+    and the document's own token at token_start. Either range can be empty, never both."""
+
+    index: I64
+    position: I64
+    token_start: I64
+    token_end: I64
+    doc_token_start: I64
+    label_start: I64
+    label_end: I64
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def labels(self) -> I64:
+        """How many labels belong to the document, (W,)."""
+        return self.label_end - self.label_start
+
+    def at(self, which_M: npt.NDArray[np.generic]) -> "Windows":
+        """Some of them."""
+        return Windows(*(column[which_M] for column in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """S tokens in a row, T tokens and R rows of a stream."""
+
+    length: int
+    tokens: int
+    rows: int
+
+
+def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDataset) -> Windows:
+    """Where the documents `docs_D` (ascending) of so many tokens stand in the rows of a data set;
+    `inverse` holds their rows of the split's inverse."""
+    index = np.searchsorted(docs_D, inverse["doc"].to_numpy().astype(np.int64))
+    if dataset.layout is VSL:
+        return _segments(inverse, tokens_D[index], index, dataset.max_sequence_length)
+    shape = stream_shape(dataset)
+    start = inverse["stream_start"].to_numpy()
+    windows, stream_row = stream_windows(start, tokens_D[index], shape)
+    position = stream_row
+    if dataset.layout is not CORPUS:
+        seed, split = dataset.params["seed"], dataset.params["split"]
+        position = row_positions(stream_row, shape.rows, seed, split)
+    return Windows(index[windows.index], position, *[*vars(windows).values()][2:])
+
+
+def stream_shape(dataset: SampleDataset) -> StreamShape:
+    """The stream that a `sample` or `corpus` data set was cut from."""
+    return StreamShape(dataset.max_sequence_length, stream_tokens(dataset), dataset.rows)
+
+
+def stream_tokens(dataset: SampleDataset) -> int:
+    """T: tokens of all copies of all documents of the split, EOS included."""
+    return int(dataset.params["h5_dataset_stats"]["stream_tokens"])
+
+
+def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Windows, I64]:
+    """Windows of N copies by row of the stream, `position` being that row; and the row itself.
+
+    >>> found, row = stream_windows(np.array([4]), np.array([5]), StreamShape(4, 11, 3))
+    >>> row.tolist(), found.token_start.tolist(), found.token_end.tolist()
+    ([0, 1, 2], [4, 0, 0], [4, 4, 1])
+    >>> found.label_start.tolist(), found.label_end.tolist(), found.doc_token_start.tolist()
+    ([3, 0, 0], [4, 4, 0], [0, 0, 4])
+    """
+    length, end_N = shape.length, start_N + tokens_N
+    input_end_N = np.minimum(end_N, shape.tokens - 1)
+    first = np.maximum(start_N - 1, 0) // length
+    last = np.minimum((np.maximum(input_end_N, end_N - 1) - 1) // length, shape.rows - 1)
+    count = np.maximum(last - first + 1, 0)
+    index = np.repeat(np.arange(len(start_N)), count)
+    row = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    base = row * length
+
+    def inside(token_N: I64) -> I64:
+        return np.asarray(np.clip(token_N[index] - base, 0, length))
+
+    token_start, token_end = inside(start_N), inside(input_end_N)
+    label_start, label_end = inside(start_N - 1), inside(end_N - 1)
+    windows = Windows(
+        index, row, token_start, np.maximum(token_start, token_end),
+        base + token_start - start_N[index], label_start, np.maximum(label_start, label_end),
+    )  # fmt: skip
+    held = (windows.token_end > windows.token_start) | (windows.labels > 0)
+    return windows.at(held), row[held]
+
+
+def _segments(inverse: pa.Table, tokens_N: I64, index_N: I64, length: int) -> Windows:
+    begin = inverse["doc_token_start"].to_numpy()
+    slot = inverse["token_start"].to_numpy().astype(np.int64)
+    end = slot + np.minimum(length, tokens_N - 1 - begin)
+    return Windows(index_N, inverse["row"].to_numpy(), slot, end, begin, slot, end)
+
+
+@dataclass(frozen=True)
+class SplitPlaces:
+    """Where D documents stand in a split: `PLACES`; the windows of training rows, whose `index` is
+    the document; and how many copies of each there are, (D,)."""
+
+    places: pa.Table
+    windows: Windows
+    copies: I64
+
+
+def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> SplitPlaces:
+    """Where documents (dense indices, ascending) of so many tokens stand in a split."""
+    inverse = Inverse(dataset).of(docs_D)
+    windows = windows_of(inverse, tokens_D, docs_D, dataset)
+    doc = inverse["doc"].to_numpy().astype(np.int64)
+    if dataset.layout is VSL:
+        doc = doc[inverse["doc_token_start"].to_numpy() == 0]
+    copies = np.bincount(np.searchsorted(docs_D, doc), minlength=len(docs_D))
+    if dataset.layout is CORPUS:
+        found = _corpus_places(dataset, inverse, docs_D, tokens_D)
+    else:
+        found = _row_places(dataset, windows, docs_D)
+    return SplitPlaces(found, windows, copies)
+
+
+def _row_places(dataset: SampleDataset, windows: Windows, docs_D: I64) -> pa.Table:
+    shard = np.searchsorted(dataset.starts, windows.position, side="right") - 1
+    row = windows.position - dataset.starts[shard]
+    spans = (windows.token_start, windows.token_end, windows.doc_token_start)
+    labels = (pa.array(windows.label_start), pa.array(windows.label_end))
+    return _table(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
+
+
+def _corpus_places(
+    dataset: SampleDataset, inverse: pa.Table, docs_D: I64, tokens_D: I64
+) -> pa.Table:
+    start = inverse["stream_start"].to_numpy()
+    doc = inverse["doc"].to_numpy().astype(np.int64)
+    end = start + tokens_D[np.searchsorted(docs_D, doc)]
+    first = np.searchsorted(dataset.starts, start, side="right") - 1
+    count = np.searchsorted(dataset.starts, end, side="left") - first
+    copy = np.repeat(np.arange(len(start)), count)
+    shard = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    begin = np.maximum(start[copy], dataset.starts[shard])
+    stop = np.minimum(end[copy], dataset.starts[shard + 1])
+    base = dataset.starts[shard]
+    none = pa.nulls(len(copy), pa.int64())
+    spans = (begin - base, stop - base, begin - start[copy])
+    return _table(dataset, doc[copy], shard, none, spans, (none, none))
+
+
+def _table(
+    dataset: SampleDataset, doc: I64, shard: I64, row: pa.Array, spans: tuple[I64, ...],
+    labels: tuple[pa.Array, pa.Array],
+) -> pa.Table:  # fmt: skip
+    split = dataset.directory.name
+    names = pa.array([f"{split}/{info.name}" for info in dataset.shards], pa.string())
+    columns = [
+        pa.array(doc.astype(np.uint32)), pa.array([split]).take(pa.array(np.zeros(len(doc), int))),
+        names.take(pa.array(shard)), row, *(pa.array(column) for column in spans), *labels,
+    ]  # fmt: skip
+    return pa.table(columns, schema=PLACES)
+
+
+def check_inverse(dataset: SampleDataset) -> int | None:
+    """How many entries the inverse has, None when the run was made before there was one.
+
+    Raises IntegrityError unless its entries are just the beginnings of documents (of `vsl` the
+    segments) of the lineage, and the rows of `sample` stand where their keyed permutation says.
+    """
+    path = inverse_path(dataset.directory)
+    if not path.is_file():
+        return None
+    found = [_entries(dataset, index) for index in range(len(dataset.shards))]
+    width = 4 if dataset.layout is VSL else 2
+    entries = np.unique(np.concatenate([np.zeros((0, width), np.int64), *found]), axis=0)
+    parts = [_columns(part.columns) for part in Inverse(dataset).parts()]
+    recorded = np.concatenate([np.zeros((0, width), np.int64), *parts])
+    if dataset.layout is not VSL:  # the last token of a stream is no input, so in no span
+        last = recorded[:, 1] == stream_tokens(dataset) - 1
+        recorded = recorded[~last]
+        entries = entries[entries[:, 1] != stream_tokens(dataset) - 1]
+    order = np.lexsort(recorded.T[::-1])
+    if not np.array_equal(recorded[order], entries) or (np.diff(recorded[:, 0]) < 0).any():
+        raise IntegrityError(f"{path}: differs from the lineage next to the shards")
+    return sum(map(len, parts))
+
+
+def _columns(columns: list[object]) -> I64:
+    return np.stack([np.asarray(column).astype(np.int64) for column in columns], axis=1)
+
+
+def _entries(dataset: SampleDataset, index: int) -> I64:
+    """The entries that the lineage of one shard asks for, each (N, 2), of `vsl` (N, 4)."""
+    spans = all_spans(dataset, index)
+    first = int(dataset.starts[index])
+    if dataset.layout is VSL:
+        row = spans.row + first
+        return np.stack([spans.doc, spans.doc_token_start, row, spans.token_start], axis=1)
+    if dataset.layout is CORPUS:
+        start = first + spans.token_start - spans.doc_token_start
+    else:
+        row = _checked_rows(dataset, index, spans)
+        start = row * dataset.max_sequence_length + spans.token_start - spans.doc_token_start
+    return np.unique(np.stack([spans.doc, start], axis=1), axis=0)
+
+
+def _checked_rows(dataset: SampleDataset, index: int, spans: RowSpans) -> I64:
+    """The row of the stream of every span."""
+    shard = dataset.directory / dataset.shards[index].name
+    found = stream_rows(shard)
+    seed, split = dataset.params["seed"], dataset.params["split"]
+    row = spans.row + int(dataset.starts[index])
+    if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), found):
+        raise IntegrityError(f"{shard}: lineage: its rows are not where the seed puts them")
+    return found
+
+
+NO_SOURCE = -1
+"""What labels have that belong to no document: padding."""
+
+
+def has_lineage(dataset: SampleDataset) -> bool:
+    """Whether a data set stands in a run directory that tells of its documents."""
+    return (dataset.directory.parent.parent / layout.DOCUMENTS).is_file()
+
+
+class LabelSources:
+    """The sources of a split of a run directory, by label. `names`: the sources, sorted.
+
+    Raises InputError when the data set is not in the directory of a finished run or the run is too
+    old to have the inverse of its lineage, IntegrityError for damage.
+    """
+
+    def __init__(self, dataset: SampleDataset) -> None:
+        self._length = dataset.max_sequence_length
+        table, inverse = DocumentTable(dataset.directory.parent.parent), Inverse(dataset)
+        docs = [np.unique(part["doc"].to_numpy()).astype(np.int64) for part in inverse.parts()]
+        docs_D = np.unique(np.concatenate([np.zeros(0, np.int64), *docs]))
+        tokens_D, self.names, source_D = _about(table, docs_D)
+        columns = [[np.zeros(0, np.int64)] * 4]
+        for part in inverse.parts():
+            w = windows_of(part, tokens_D, docs_D, dataset)
+            columns.append([w.position, w.label_start, w.label_end, source_D[w.index]])
+        position, start, end, source = map(np.concatenate, zip(*columns, strict=True))
+        order = np.lexsort((start, position))
+        self._position, self._start, self._end = position[order], start[order], end[order]
+        self._source = source[order].astype(np.int16)
+
+    def of(self, rows_B: I64) -> I16:
+        """For every label of these rows the index of its source in `names`, (B, S); NO_SOURCE for
+        padding."""
+        out = np.full((len(rows_B), self._length), NO_SOURCE, np.int16)
+        first = np.searchsorted(self._position, rows_B)
+        count = np.searchsorted(self._position, rows_B, side="right") - first
+        row = np.repeat(np.arange(len(rows_B)), count)
+        window = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+        for place, which in zip(row.tolist(), window.tolist(), strict=True):
+            out[place, self._start[which] : self._end[which]] = self._source[which]
+        return out
+
+
+def _about(table: DocumentTable, docs_D: I64) -> tuple[I64, tuple[str, ...], I64]:
+    """Tokens of documents (ascending), the names of all their sources, and which one each has."""
+    tokens, sources = [np.zeros(0, np.int64)], []
+    for first, part in table.parts(["source", "tokens"]):
+        low, high = np.searchsorted(docs_D, [first, first + len(part)])
+        mine = part.take(docs_D[low:high] - first)
+        tokens.append(mine["tokens"].to_numpy().astype(np.int64))
+        sources += mine["source"].to_pylist()
+    names = tuple(sorted(set(sources)))
+    index = {name: place for place, name in enumerate(names)}
+    return np.concatenate(tokens), names, np.array([index[name] for name in sources], np.int64)

@@ -1,0 +1,318 @@
+"""What is tokenized again, as the run did.
+
+Lineage proven by tokenizing again: spans drawn from the finished shards against the texts.
+
+A span says: these tokens of an HDF5 row are those tokens of that document. Both sides are made anew
+here: the tokens are read from the shard, and the document's cleaned text, without the lines that
+were cut from it, is tokenized with the run's own tokenizer.json. The spans are drawn after all
+shuffles, over every split, each as likely as any other.
+
+Which HDF5 rows and training steps read some words of a document: its text is tokenized again, as
+the run did, and the tokens that stand for the words are looked up among the document's rows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dedup.arrays import I64
+from pipeline.core import ids, rng
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.hdf5.format import CORPUS, DATA_PARAMS, VSL
+from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.lineage.shards import RowSpans, all_spans, count_spans, read_masked_documents
+from pipeline.lineage.training import read_training
+from pipeline.runs import layout
+from pipeline.runs.records import RunRecords, wrap_read_errors
+from pipeline.runs.splits import TRAIN
+from pipeline.runs.tables import DocumentTable
+
+SEED = 0
+_SHOWN = 5
+_ROWS = 256
+
+Tokens = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LineageSample:
+    """What was compared: spans drawn of all there are, tokens and documents compared; spans left
+    out because a takedown masked their document, and because its text is no longer there."""
+
+    spans: int
+    of: int
+    tokens: int
+    documents: int
+    masked: int
+    without_text: int
+
+    @property
+    def words(self) -> str:
+        """One line."""
+        compared = self.spans - self.masked - self.without_text
+        said = (
+            f"{compared:,} of {self.of:,} spans tokenized again: {self.tokens:,} tokens of "
+            f"{self.documents:,} documents are equal"
+        )
+        if self.masked:
+            said += f"; {self.masked:,} of documents that were taken down"
+        if self.without_text:
+            said += f"; {self.without_text:,} not compared, their text is gone from documents/"
+        return said
+
+
+@dataclass(frozen=True)
+class _SampledSpan:
+    """A span of a shard and its tokens there; of `vsl` with the label behind its last input."""
+
+    place: str
+    doc: int
+    first: int
+    tokens: Tokens
+
+
+def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
+    """Tokenize `count` spans again, all of them when there are no more.
+
+    Raises IntegrityError naming file, row and document of the first that differ; InputError for a
+    run without documents/ or without lineage.
+    """
+    if not any((directory / "documents").glob("*.arrow")):
+        raise InputError(
+            f"{directory}: no documents/: the texts are in the run that this was made from (`prep "
+            "repack`), or were deleted; --lineage needs them"
+        )
+    splits = sorted(path.parent for path in (directory / "hdf5").glob(f"*/{DATA_PARAMS}"))
+    if not splits:
+        raise InputError(f"{directory}: no hdf5/: made by a story that tokenizes nothing")
+    datasets = [open_dataset(split) for split in splits]
+    drawn, of, masked = _draw(directory, datasets, count, seed)
+    texts = _Texts(directory, np.unique(np.array([d.doc for d in drawn], np.int64)))
+    by_doc: dict[int, list[_SampledSpan]] = {}
+    for span in drawn:
+        by_doc.setdefault(span.doc, []).append(span)
+    compared, wrong = 0, []
+    for doc, tokens in texts.tokenized(datasets[0].eos_id):
+        for span in by_doc.pop(doc):
+            compared += len(span.tokens)
+            if not np.array_equal(tokens[span.first : span.first + len(span.tokens)], span.tokens):
+                wrong.append(f"{span.place}: not the tokens of document {texts.key(doc)}")
+    if wrong:
+        more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise IntegrityError("\n".join(sorted(wrong)[:_SHOWN]) + more)
+    without = sum(len(spans) for spans in by_doc.values())
+    found = len({span.doc for span in drawn}) - len(by_doc)
+    return LineageSample(len(drawn) + masked, of, compared, found, masked, without)
+
+
+def _draw(
+    directory: Path, datasets: Sequence[SampleDataset], count: int, seed: int
+) -> tuple[list[_SampledSpan], int, int]:
+    """The spans drawn, how many there are, and how many were drawn of masked documents."""
+    shards = [(dataset, index) for dataset in datasets for index in range(len(dataset.shards))]
+    spans = [count_spans(d.directory / d.shards[index].name) for d, index in shards]
+    starts = np.cumsum([0, *spans])
+    total = int(starts[-1])
+    generator = rng.generator(seed, "lineage-sample")
+    chosen = np.sort(generator.choice(total, min(count, total), replace=False))
+    drawn: list[_SampledSpan] = []
+    masked = 0
+    for number, (dataset, index) in enumerate(shards):
+        here = chosen[(chosen >= starts[number]) & (chosen < starts[number + 1])] - starts[number]
+        if not len(here):
+            continue
+        found = all_spans(dataset, index).at(here)
+        gone = read_masked_documents(directory, dataset).at(found.doc, len(dataset.takedowns))
+        masked += int(gone.sum())
+        drawn += _read(dataset, index, found.at(np.flatnonzero(~gone)))
+    return drawn, total, masked
+
+
+def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_SampledSpan]:
+    """The stored tokens of spans of one shard, by row."""
+    shard = dataset.directory / dataset.shards[index].name
+    name = f"{shard.parent.name}/{shard.name}"
+    columns = zip(
+        spans.row.tolist(), spans.token_start.tolist(), spans.token_end.tolist(),
+        spans.doc.tolist(), spans.doc_token_start.tolist(), strict=True,
+    )  # fmt: skip
+    if dataset.layout is CORPUS:
+        file = dataset.files.open(index)
+        for _, start, end, doc, first in columns:
+            yield _SampledSpan(f"{name}: tokens {start}:{end}", doc, first, file.read(start, end))
+        return
+    rows: dict[int, Tokens] = {}
+    base = int(dataset.starts[index])
+    wanted = np.unique(spans.row)
+    for row, start, end, doc, first in columns:
+        if row not in rows:
+            block = wanted[np.searchsorted(wanted, row) :][:_ROWS]
+            rows = dict(zip(block.tolist(), dataset.read(base + block), strict=True))
+        ids = rows[row][0, start:end]
+        if dataset.layout is VSL:
+            ids = np.append(ids, rows[row][2, end - 1])
+        yield _SampledSpan(f"{name}: row {row}, tokens {start}:{end}", doc, first, ids.copy())
+
+
+class _Texts:
+    """The texts of some documents (dense indices, ascending), as they were tokenized."""
+
+    def __init__(self, directory: Path, docs_D: I64) -> None:
+        self._directory = directory
+        keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
+        self._doc = dict(zip(keys, docs_D.tolist(), strict=True))
+        self._key: dict[int, bytes] = {doc: key for key, doc in self._doc.items()}
+        self._wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
+        self._cuts = read_cuts(directory, self._wanted)
+
+    def key(self, doc: int) -> str:
+        """The key of a document in hex."""
+        return self._key[doc].hex()
+
+    def tokenized(self, eos_id: int) -> Iterator[tuple[int, Tokens]]:
+        """Every document whose text is there, and its tokens with EOS; one document at a time."""
+        from pipeline.tokenizers.definition import restore_definition
+        from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
+
+        with wrap_read_errors(self._directory / layout.TOKENIZER) as path:
+            data = path.read_bytes()
+        tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
+        for key, text in self._texts():
+            one = pa.array([text.decode()], pa.large_string())
+            yield self._doc[key], tokenize_documents(one, tokenizer).values.to_numpy()
+
+    def _texts(self) -> Iterator[tuple[bytes, bytes]]:
+        for path in sorted((self._directory / "documents").glob("*.arrow")):
+            with wrap_read_errors(path):
+                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            known = pc.is_in(table["doc_key"], self._wanted).to_numpy()
+            for row in np.flatnonzero(known).tolist():
+                key = table["doc_key"][row].as_py()
+                text = table["text"][row].as_buffer().to_pybytes()
+                yield key, without(text, self._cuts.get(key, []))
+
+
+def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, int]]]:
+    """Byte spans that were cut from the texts of these documents before they were tokenized."""
+    path = directory / layout.CUTS
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    if not path.exists():
+        return found
+    with wrap_read_errors(path):
+        table = pq.read_table(
+            path, columns=["doc_key", "byte_start", "byte_end"],
+            filters=pc.field("doc_key").isin(keys),
+        )  # fmt: skip
+    for row in table.to_pylist():
+        found.setdefault(row["doc_key"], []).append((row["byte_start"], row["byte_end"]))
+    return found
+
+
+def without(text: bytes, cuts: list[tuple[int, int]]) -> bytes:
+    """A text without some byte spans, which may overlap.
+
+    >>> without(b"one two three", [(8, 13), (0, 4), (2, 3)])
+    b'two '
+    """
+    parts, at = [], 0
+    for start, end in sorted(cuts):
+        parts.append(text[at : max(at, start)])
+        at = max(at, end)
+    return b"".join([*parts, text[at:]])
+
+
+Spans = Sequence[tuple[int, int]]
+RowName = tuple[str, int | None]
+"""A file of the data set, as `prep trace` names it, and a row; of a corpus no row."""
+
+
+def rows_of_words(
+    directory: Path, home: Path, spans: Mapping[bytes, Spans], places: pa.Table
+) -> dict[bytes, list[RowName]]:
+    """File and row of every row of `places` (`forward.PLACES`) whose inputs hold one of the byte
+    spans of a document's text, by document key; of a corpus the row is None.
+
+    directory: of the data set; home: of the texts. Documents without a text are left out.
+    """
+    if not len(places):
+        return {}
+    tokens = _tokens_of_spans(directory, home, spans, places["split"][0].as_py())
+    table = DocumentTable(directory)
+    docs = np.unique(places["doc"].to_numpy()).astype(np.int64)
+    key_column = table.take(docs, ["doc_key"])["doc_key"].to_pylist()
+    keys = dict(zip(docs.tolist(), key_column, strict=True))
+    found: dict[bytes, list[RowName]] = {}
+    for place in places.to_pylist():
+        key, first = keys[place["doc"]], place["doc_token_start"]
+        last = first + place["token_end"] - place["token_start"]
+        if any(first < stop and start < last for start, stop in tokens.get(key, ())):
+            found.setdefault(key, []).append((place["file"], place["row"]))
+    return found
+
+
+def _tokens_of_spans(
+    directory: Path, home: Path, spans: Mapping[bytes, Spans], split: str
+) -> dict[bytes, Spans]:
+    from pipeline.tokenizers.definition import reference_tokenizer, restore_definition
+
+    eos_id = open_dataset(directory / "hdf5" / split).eos_id
+    with wrap_read_errors(directory / layout.TOKENIZER) as path:
+        data = path.read_bytes()
+    tokenizer = reference_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
+    cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))
+    found: dict[bytes, Spans] = {}
+    for key, string in RunRecords(home).texts(list(spans)).items():
+        text, cut = string.encode(), cuts.get(key, [])
+        encoded = tokenizer.encode(_left(text, cut, len(text)), add_special_tokens=False)
+        offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+        found[key] = [
+            _tokens(offsets, tuple(len(_left(text, cut, end)) for end in span))
+            for span in spans[key]
+        ]
+    return found
+
+
+def _left(text: bytes, cuts: Spans, end: int) -> str:
+    """What cuts leave of the first bytes of a text.
+
+    >>> _left(b"one two three", [(2, 4), (6, 9)], 8)
+    'ontw'
+    """
+    before = [(first, min(last, end)) for first, last in cuts if first < end]
+    return without(text[:end], before).decode(errors="ignore")
+
+
+def _tokens(offsets_T2: I64, span: Sequence[int]) -> tuple[int, int]:
+    """The tokens [first, stop) that hold characters of a span.
+
+    >>> _tokens(np.array([[0, 3], [3, 7], [7, 9]]), (4, 8))
+    (1, 3)
+    """
+    first = np.searchsorted(offsets_T2[:, 1], span[0], "right")
+    return int(first), int(np.searchsorted(offsets_T2[:, 0], span[1], "left"))
+
+
+def steps_of_rows(
+    directory: Path, model_dir: Path, rows: Sequence[RowName]
+) -> dict[RowName, list[int]]:
+    """The steps of a training run that read each of these rows, of those in the split train; a step
+    that read another data set is not among them."""
+    training = read_training(model_dir)
+    dataset = training.open(directory)
+    index = {f"{TRAIN}/{shard.name}": number for number, shard in enumerate(dataset.shards)}
+    known = [row for row in rows if row[0] in index]
+    places = [dataset.starts[index[file]] + (row or 0) for file, row in known]
+    positions = np.array(places, np.int64)
+    order = np.argsort(positions)
+    read = training.readings(dataset, positions[order], training.last_step)
+    found: dict[RowName, list[int]] = {}
+    for which, step in zip(read.index.tolist(), read.step.tolist(), strict=True):
+        found.setdefault(known[order[which]], []).append(step)
+    return found

@@ -1,0 +1,1 @@
+"""What a run directory is, and reading one."""

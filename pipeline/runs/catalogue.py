@@ -1,0 +1,349 @@
+"""Every fact about stages that more than one part of the program needs, stated once.
+
+`PLACES` says what each directory and file of a run is; `STAGES` what each stage reads and writes,
+what calls for it and how fast it is; `STORIES` which stages each command runs. Lists such as what
+`prep clean-up` deletes, what a takedown deletes or scrubs, the order in `prep status`, forecasts
+and the tables of docs/design.md are derived from them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.runs import layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A directory, or a file, at the top of a run directory."""
+
+    name: str
+    is_intermediate: bool = False
+    """Only a rebuild of later stages reads it, so `prep clean-up` deletes it."""
+    holds_text: bool = False
+    """Whether it holds text, tokens or quotations of documents. A takedown deletes such an
+    intermediate whole; `pipeline.takedown.scrub` has a way to scrub any other."""
+    text_column: str = ""
+    """The column that a takedown empties in every row of a document, if it empties one."""
+    is_data_set: bool = False
+    """Whether it is handed on as part of the data set, so that disclosures list it."""
+
+
+def _intermediate(*names: str, holds_text: bool = False) -> tuple[Place, ...]:
+    return tuple(Place(name=name, is_intermediate=True, holds_text=holds_text) for name in names)
+
+
+PLACES: Mapping[str, Place] = {
+    place.name: place
+    for place in (
+        *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
+                       "verdicts", "shuffle", "stream", "rows", holds_text=True),
+        *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
+                       "withheld", "keep", "splits", "lines", "repeats", "redactions", "cuts",
+                       "bins"),
+        Place(name="documents", holds_text=True, text_column="text"),
+        Place(name="quarantine", holds_text=True, text_column="text"),
+        Place(name="drops", holds_text=True, text_column="excerpt"),
+        Place(name="tokens", holds_text=True, text_column="tokens"),
+        Place(name=layout.EVIDENCE, holds_text=True),
+        Place(name=layout.DECISIONS, holds_text=True),
+        Place(name=layout.REPORT, holds_text=True),
+        Place(name=layout.CLUSTER_REPORT, holds_text=True),
+        Place(name="hdf5", holds_text=True, is_data_set=True),
+        Place(name=layout.RECORDS, holds_text=True, is_data_set=True),
+        Place(name=layout.CLEANED, holds_text=True, is_data_set=True),
+        *(Place(name=name) for name in ("masked", "registry", "mixture", "manifests")),
+        *(Place(name=name) for name in (layout.INPUTS, layout.POLICY, layout.RETENTION,
+                                        layout.MANIFEST, layout.CUTS, layout.EVAL_ITEMS)),
+        *(Place(name=name, is_data_set=True)
+          for name in (layout.DOCUMENTS, layout.SOURCES, layout.CLUSTERS, layout.LEDGER,
+                       layout.TOKENIZER, layout.TOKENIZER_CONFIG)),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageEntry:
+    """One stage: how it is divided into tasks and what these read, in words for docs/design.md; the
+    places it writes."""
+
+    name: str
+    tasks: str
+    reads: str
+    writes: tuple[str, ...]
+    called_for_by: tuple[str, ...] = ()
+    """What calls for it, any of them (`CAUSES`); a stage without a cause always runs."""
+    speed: float = 0.0
+    """MB of text per CPU second, for forecasts; 0 where the time does not count."""
+    disk: float = 0.0
+    """Bytes on disk per byte of text."""
+    changed_by_takedowns: bool = False
+    """Whether a takedown changes its output, or what it would be made from."""
+
+    @property
+    def keeps_disk(self) -> bool:
+        """Whether its output is there after `prep clean-up`."""
+        return not all(PLACES[name].is_intermediate for name in self.writes)
+
+
+CAUSES: Mapping[str, str] = {
+    "large shards": "a raw shard is larger than `read.task_bytes`",
+    "duplicates": "`dedup.preset` is not `none`",
+    "decontaminate": "the section names evaluation sets",
+    "filters": "the section has a rule",
+    "custom filters": "`filters.custom` names a function",
+    "reviews": "people decided about documents (`prep policy review`)",
+    "takedowns": "documents were taken down (`prep takedown`)",
+    "decisions": "something is looked for",
+    "redactions": "the policy or a review takes words out",
+    "lines": "`lines.unit` is not `none`",
+    "rows": "`pack.format` is not `corpus`",
+    "vsl": "`pack.format` is `vsl`",
+    "mixture": "the section has weights",
+}
+"""What calls for stages, and when it does."""
+
+_BY_DEFAULT = ("duplicates", "decisions", "rows")
+
+
+def _stage(name: str, tasks: str, reads: str, *writes: str, **facts: Any) -> StageEntry:
+    return StageEntry(name=name, tasks=tasks, reads=reads, writes=writes, **facts)
+
+
+_PER_SHARD = "one per documents shard"
+_PER_BUCKET = "one per bucket of a split"
+
+STAGES: Mapping[str, StageEntry] = {
+    entry.name: entry
+    for entry in (
+        _stage("registry", "1", "lists, registries", "registry"),
+        _stage("eval_index", "1", "evaluation sets", "overlap", layout.EVAL_ITEMS,
+               called_for_by=("decontaminate",)),
+        _stage("pieces", "one per raw shard above `read.task_bytes`", "raw shards", "pieces",
+               called_for_by=("large shards",), speed=200, disk=0.4),
+        _stage("plan", "1", "sizes of the raw shards, parts", layout.INPUTS),
+        _stage("clean", "one per plan task", "raw shards", "documents", "drops", "masked", speed=79,
+               disk=1.1),
+        _stage("signatures", _PER_SHARD, "text, meta for `dedup.key`", "signatures", "runs",
+               called_for_by=("duplicates",), speed=196, disk=0.15),
+        _stage("bands", "one per channel and key range",
+               "that range of all runs, of earlier indexes too", "bands",
+               called_for_by=("duplicates",), disk=0.01),
+        _stage("screen", _PER_SHARD, "source label, licence, meta, text; `registry/`", "screen",
+               speed=390),
+        _stage("overlap", _PER_SHARD, "text, the index", "overlap",
+               called_for_by=("decontaminate",)),
+        _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
+        _stage("custom_filters", _PER_SHARD, "documents, the functions", "filters",
+               called_for_by=("custom filters",), speed=50),
+        _stage("reviews", _PER_SHARD, "keys, text of those reviewed", "reviews",
+               called_for_by=("reviews",)),
+        _stage("withheld", _PER_SHARD, "keys, tables of takedowns", "withheld",
+               called_for_by=("takedowns",)),
+        _stage("decisions", _PER_SHARD, "all of these, the policy, the works", "decisions",
+               called_for_by=("decisions",)),
+        _stage("evidence", "1", "`decisions/`", layout.EVIDENCE, called_for_by=("decisions",)),
+        _stage("components", "1", "`bands/`", "components", called_for_by=("duplicates",)),
+        _stage("route", "one per shard of `bands/`", "that shard, `components/`", "routes",
+               called_for_by=("duplicates",)),
+        _stage("clusters", "one per group of components",
+               "`routes/`, signatures, decisions, text of doubtful pairs", "clusters",
+               called_for_by=("duplicates",), speed=180),
+        _stage("verdicts", "1", "`decisions/`, `clusters/`, the policy", "verdicts",
+               layout.DECISIONS, layout.POLICY, called_for_by=("decisions",)),
+        _stage("keep", "1", "keys, `clusters/`, `verdicts/`", "keep", "splits", layout.CLUSTERS,
+               changed_by_takedowns=True),
+        _stage("quarantine", "one per documents shard with a quarantined document",
+               "text, `verdicts/`", "quarantine", layout.RETENTION),
+        _stage("tokenizer", "1", "–", layout.TOKENIZER, layout.TOKENIZER_CONFIG),
+        _stage("lines", _PER_SHARD, "text of kept documents", "lines", called_for_by=("lines",),
+               changed_by_takedowns=True),
+        _stage("repeats", "one per key range", "that range of `lines/`", "repeats",
+               called_for_by=("lines",), changed_by_takedowns=True),
+        _stage("redactions", _PER_SHARD, "evidence, `verdicts/`", "redactions",
+               called_for_by=("redactions",), changed_by_takedowns=True),
+        _stage("cuts", _PER_SHARD, "`repeats/`, `redactions/`", "cuts",
+               called_for_by=("lines", "redactions"), changed_by_takedowns=True),
+        _stage("cut_table", "1", "`cuts/`", layout.CUTS, called_for_by=("lines", "redactions"),
+               changed_by_takedowns=True),
+        _stage("tokenize", _PER_SHARD, "text of kept documents, `cuts/`, the tokenizer", "tokens",
+               speed=100, disk=0.7, changed_by_takedowns=True),
+        _stage("sources", "1", "tables above", layout.SOURCES),
+        _stage("documents", "1", "tables above", layout.DOCUMENTS, changed_by_takedowns=True),
+        _stage("mixture", "1", "`documents.parquet`", "mixture", called_for_by=("mixture",),
+               changed_by_takedowns=True),
+        _stage("scatter", "one per tokens shard", "tokens, `mixture/`", "shuffle", speed=375,
+               disk=0.7, changed_by_takedowns=True),
+        _stage("gather", _PER_BUCKET, "a slice of every scatter shard", "stream", speed=311,
+               disk=0.7, changed_by_takedowns=True),
+        _stage("bins", _PER_BUCKET, "`stream/`", "bins", called_for_by=("vsl",),
+               changed_by_takedowns=True),
+        _stage("rows", _PER_BUCKET, "the bucket and MSL + 1 tokens beyond; for `vsl`, `bins/`",
+               "rows", called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True),
+        _stage("pack", "one per HDF5 shard", "a slice of every rows shard", "hdf5", speed=130,
+               disk=0.5, changed_by_takedowns=True),
+        _stage("inverse", "one per split", "`stream/`, of `vsl` lineage", "hdf5",
+               changed_by_takedowns=True),
+        _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
+        _stage("account", "1", "`documents.parquet`, counters", layout.LEDGER),
+        _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
+        _stage("cleaned", _PER_SHARD, "`documents/`, `keep/`", "cleaned",
+               changed_by_takedowns=True),
+        _stage("records", "one per raw shard", "the raw shard again, `documents/`, `keep/`",
+               "records", changed_by_takedowns=True),
+        _stage("cluster_report", "1", "tables above, excerpts", layout.CLUSTER_REPORT),
+        _stage("scatter_text", _PER_SHARD, "text and tables of the run", "shuffle"),
+        _stage("gather_text", "one per file of a split", "`shuffle/`", "records"),
+        _stage("tables", "1", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
+               layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
+        _stage("splits", "1", "tables of the run", "splits", changed_by_takedowns=True),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryEntry:
+    """What one command of `prep` makes in a run directory."""
+
+    stages: tuple[str, ...]
+    screens: bool = False
+    """Whether it looks for evidence about documents."""
+    labels_sources: bool = False
+    """Whether its config can say where the source label of a record is."""
+    is_described: bool = False
+    """Whether `prep disclose` describes its run."""
+    can_be_taken_down: bool = True
+    """Whether `prep takedown` reaches the texts it made."""
+    records: str = ""
+    """The directory with a record for every kept document, if it writes them."""
+
+
+_COMPARE = ("signatures", "bands", "components", "route", "clusters")
+_DECIDE = ("decisions", "evidence", "verdicts")
+_TABLES = ("sources", "documents", "account")
+_FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, "keep", *_TABLES)
+_SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", "pack", "inverse", "params", "account")
+
+STORIES: Mapping[str, StoryEntry] = {
+    "prepare": StoryEntry(
+        stages=(
+            "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
+            "overlap", "filters", "custom_filters", "reviews", "withheld", *_DECIDE[:2],
+            "components", "route", "clusters", "verdicts", "keep", "quarantine", "tokenizer",
+            "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize", "sources",
+            "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
+        ),
+        screens=True, labels_sources=True, is_described=True,
+    ),
+    "dedup": StoryEntry(
+        stages=(*_FIND_DUPLICATES, "records", "cluster_report"), is_described=True,
+        records=layout.RECORDS,
+    ),
+    "index": StoryEntry(stages=_FIND_DUPLICATES),
+    "export": StoryEntry(stages=("scatter_text", "gather_text"), can_be_taken_down=False),
+    "clean": StoryEntry(
+        stages=(
+            "pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, "keep", *_TABLES,
+            "cleaned",
+        ),
+        labels_sources=True, is_described=True, records=layout.CLEANED,
+    ),
+    "screen": StoryEntry(
+        stages=(
+            "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen", "overlap",
+            "filters", "custom_filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine",
+            *_TABLES,
+        ),
+        screens=True, labels_sources=True,
+    ),
+    "rescan": StoryEntry(stages=("registry", "screen", *_DECIDE), can_be_taken_down=False),
+    "repack": StoryEntry(stages=("tables", "splits", *_SHUFFLE_AND_PACK), is_described=True),
+}  # fmt: skip
+"""What every command that makes a run directory does, with its stages in order."""
+
+
+def story_entry(name: str) -> StoryEntry:
+    """What a story that a manifest names does: nothing, for one that this version does not know."""
+    return STORIES.get(name, StoryEntry(stages=(), can_be_taken_down=False))
+
+
+def stages_called_for_by(*causes: str) -> tuple[str, ...]:
+    """The stages that one of these calls for and no other cause does, in order."""
+    return tuple(
+        name
+        for name, entry in STAGES.items()
+        if entry.called_for_by and set(entry.called_for_by) <= set(causes)
+    )
+
+
+def is_off_by_default(stage: str) -> bool:
+    """Whether a default config with small raw shards leaves a stage out."""
+    causes = STAGES[stage].called_for_by
+    return bool(causes) and not set(causes) & set(_BY_DEFAULT)
+
+
+def stages_by_default(story: str = "prepare") -> tuple[str, ...]:
+    """The stages of a command with a default config and small raw shards, in order."""
+    return tuple(name for name in STORIES[story].stages if not is_off_by_default(name))
+
+
+def stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
+    """The stages of a command that none of these causes calls for."""
+    given = set(causes)
+    return tuple(
+        name
+        for name in STORIES[story].stages
+        if (asked := STAGES[name].called_for_by) and not given & set(asked)
+    )
+
+
+INTERMEDIATE_DIRECTORIES = tuple(p.name for p in PLACES.values() if p.is_intermediate)
+"""Deleted by `prep clean-up`."""
+
+TEXT_INTERMEDIATES = tuple(
+    [p.name for p in PLACES.values() if p.is_intermediate and p.holds_text] + [layout.RESCANS]
+)
+"""Directories of intermediates that hold text, tokens or quotations; a takedown deletes them."""
+
+TEXT_COLUMNS = {p.name: p.text_column for p in PLACES.values() if p.text_column}
+"""Directories of stored texts, and the column that a takedown empties."""
+
+CHANGED_BY_TAKEDOWNS = frozenset(
+    name for name, entry in STAGES.items() if entry.changed_by_takedowns
+)
+"""Stages whose output a takedown changed, or that would be made from what it left."""
+
+
+def is_owned(path: str) -> bool:
+    """Whether a path below a run directory is in a place that stages write."""
+    return path.partition("/")[0] in PLACES
+
+
+def is_data_set(path: str) -> bool:
+    """Whether a path below a run directory is handed on as part of the data set."""
+    place = PLACES.get(path.partition("/")[0])
+    return place is not None and place.is_data_set
+
+
+def stage_table() -> str:
+    """The table of stages in docs/design.md.
+
+    >>> print(stage_table().splitlines()[3])
+    | eval_index (decontaminate) | 1 | evaluation sets | `overlap/`, `eval_items.parquet` |
+    """
+    rows = ["| stage | tasks | reads | writes |", "| --- | --- | --- | --- |"]
+    for entry in STAGES.values():
+        causes = [c for c in entry.called_for_by if c not in _BY_DEFAULT]
+        called = f" ({', '.join(causes)})" if causes else ""
+        places = ", ".join(f"`{n}`" if "." in n else f"`{n}/`" for n in entry.writes)
+        rows.append(f"| {entry.name}{called} | {entry.tasks} | {entry.reads} | {places} |")
+    return "\n".join(rows)
+
+
+def cause_table() -> str:
+    """The table of what calls for stages in docs/design.md."""
+    rows = ["| what | stages | when |", "| --- | --- | --- |"]
+    for cause, when in CAUSES.items():
+        stages = [name for name, entry in STAGES.items() if cause in entry.called_for_by]
+        rows.append(f"| {cause} | {', '.join(stages)} | {when} |")
+    return "\n".join(rows)

@@ -1,0 +1,63 @@
+"""Names of the directories and files of a run."""
+
+PIECES = "pieces"
+"""Parts of raw shards that are too large for one task."""
+
+RECORDS = "records"
+"""The kept records of every raw shard (`prep dedup`)."""
+
+CLEANED = "cleaned"
+"""The cleaned records of every task (`prep clean`)."""
+
+REGISTRY = "registry"
+"""What documents were compared with: lists, works, the index of their texts."""
+
+TAKEDOWNS = "takedowns"
+"""What was taken down: a record, the documents and a form for each takedown (`prep takedown`)."""
+
+QUARANTINE = "quarantine"
+"""The text of quarantined documents, apart from all other text (`prep quarantine`)."""
+
+KEPT_DIRECTORIES = (TAKEDOWNS,)
+"""Written beside the stages; every commit of the run names the files below."""
+
+RESCANS = "rescans"
+"""What was found in the documents of a finished run later: a directory for each `prep rescan`."""
+
+PENDING = ".pending.json"
+"""The end of a file that says what is going on right now; no manifest names it."""
+
+INPUTS = "inputs.parquet"
+SOURCES = "sources.parquet"
+DOCUMENTS = "documents.parquet"
+CLUSTERS = "clusters.parquet"
+CUTS = "lines.parquet"
+EVAL_ITEMS = "eval_items.parquet"
+EVIDENCE = "evidence.parquet"
+DECISIONS = "decisions.parquet"
+POLICY = "policy.json"
+RETENTION = "quarantine.json"
+LEDGER = "ledger.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+REPORT = "report.html"
+CLUSTER_REPORT = "clusters.html"
+MANIFEST = "manifest.json"
+
+
+def shard(directory: str, index: int, suffix: str) -> str:
+    """A shard's path; names come from indices only.
+
+    >>> shard("documents", 3, "arrow")
+    'documents/000003.arrow'
+    """
+    return f"{directory}/{index:06d}.{suffix}"
+
+
+STATES = ("kept", "duplicate", "quarantined", "dropped")
+"""State s of a document is an index into this tuple. Precedence: policy > duplicate > kept."""
+
+
+KINDS = ("exact", "near", "key", "chain")
+"""Why a document is a duplicate: the same normalised text, a near-duplicate, the same key, or (only
+without verification) a chain of candidates."""

@@ -1,0 +1,95 @@
+"""What manifests say of how a run came about, and of how it found its duplicates, in words.
+
+From a repacked run to the run whose tokens it packed, which has the texts.
+
+`prep repack` notes the place of that run in its journal. The rows of documents.parquet are the same
+in both, so what is found in one holds in the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dedup.presets import Preset, describe
+from pipeline.core.errors import InputError
+from pipeline.core.journal import read_events
+from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.runs import layout
+
+ORIGIN = "origin"
+"""Field of the journal's event `run` that holds the place."""
+
+
+def texts_home(directory: Path) -> Path:
+    """The run directory that has texts, clusters and evidence of the documents of `directory`: the
+    directory itself, or for a repacked run the one it was packed from. Raises InputError when that
+    is no longer there, or holds other documents by now."""
+    tables = _manifest(directory, "tables")
+    if tables is None:
+        return directory
+    places = [event[ORIGIN] for event in read_events(directory) if ORIGIN in event]
+    if not places:
+        raise _lost(directory, "at a place that it did not note")
+    home = Path(places[-1])
+    made = _manifest(home, "documents")
+    if made is None:
+        raise _lost(directory, f"no longer in {home}")
+    if made.find(layout.DOCUMENTS).content_hash != tables.find(layout.DOCUMENTS).content_hash:
+        raise _lost(directory, f"but {home} holds other documents by now")
+    return home
+
+
+def _manifest(directory: Path, stage: str) -> StageManifest | None:
+    return read_manifest(directory / "manifests" / f"{stage}.json")
+
+
+def _lost(directory: Path, why: str) -> InputError:
+    return InputError(
+        f"{directory}: made by `prep repack`; texts, clusters and evidence are in the run it was "
+        f"packed from, {why}; name that run instead, or let `prep repack THAT_RUN --out "
+        f"{directory}` note its place (with the options used before it packs nothing again)"
+    )
+
+
+_VERIFIED = {"exact": "exact", "estimate": "estimated"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The preset; `verify` and `threshold` as in the config (empty and None: not recorded); how
+    often comparisons were cut short."""
+
+    preset: Preset
+    key: str
+    verify: str
+    threshold: float | None
+    cut_short: int = 0
+
+    @property
+    def words(self) -> str:
+        """One line: what is compared, and from when on a pair counts."""
+        parts = [describe(self.preset) if self.preset.bands else "exact: equal normalised text"]
+        if self.key:
+            parts.append(f"or the same meta.{self.key}")
+        if self.preset.bands and self.verify == "none":
+            parts.append("candidate pairs are not verified")
+        elif self.preset.bands and self.threshold is not None:
+            kind = _VERIFIED.get(self.verify, self.verify)
+            parts.append(f"a duplicate from {kind} J = {self.threshold:g}")
+        if self.cut_short:
+            parts.append(f"comparisons of templated pages stopped early {self.cut_short:,} times")
+        return "; ".join(parts)
+
+
+def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
+    """The recipe behind these stages (by name); None when nothing was compared."""
+    signatures, clusters = manifests.get("signatures"), manifests.get("clusters")
+    if signatures is None:
+        return None
+    settings = signatures.fields["settings"]
+    rules = clusters.fields["settings"] if clusters else {}
+    left_out = sum(task.counters.get("cut_short", 0) for task in clusters.tasks) if clusters else 0
+    return Recipe(
+        Preset(**settings["preset"]), settings["key"], rules.get("verify", ""),
+        rules.get("threshold"), left_out,
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""A run directory: held by one writer, committed by its manifest, read as a finished run."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.core import journal, storage
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import RemovedInputError, manifest_path, removed_note
+from pipeline.runs import layout
+from pipeline.runs.catalogue import is_owned
+
+Finished = TypeVar("Finished")
+
+
+def hold_and_run(
+    out: Path, progress: Progress, attempt: Callable[[frozenset[str]], Finished]
+) -> Finished:
+    """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
+    that clean-up removed, and called again when a stage needs some of them after all."""
+    with journal.hold(out):
+        storage.sweep_temps(out)
+        removed = removed_directories(out)
+        while True:
+            try:
+                return attempt(removed)
+            except RemovedInputError as needed:
+                progress.note(f"{needed}; rebuilding")
+                removed -= needed.directories
+
+
+def removed_directories(out: Path) -> frozenset[str]:
+    """What `prep clean-up` deleted: from the manifest, or, while a rebuild has withdrawn that, from
+    the journal.
+    """
+    for path in (out / layout.MANIFEST, removed_note(out)):
+        try:
+            return frozenset(read_sealed(path)["removed"])
+        except IntegrityError:
+            continue
+    return frozenset()
+
+
+def commit(
+    out: Path, names: tuple[str, str], stages: dict[str, StageManifest], removed: frozenset[str]
+) -> None:
+    """Delete what no manifest names, then publish manifest.json: the commit of the run. `names` are
+    those of the config and of the story."""
+    manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
+    shards = {
+        shard.path: shard
+        for stage in stages.values()
+        for shard in stage.shards
+        if shard.path.partition("/")[0] not in removed
+    }
+    sweep_strays(out, {*shards, *manifests})
+    files = [_entry(out, path) for path in manifests]
+    files += [{"path": s.path, "size": s.size, "hash": s.hash} for s in shards.values()]
+    files += [_entry(out, path) for path in _kept_beside(out)]
+    value = {
+        "format": 1,
+        "config": names[0],
+        "story": names[1],
+        "removed": sorted(removed),
+        "stages": [
+            {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
+            for s in stages.values()
+        ],
+        "files": sorted(files, key=lambda f: str(f["path"])),
+    }
+    write_sealed(removed_note(out), {"removed": sorted(removed)})
+    write_sealed(out / layout.MANIFEST, value)
+
+
+def _entry(out: Path, path: str) -> dict[str, Any]:
+    place = out / path
+    return {"path": path, "size": place.stat().st_size, "hash": storage.hash_file(place)}
+
+
+def _kept_beside(out: Path) -> list[str]:
+    """Files beside the stages that every run keeps, but what is only there while work goes on."""
+    return [
+        path.as_posix()
+        for name in layout.KEPT_DIRECTORIES
+        for path in (p.relative_to(out) for p in sorted((out / name).rglob("*")) if p.is_file())
+        if not path.name.endswith(layout.PENDING)
+    ]
+
+
+def sweep_strays(out: Path, named: set[str]) -> int:
+    """Delete files in directories the toolkit owns that no manifest names, and the directories that
+    they leave empty; returns how many files."""
+    swept = 0
+    for path in list(storage.files_below(out)):
+        name = path.as_posix()
+        if is_owned(name) and name not in named and name != layout.MANIFEST:
+            storage.remove(out / path)
+            swept += 1
+            with contextlib.suppress(OSError):  # it holds other files
+                (out / path.parent).rmdir()
+    return swept
+
+
+def read_committed(directory: Path) -> dict[str, Any]:
+    """The manifest of a finished run of any command. Raises InputError for anything else."""
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such run directory")
+    if not (directory / layout.MANIFEST).exists():
+        raise InputError(
+            f"{directory}: no {layout.MANIFEST}: not a finished run; to finish it, run again the "
+            "command that began it"
+        )
+    return read_sealed(directory / layout.MANIFEST)
+
+
+def read_finished(directory: Path) -> dict[str, Any]:
+    """The manifest of a finished `prep run`. Raises InputError for anything else."""
+    manifest = read_committed(directory)
+    story = manifest.get("story", "prepare")
+    if story != "prepare":
+        hint = f"; its text is in {layout.RECORDS}/" if story in ("dedup", "export") else ""
+        raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`{hint}")
+    return manifest

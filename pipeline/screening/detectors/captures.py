@@ -1,0 +1,215 @@
+"""Opt-out signals captured earlier, and the local opt-out list: read from files, never fetched.
+
+A source is a `.yaml` or `.jsonl` file, or a directory of them. Each record of a JSONL file, and
+each item of `captures:` in a YAML file, is one of:
+
+    {kind: robots, host: example.org, captured_at: 2024-05-01, body: "User-agent: GPTBot\\n…"}
+    {kind: tdmrep, host: example.org, captured_at: 2024-05-01T10:00:00Z, body: "[…]"}
+    {kind: ai.txt, host: example.org, captured_at: 2024-05-01, body: "User-agent: *\\n…"}
+    {kind: header, url: "https://example.org/a", captured_at: 2024-05-01, value: "TDM-…: 1"}
+    {kind: meta, url: "https://example.org/a", captured_at: 2024-05-01, body: "<meta …>"}
+    {kind: domain, value: example.com, captured_at: 2024-05-01, note: letter of 29 April}
+
+kinds of the list: domain (and all below it), url_prefix, work (of a registry), author, document
+(its key), text (`text_key`, the xxh3-128 of the cleaned text). `captured_at` is then when it came
+in.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.config.model import FrozenModel, parse
+from pipeline.config.yaml import YamlDocument, load
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.storage import canonical_json, hash_bytes
+
+Kind = Literal[
+    "robots", "tdmrep", "ai.txt", "header", "meta",
+    "domain", "url_prefix", "work", "author", "document", "text",
+]  # fmt: skip
+_SIGNALS, _LISTED = get_args(Kind)[:5], get_args(Kind)[5:]
+_HEX = re.compile(r"[0-9a-f]{32}\Z")
+_COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?\Z")
+
+
+class Capture(FrozenModel):
+    """One captured signal, or one entry of the local list."""
+
+    kind: Kind = Field(description="kind of captured signal, or of listed value")
+    captured_at: str = Field(description="ISO 8601 date or time when it was captured or received")
+    host: str = Field(
+        "", description="the host it was captured from, with the port unless that is 80 or 443"
+    )
+    url: str = Field("", description="the address that a header or meta tag is for")
+    body: str = Field("", description="text of the file or page as captured")
+    value: str = Field("", description="header lines, or the listed value")
+    status: int | None = Field(None, ge=100, le=599, description="HTTP status of the capture")
+    note: str = Field("", max_length=500, description="where a listed entry comes from")
+
+    @field_validator("captured_at")
+    @classmethod
+    def _is_a_moment(cls, value: str) -> str:
+        if moment(value) is None:
+            raise ValueError("expected an ISO 8601 date or time such as 2024-05-01T10:00:00Z")
+        return value
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "Capture":
+        if self.kind in _SIGNALS and not (self.host or host_of(self.url)):
+            raise ValueError(f"expected a host or an http(s) url for kind {self.kind!r}")
+        if self.kind in _LISTED and not self.value.strip():
+            raise ValueError(f"expected a value for kind {self.kind!r}")
+        if self.kind in ("document", "text") and not _HEX.match(self.value.lower()):
+            raise ValueError(f"expected 32 hexadecimal digits as the value of kind {self.kind!r}")
+        if self.kind == "url_prefix" and not host_of(self.value):
+            raise ValueError("expected an http(s) url as the value of kind 'url_prefix'")
+        return self
+
+    @property
+    def at(self) -> datetime:
+        """`captured_at` as a time."""
+        found = moment(self.captured_at)
+        assert found is not None
+        return found
+
+
+class _File(FrozenModel):
+    captures: tuple[Capture, ...]
+
+
+@dataclass(frozen=True)
+class Captures:
+    """All captures: signals by host and kind, each list in order of time; listed values by kind.
+
+    digest: of all records, whatever files they stood in.
+    """
+
+    signals: Mapping[str, Mapping[str, tuple[Capture, ...]]] = field(default_factory=dict)
+    listed: Mapping[str, Mapping[str, Capture]] = field(default_factory=dict)
+    digest: str = ""
+
+
+def load_captures(sources: Iterable[Path]) -> Captures:
+    """`captures_in` files and directories, arranged."""
+    return captures_of(captures_in(sources))
+
+
+def captures_in(sources: Iterable[Path]) -> tuple[Capture, ...]:
+    """Read files and directories of captures. Raises ConfigError with file, line and key."""
+    return tuple(r for source in sources for path in _files(source) for r in _read(path))
+
+
+def captures_of(records: Iterable[Capture]) -> Captures:
+    """Arrange records, in whatever order they come. Of a value listed twice the first stands."""
+    ordered = sorted(
+        records, key=lambda r: (r.at, r.kind, json.dumps(r.model_dump(), sort_keys=True))
+    )
+    signals: dict[str, dict[str, list[Capture]]] = {}
+    listed: dict[str, dict[str, Capture]] = {}
+    for record in ordered:
+        if record.kind in _SIGNALS:
+            host = _plain_host(record.host) if record.host else host_of(record.url)
+            signals.setdefault(host, {}).setdefault(record.kind, []).append(record)
+        else:
+            listed.setdefault(record.kind, {}).setdefault(_listed_value(record), record)
+    return Captures(
+        {host: {k: tuple(v) for k, v in kinds.items()} for host, kinds in signals.items()},
+        listed,
+        hash_bytes(canonical_json([record.model_dump() for record in ordered])),
+    )
+
+
+def moment(text: str) -> datetime | None:
+    """An ISO 8601 date or time, or the 14 digits of web archives, as a time in UTC; else None.
+
+    >>> moment("2024-05-01T12:00:00+02:00").isoformat(), moment("20240501100000").hour
+    ('2024-05-01T10:00:00+00:00', 10)
+    >>> moment("1904"), moment("May")
+    (None, None)
+    """
+    text = text.strip()
+    if compact := _COMPACT.match(text):
+        year, month, day, hour, minute, second = (int(part or 0) for part in compact.groups())
+    elif len(text) < 10:
+        return None
+    try:
+        if compact:
+            return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        if len(text) == 10:
+            return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def host_of(url: str) -> str:
+    """The host of an http(s) address in lower case, with a port that is not the usual one; "" for
+    anything else.
+
+    >>> host_of("HTTPS://me@Example.org:443/a"), host_of("http://example.org:8080"), host_of("x")
+    ('example.org', 'example.org:8080', '')
+    """
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return ""
+    if parts.scheme not in ("http", "https") or not host:
+        return ""
+    return host if port in (None, 80, 443) else f"{host}:{port}"
+
+
+def _plain_host(host: str) -> str:
+    return host_of(f"https://{host.strip()}") or host.strip().lower()
+
+
+def _listed_value(record: Capture) -> str:
+    value = record.value.strip()
+    if record.kind == "domain":
+        return value.lower().strip(".").removeprefix("*.")
+    return value.lower() if record.kind in ("document", "text") else value
+
+
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    found = sorted(p for p in source.rglob("*") if p.suffix in (".yaml", ".yml", ".jsonl"))
+    if not found:
+        raise ConfigError(f"{source}: no .yaml or .jsonl file of captures in this directory")
+    return found
+
+
+def _read(path: Path) -> Iterator[Capture]:
+    if path.suffix in (".yaml", ".yml"):
+        yield from parse(_File, load(path)).captures
+        return
+    if path.suffix != ".jsonl":
+        raise ConfigError(f"{path}: expected captures as .yaml or .jsonl, or a directory of them")
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield parse(Capture, _loaded(path, number, line))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the captures: {error.strerror}") from error
+
+
+def _loaded(path: Path, number: int, line: str) -> YamlDocument:
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}:{number}: not valid JSON: {escape_text(str(error))}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f'{path}:{number}: expected an object such as {{"kind": "robots", …}}')
+    return YamlDocument(path, value, {"": number, **dict.fromkeys(value, number)})

@@ -1,0 +1,370 @@
+"""Detector `licence`: what was declared and is unknown or restricted, what the text states
+(addresses, machine-readable tags, names and wordings of licences), and conflicts between the two.
+
+Licence statements in texts: addresses, machine-readable tags, names and wordings of licences.
+
+A statement has high confidence when it speaks of the text it stands in ("this work is licensed
+under …", a tag, the wording of the licence itself), low when it may speak of something else.
+
+Licences: what was declared and is unknown or restricted, what the text states, and conflicts.
+
+Kinds: `declared` (only for documents whose declared licence is not known, or is restricted or
+reserved), `statement` (of every licence the first in the text), `conflict` (at most one: what the
+text states of itself asks for more than what was declared).
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.screening.detectors.licence_names import BSD, PUBLIC_DOMAIN, RESERVED
+from pipeline.screening.detectors.spdx import (
+    RANKS,
+    SpdxLicence,
+    licence_at,
+    licence_of,
+    normalise_licence,
+)
+from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
+from pipeline.screening.evidence import FINDINGS, Finding, attributes_json, findings_table, in_order
+
+GROUP = "licence"
+"""The name of this detector's needles in a sweep."""
+
+_BEFORE, _AFTER = 320, 640
+"""Bytes around a needle that are read."""
+
+_RESERVED = (
+    "all rights reserved", "alle rechte vorbehalten", "tous droits réservés",
+    "todos los derechos reservados", "todos os direitos reservados", "tutti i diritti riservati",
+    "alle rechten voorbehouden", "все права защищены", "no part of this",
+)  # fmt: skip
+_NAMES = (
+    "creative commons", "cc by", "cc-by", "cc0", "mit licen", "apache licen", "bsd licen",
+    "bsd-style", "clause bsd", "general public licen", "free documentation licen", "gnu gpl",
+    "gnu lgpl", "gplv2", "gplv3", "mozilla public licen", "eclipse public licen",
+    "artistic licen", "open government licen", "open database licen",
+    "open data commons attribution", "boost software licen", "isc licen",
+)  # fmt: skip
+_WORDINGS = {
+    "permission is hereby granted, free of charge": "MIT",
+    "redistribution and use in source and binary": BSD,
+    "permission to use, copy, modify, and distribute this software": "ISC",
+    "permission to use, copy, modify, and/or distribute this software": "ISC",
+    "free and unencumbered software released into": "Unlicense",
+}
+_ADDRESS, _TAG, _DOMAIN = "creativecommons.org/", "spdx-license-identifier", "public domain"
+
+NEEDLES = (_ADDRESS, _TAG, _DOMAIN, *_NAMES, *_WORDINGS, *_RESERVED)
+
+_CC_ADDRESS = re.compile(rb"creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./-]{2,40}", re.I)
+_TAGGED = re.compile(rb"spdx-license-identifier:?[ \t]*([A-Za-z0-9.+() -]{2,100})", re.I)
+_CC_NAME = re.compile(
+    rb"(?:creative\s+commons|\bcc)[\s-]{0,3}(?:attribution|by|zero|0)\b"
+    rb"(?:[\s,/-]{1,3}(?:non-?\s?commercial|share-?\s?alike|no-?\s?deriv[a-z]*|nc|sa|nd))*"
+    rb"(?:[\s,/-]{1,3}(?:licen[cs]e|version|international|unported))*"
+    rb"(?:[\s,-]{0,3}v?(\d\.\d))?",
+    re.I,
+)
+_GNU_NAME = re.compile(
+    rb"(?:gnu\s+)?(?:(?:affero|lesser|library)\s+)?(?:general\s+public|free\s+documentation)\s+"
+    rb"licen[cs]e|\bgnu\s+l?gpl\b|\bgplv[23]\b",
+    re.I,
+)
+_GNU_VERSION = re.compile(
+    rb"(?:\s*\([a-z]+\))?[\s,;]*(?:as\s+published\s+by\s+the\s+free\s+software\s+foundation[\s,;]*)?"
+    rb"(?:either\s+)?(?:version|v\.?)?\s*([123](?:\.[0-3])?)\b"
+    rb"([\s,;]*(?:of\s+the\s+licen[cs]e[\s,;]*)?(?:or\s+(?:\(at\s+your\s+option\)\s+)?any\s+later|"
+    rb"or\s+later|\+))?",
+    re.I,
+)
+_OTHER_NAME = re.compile(
+    rb"(?:mit|isc|boost\s+software)\s+licen[cs]e|"
+    rb"apache\s+licen[cs]e(?:[\s,]*(?:version|v\.?)?\s*[12]\.[01])?|"
+    rb"(?:(?:[234]|two|three|four)-clause\s+|new\s+|modified\s+|simplified\s+)?"
+    rb"bsd(?:-style)?(?:\s+licen[cs]e)?|"
+    rb"(?:mozilla|eclipse)\s+public\s+licen[cs]e(?:[\s,]*(?:version|v\.?)?\s*[12]\.[01])?|"
+    rb"artistic\s+licen[cs]e(?:\s+2\.0)?|open\s+government\s+licen[cs]e(?:\s*v?[123]\.0)?|"
+    rb"open\s+database\s+licen[cs]e|open\s+data\s+commons\s+attribution",
+    re.I,
+)
+_GRANT = re.compile(
+    rb"\b(?:licen[cs]ed|released|distributed|published|available|provided|redistribute|modify|"
+    rb"shared|covered|governed|offered|permitted|used)\b[^.]{0,120}\b(?:under|by|to)\b[^.]{0,60}\Z|"
+    rb"(?:\A|\n)[\W_]*licen[cs]ed?(?:\s+under|\s*[:=]|\s*\Z)[^.\n]{0,60}\Z",
+    re.I,
+)
+_SELF = re.compile(
+    rb"\bthis\s+(?:work|file|book|e-?book|e-?text|text|document|documentation|article|report|"
+    rb"software|program|image|page|site|website|publication|material|content|code|source|library|"
+    rb"package|module|paper|chapter|data|dataset|project|manual|is\s+an\s+open|is\s+free)|"
+    rb"\byou\s+(?:may|can|should\s+have)\b|otherwise\s+(?:noted|stated|specified)|"
+    rb"\b(?:text|content|contents|articles?|source\s+code)\s+(?:is|are|of\s+this|on\s+this)\b|"
+    rb"(?:\A|\n)[\W_]*licen[cs]ed?(?:\s+under|\s*[:=]|\s*\n)",
+    re.I,
+)
+_COPYRIGHT = re.compile(rb"copyright|\xc2\xa9|\(c\)|\bcopr\.", re.I)
+_ALLOWS = re.compile(
+    rb"licen[cs]e|licen[cs]ing|permission\s+is|permission\s+to|permitted|redistribut|"
+    rb"public\s+domain|some\s+rights|freely|copying",
+    re.I,
+)
+_NO_PART = re.compile(
+    rb"no\s+part\s+of\s+this\s+(?:book|e-?book|publication|work|volume|document|report|material|"
+    rb"text|magazine|article|manuscript|novel|story)\b[^.]{0,80}"
+    rb"\b(?:may|can|shall|should|must|is\s+to|to)\s+be\b",
+    re.I,
+)
+_OWN_DOMAIN = re.compile(
+    rb"\b(?:this|these)\s+(?:work|file|book|e-?book|e-?text|text|document|article|report|software|"
+    rb"image|publication|material|content|code|program)s?\b[^.]{0,80}?\bpublic\s+domain|"
+    rb"\b(?:dedicated|released|placed|donated|put)\s+(?:to|into|in)\s+the\s+public\s+domain",
+    re.I,
+)
+
+
+class Statement(NamedTuple):
+    """A licence statement: an SPDX expression and where it stands, in bytes of the text.
+
+    basis: address, tag, name, wording or notice. confidence: high or low.
+    """
+
+    row: int
+    offset: int
+    length: int
+    spdx: str
+    basis: str
+    confidence: str
+
+
+def find_statements(swept: SweepHits) -> Iterator[list[Statement]]:
+    """For every text that has any, its statements: of each licence the first of the highest
+    confidence, in order of place."""
+    row, found = -1, list[Statement]()
+    for hit in swept.hits(GROUP):
+        if hit.row != row and found:
+            yield _first_of_each(found)
+            found = []
+        row = hit.row
+        if statement := _statement_at(swept, hit):
+            found.append(statement)
+    if found:
+        yield _first_of_each(found)
+
+
+def _first_of_each(found: list[Statement]) -> list[Statement]:
+    best: dict[str, Statement] = {}
+    for statement in found:
+        held = best.get(statement.spdx)
+        if held is None or (held.confidence == "low" and statement.confidence == "high"):
+            best[statement.spdx] = statement
+    return sorted(best.values(), key=lambda one: (one.offset, one.spdx))
+
+
+class _Window(NamedTuple):
+    """The bytes around a hit; `at` is where its needle begins in `data`."""
+
+    hit: Hit
+    data: bytes
+    at: int
+
+    def statement(
+        self, span: tuple[int, int], spdx: str, basis: str, is_high: bool
+    ) -> Statement | None:
+        if not spdx:
+            return None
+        start, end = span
+        offset = self.hit.offset - self.at + start
+        confidence = "high" if is_high else "low"
+        return Statement(self.hit.row, offset, end - start, spdx, basis, confidence)
+
+
+def _statement_at(swept: SweepHits, hit: Hit) -> Statement | None:
+    start = max(0, hit.offset - _BEFORE)
+    window = _Window(hit, swept.cut(hit.row, start, hit.offset + _AFTER), hit.offset - start)
+    if hit.needle in _RESERVED:
+        return _reserved(window)
+    if hit.needle in _WORDINGS:
+        return _wording(window)
+    if hit.needle == _DOMAIN:
+        return _public_domain(window)
+    if hit.needle == _TAG:
+        return _tagged(window)
+    return _address(window) if hit.needle == _ADDRESS else _named(window)
+
+
+def _reserved(window: _Window) -> Statement | None:
+    _, data, at = window
+    needle = len(window.hit.needle.encode())
+    if window.hit.needle == "no part of this":
+        found = _NO_PART.match(data, at)
+        return window.statement(found.span(), RESERVED, "notice", True) if found else None
+    has_owner = _COPYRIGHT.search(data[max(0, at - 160) : at + needle + 80]) is not None
+    is_alone = _ALLOWS.search(data) is None
+    return window.statement((at, at + needle), RESERVED, "notice", has_owner and is_alone)
+
+
+def _wording(window: _Window) -> Statement | None:
+    spdx = _WORDINGS[window.hit.needle]
+    span = (window.at, window.at + len(window.hit.needle))
+    return window.statement(span, spdx, "wording", True)
+
+
+def _public_domain(window: _Window) -> Statement | None:
+    end = window.at + len(window.hit.needle)
+    found = next((f for f in _OWN_DOMAIN.finditer(window.data, 0, end) if f.end() == end), None)
+    return window.statement(found.span(), PUBLIC_DOMAIN, "name", True) if found else None
+
+
+def _tagged(window: _Window) -> Statement | None:
+    found = _TAGGED.match(window.data, window.at)
+    if not found:
+        return None
+    words = re.split(r"\s{2,}|\s-", found[1].decode("ascii").strip())[0]
+    spdx = licence_of(words).spdx or licence_of(words.split(" ")[0]).spdx
+    return window.statement(found.span(), spdx, "tag", True)
+
+
+def _address(window: _Window) -> Statement | None:
+    found = _CC_ADDRESS.match(window.data, window.at)
+    if not found:
+        return None
+    spdx = licence_at(found[0].decode("ascii").rstrip("./-"))
+    return window.statement(found.span(), spdx, "address", _is_own(window, *found.span()))
+
+
+def _named(window: _Window) -> Statement | None:
+    """The licence whose name the needle is part of."""
+    data, at = window.data, window.at
+    for pattern, read in ((_CC_NAME, _cc), (_GNU_NAME, _gnu), (_OTHER_NAME, _other)):
+        for found in pattern.finditer(data, max(0, at - 40), at + 160):
+            if found.start() <= at < found.end():
+                own = _is_own(window, *found.span())
+                return window.statement(found.span(), read(found, data, own), "name", own)
+    return None
+
+
+def _cc(found: re.Match[bytes], data: bytes, own: bool) -> str:
+    """ "cc by" alone is an ordinary phrase unless a grant stands before it."""
+    name = _text(found[0])
+    is_phrase = re.fullmatch(r"cc\W*by\W*", name, re.I) is not None
+    return "" if is_phrase and not own else normalise_licence(name).spdx
+
+
+def _gnu(found: re.Match[bytes], data: bytes, own: bool) -> str:
+    name = _text(found[0])
+    if version := _GNU_VERSION.match(data, found.end()):
+        name += f" {_text(version[1])}{' or later' if version[2] else ''}"
+    return normalise_licence(name).spdx
+
+
+def _other(found: re.Match[bytes], data: bytes, own: bool) -> str:
+    return normalise_licence(_text(found[0])).spdx
+
+
+def _text(name: bytes) -> str:
+    return " ".join(name.decode("ascii", "ignore").split())
+
+
+def _is_own(window: _Window, start: int, end: int) -> bool:
+    """Whether a grant leads to the licence, and the text speaks of itself nearby."""
+    before = window.data[max(0, start - 240) : start]
+    return bool(
+        _GRANT.search(before)
+        and (_SELF.search(before) or _SELF.search(window.data[end : end + 160]))
+    )
+
+
+NOT_KNOWN = "NOASSERTION"
+"""The target of a declared licence that is not known: SPDX's word for it."""
+
+_TOLD = ("restricted", "reserved")
+
+
+def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
+    """FINDINGS on the licences of a batch; target: an SPDX expression.
+
+    swept: a sweep over `batch["text"]` that has `NEEDLES` as its group `licence`; without it, the
+    texts are swept here. attributes: basis (metadata, address, tag, name, wording, notice),
+    confidence (high, low), declared (SPDX expression, or the value where it is not known), family.
+    """
+    swept = swept or sweep_all(batch["text"], {GROUP: NEEDLES})
+    declared = batch["licence"]
+    findings = list[Finding]()
+    for statements in find_statements(swept):
+        value = declared[statements[0].row].as_py()
+        licence = normalise_licence(value)
+        findings += [_finding("statement", one, value, licence, swept) for one in statements]
+        worst = _conflict(statements, licence)
+        if worst is not None:
+            findings.append(_finding("conflict", worst, value, licence, swept))
+    return in_order([_declared(declared), findings_table(findings)])
+
+
+def _declared(values: pa.ChunkedArray) -> pa.Table:
+    """Findings on the documents whose declared licence has to be told."""
+    encoded = values.combine_chunks().dictionary_encode()
+    told = list[Finding]()
+    number = np.full(len(encoded.dictionary), -1, np.int64)
+    for code, value in enumerate(encoded.dictionary.to_pylist()):
+        licence = normalise_licence(value)
+        if not value or (licence.spdx and licence.family not in _TOLD):
+            continue
+        attributes = attributes_json(
+            {"basis": "metadata", "confidence": "high", "declared": licence.spdx or _shown(value),
+             "family": licence.family or "unknown"}
+        )  # fmt: skip
+        number[code] = len(told)
+        target = licence.spdx or NOT_KNOWN
+        told.append(Finding(len(told), "declared", target, value, attributes=attributes))
+    of_row = number[encoded.indices.to_numpy()]
+    rows = np.flatnonzero(of_row >= 0)
+    return (
+        findings_table(told)
+        .take(pa.array(of_row[rows]))
+        .set_column(0, FINDINGS.field("row"), pa.array(rows, pa.int64()))
+    )
+
+
+def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Statement | None:
+    """The statement that asks for most, if it asks for more than what was declared.
+
+    A reservation is none beside a licence in the same text: licences begin with one.
+    """
+    if not declared.family:
+        return None
+    own = [
+        (RANKS.get(licence_of(s.spdx).family, -1), s) for s in statements if s.confidence == "high"
+    ]
+    licensed = any(0 <= rank < RANKS["reserved"] for rank, _ in own)
+    worst = max(
+        (pair for pair in own if not (licensed and pair[0] == RANKS["reserved"])),
+        key=lambda pair: (pair[0], -pair[1].offset),
+        default=None,
+    )
+    least = max(RANKS[declared.family], RANKS["permissive"])
+    return worst[1] if worst is not None and worst[0] > least else None
+
+
+def _finding(
+    kind: str, statement: Statement, value: str, licence: SpdxLicence, swept: SweepHits
+) -> Finding:
+    end = statement.offset + statement.length
+    seen = swept.cut(statement.row, statement.offset, end).decode("utf-8", "replace")
+    attributes = {
+        "basis": statement.basis,
+        "confidence": statement.confidence,
+        "declared": licence.spdx or _shown(value),
+        "family": licence_of(statement.spdx).family or "unknown",
+    }
+    return Finding(
+        statement.row, kind, statement.spdx, seen, statement.offset, statement.length,
+        attributes=attributes_json(attributes),
+    )  # fmt: skip
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= 80 else value[:79] + "…"

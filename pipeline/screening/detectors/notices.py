@@ -1,0 +1,311 @@
+"""Detectors `identifier` and `notice`.
+
+Detector `identifier`: numbers of works, where the text says that a number follows.
+
+Needles ("ISBN", "doi:", "Registration Number" …) find the places; only the bytes behind one are
+read, and only numbers whose form and check digit are right are told
+(`pipeline.screening.registry.identifiers`).
+
+kind: isbn | doi | lccn | asin | usco. target: the normalised number. work_id: of a registry, when
+it has the number. attributes: places, how often the text has the number, within the limits of the
+sweep; there is one finding for each number of a text, at its first place.
+
+Limits: a number without a word that announces it is not looked for. A number says which work is
+named, not that the document is that work: reference lists are full of them.
+
+Detector `notice`: copyright lines and what else a title page says of rights.
+
+kind: `copyright` (a sign or the word, with a year), `rights_reserved` ("all rights reserved"),
+`reproduction` ("no part of this … may be reproduced"), `cip` (cataloguing-in-publication data),
+`public_domain_statement` (the header of a Project Gutenberg file).
+
+target: of a copyright line its holder as written, which may be empty; else the phrase. attributes:
+places, how often the text has it, within the limits of the sweep; of a copyright line also holder
+and year, an integer, the latest that the line names. There is one finding for each kind, holder and
+year of a text, at the first place.
+
+Limits: English and the signs © and (c) only. A notice says what its author wrote; who holds rights
+in the document is another question.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
+from pipeline.screening.evidence import Finding, attributes_json, findings_table
+from pipeline.screening.registry import identifiers
+
+IDENTIFIER_GROUP = "identifier"
+_BEHIND = 160
+_BEFORE = 80
+
+_DASH = rb"(?:[ -]|\xc2\xa0|\xe2\x80[\x90-\x95]|\xe2\x88\x92)"
+_ISBN = (
+    rb"((?:97[89]" + _DASH + rb"?)?(?:[0-9]" + _DASH + rb"?){9}[0-9Xx])(?![0-9A-Za-z])"
+)  # fmt: skip
+_FIRST_ISBN = re.compile(rb"[Ss]?(?![A-Za-z])[^0-9]{0,40}?(?:1[03][^0-9]{1,8})?" + _ISBN)
+_NEXT_ISBN = re.compile(rb"[\s,;/|]*(?:\([^()]{0,40}\))?[\s,;/|:]*" + _ISBN)
+_DOI = re.compile(rb"(?:\.org/)?[\s:=/{(\[\"'>]{0,8}(10\.[0-9]{4,9}[^\s\"<>{}|\\^`]{2,150})")
+_LCCN = re.compile(
+    rb"(?:[^0-9A-Za-z]{0,8}(?:control|catalog(?:ue)?|card|number|no)\b\.?){0,3}[^0-9A-Za-z]{0,8}"
+    rb"([a-z]{0,3} ?[0-9]{2,4}-?[0-9]{1,8})(?![0-9A-Za-z-])",
+    re.IGNORECASE,
+)
+_ASIN = re.compile(rb"[\s:=#\"'>]{0,6}(B0[0-9A-Z]{8})(?![0-9A-Za-z])", re.IGNORECASE)
+_PRODUCT = re.compile(rb"([0-9A-Z]{10})(?![0-9A-Za-z])")
+_USCO = re.compile(
+    rb"[^\r\n]{0,40}?(?<![A-Za-z])((?:TXU|VAU|PAU|SRU|PRE|TX|VA|PA|SR|SE|MW|RE)[ -]{0,2}"
+    rb"(?:[0-9]{7,10}|[0-9]{1,4}(?:[ -][0-9]{3}){1,3}))(?![ -]?[0-9])",
+    re.IGNORECASE,
+)
+_BARE_USCO = re.compile(
+    rb"(TXU?[ -]?(?:[0-9]-[0-9]{3}-[0-9]{3}|0{2,3}[0-9]{7}))(?![ -]?[0-9])", re.IGNORECASE
+)
+
+_NEEDLES: dict[str, tuple[str, ...]] = {
+    "isbn": ("isbn",),
+    "doi": (
+        "doi:", "doi.org/", "doi 10.", "doi=", "doi{10.", "doi/10.", "doi = {10.", 'doi = "10.',
+    ),
+    "lccn": ("lccn",),
+    "catalogue": ("library of congress c",),
+    "asin": ("asin:", "asin b0", "asin="),
+    "product": ("/dp/", "/gp/product/"),
+    "usco": ("registration number", "registration no", "registration #", "reg. no"),
+    "bare": tuple(
+        f"{prefix}{dash}{digit}"
+        for prefix in ("tx", "txu") for dash in ("", " ", "-") for digit in "0123456789"
+    ),
+}  # fmt: skip
+_READER_OF = {needle: name for name, needles in _NEEDLES.items() for needle in needles}
+IDENTIFIER_NEEDLES = tuple(_READER_OF)
+
+Read = Iterator[tuple[str, str, int, int]]
+"""kind, number, first and last byte, counted from the hit."""
+
+
+@dataclass(frozen=True)
+class IdentifierSettings:
+    """works: the work that each number of the registries names."""
+
+    works: Mapping[str, str] = field(default_factory=dict)
+
+
+def detect_identifiers(
+    batch: pa.Table, settings: IdentifierSettings, swept: SweepHits | None = None
+) -> pa.Table:
+    """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
+    `IDENTIFIER_NEEDLES` as its group `identifier`; without it, the texts are swept here."""
+    swept = swept or sweep_all(batch["text"], {IDENTIFIER_GROUP: IDENTIFIER_NEEDLES})
+    places: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    for hit in swept.hits(IDENTIFIER_GROUP):
+        for kind, number, start, end in _read(swept, hit):
+            key = (hit.row, kind, number)
+            places.setdefault(key, []).append((hit.offset + start, hit.offset + end))
+    return findings_table(_findings(swept, settings, places))
+
+
+def _findings(
+    swept: SweepHits,
+    settings: IdentifierSettings,
+    found: Mapping[tuple[int, str, str], list[tuple[int, int]]],
+) -> Iterator[Finding]:
+    for (row, kind, number), places in found.items():
+        start, end = min(places)
+        yield Finding(
+            row, kind, number, swept.cut(row, start, end).decode(errors="ignore"), start,
+            end - start, settings.works.get(number, ""),
+            attributes=attributes_json({"places": len(set(places))}),
+        )  # fmt: skip
+
+
+def _read(swept: SweepHits, hit: Hit) -> Read:
+    reader = _READER_OF[hit.needle]
+    size = len(hit.needle)
+    before = swept.cut(hit.row, hit.offset - _BEFORE, hit.offset)
+    if reader != "product" and before[-1:].isalnum():
+        return
+    window = swept.cut(hit.row, hit.offset, hit.offset + size + _BEHIND)
+    if reader == "isbn":
+        yield from _isbns(window, size)
+    elif reader == "product":
+        if b"amazon." in before.lower():
+            yield from _one(_PRODUCT, window, size, "asin", identifiers.asin)
+            yield from _one(_PRODUCT, window, size, "isbn", identifiers.isbn13)
+    else:
+        expression, start, kind, normal = _SINGLE[reader]
+        yield from _one(expression, window, size if start is None else start, kind, normal)
+
+
+Normal = Callable[[str], str | None]
+_SINGLE: dict[str, tuple[re.Pattern[bytes], int | None, str, Normal]] = {
+    "doi": (_DOI, len("doi"), "doi", identifiers.doi),
+    "lccn": (_LCCN, None, "lccn", identifiers.lccn),
+    "catalogue": (_LCCN, len("library of congress "), "lccn", identifiers.lccn),
+    "asin": (_ASIN, len("asin"), "asin", identifiers.asin),
+    "usco": (_USCO, None, "usco", identifiers.usco),
+    "bare": (_BARE_USCO, 0, "usco", identifiers.usco),
+}
+"""Of each reader: what stands behind a hit, from which byte (None: the end of the needle), the kind
+and the normal form."""
+
+
+def _one(
+    expression: re.Pattern[bytes], window: bytes, start: int, kind: str, normal: Normal
+) -> Read:
+    found = expression.match(window, start)
+    number = normal(found[1].decode(errors="ignore")) if found else None
+    if found and number:
+        yield kind, number, found.start(1), found.end(1)
+
+
+def _isbns(window: bytes, start: int) -> Read:
+    """The ISBN behind a hit, and those that follow it at once."""
+    found = _FIRST_ISBN.match(window, start)
+    while found:
+        number = identifiers.isbn13(found[1].decode(errors="ignore"))
+        if number:
+            yield "isbn", number, found.start(1), found.end(1)
+        found = _NEXT_ISBN.match(window, found.end())
+
+
+NOTICE_GROUP = "notice"
+_BYTES_BEHIND = 400
+_BYTES_BEFORE = 40
+
+_SIGN = rb"(?:\xc2\xa9|\(c\)|&copy;)"
+_YEAR = rb"(?:1[4-9]|20)[0-9]{2}"
+_YEARS = (
+    rb"(?P<years>" + _YEAR + rb"(?:\s?(?:--?|\xe2\x80\x93|,|&|and|to)\s?"
+    rb"(?:" + _YEAR + rb"|[0-9]{2}(?![0-9])|present))*)(?![0-9])"
+)  # fmt: skip
+_BEGINS = rb"[^\s\d.,;:|<>()\[\]{}*#=+/\\\"-]"
+_GOES_ON = rb"[^\r\n;|<>()\[\]{}*#=\"]"
+_BLANKS = rb"[^\S\r\n]*"
+_DASHES = rb"(?:[,.:;-]|\xe2\x80[\x90-\x95])?"
+_YEAR_FIRST = re.compile(
+    rb"(?:copyright|" + _SIGN + rb")(?:[\s:,.]{0,3}(?:copyright|" + _SIGN + rb")){0,2}[\s:,.]{0,4}"
+    + _YEARS + rb"(?:" + _BLANKS + _DASHES + _BLANKS + rb"(?:\r?\n\s{0,8}(?=by\s))?(?:by\s+)?"
+    rb"(?P<holder>" + _BEGINS + _GOES_ON + rb"{1,80}))?",
+    re.IGNORECASE,
+)  # fmt: skip
+_HOLDER_FIRST = re.compile(
+    rb"(?:(?:copyright" + _BLANKS + rb")?" + _SIGN + rb"(?:" + _BLANKS + rb"copyright)?"
+    rb"|copyright(?=\s+by\s))[\s:,.]{0,4}(?:by\s+)?"
+    rb"(?P<holder>" + _BEGINS + rb"[^\r\n;|<>()\[\]{}*#=\"0-9]{1,80}?)[\s,(]{1,3}" + _YEARS,
+    re.IGNORECASE,
+)  # fmt: skip
+_HOLDER_END = re.compile(
+    r"(?<!\b\w)\.\s|copyright|©"
+    r"|,?\s+(?:all rights|licen[cs]ed|(?:first )?published|printed|see)\b|$",
+    re.IGNORECASE,
+)
+_FOUR_DIGITS = re.compile(_YEAR)
+_REPRODUCED = re.compile(rb"reproduc|transmit|copied|stored|distribut", re.IGNORECASE)
+_GUTENBERG = re.compile(
+    rb"(?:\*\*\*?\s*(?:start of (?:this|the)|this is the)|(?:^|[\r\n\xbf])(?:the)?)\s*\Z",
+    re.IGNORECASE,
+)
+_GUTENBERG_TITLE = re.compile(
+    rb"project gutenberg(?:'s| e-?book| e-?text|\xe2\x80\x99s)[^\r\n]{0,100}", re.IGNORECASE
+)
+
+_KINDS: dict[str, tuple[str, ...]] = {
+    "copyright": ("©", "&copy;", "copyright", "(c) 19", "(c) 20", "(c)19", "(c)20"),
+    "rights_reserved": ("all rights reserved",),
+    "reproduction": ("no part of this",),
+    "cip": (
+        "cataloging-in-publication", "cataloguing-in-publication", "cataloging in publication",
+        "cataloguing in publication", "cip data",
+    ),
+    "public_domain_statement": ("project gutenberg",),
+}  # fmt: skip
+_KIND_OF = {needle: kind for kind, needles in _KINDS.items() for needle in needles}
+_PHRASES = {
+    "rights_reserved": "all rights reserved",
+    "reproduction": "no part of this",
+    "cip": "cataloguing in publication",
+    "public_domain_statement": "project gutenberg",
+}
+NOTICE_NEEDLES = tuple(_KIND_OF)
+
+
+class _Notice(NamedTuple):
+    kind: str
+    target: str
+    year: int
+    end: int
+
+
+def detect_notices(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
+    """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
+    `NOTICE_NEEDLES` as its group `notice`; without it, the texts are swept here."""
+    swept = swept or sweep_all(batch["text"], {NOTICE_GROUP: NOTICE_NEEDLES})
+    found: dict[tuple[int, str, str, int], list[tuple[int, int]]] = {}
+    row, covered = -1, 0
+    for hit in swept.hits(NOTICE_GROUP):
+        if hit.row != row:
+            row, covered = hit.row, 0
+        is_line = _KIND_OF[hit.needle] == "copyright"
+        if is_line and hit.offset < covered:
+            continue
+        notice = _read_notice(swept, hit)
+        if notice:
+            covered = hit.offset + notice.end if is_line else covered
+            places = found.setdefault((row, *notice[:3]), [])
+            places.append((hit.offset, hit.offset + notice.end))
+    return findings_table(_notice_findings(swept, found))
+
+
+def _notice_findings(
+    swept: SweepHits, found: dict[tuple[int, str, str, int], list[tuple[int, int]]]
+) -> Iterator[Finding]:
+    for (row, kind, target, year), places in found.items():
+        start, end = places[0]
+        seen = swept.cut(row, start, end).decode(errors="ignore")
+        about: dict[str, str | int] = {"places": len(places)}
+        if kind == "copyright":
+            about |= {"holder": target, "year": year}
+        yield Finding(
+            row, kind, target, seen, start, end - start, attributes=attributes_json(about)
+        )
+
+
+def _read_notice(swept: SweepHits, hit: Hit) -> _Notice | None:
+    kind = _KIND_OF[hit.needle]
+    size = len(hit.needle.encode())
+    if kind in ("rights_reserved", "cip"):
+        return _Notice(kind, _PHRASES[kind], 0, size)
+    window = swept.cut(hit.row, hit.offset, hit.offset + _BYTES_BEHIND)
+    if kind == "copyright":
+        return _copyright(window)
+    if kind == "reproduction":
+        return _Notice(kind, _PHRASES[kind], 0, size) if _REPRODUCED.search(window) else None
+    before = swept.cut(hit.row, hit.offset - _BYTES_BEFORE, hit.offset)
+    header = _GUTENBERG_TITLE.match(window) if _GUTENBERG.search(before) else None
+    return _Notice(kind, _PHRASES[kind], 0, header.end()) if header else None
+
+
+def _copyright(window: bytes) -> _Notice | None:
+    """The line that begins with the window, if it names a year."""
+    found = _YEAR_FIRST.match(window)
+    years_first = found is not None
+    found = found or _HOLDER_FIRST.match(window)
+    if found is None:
+        return None
+    name, size = _holder(found["holder"] or b"")
+    end = found.start("holder") + size if years_first and size else found.end("years")
+    year = max(int(digits) for digits in _FOUR_DIGITS.findall(found["years"]))
+    return _Notice("copyright", name, year, end)
+
+
+def _holder(raw: bytes) -> tuple[str, int]:
+    """A holder without what follows it on the line, and how many bytes of `raw` it takes."""
+    text = raw.decode(errors="ignore")
+    stop = _HOLDER_END.search(text)
+    name = (text[: stop.start()] if stop else text).rstrip(" \t.,:'\"-–—")
+    return " ".join(name.split()), len(name.encode())

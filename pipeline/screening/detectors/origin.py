@@ -1,0 +1,337 @@
+"""Detectors `origin` and `artefact`, which look documents up in lists; lists of origins are
+prepared for that: what one label, path or metadata string says.
+
+Detector `origin`: where a document says it comes from, against lists of origins.
+
+Three places say so: the source label, the path of the input file and the record's metadata. Labels
+and paths are looked at once for each distinct one. Over the metadata goes one sweep for what could
+matter; only records in which something was found are parsed. Their strings are read as addresses,
+paths, file names and repositories, and as labels under keys that name a source.
+
+kind: label | host | path | filename | magnet | repository. target: a family of a list; for file
+names `ebook_file_name` and for links of exchange networks `magnet`, `torrent` or `ipfs`, which are
+forms and no entries of a list. attributes: list, list_version.
+
+Limits: a title is never read as a label, a host or a path, so a page about a collection is not one
+of it. What the metadata does not say cannot be found here.
+
+Detector `artefact`: files and texts whose SHA-256 stands on a list.
+
+kind: `file` (all documents of a listed raw file) | `text` (a document with a listed text). target:
+the family of the entry; seen: the digest; attributes: list, list_version. Texts are hashed only if
+a list has digests of texts.
+
+Limits: one changed byte is another file, and one changed word another text.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.text import texts_of
+from pipeline.core.errors import InputError
+from pipeline.screening.detectors.lists import (
+    Artefact,
+    ArtefactList,
+    Family,
+    HostPatterns,
+    ListedFamily,
+    OriginList,
+    addresses,
+    entries,
+    label_key,
+    shipped_artefacts,
+    shipped_origins,
+    spellings,
+)
+from pipeline.screening.evidence import (
+    Finding,
+    attributes_json,
+    findings_table,
+    in_order,
+    spread,
+    without_repeats,
+)
+from pipeline.screening.fingerprints.literals import sweep
+
+SHAPES = attributes_json({"list": "shapes", "list_version": "1"})
+"""The attributes of findings that rest on a form alone, which is part of this code."""
+
+_LABEL_KEY = re.compile(
+    r"(?:pile_|redpajama_)set_name|(?:dataset|source)(?:_name)?|data_source|collection|corpus"
+    r"|origin|repo(?:sitory)?|subset",
+    re.IGNORECASE,
+)
+_TITLE_KEY = re.compile(
+    r"abstract|authors?|creator|description|headline|subject|(?:sub)?title|summary|text",
+    re.IGNORECASE,
+)
+_EXCHANGE = {
+    "magnet": re.compile(r"magnet:\?\S{0,2000}?xt=urn:bt[im]h:", re.IGNORECASE),
+    "torrent": re.compile(r"[^\s/]\.torrent(?=$|[?#])", re.IGNORECASE),
+    "ipfs": re.compile(r"(?:ipfs://|/ipfs/)(?:Qm\w{44}|b[a-z2-7]{20})"),
+}
+_EBOOK_FILE = re.compile(
+    r".+\.(?:epub|mobi|azw3?|djvu|fb2|lit|pdf)\.txt"
+    r"|.+ - .+ \([^()]*\d{4}[^()]*\)[^()]{0,40}\.(?:epub|mobi|azw3?|djvu|fb2|lit|pdf)",
+    re.IGNORECASE,
+)
+_LONGEST_NAME = 300
+_SHAPE_NEEDLES = (
+    "magnet:?", ".torrent", "ipfs://", "/ipfs", ".epub", ".mobi", ".azw", ".djvu", ".fb2",
+    ".lit", ".pdf.txt", ").pdf",
+)  # fmt: skip
+_ESCAPED_ASCII = tuple(rf"\u00{digit}" for digit in range(2, 8))
+_HUB = re.compile(
+    r"(?:(?:huggingface\.co|hf\.co)/datasets/|hf://datasets/)([\w.-]+)(?:/([\w.-]+))?",
+    re.IGNORECASE,
+)
+_REPOSITORY = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)")
+_NOT_WORD = re.compile(r"[\W_]+")
+
+
+class OriginIndex:
+    """Look-ups in lists of origins; what several lists name counts for the first of them.
+
+    needles: literals of which one stands in every metadata slice that can say something.
+    """
+
+    def __init__(self, lists: Sequence[OriginList]) -> None:
+        found = entries(lists)
+        self._labels = _inverted(found, lambda f: map(label_key, f.labels))
+        self._directories = _inverted(found, lambda f: map(str.casefold, f.directories))
+        self._files = _inverted(found, lambda f: map(str.casefold, f.files))
+        self._repositories = _inverted(found, lambda f: map(str.casefold, f.repositories))
+        self._hosts = HostPatterns((d, listed) for listed, f in found for d in f.domains)
+        named = [needle for _, family in found for needle in _needles(family)]
+        self.needles = tuple(dict.fromkeys([*named, *_SHAPE_NEEDLES, *_ESCAPED_ASCII]))
+
+    def of_label(self, label: str) -> Iterator[Finding]:
+        """What a source label says, or the name after its last slash: a family, a repository, a
+        host."""
+        for name in (label, label.rpartition("/")[2]):
+            yield from _finding("label", self._labels.get(label_key(name)), label)
+        repository = _REPOSITORY.fullmatch(label)
+        if repository:
+            yield from self._of_repository(repository[1] or "", repository[2], label)
+        yield from self._of_addresses(label)
+
+    def of_path(self, path: str) -> Iterator[Finding]:
+        """What the path of an input file says."""
+        yield from self._of_segments(path, path)
+        yield from self._of_addresses(path)
+        yield from _of_file_name(path)
+
+    def of_meta(self, key: str, value: str) -> Iterator[Finding]:
+        """What a string of the metadata says under its key; of a title only that it is a file's."""
+        yield from _of_file_name(value)
+        if _TITLE_KEY.fullmatch(key):
+            return
+        yield from self._of_segments(re.split(r"[?#]", value)[0], value)
+        if _LABEL_KEY.fullmatch(key):
+            yield from self.of_label(value)
+        else:
+            yield from self._of_addresses(value)
+        for name, form in _EXCHANGE.items():
+            if form.search(value):
+                yield Finding(0, "magnet", name, value, attributes=SHAPES)
+
+    def _of_addresses(self, text: str) -> Iterator[Finding]:
+        for host, _ in addresses(text):
+            yield from _finding("host", self._hosts.of(host), text)
+        for repository in _HUB.finditer(text):
+            yield from self._of_repository("", repository[1], text)
+            if repository[2]:
+                yield from self._of_repository(repository[1], repository[2], text)
+
+    def _of_segments(self, path: str, seen: str) -> Iterator[Finding]:
+        segments = re.split(r"[/\\]", path.casefold())
+        for directory, below in pairwise(segments):
+            if below:
+                yield from _finding("path", self._directories.get(directory), seen)
+        yield from _finding("path", self._files.get(segments[-1]), seen)
+
+    def _of_repository(self, owner: str, name: str, seen: str) -> Iterator[Finding]:
+        for listed in (name, f"{owner}/{name}"):
+            yield from _finding("repository", self._repositories.get(listed.casefold()), seen)
+
+
+def _of_file_name(path: str) -> Iterator[Finding]:
+    name = re.split(r"[/\\]", path.strip())[-1]
+    if len(name) <= _LONGEST_NAME and _EBOOK_FILE.fullmatch(name):
+        yield Finding(0, "filename", "ebook_file_name", path, attributes=SHAPES)
+
+
+def _finding(kind: str, listed: ListedFamily | None, seen: str) -> Iterator[Finding]:
+    if listed:
+        yield Finding(0, kind, listed.family, seen, attributes=listed.attributes())
+
+
+def _inverted(
+    found: Iterable[tuple[ListedFamily, Family]], keys: Callable[[Family], Iterable[str]]
+) -> dict[str, ListedFamily]:
+    inverted: dict[str, ListedFamily] = {}
+    for listed, family in found:
+        for key in keys(family):
+            inverted.setdefault(key, listed)
+    return inverted
+
+
+def _needles(family: Family) -> Iterator[str]:
+    for label in family.labels:
+        yield label
+        yield from spellings([_NOT_WORD.sub(" ", label).strip()])
+    yield from (domain.removesuffix("*") for domain in family.domains)
+    yield from (*family.directories, *family.files, *family.repositories)
+
+
+@dataclass(frozen=True)
+class OriginSettings:
+    """lists: the lists of origins. paths: the path of the input file of each path_id; a path that
+    is not given says nothing."""
+
+    lists: tuple[OriginList, ...] = field(default_factory=lambda: (shipped_origins(),))
+    paths: Mapping[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def index(self) -> OriginIndex:
+        """The lists, prepared for look-ups."""
+        return OriginIndex(self.lists)
+
+
+def detect_origin(batch: pa.Table, settings: OriginSettings) -> pa.Table:
+    """FINDINGS of the origins of a batch; one of each kind and target for each row."""
+    index = settings.index
+    tables = [
+        *_by_value(batch["source"], index.of_label),
+        *_by_value(batch["path_id"], lambda number: index.of_path(settings.paths.get(number, ""))),
+        findings_table(_in_meta(batch["meta"], index)),
+    ]
+    return without_repeats(in_order(tables))
+
+
+def _by_value(
+    column: pa.ChunkedArray, findings_of: Callable[[Any], Iterator[Finding]]
+) -> Iterator[pa.Table]:
+    """The findings of every distinct value, in all of its rows."""
+    for value in pc.unique(column).drop_null().to_pylist():
+        findings = list(findings_of(value))
+        if findings:
+            is_there = pc.equal(column, pa.scalar(value, column.type))
+            rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())
+            yield from (spread(finding, rows) for finding in findings)
+
+
+def _in_meta(metas: pa.ChunkedArray, index: OriginIndex) -> Iterator[Finding]:
+    found = sweep(pc.fill_null(metas, ""), index.needles, places=1)
+    for row in np.unique(found.text).tolist():
+        for key, value in _strings(metas[row].as_py()):
+            for finding in index.of_meta(key, value):
+                yield replace(finding, row=row)
+
+
+def _strings(meta: str) -> Iterator[tuple[str, str]]:
+    """Every string of a JSON slice with the key above it; of what is no JSON, the whole."""
+    try:
+        value = msgspec.json.decode(meta)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        yield "", meta
+        return
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        key, value = stack.pop()
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, dict):
+            stack.extend((str(name), inner) for name, inner in value.items())
+        elif isinstance(value, list):
+            stack.extend((key, inner) for inner in value)
+
+
+@dataclass(frozen=True)
+class ArtefactSettings:
+    """lists: the lists of artefacts. files: the SHA-256 of the raw file of each path_id, as
+    `file_digest` gives it; a file that is not given is not compared."""
+
+    lists: tuple[ArtefactList, ...] = field(default_factory=lambda: (shipped_artefacts(),))
+    files: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def compares_files(self) -> bool:
+        """Whether a list has digests of files, so that it is worth to compute them."""
+        return any(one.files for one in self.lists)
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hex. Raises InputError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot read it to compare its digest: {error.strerror}"
+        ) from error
+
+
+def text_digest(text: str) -> str:
+    """The SHA-256 of a text in UTF-8, with every run of white space as one blank and none at the
+    ends.
+
+    >>> text_digest(" a\\n\\nb ") == text_digest("a b")
+    True
+    """
+    return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
+
+
+def detect_artefacts(batch: pa.Table, settings: ArtefactSettings) -> pa.Table:
+    """FINDINGS of a batch: documents of listed files, and listed texts."""
+    tables = [findings_table(_texts(batch["text"], settings.lists))]
+    files = _entries((one, one.files) for one in settings.lists)
+    for number in pc.unique(batch["path_id"]).drop_null().to_pylist():
+        finding = files.get(settings.files.get(number, ""))
+        if finding:
+            is_there = pc.equal(batch["path_id"], pa.scalar(number, batch["path_id"].type))
+            rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())
+            tables.append(spread(_found(0, "file", finding), rows))
+    return without_repeats(in_order(tables))
+
+
+Entry = tuple[Artefact, str]
+
+
+def _entries(lists: Iterable[tuple[ArtefactList, tuple[Artefact, ...]]]) -> dict[str, Entry]:
+    """Each digest with its entry and the attributes of evidence; the first list wins."""
+    found: dict[str, Entry] = {}
+    for one, artefacts in lists:
+        about = attributes_json({"list": one.name, "list_version": one.version})
+        for artefact in artefacts:
+            found.setdefault(artefact.sha256, (artefact, about))
+    return found
+
+
+def _texts(texts: pa.ChunkedArray, lists: Iterable[ArtefactList]) -> Iterator[Finding]:
+    listed = _entries((one, one.texts) for one in lists)
+    if not listed:
+        return
+    row = 0
+    for chunk in texts_of(texts):
+        for place in range(len(chunk)):
+            entry = listed.get(text_digest(chunk.text(place)))
+            if entry:
+                yield _found(row, "text", entry)
+            row += 1
+
+
+def _found(row: int, kind: str, entry: Entry) -> Finding:
+    artefact, about = entry
+    return Finding(row, kind, artefact.family, artefact.sha256, attributes=about)

@@ -1,0 +1,374 @@
+"""What a data set says of its licence, as an SPDX expression, and how much that allows.
+
+Identifiers, aliases and categories come from the licence index of license-expression (ScanCode's);
+what it lacks, from rules for families of licences and from `licence_names`. A value is known only
+if every part of it is: nothing is guessed. A licence found is a statement found, not a title.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.screening.detectors.licence_names import (
+    BSD,
+    FAMILIES,
+    PUBLIC_DOMAIN,
+    SPELLINGS,
+    UNVERSIONED,
+    US_GOVERNMENT,
+)
+
+RANKS = {
+    name: rank
+    for rank, name in enumerate(
+        ("public-domain", "permissive", "share-alike", "restricted", "reserved")
+    )
+}
+"""Families of licences, by what they ask for. Restricted: no commercial use, no derivatives, no
+fields of use or a proprietary licence. Reserved: no licence at all."""
+
+_CATEGORIES = {
+    "Public Domain": "public-domain",
+    "Permissive": "permissive",
+    "Copyleft": "share-alike",
+    "Copyleft Limited": "share-alike",
+    "Source-available": "restricted",
+    "Free Restricted": "restricted",
+    "Proprietary Free": "restricted",
+    "Commercial": "restricted",
+}
+_LONGEST = 300
+"""Characters; a longer value is a text, not a licence."""
+
+_DEEPEST = 5
+_TOKENS = re.compile(r"[()]|[^\s()]+")
+_NO_TOKEN = re.compile(r"[^\w\s().+:-]")
+_FILLERS = re.compile(r"\b(?:the|licen[cs]es?|licen[cs]ed|licensing|version|under|an?|terms|of)\b")
+_TRAILING = re.compile(r"(?: (?:text|texts|repo|repository|code|data|dataset|content|contents))+\Z")
+_REMARK = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
+_OR = re.compile(r"\s+or\s+|\s*[/|]\s*", re.IGNORECASE)
+_AND = re.compile(r"\s+and\s+|\s*[,;&]\s*|\s+\+\s+", re.IGNORECASE)
+_BARE_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)\Z")
+_CC_WORDS = (
+    (re.compile(r"\b(?:creative commons|ccby)\b"), "cc"),
+    (re.compile(r"\battribution\b"), "by"),
+    (re.compile(r"\bnon ?commercial\b"), "nc"),
+    (re.compile(r"\bshare ?alike\b"), "sa"),
+    (re.compile(r"\bno ?deriv(?:ative|ativework|ative work)?s?\b"), "nd"),
+    (re.compile(r"\b(?:international|intl|unported|generic|universal)\b"), ""),
+)
+_CC = re.compile(r"(?:cc )?by((?: (?:nc|nd|sa))*)(?: (\d)(?:\.(\d))?)?(?: ([a-z]{2,3}))?\Z")
+_CC_ZERO = re.compile(r"cc ?(?:zero|0)(?: 1(?:\.0)?)?(?: public domain dedication)?\Z")
+_GNU = re.compile(
+    r"(?:gnu )?(?P<name>agpl|lgpl|gpl|gfdl|fdl|(?:affero |lesser |library )?(?:gpl|general public)|"
+    r"free documentation) ?(?P<number>\d(?:\.\d)?)?(?: ?\.0)?"
+    r"(?P<later> ?\+| or (?:any )?(?:later|newer)| plus)?(?: only)?\Z"
+)
+_GNU_NAMES = {"a": "AGPL", "l": "LGPL", "f": "GFDL", "g": "GPL"}
+_GNU_VERSIONS = {
+    "GPL": {"1": "1.0", "2": "2.0", "3": "3.0"},
+    "LGPL": {"2": "2.0", "2.1": "2.1", "3": "3.0"},
+    "AGPL": {"1": "1.0", "3": "3.0"},
+    "GFDL": {"1.1": "1.1", "1.2": "1.2", "1.3": "1.3"},
+}
+_OLDEST = {"GPL": "1.0", "LGPL": "2.0", "AGPL": "1.0", "GFDL": "1.1"}
+_BSD = re.compile(
+    r"(?:(new|modified|revised|simplified|free ?bsd|original|(?:[1-4]|two|three|four) clause) )?"
+    r"bsd(?: (style|like|type))?(?: ?(0|1|2|3|4|two|three|four)(?: ?clauses?)?)?\Z"
+)
+_BSD_CLAUSES = {
+    "new": "3", "modified": "3", "revised": "3", "simplified": "2", "freebsd": "2",
+    "free bsd": "2", "original": "4", "two": "2", "three": "3", "four": "4",
+}  # fmt: skip
+_CC_URL = re.compile(
+    r"creativecommons\.org/(?:licenses|publicdomain)/(by(?:-(?:nc|nd|sa))*|zero|mark)"
+    r"(?:/(\d\.\d))?(?:/([a-z]{2,3}))?",
+    re.IGNORECASE,
+)
+_URLS = (
+    (re.compile(r"(?:opensource|spdx)\.org/licenses?/([\w.+-]+?)(?:\.html|\.php)?/?\Z"), ""),
+    (re.compile(r"choosealicense\.com/licenses/([\w.+-]+)"), ""),
+    (re.compile(r"gnu\.org/(?:licenses|copyleft)/(?:old-licenses/)?([al]?gpl|fdl)(-\d\.\d)?"), ""),
+    (re.compile(r"apache\.org/licenses/license-(2\.0|1\.1|1\.0)"), "apache-"),
+    (re.compile(r"mozilla\.org/(?:[a-z]{2}-[a-z]{2}/)?mpl/(2\.0|1\.1)"), "mpl-"),
+    (re.compile(r"opendatacommons\.org/licenses/(by|odbl|pddl)"), "odc-"),
+    (re.compile(r"unlicense\.org()"), "unlicense"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SpdxLicence:
+    """An SPDX expression and its family, one of `RANKS`; both empty for what is not known."""
+
+    spdx: str = ""
+    family: str = ""
+
+
+UNKNOWN = SpdxLicence()
+
+
+def licences_of(values: Iterable[str]) -> pa.Table:
+    """What each distinct declared licence means.
+
+    Columns: declared, spdx (empty when not known), known (bool), family; sorted by declared.
+    """
+    declared = sorted(set(values))
+    found = [normalise_licence(value) for value in declared]
+    return pa.table({
+        "declared": pa.array(declared, pa.string()),
+        "spdx": pa.array([licence.spdx for licence in found], pa.string()),
+        "known": pa.array([bool(licence.spdx) for licence in found], pa.bool_()),
+        "family": pa.array([licence.family for licence in found], pa.string()),
+    })  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def normalise_licence(value: str) -> SpdxLicence:
+    """The licence that a declared value names.
+
+    Remarks in brackets are put aside; where the rest is not known, they are tried. A slash, a bar
+    and "or" offer a choice; a comma, a semicolon, "&" and "and" ask for all.
+
+    >>> normalise_licence("CC BY-SA 3.0 / 4.0").spdx
+    'CC-BY-SA-3.0 OR CC-BY-SA-4.0'
+    >>> normalise_licence("GPL-2+").spdx, normalise_licence("user comments").spdx
+    ('GPL-2.0-or-later', '')
+    """
+    if len(value) > _LONGEST:
+        return UNKNOWN
+    whole = value.strip().strip("'\"")
+    rest = _REMARK.sub(" ", whole).strip()
+    candidates = [whole, rest, *_REMARK.findall(whole)]
+    expression = next((found for c in candidates if c and (found := _expression(c))), "")
+    return licence_of(expression) if expression else UNKNOWN
+
+
+@lru_cache(maxsize=4096)
+def licence_of(expression: str) -> SpdxLicence:
+    """An SPDX expression in its canonical form, or `UNKNOWN` if it is none."""
+    tree = _parsed(expression)
+    return SpdxLicence(tree.render(), _family(tree)) if tree is not None else UNKNOWN
+
+
+def licence_at(url: str) -> str:
+    """The SPDX identifier of the licence that a well-known address stands for, or "".
+
+    >>> licence_at("https://creativecommons.org/licenses/by-sa/3.0/de/legalcode")
+    'CC-BY-SA-3.0-DE'
+    """
+    found = _CC_URL.search(url)
+    if found:
+        return _creative_commons(found[1].lower(), found[2], (found[3] or "").upper())
+    address = url.strip().lower().rstrip("/")
+    for pattern, prefix in _URLS:
+        if found := pattern.search(address):
+            return _named(plain(prefix + "".join(part or "" for part in found.groups())))
+    return ""
+
+
+def plain(value: str) -> str:
+    """The form in which names are compared.
+
+    >>> plain("the Apache License, Version 2.0"), plain("CC-BY-SA-4.0")
+    ('apache 2.0', 'cc by sa 4.0')
+    """
+    text = re.sub(r"[^a-z0-9.+]+", " ", value.casefold())
+    text = re.sub(r"(?<![a-z])v\.? ?(?=\d)|(?<=pl)v ?(?=\d)", " ", _FILLERS.sub(" ", text))
+    text = " ".join(text.split()).rstrip(". ")
+    return _TRAILING.sub("", text)
+
+
+def _expression(value: str) -> str:
+    if "://" in value or "creativecommons.org" in value.lower():
+        return licence_at(value)
+    if found := _named(plain(value)):
+        return found
+    tree = _parsed(value)
+    if tree is not None:
+        return str(tree.render())
+    for pattern, operator in ((_AND, "AND"), (_OR, "OR")):
+        parts = [part for part in pattern.split(value) if part.strip()]
+        if 1 < len(parts) <= 8:
+            return _joined(parts, operator)
+    return ""
+
+
+def _joined(parts: list[str], operator: str) -> str:
+    """The expression of all parts, "" unless each is known. A bare version takes the name before
+    it."""
+    found: list[str] = []
+    before = ""
+    for part in parts:
+        version = _BARE_VERSION.match(part.strip())
+        if version and before:
+            part = f"{re.sub(r'[ -]*v?[0-9.]+$', '', before)} {version[1]}"
+        expression = _expression(part)
+        if not expression:
+            return ""
+        before = part.strip()
+        expression = f"({expression})" if " " in expression else expression
+        if expression not in found:
+            found.append(expression)
+    return f" {operator} ".join(found)
+
+
+def _named(name: str) -> str:
+    """The SPDX identifier of a plain name, or ""."""
+    return (
+        SPELLINGS.get(name)
+        or _identifiers().get(name)
+        or _cc_name(name)
+        or _gnu_name(name)
+        or _bsd_name(name)
+        or _public_domain(name)
+    )
+
+
+def _cc_name(name: str) -> str:
+    for pattern, short in _CC_WORDS:
+        name = pattern.sub(short, name)
+    name = " ".join(name.split())
+    if _CC_ZERO.match(name):
+        return "CC0-1.0"
+    found = _CC.match(name)
+    if not found or not (name.startswith("cc ") or found[1] or found[2]):
+        return ""
+    parts = set(found[1].split())
+    kind = "-".join(["by", *(part for part in ("nc", "nd", "sa") if part in parts)])
+    version = f"{found[2]}.{found[3] or 0}" if found[2] else ""
+    return _creative_commons(kind, version, (found[4] or "").upper())
+
+
+def _creative_commons(kind: str, version: str | None, port: str) -> str:
+    """kind: by, by-nc-sa, zero, mark. A port without an identifier of its own is left out."""
+    if kind in ("zero", "mark"):
+        return "CC0-1.0" if kind == "zero" else "CC-PDM-1.0"
+    if kind not in UNVERSIONED or not version:
+        return UNVERSIONED.get(kind, "")
+    known = _identifiers()
+    for name in (f"CC-{kind}-{version}-{port}", f"CC-{kind}-{version}"):
+        if found := known.get(plain(name)):
+            return found
+    return UNVERSIONED[kind]
+
+
+def _gnu_name(name: str) -> str:
+    found = _GNU.match(name)
+    if not found:
+        return ""
+    short = found["name"].removeprefix("library ").replace("gfdl", "fdl")
+    short = {"library": "l"}.get(found["name"].split()[0], short[0])
+    family = _GNU_NAMES["g" if short == "g" else short]
+    if not found["number"]:
+        return f"{family}-{_OLDEST[family]}-or-later"
+    version = _GNU_VERSIONS[family].get(found["number"].removesuffix(".0"))
+    return f"{family}-{version}-{'or-later' if found['later'] else 'only'}" if version else ""
+
+
+def _bsd_name(name: str) -> str:
+    found = _BSD.match(name)
+    if not found:
+        return ""
+    clauses = found[3] or (found[1] or "").removesuffix(" clause")
+    clauses = _BSD_CLAUSES.get(clauses, clauses)
+    if not clauses or found[2]:
+        return BSD
+    return "0BSD" if clauses == "0" else f"BSD-{clauses}-Clause"
+
+
+def _public_domain(name: str) -> str:
+    if re.search(r"\b(?:us|usa|united states) (?:gov|government|govt)\b", name) and (
+        "public domain" in name or name.endswith("work")
+    ):
+        return US_GOVERNMENT
+    if re.match(r"public domain mark\b", name):
+        return "CC-PDM-1.0"
+    return PUBLIC_DOMAIN if re.match(r"public domain\b(?! dedication)", name) else ""
+
+
+@cache
+def _index() -> tuple[Any, ...]:
+    from license_expression import get_license_index
+
+    return tuple(
+        entry
+        for entry in get_license_index()
+        if entry["spdx_license_key"] and entry["category"] != "Unstated License"
+    )
+
+
+@cache
+def _identifiers() -> dict[str, str]:
+    """Plain name to SPDX identifier; the index's own key comes before its aliases."""
+    found: dict[str, str] = {}
+    entries = [entry for entry in _index() if not entry["is_exception"]]
+    for key in ("spdx_license_key", "license_key"):
+        for entry in entries:
+            found.setdefault(plain(entry[key]), entry["spdx_license_key"])
+    for entry in entries:
+        for alias in entry["other_spdx_license_keys"]:
+            found.setdefault(plain(alias), entry["spdx_license_key"])
+    return {name: spdx for name, spdx in found.items() if name}
+
+
+@cache
+def _categories() -> dict[str, str]:
+    return {entry["spdx_license_key"]: entry["category"] for entry in _index()}
+
+
+@cache
+def _licensing() -> Any:
+    from license_expression import get_spdx_licensing
+
+    return get_spdx_licensing()
+
+
+def _parsed(value: str) -> Any:
+    """The tree of an expression of known licences, or None."""
+    from license_expression import ExpressionError
+
+    if not _is_well_formed(value):
+        return None
+    try:
+        tree = _licensing().parse(value)
+    except ExpressionError:
+        return None
+    known = all(key in FAMILIES or key in _categories() for key in _licensing().license_keys(tree))
+    return tree if known else None
+
+
+def _is_well_formed(value: str) -> bool:
+    """Whether names and operators alternate and brackets match: the parser is not made for less."""
+    depth, name_next = 0, True
+    for word in _TOKENS.findall(value):
+        is_operator = word.lower() in ("and", "or", "with")
+        if word == "(" or not (is_operator or word == ")"):
+            if not name_next:
+                return False
+            depth += word == "("
+            name_next = word == "("
+        else:
+            if name_next:
+                return False
+            depth -= word == ")"
+            name_next = word != ")"
+        if not 0 <= depth <= _DEEPEST:
+            return False
+    return depth == 0 and not name_next and not _NO_TOKEN.search(value)
+
+
+def _family(tree: Any) -> str:
+    """Of a choice the family that asks least, of several licences together the one that asks most;
+    "" where one part says nothing."""
+    if not tree.args:
+        key = str(getattr(tree, "license_symbol", tree).key)
+        return FAMILIES.get(key) or _CATEGORIES.get(_categories().get(key, ""), "")
+    families = [_family(part) for part in tree.args]
+    if not all(families):
+        return ""
+    choose = min if tree.operator.strip() == "OR" else max
+    return str(choose(families, key=lambda family: RANKS[family]))

@@ -1,0 +1,368 @@
+"""Which works of a registry a document's metadata may name: blocking by rare title words.
+
+A word is rare when few titles of the registry hold it and it is not one of the common words of
+titles at large, which count as if `_COMMON_TITLES` of `_PRIOR_TITLES` further titles held them. So
+a registry of two works knows that "novel" tells nothing.
+
+A work is a candidate for a document when words that make up `_COVERAGE` of its proper title by idf
+stand in the document's metadata or short first lines, and so does a surname of its authors (or two
+rare words do). So each work need be filed only under its rarest words, as many as make up more than
+the rest: a document without any of them cannot have enough (prefix filtering, Chaudhuri et al.
+2006).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dedup.arrays import F32, I32, I64, U8, U64
+from dedup.compiled import kernel
+from dedup.text import Texts, join_texts
+from pipeline.screening.detectors.sweep import Fields
+from pipeline.screening.detectors.title_words import COMMON_WORDS, fold_table, hash_word, hash_words
+from pipeline.screening.registry.names import (
+    author_key,
+    normalise_author,
+    normalise_title,
+    split_authors,
+    split_title,
+)
+
+HEAD_BYTES = 400
+"""Of a text that are looked at."""
+
+_PRIOR_TITLES, _COMMON_TITLES = 10_000, 200
+_RARE_SHARE = 1e-3
+_FIELD_BYTES, _MOST_WORDS = 512, 256
+_MOST_AUTHORED, _MOST_TITLED = 256, 64
+"""Candidates for one document: with a surname of theirs, and without."""
+
+_COVERAGE = 0.7
+_LONGEST_LINE = 120
+_NEWLINE, _RETURN = np.uint8(0x0A), np.uint8(0x0D)
+
+
+class WeighedTitle(NamedTuple):
+    """A title of N folded words, their idf, and which of them are rare."""
+
+    text: str
+    words: tuple[str, ...]
+    idf: tuple[float, ...]
+    rare: tuple[bool, ...]
+
+
+class WorkName(NamedTuple):
+    """What a work is called, folded: its proper and its full title, and its authors as (surname,
+    first names) in words."""
+
+    work_id: str
+    title: str
+    titles: tuple[WeighedTitle, ...]
+    authors: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+
+
+ARRAYS = pa.schema([
+    ("slots", pa.large_list(pa.int32())), ("hashes", pa.large_list(pa.uint64())),
+    ("idf", pa.large_list(pa.float32())), ("rare", pa.large_list(pa.uint8())),
+    ("file_starts", pa.large_list(pa.int64())), ("filed", pa.large_list(pa.int32())),
+    ("title_starts", pa.large_list(pa.int64())), ("words", pa.large_list(pa.int32())),
+    ("author_starts", pa.large_list(pa.int64())), ("surnames", pa.large_list(pa.int32())),
+])  # fmt: skip
+"""The arrays of a `TitleIndex`, in one row, so that one file holds them and can be mapped."""
+_NAMES = ["work_id", "title_raw", "subtitle", "authors"]
+
+
+@dataclass(frozen=True)
+class TitleIndex:
+    """W works by the V words of their proper titles and authors' surnames.
+
+    works: `_NAMES` of WORKS. slots (S,) int32: word by hash, -1 where empty, S a power of two;
+    hashes (V,) uint64; idf (V,) float32; rare (V,) bool; filed (F,) int32: works filed under word v
+    [file_starts[v]: file_starts[v + 1]]; words (T,) int32: title words of work w
+    [title_starts[w]:…]; surnames (N,) int32: last words of its authors' surnames
+    [author_starts[w]:…]. All arrays are read-only, so that kernels are compiled once.
+    """
+
+    works: pa.Table
+    slots: I32
+    hashes: U64
+    idf: F32
+    rare: npt.NDArray[np.bool_]
+    file_starts: I64
+    filed: I32
+    title_starts: I64
+    words: I32
+    author_starts: I64
+    surnames: I32
+
+    @classmethod
+    def of_tables(cls, works: pa.Table, arrays: pa.Table) -> "TitleIndex":
+        """The index of a registry's works from what `title_arrays` made of them."""
+        found = {name: arrays[name].chunk(0).flatten().to_numpy() for name in ARRAYS.names}
+        found["rare"] = found["rare"].view(np.bool_)
+        return cls(works.select(_NAMES), **found)
+
+    def __len__(self) -> int:
+        return len(self.works)
+
+    def name(self, work: int) -> WorkName:
+        """What a work is called."""
+        (row,) = self.works.slice(work, 1).to_pylist()
+        title, authors = _title(row["title_raw"], row["subtitle"]), row["authors"]
+        parts = split_title(title)
+        readings = (parts.title, f"{parts.title} {parts.subtitle}")
+        titles = dict.fromkeys(text for r in readings if (text := normalise_title(r)))
+        names = authors or split_authors(parts.responsibility)
+        weighed = tuple(map(self._weighed, titles))
+        return WorkName(row["work_id"], title, weighed, _authors(names))
+
+    def _weighed(self, text: str) -> WeighedTitle:
+        """A word of subtitles only weighs as one of one title, or as a common one."""
+        words = tuple(text.split())
+        idf, rare = [], []
+        for word in words:
+            number = int(_word_at(np.uint64(hash_word(word)), self.slots, self.hashes))
+            is_common = word in COMMON_WORDS
+            titles = (_PRIOR_TITLES + len(self)) / (_COMMON_TITLES if is_common else 1)
+            idf.append(float(self.idf[number]) if number >= 0 else float(np.log(titles)))
+            rare.append(bool(self.rare[number]) if number >= 0 else not is_common)
+        return WeighedTitle(text, words, tuple(idf), tuple(rare))
+
+    def candidates(self, fields: Fields, texts: Texts, first: int) -> I64:
+        """(2, N) int64: rows and works, for a chunk of texts whose first row is `first`; by row."""
+        out = np.empty((2, _MOST_AUTHORED), np.int64)
+        found = _candidates(
+            fields.texts.data, fields.row, fields.start, fields.end, texts.data, texts.offsets,
+            first, fold_table(), self.slots, self.hashes, self.idf, self.rare, self.file_starts,
+            self.filed, self.title_starts, self.words, self.author_starts, self.surnames, out,
+        )  # fmt: skip
+        return np.asarray(found)
+
+
+def build_title_index(works: pa.Table) -> TitleIndex:
+    """An index of a registry's works: columns work_id, title_raw, subtitle and authors of WORKS.
+
+    Where title_raw has no subtitle, the column's is added.
+    """
+    return TitleIndex.of_tables(works, title_arrays(works))
+
+
+def title_arrays(works: pa.Table) -> pa.Table:
+    """`ARRAYS` of a registry's works: what takes time in making the index."""
+    parts = list(map(split_title, works["title_raw"].to_pylist()))
+    titles = [normalise_title(part.title) for part in parts]
+    names = [
+        [author_key(name)[0] for name in authors or split_authors(part.responsibility)]
+        for part, authors in zip(parts, works["authors"].to_pylist(), strict=True)
+    ]
+    surnames = [" ".join(name.split()[-1] for name in of_work if name) for of_work in names]
+    return _arrays(titles, surnames)
+
+
+def _title(title: str, subtitle: str) -> str:
+    return f"{title}: {subtitle}" if subtitle and not split_title(title).subtitle else title
+
+
+def _arrays(titles: list[str], surnames: list[str]) -> pa.Table:
+    works = len(titles)
+    title_hashes, title_work = _distinct(*_hashes_of(titles))
+    name_hashes, name_work = _distinct(*_hashes_of(surnames))
+    hashes = np.unique(np.concatenate([title_hashes, name_hashes]))
+    words = np.searchsorted(hashes, title_hashes).astype(np.int32)
+    df = np.bincount(words, minlength=len(hashes)).astype(np.float64)
+    common, _ = _hashes_of(sorted(COMMON_WORDS))
+    prior = np.where(np.isin(hashes, common), _COMMON_TITLES, 0)
+    titles_in_all = _PRIOR_TITLES + works
+    idf = np.log(titles_in_all / np.maximum(df + prior, 1)).astype(np.float32)
+    rare = df + prior <= max(2.0, _RARE_SHARE * titles_in_all)
+    file_starts, filed = _filed(words, title_work, idf, works)
+    arrays = (
+        _slots(hashes), hashes, idf, rare.view(np.uint8), file_starts, filed,
+        _starts(title_work, works), words, _starts(name_work, works),
+        np.searchsorted(hashes, name_hashes).astype(np.int32),
+    )  # fmt: skip
+    rows = [pa.LargeListArray.from_arrays([0, len(array)], pa.array(array)) for array in arrays]
+    return pa.table(rows, schema=ARRAYS)
+
+
+def _filed(words: I32, work: I64, idf: F32, works: int) -> tuple[I64, I32]:
+    """Works by word: each under its rarest words that weigh more than 1 - `_COVERAGE` together."""
+    weight = idf[words].astype(np.float64)
+    order = np.lexsort((words, -weight, work))
+    ordered, owner = weight[order], work[order]
+    before = np.cumsum(ordered) - ordered
+    first = np.searchsorted(owner, np.arange(works))
+    total = np.bincount(owner, ordered, minlength=works)
+    before -= np.append(before, 0.0)[first][owner]
+    kept = order[before <= (1 - _COVERAGE) * total[owner]]
+    by_word = kept[np.lexsort((work[kept], words[kept]))]
+    return _starts(words[by_word].astype(np.int64), len(idf)), work[by_word].astype(np.int32)
+
+
+def _starts(numbers: I64, count: int) -> I64:
+    """Where each number's run begins, (count + 1,), for numbers in ascending order."""
+    return np.searchsorted(numbers, np.arange(count + 1)).astype(np.int64)
+
+
+def _distinct(hashes: U64, work: I64) -> tuple[U64, I64]:
+    """Each word of a work once, by work."""
+    order = np.lexsort((hashes, work))
+    hashes, work = hashes[order], work[order]
+    first = np.ones(len(hashes), bool)
+    first[1:] = (hashes[1:] != hashes[:-1]) | (work[1:] != work[:-1])
+    return hashes[first], work[first]
+
+
+def _hashes_of(texts: list[str]) -> tuple[U64, I64]:
+    """Hashes of all words, and the text each stands in."""
+    flat = join_texts(pa.array(texts, pa.large_string()))
+    out = np.empty(flat.offsets[-1] - flat.offsets[0] + 1, np.uint64)
+    work = np.empty(len(out), np.int64)
+    count = _hash_all(flat.data, flat.offsets, fold_table(), out, work)
+    return out[:count], work[:count]
+
+
+def _authors(names: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    found = []
+    for name in names:
+        surname = author_key(name)[0]
+        given = normalise_author(name).removesuffix(surname).split()
+        if surname:
+            found.append((tuple(_folded_words(surname)), tuple(given)))
+    return tuple(found)
+
+
+def _folded_words(text: str) -> list[str]:
+    return normalise_title(text).split()
+
+
+def _slots(hashes: U64) -> I32:
+    slots = np.full(1 << max(4, int(2 * len(hashes)).bit_length()), -1, np.int32)
+    _fill_slots(hashes, slots)
+    return slots
+
+
+@kernel
+def _hash_all(data: U8, offsets: I64, table: U64, out: U64, work: I64) -> int:
+    filled = 0
+    for text in range(len(offsets) - 1):
+        before = filled
+        filled = hash_words(data, offsets[text], offsets[text + 1], False, table, out, filled)
+        work[before:filled] = text
+    return filled
+
+
+@kernel
+def _fill_slots(hashes: U64, slots: I32) -> None:
+    mask = np.uint64(len(slots) - 1)
+    for number in range(len(hashes)):
+        place = hashes[number] & mask
+        while slots[place] >= 0:
+            place = (place + np.uint64(1)) & mask
+        slots[place] = number
+
+
+@kernel
+def _word_at(value: np.uint64, slots: I32, hashes: U64) -> int:
+    """The number of a word, or -1."""
+    mask = np.uint64(len(slots) - 1)
+    place = value & mask
+    while slots[place] >= 0:
+        if hashes[slots[place]] == value:
+            return int(slots[place])
+        place = (place + np.uint64(1)) & mask
+    return -1
+
+
+@kernel
+def _candidates(
+    meta: U8, field_row: I64, field_start: I64, field_end: I64, data: U8, offsets: I64, first: int,
+    table: U64, slots: I32, hashes: U64, idf: F32, rare: npt.NDArray[np.bool_], file_starts: I64,
+    filed: I32, title_starts: I64, words: I32, author_starts: I64, surnames: I32, out: I64,
+) -> I64:  # fmt: skip
+    """out (2, any): grown as needed."""
+    found = np.empty(_MOST_WORDS, np.uint64)
+    in_row = np.full(len(hashes), -1, np.int64)
+    looked_at = np.full(len(title_starts) - 1, -1, np.int64)
+    field = np.searchsorted(field_row, first)
+    count = 0
+    for text in range(len(offsets) - 1):
+        row, held = first + text, 0
+        while field < len(field_row) and field_row[field] == row:
+            end = min(field_end[field], field_start[field] + _FIELD_BYTES)
+            held = hash_words(meta, field_start[field], end, True, table, found, held)
+            field += 1
+        end = min(offsets[text + 1], offsets[text] + HEAD_BYTES)
+        held = _short_lines(data, offsets[text], end, table, found, held)
+        for k in range(held):
+            number = _word_at(found[k], slots, hashes)
+            if number >= 0:
+                in_row[number] = row
+        authored = titled = 0
+        for k in range(held):
+            number = _word_at(found[k], slots, hashes)
+            if number < 0:
+                continue
+            for place in range(file_starts[number], file_starts[number + 1]):
+                work = filed[place]
+                if looked_at[work] == row:
+                    continue
+                looked_at[work] = row
+                rare_there = _rare_words(row, work, in_row, idf, rare, title_starts, words)
+                if rare_there < 0:
+                    continue
+                if _has_surname(row, work, in_row, author_starts, surnames):
+                    authored += 1
+                    if authored > _MOST_AUTHORED:
+                        continue
+                else:
+                    titled += rare_there >= 2
+                    if rare_there < 2 or titled > _MOST_TITLED:
+                        continue
+                if count == out.shape[1]:
+                    grown = np.empty((2, 2 * count), np.int64)
+                    grown[:, :count] = out
+                    out = grown
+                out[0, count], out[1, count] = row, work
+                count += 1
+    return out[:, :count]
+
+
+@kernel
+def _short_lines(data: U8, start: int, end: int, table: U64, found: U64, held: int) -> int:
+    """`hash_words` of the lines that may be a title or a name."""
+    line = start
+    for i in range(start, end + 1):
+        if i == end or data[i] == _NEWLINE or data[i] == _RETURN:
+            if i - line <= _LONGEST_LINE:
+                held = hash_words(data, line, i, False, table, found, held)
+            line = i + 1
+    return held
+
+
+@kernel
+def _rare_words(
+    row: int, work: int, in_row: I64, idf: F32, rare: npt.NDArray[np.bool_], title_starts: I64,
+    words: I32,
+) -> int:  # fmt: skip
+    """How many rare words of a title a row has; -1 if it has too little of the title."""
+    there, total, rare_there = 0.0, 0.0, 0
+    for place in range(title_starts[work], title_starts[work + 1]):
+        word = words[place]
+        total += idf[word]
+        if in_row[word] == row:
+            there += idf[word]
+            rare_there += rare[word]
+    return rare_there if there >= _COVERAGE * total else -1
+
+
+@kernel
+def _has_surname(row: int, work: int, in_row: I64, author_starts: I64, surnames: I32) -> bool:
+    for place in range(author_starts[work], author_starts[work + 1]):
+        if in_row[surnames[place]] == row:
+            return True
+    return False

@@ -1,0 +1,350 @@
+"""Detector of titles and authors. What a document says of its own: fields of its metadata, names of
+its files, the first lines of its text.
+
+Whether a string names a work: words of its title by idf and rapidfuzz, and its author.
+
+Title and author together are needed: at least two rare words of the title under token_set_ratio, or
+the title and nothing more under token_sort_ratio; and a surname with the first name or its initial,
+in either order. `partial_token_set_ratio` is 100 for almost any two titles, and is never used.
+
+Titles and authors: documents whose metadata or first lines name a work of a registry.
+
+Kinds: `title_author` (title and author agree) and `title` (the title alone, of two rare words or
+more, where no author is named, or only a surname). Names are evidence for a review, never more.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import compress
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+from rapidfuzz import fuzz, process
+
+from dedup.text import texts_of
+from pipeline.screening.detectors.sweep import Fields, find_fields
+from pipeline.screening.detectors.title_index import (
+    HEAD_BYTES,
+    TitleIndex,
+    WorkName,
+    build_title_index,
+)
+from pipeline.screening.detectors.title_words import NOISE_WORDS
+from pipeline.screening.evidence import Finding, attributes_json, findings_table
+from pipeline.screening.registry.names import normalise_title, split_title, strip_noise
+
+TITLE_KEYS = ("title", "book_title", "name", "work", "headline")
+AUTHOR_KEYS = ("author", "authors", "creator", "creators", "byline", "by")
+FILE_KEYS = ("filename", "file_name", "file", "path", "filepath", "file_path", "member", "source",
+             "url", "id")  # fmt: skip
+KEYS = (*TITLE_KEYS, *AUTHOR_KEYS, *FILE_KEYS)
+
+_LONGEST = 512
+"""Characters of a value that are read."""
+
+_MOST_LINES, _LONGEST_LINE, _LINES_APART = 12, 120, 4
+_PATH = re.compile(r"[/\\]+")
+_YEAR = re.compile(r"(?:1[5-9]|20)\d\d\Z")
+_NUMBER = re.compile(r"\d{5,}x?\Z|(?=\w*\d)[0-9a-f]{16,}\Z")
+
+
+class TitleSource(NamedTuple):
+    """One string that may name a work.
+
+    words: folded; titles: readings of it as a title, in words. Where `author` is not None, it is
+    the words of whoever is named as the author beside it (empty: nobody). offset and length: bytes
+    in the text; 0 for metadata. whole: it must be the title and nothing more.
+    """
+
+    where: str
+    seen: str
+    words: tuple[str, ...]
+    titles: tuple[tuple[str, ...], ...]
+    author: tuple[str, ...]
+    offset: int = 0
+    length: int = 0
+    whole: bool = False
+
+
+def sources_of(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
+    """Everything that may name the work: `values` are (key of `KEYS`, value), `head` the beginning
+    of the text."""
+    named = [(key, value[:_LONGEST]) for key, value in values]
+    author = tuple(w for key, value in named if key in AUTHOR_KEYS for w in words_of(value))
+    found = [_field(key, value, author) for key, value in named if key in TITLE_KEYS]
+    for key, value in named:
+        if key in FILE_KEYS:
+            found += _files(key, value, author)
+    return [source for source in (*found, *_of_lines(_lines(head))) if source.words]
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Folded words of a title, name or file name."""
+    return tuple(normalise_title(text).split())
+
+
+def without_noise(words: tuple[str, ...], wanted: frozenset[str]) -> tuple[str, ...]:
+    """Words that may belong to a title; `wanted` ones stay whatever they are."""
+    return tuple(word for word in words if word in wanted or not _is_noise(word))
+
+
+def _is_noise(word: str) -> bool:
+    return bool(word in NOISE_WORDS or _YEAR.match(word) or _NUMBER.match(word))
+
+
+def _field(key: str, value: str, author: tuple[str, ...]) -> TitleSource:
+    words = words_of(value)
+    return TitleSource(key, value, words, _titles(value, words), author)
+
+
+def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
+    """The last part of a path or address; the same with the folder it lies in."""
+    parts = [part for part in _PATH.split(unquote(value).partition("?")[0]) if part.strip()]
+    name = strip_noise(parts[-1]) if parts else ""
+    found = [TitleSource(key, value, words_of(name), (words_of(name),), author)]
+    if len(parts) > 1 and "://" not in value:
+        found.append(found[0]._replace(words=words_of(f"{parts[-2]} {name}")))
+    return found
+
+
+def _of_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
+    """Each line as a title, with the lines after it as its author."""
+    words = [words_of(line) for _, line in lines]
+    for number, (offset, line) in enumerate(lines):
+        author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
+        length, titles = len(line.encode()), _titles(line, words[number])
+        yield TitleSource("text", line, words[number], titles, author, offset, length, whole=True)
+
+
+def _titles(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    parts = split_title(strip_noise(value))
+    readings = [words]
+    if parts.subtitle or parts.responsibility:
+        readings += [words_of(f"{parts.title} {parts.subtitle}"), words_of(parts.title)]
+    return tuple(dict.fromkeys(reading for reading in readings if reading))
+
+
+def _lines(head: bytes) -> list[tuple[int, str]]:
+    """The first lines that hold something, with their offsets; the last may be cut."""
+    found, offset = list[tuple[int, str]](), 0
+    for raw in head.splitlines(keepends=True):
+        text = raw.decode("utf-8", "ignore")
+        line = text.strip()
+        if line and len(line) <= _LONGEST_LINE:
+            found.append((offset + len(text[: text.index(line)].encode()), line))
+        offset += len(raw)
+    return found[:_MOST_LINES]
+
+
+FULL, INITIAL, SURNAME, ABSENT = 1.0, 0.9, 0.5, 0.0
+LEVELS = {FULL: "full", INITIAL: "initial", SURNAME: "surname", ABSENT: "absent"}
+
+_LEAST_RATIO = 90.0
+_SAME_WORD = 85.0
+_NEAR = 3
+"""Words between a surname and a first name at most."""
+
+_TITLE_WEIGHT = 0.7
+
+
+class TitleMatch(NamedTuple):
+    """A source that names a work. title: 0 to 1; author: of `LEVELS`; rare: rare words shared."""
+
+    source: TitleSource
+    title: float
+    author: float
+    rare: int
+
+    @property
+    def score(self) -> float:
+        """0.7 of the title, 0.3 of the author."""
+        return round(_TITLE_WEIGHT * self.title + (1 - _TITLE_WEIGHT) * self.author, 4)
+
+
+class _ComparedTitle(NamedTuple):
+    """A title in words, compared."""
+
+    score: float
+    rare: int
+    is_whole: bool
+
+
+def best_match(name: WorkName, sources: list[TitleSource]) -> TitleMatch | None:
+    """The best of the sources that name the work, or None."""
+    own = {word for title in name.titles for word in title.words}
+    sharing = (source for source in sources if not own.isdisjoint(source.words))
+    matches = [match for source in sharing if (match := _match(name, source))]
+    return max(matches, key=lambda m: (m.score, -m.source.offset, m.source.where), default=None)
+
+
+def _match(name: WorkName, source: TitleSource) -> TitleMatch | None:
+    beside, _ = author_in(name.authors, source.author)
+    within, rest = author_in(name.authors, source.words)
+    level = max(beside, within)
+    if level == SURNAME and beside == SURNAME and not _is_surname(name, source.author):
+        level = within
+    readings = source.titles if within == ABSENT else (*source.titles, rest)
+    best = max((_compared(name, reading) for reading in readings), default=None)
+    if best is None or best.score * 100 < _LEAST_RATIO:
+        return None
+    if source.whole and not best.is_whole:
+        return None
+    if level in (FULL, INITIAL):
+        return TitleMatch(source, best.score, level, best.rare)
+    is_contradicted = bool(source.author and name.authors and level == ABSENT)
+    least = 1 if level == SURNAME else 2
+    if is_contradicted or source.whole or best.rare < least or not best.is_whole:
+        return None
+    return TitleMatch(source, best.score, level, best.rare)
+
+
+def _is_surname(name: WorkName, author: tuple[str, ...]) -> bool:
+    """Whether nothing but a surname stands beside the title."""
+    return any(author == surname for surname, _ in name.authors)
+
+
+def author_in(
+    authors: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...], words: tuple[str, ...]
+) -> tuple[float, tuple[str, ...]]:
+    """How well one of the authors is named in the words, and the words without the name.
+
+    >>> author_in(((("james",), ("darius",)),), ("james", "darius", "negrophobia"))
+    (1.0, ('negrophobia',))
+    >>> author_in(((("james",), ("darius",)),), ("james", "david"))
+    (0.5, ('david',))
+    """
+    best: tuple[float, tuple[str, ...]] = (ABSENT, words)
+    for surname, given in authors:
+        size = len(surname)
+        for place in range(len(words) - size + 1):
+            if words[place : place + size] == surname:
+                found = _given_near(given, words, place, place + size)
+                best = max(best, found, key=lambda one: one[0])
+    return best
+
+
+def _given_near(
+    given: tuple[str, ...], words: tuple[str, ...], start: int, end: int
+) -> tuple[float, tuple[str, ...]]:
+    """The level of a surname at words[start:end], and the words without surname and first names."""
+    if not given:
+        return FULL, words[:start] + words[end:]
+    near = range(max(0, start - _NEAR), min(len(words), end + _NEAR))
+    initials = {word[0] for word in given}
+    joined = "".join(word[0] for word in given)
+    level = SURNAME
+    for place in (p for p in near if not start <= p < end):
+        word = words[place]
+        adjacent = place in (start - 1, start - len(given), end)
+        if word == given[0] and len(word) > 1:
+            level = FULL
+        elif len(word) == 1 and word == given[0][0]:
+            level = max(level, FULL if len(given[0]) == 1 else INITIAL)
+        elif adjacent and (word == joined if len(given[0]) > 1 else word[0] == given[0]):
+            level = max(level, INITIAL)
+    if level == SURNAME:
+        return level, words[:start] + words[end:]
+    own = {*given, *initials, joined}
+    taken = {p for p in near if start <= p < end or words[p] in own or (
+        p in (start - len(given), end) and words[p][0] == given[0][0])}  # fmt: skip
+    return level, tuple(word for place, word in enumerate(words) if place not in taken)
+
+
+def _compared(name: WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
+    """The best of the work's titles for a reading. With two rare words the reading may say more."""
+    best = _ComparedTitle(0.0, 0, False)
+    for title in name.titles:
+        rest = without_noise(reading, frozenset(title.words))
+        if not rest:
+            continue
+        there = [_is_in(word, rest) for word in title.words]
+        coverage = sum(compress(title.idf, there)) / sum(title.idf)
+        shared = sum(compress(title.rare, there))
+        text = " ".join(rest)
+        whole = fuzz.token_sort_ratio(title.text, text)
+        ratio = max(whole, fuzz.token_set_ratio(title.text, text)) if shared >= 2 else whole
+        found = _ComparedTitle(min(ratio / 100, coverage), shared, whole >= _LEAST_RATIO)
+        best = max(best, found)
+    return best
+
+
+def _is_in(word: str, words: tuple[str, ...]) -> bool:
+    return word in words or bool(
+        process.extractOne(word, words, scorer=fuzz.ratio, score_cutoff=_SAME_WORD)
+    )
+
+
+_MOST_WORKS = 8
+"""Works named for one document; the best stay."""
+
+
+def detect_titles(batch: pa.Table, index: TitleIndex) -> pa.Table:
+    """FINDINGS on the works that a batch's documents are named after; target: the work's title.
+
+    score: 0 to 1, 0.7 of the title and 0.3 of the author. attributes: author (full, initial,
+    surname, absent), rare_words, title_score, where (a key of the metadata, or text).
+    """
+    if not len(index):
+        return findings_table([])
+    fields = find_fields(batch["meta"], KEYS)
+    findings = list[Finding]()
+    first = 0
+    for chunk in texts_of(batch["text"]):
+        rows, works = index.candidates(fields, chunk, first)
+        named = defaultdict[int, list[int]](list)
+        for row, work in zip(rows.tolist(), works.tolist(), strict=True):
+            named[row].append(work)
+        for row, of_row in named.items():
+            start, end = chunk.offsets[row - first : row - first + 2]
+            head = chunk.data[start : min(end, start + HEAD_BYTES)].tobytes()
+            findings += _findings(row, of_row, _values(fields, row), head, index)
+        first += len(chunk)
+    return findings_table(findings)
+
+
+def warm_up() -> None:
+    """Compile the kernels, so that workers find them cached."""
+    work = {"work_id": ["w"], "title_raw": ["Warm"], "subtitle": [""], "authors": [["A Up"]]}
+    batch = {"meta": pa.array(['{"title": "x"}']), "text": pa.array(["y"], pa.large_string())}
+    detect_titles(pa.table(batch), build_title_index(pa.table(work)))
+
+
+def _values(fields: Fields, row: int) -> list[tuple[str, str]]:
+    first, last = np.searchsorted(fields.row, [row, row + 1])
+    of_row = fields.where(np.arange(first, last))
+    return [
+        (KEYS[key], value)
+        for key, value in zip(of_row.key, of_row.values().to_pylist(), strict=True)
+    ]
+
+
+def _findings(
+    row: int, works: list[int], values: list[tuple[str, str]], head: bytes, index: TitleIndex
+) -> Iterator[Finding]:
+    sources = sources_of(values, head)
+    found = []
+    for work in works:
+        name = index.name(work)
+        match = best_match(name, sources)
+        if match:
+            found.append((match, name))
+    found.sort(key=lambda pair: (-pair[0].score, pair[1].work_id))
+    for match, name in found[:_MOST_WORKS]:
+        yield _finding(row, match, name.work_id, name.title)
+
+
+def _finding(row: int, match: TitleMatch, work_id: str, title: str) -> Finding:
+    attributes = {
+        "author": LEVELS[match.author],
+        "rare_words": match.rare,
+        "title_score": round(match.title, 4),
+        "where": match.source.where,
+    }
+    kind = "title_author" if match.author >= INITIAL else "title"
+    return Finding(
+        row, kind, title[:200], match.source.seen, match.source.offset, match.source.length,
+        work_id, match.score, attributes_json(attributes),
+    )  # fmt: skip

@@ -1,0 +1,278 @@
+"""Building an index from the works of a registry, each a text or a sketch."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dedup.arrays import I64, U32, U64
+from dedup.text import join_texts
+from pipeline.core.errors import InputError, escape_text
+from pipeline.screening.fingerprints.boilerplate import shipped_boilerplate
+from pipeline.screening.fingerprints.calibrate import (
+    DENSE_PER_GRAM,
+    UNVERIFIED,
+    Background,
+    background_of,
+    chance_of,
+    coincidences,
+    estimate_verifiable,
+    k_for,
+    kinship_of,
+    needed_grams,
+)
+from pipeline.screening.fingerprints.index import (
+    TEXTS,
+    WORKS,
+    FingerprintIndex,
+    Parameters,
+    filter_of,
+    pack_words,
+    with_parameters,
+)
+from pipeline.screening.fingerprints.sketch import (
+    EXCERPT_S,
+    WHOLE_BOOK_S,
+    Sketch,
+    key_of,
+    last_kept,
+    salt_hashes,
+    sketch_words,
+)
+from pipeline.screening.fingerprints.words import words_of
+
+EXCERPT, WHOLE_BOOK = "excerpt", "whole_book"
+TIERS = {EXCERPT: EXCERPT_S, WHOLE_BOOK: WHOLE_BOOK_S}
+"""The s of the sketch of a text in each tier."""
+PLACES = 8
+"""Places of one gram in one work that are kept at most, the first ones."""
+FILTER_BITS = 8
+"""Bits of the filter for each posting at least, and less than twice as many."""
+
+WorkTexts: TypeAlias = "Iterable[tuple[str, str, str | Sketch]]"
+
+
+class _Entry(NamedTuple):
+    """A work: `words` is None where only its sketch is known or its tier keeps no words."""
+
+    work_id: str
+    tier: str
+    sketch: Sketch
+    words: U64 | None
+
+
+class _Grams(NamedTuple):
+    """Sampled grams of all works, by hash and place. places: among the words of all works."""
+
+    hashes: U64
+    places: I64
+    works: I64
+
+
+def build_index(
+    works: WorkTexts, *, k: int | None = None, boilerplate: Iterable[str] = (),
+    s: int = EXCERPT_S,
+) -> FingerprintIndex:  # fmt: skip
+    """The index of works, each (work id, tier, text or sketch).
+
+    The tier `excerpt` finds passages and keeps the words of texts to verify them; `whole_book`
+    finds books, in a sixtieth of the room, and verifies nothing. k: words in a gram; that of the
+    sketches if there are any, else by the number of works (`calibrate.k_for`). boilerplate: texts
+    whose grams shall never count, besides the licences that are shipped with this package. s: one
+    gram in so many is sampled of texts of the tier `excerpt`; with 1 nothing is left to chance. All
+    of the works' sampled grams must fit in memory, about 40 bytes each.
+
+    Raises InputError for a work given twice, an unknown tier, or a sketch of another k.
+    """
+    given = list(works)
+    k = _k_of(given, k)
+    every = {**TIERS, EXCERPT: s}
+    entries = [_entry(*work, k, every) for work in given]
+    _check(entries)
+    stop = np.union1d(_shipped_grams(k), _grams_of_all(map(_words, boilerplate), k))
+    grams, shared, background = _without_shared(_sampled(entries, stop), entries)
+    held = _held(stop, entries)
+    return _assemble(entries, grams, shared, held, _parameters(k, entries, background))
+
+
+@cache
+def _shipped_grams(k: int) -> U64:
+    return _grams_of_all(shipped_boilerplate(), k)
+
+
+def _words(text: str) -> U64:
+    return words_of(join_texts([text])).hashes
+
+
+def _grams_of_all(texts: Iterable[U64], k: int) -> U64:
+    """Every gram of the texts with these words, sampled or not, ascending."""
+    every = [sketch_words(words, 1, k).hashes for words in texts]
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *every]))
+
+
+def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
+    for work_id, _, content in given:
+        if isinstance(content, Sketch):
+            if k not in (None, content.k):
+                raise InputError(
+                    f"work {escape_text(work_id)}: its sketch has k = {content.k}, expected {k}; "
+                    "all sketches of a registry must have the same k"
+                )
+            k = content.k
+    return k if k is not None else k_for(len(given))
+
+
+def _entry(
+    work_id: str, tier: str, content: str | Sketch, k: int, every: Mapping[str, int]
+) -> _Entry:
+    if tier not in every:
+        raise InputError(
+            f"work {escape_text(work_id)}: its tier is {escape_text(tier)!r}, expected "
+            f"{' or '.join(every)}"
+        )
+    if isinstance(content, Sketch):
+        _check_sketch(work_id, content)
+        return _Entry(work_id, tier, content, None)
+    words = _words(content)
+    kept = words if tier == EXCERPT else None
+    return _Entry(work_id, tier, sketch_words(words, every[tier], k), kept)
+
+
+def _check_sketch(work_id: str, sketch: Sketch) -> None:
+    if not sketch.salt and (sketch.hashes > np.uint64(last_kept(sketch.s))).any():
+        raise InputError(
+            f"work {escape_text(work_id)}: its sketch has hashes that are not in one with "
+            f"s = {sketch.s}; it was salted, and the salt is missing"
+        )
+
+
+def _check(entries: list[_Entry]) -> None:
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.work_id in seen:
+            raise InputError(f"work {escape_text(entry.work_id)}: given twice; give each work once")
+        seen.add(entry.work_id)
+
+
+def _sampled(entries: list[_Entry], stop: U64) -> _Grams:
+    """The sampled grams without boilerplate."""
+    starts = _starts(entries)
+    hashes, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    for entry, start in zip(entries, starts[:-1].tolist(), strict=True):
+        sketch = entry.sketch
+        unwanted = salt_hashes(stop, sketch.salt) if sketch.salt else stop
+        kept = ~np.isin(sketch.hashes, unwanted)
+        hashes.append(sketch.hashes[kept])
+        places.append(sketch.positions[kept].astype(np.int64) + start)
+    every = np.concatenate(hashes)
+    order = np.argsort(every, kind="stable")
+    ordered = np.concatenate(places)[order]
+    works = np.searchsorted(starts, ordered, "right") - 1
+    return _Grams(every[order], ordered, works.astype(np.int64))
+
+
+def _held(stop: U64, entries: list[_Entry]) -> U64:
+    """The boilerplate that stands in works whose words are stored: what verification may meet."""
+    held = np.zeros(len(stop), bool)
+    for entry in entries:
+        if entry.words is not None and np.isin(entry.sketch.hashes, stop).any():
+            held |= np.isin(stop, sketch_words(entry.words, 1, entry.sketch.k).hashes)
+    return stop[held]
+
+
+def _starts(entries: list[_Entry]) -> I64:
+    counts = [entry.sketch.words for entry in entries]
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _without_shared(
+    grams: _Grams, entries: list[_Entry]
+) -> tuple[_Grams, tuple[U64, U32], Background]:
+    """The grams that one kinship holds, PLACES in a work at most; the others and how many works
+    hold each; and the background that they are."""
+    new = np.concatenate([[True], grams.hashes[1:] != grams.hashes[:-1]])[: len(grams.hashes)]
+    gram_E = np.cumsum(new) - 1
+    one_each = np.concatenate([[True], (np.diff(gram_E) != 0) | (np.diff(grams.works) != 0)])
+    one_each = one_each[: len(gram_E)]
+    kin_W = kinship_of(gram_E[one_each], grams.works[one_each], len(entries))
+    df, kinships = _spread(gram_E[one_each], kin_W[grams.works[one_each]], int(new.sum()))
+    two = (kinships == 2)[gram_E]
+    places = grams.places - _starts(entries)[grams.works]
+    words_W = np.array([entry.sketch.words for entry in entries], np.int64)
+    background = background_of(places[two], gram_E[two], grams.works[two], kin_W, words_W)
+    kept = (kinships == 1)[gram_E] & (_rank(gram_E, grams.works) < PLACES)
+    shared = kinships > 1
+    return (
+        _Grams(*(column[kept] for column in grams)),
+        (grams.hashes[new][shared], df[shared].astype(np.uint32)),
+        background,
+    )
+
+
+def _spread(gram_E: I64, kin_E: I64, grams: int) -> tuple[I64, I64]:
+    """How many works and how many kinships hold each gram, from distinct (gram, work)."""
+    df = np.bincount(gram_E, minlength=grams)
+    pairs = np.unique(np.stack([gram_E, kin_E]), axis=1)
+    return df, np.bincount(pairs[0], minlength=grams)
+
+
+def _rank(gram_E: I64, works_E: I64) -> I64:
+    """Which place of its gram in its work each one is, from 0."""
+    change = (np.diff(gram_E) != 0) | (np.diff(works_E) != 0)
+    first = np.concatenate([[True], change])[: len(gram_E)]
+    starts = np.flatnonzero(first)
+    return np.arange(len(gram_E)) - np.repeat(starts, np.diff(np.append(starts, len(gram_E))))
+
+
+def _parameters(k: int, entries: list[_Entry], background: Background) -> Parameters:
+    sparseness = np.array([entry.sketch.s for entry in entries], np.int64)
+    chance = chance_of(k, background)
+    m = needed_grams(k, sparseness, chance, estimate_verifiable(len(entries)))
+    m_sketch = needed_grams(k, sparseness, chance, UNVERIFIED)
+    return Parameters(
+        k, m, m_sketch, DENSE_PER_GRAM * m, background.pairs, background.hit, chance,
+        1e6 * coincidences(k, sparseness, chance, m),
+    )  # fmt: skip
+
+
+def _assemble(
+    entries: list[_Entry], grams: _Grams, shared: tuple[U64, U32], stop: U64, stated: Parameters
+) -> FingerprintIndex:
+    starts = _starts(entries)
+    kind = np.uint32 if starts[-1] < 1 << 32 else np.uint64
+    hashes = np.concatenate([shared[0], stop])
+    df = np.concatenate([shared[1], np.zeros(len(stop), np.uint32)])
+    order = np.argsort(hashes, kind="stable")
+    size = 1
+    while size * 64 < FILTER_BITS * len(grams.hashes):
+        size *= 2
+    tables = {
+        "works": with_parameters(_works_table(entries, grams, starts), stated),
+        "postings": pa.table({"hash": grams.hashes, "position": grams.places.astype(kind)}),
+        "filter": pa.table({"bits": filter_of(grams.hashes, size)}),
+        "excluded": pa.table({"hash": hashes[order], "df": df[order]}),
+        "texts": _texts_table(entries),
+    }
+    return FingerprintIndex(stated, tables)
+
+
+def _works_table(entries: list[_Entry], grams: _Grams, starts: I64) -> pa.Table:
+    keys = [key_of(e.sketch.salt) if e.sketch.salt else (None, None) for e in entries]
+    columns = [
+        [entry.work_id for entry in entries], [entry.tier for entry in entries],
+        [entry.sketch.s for entry in entries], [entry.sketch.words for entry in entries],
+        starts[:-1], np.bincount(grams.works, minlength=len(entries)),
+        [entry.words is not None for entry in entries],
+        [low for low, _ in keys], [high for _, high in keys],
+    ]  # fmt: skip
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, WORKS, strict=True)]
+    return pa.table(arrays, schema=WORKS)
+
+
+def _texts_table(entries: list[_Entry]) -> pa.Table:
+    stored = [pack_words(e.words) if e.words is not None else (b"", b"") for e in entries]
+    columns = zip(*stored, strict=True) if stored else ((), ())
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, TEXTS, strict=True)]
+    return pa.table(arrays, schema=TEXTS)

@@ -1,0 +1,378 @@
+"""From texts to candidates and passages.
+
+Candidates: documents and works that share sampled grams on one diagonal, in one pass of kernels.
+
+A sampled gram of a document that the index holds is a hit: (place in the document, place in the
+work). Their difference is the hit's diagonal; a copied passage has all its hits on near diagonals,
+chance has them anywhere. Diagonals are counted in bands of BAND words; the score of a band and the
+next one is the number of different grams in both. Bands that reach what the work needs
+(`FingerprintIndex.needed`), alone or with a neighbour, make a candidate together.
+
+Shapes: N documents, H hits, C candidates.
+
+Passages: stretches of a document whose grams a work holds, nearly on one diagonal.
+
+A passage is a stretch in which no more than `gap` words in a row are without a matched gram. Which
+of its words are the work's is counted word by word: runs of joined matches, as far as their words
+are equal, and equal words between two runs on one diagonal. A document's words count against each
+word of the work once, for turns of phrase that a document repeats are no second copy; a run of
+nearly the whole work is one.
+
+Shapes: M matches, P passages, R runs, S words of the stretch of a document, W words of a work.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dedup.arrays import I64, U8, U64
+from dedup.compiled import kernel
+from dedup.text import Texts, Whole
+from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
+from pipeline.screening.fingerprints.index import (
+    FingerprintIndex,
+    Postings,
+    filter_bits,
+    find_first,
+)
+from pipeline.screening.fingerprints.sketch import (
+    CHARACTERS,
+    forget,
+    hash_with_key,
+    new_state,
+    roll,
+)
+from pipeline.screening.fingerprints.words import Words, read_words, rows_for
+
+BAND = 256
+"""Words of one band of diagonals."""
+_BLOCK = 4096
+
+
+class GramHits(NamedTuple):
+    """Sampled grams found, by document and place. document; place: the gram's first word in it;
+    work; diagonal: place in the work minus place in the document; gram: its first posting. int64.
+    """
+
+    document: I64
+    place: I64
+    work: I64
+    diagonal: I64
+    gram: I64
+
+
+class Candidates(NamedTuple):
+    """Bands that reach what their work needs, by work, document and band, int64 (C,).
+
+    low, high: first and last band (diagonal // BAND); first, last: places of the first and the last
+    hit in the document; score: the best of two neighbouring bands.
+    """
+
+    document: I64
+    work: I64
+    low: I64
+    high: I64
+    first: I64
+    last: I64
+    score: I64
+
+
+def find_candidates(chunk: Texts, index: FingerprintIndex) -> tuple[Candidates, GramHits, I64]:
+    """Candidates of the texts of one chunk; the hits behind them; words of each text, (N,)."""
+    postings = index.postings
+    rows, words_N = _scan(
+        chunk.data, chunk.offsets, alphabet(), index.parameters.k, index.last, postings
+    )
+    hits = _promising(rows, index)
+    band = hits.diagonal // BAND
+    order = np.lexsort((hits.gram, band, hits.document, hits.work))
+    sorted_ = [column[order] for column in (*hits, band)]
+    found = _bands(np.ascontiguousarray(np.stack(sorted_, axis=1)), index.needed)
+    return Candidates(*np.ascontiguousarray(found.T)), hits, words_N
+
+
+def _promising(rows: I64, index: FingerprintIndex) -> GramHits:
+    """The hits of those documents and works that have as many as the work needs."""
+    document, place, gram, at = np.ascontiguousarray(rows.T)
+    work = np.searchsorted(index.starts, at, "right") - 1
+    diagonal = at - index.starts[work] - place
+    _, which, times = np.unique(
+        document * len(index.starts) + work, return_inverse=True, return_counts=True
+    )
+    kept = times[which] >= index.needed[work] if len(rows) else np.zeros(0, bool)
+    return GramHits(*(column[kept] for column in (document, place, work, diagonal, gram)))
+
+
+@kernel
+def _look_up(
+    key: np.uint64, document: int, place: Whole, postings: Postings, rows: I64, used: int
+) -> tuple[I64, int]:
+    """Append (document, place, first posting, place among all works) of every posting."""
+    bits = filter_bits(key)
+    room = np.uint64(len(postings.filter) - 1)
+    if postings.filter[(key >> np.uint64(20)) & room] & bits != bits:
+        return rows, used
+    gram = find_first(postings.hashes, key)
+    at = gram
+    while at < len(postings.hashes) and postings.hashes[at] == key:
+        rows = rows_for(rows, used, 1)
+        rows[used, 0], rows[used, 1], rows[used, 2] = document, place, gram
+        rows[used, 3] = np.int64(postings.positions[at])
+        used += 1
+        at += 1
+    return rows, used
+
+
+@kernel
+def carry(words: Words, held: int) -> int:
+    """Bring the last words to the front, as many as a gram may need; returns how many."""
+    carried = min(held, CHARACTERS)
+    for i in range(carried):
+        words.hashes[i] = words.hashes[held - carried + i]
+    return carried
+
+
+@kernel
+def _scan(
+    data: U8, offsets_N1: I64, tables: Alphabet, k: int, last: np.uint64, postings: Postings
+) -> tuple[I64, I64]:
+    """Rows of `_look_up`, and words of each document.
+
+    A gram that is the one kept before it is passed over: a document of one word over and over.
+    """
+    room = _BLOCK + CHARACTERS
+    words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
+    kept, places = np.empty(room, np.uint64), np.empty(room, np.uint32)
+    opened, state = np.zeros(3, np.uint64), new_state(k)
+    rows, used = np.empty((1024, 4), np.int64), 0
+    words_N = np.zeros(len(offsets_N1) - 1, np.int64)
+    for document in range(len(offsets_N1) - 1):
+        position, end = offsets_N1[document], offsets_N1[document + 1]
+        forget(opened)
+        forget(state)
+        carried, before, previous = 0, 0, ~np.uint64(0)
+        while position < end:
+            held, position = read_words(data, position, end, tables, words, carried, opened)
+            count = roll(words.hashes, carried, held, state, last, before, kept, places, 0)
+            for i in range(count):
+                key = kept[i]
+                if key == previous:
+                    continue
+                previous = key
+                place = np.int64(places[i])
+                if postings.has_plain:
+                    rows, used = _look_up(key, document, place, postings, rows, used)
+                for salt in range(len(postings.keys)):
+                    value = hash_with_key(key, postings.keys[salt, 0], postings.keys[salt, 1])
+                    rows, used = _look_up(value, document, place, postings, rows, used)
+            words_N[document] = before + held
+            carried = carry(words, held)
+            before += held - carried
+    return rows[:used], words_N
+
+
+@kernel
+def _different(rows: I64, start: int, middle: int, stop: int) -> int:
+    """Different grams in rows [start, middle) and [middle, stop), both ordered by gram (4)."""
+    one, other, count = start, middle, 0
+    previous = np.int64(-1)
+    while one < middle or other < stop:
+        if other == stop or (one < middle and rows[one, 4] <= rows[other, 4]):
+            gram = rows[one, 4]
+            one += 1
+        else:
+            gram = rows[other, 4]
+            other += 1
+        count += gram != previous
+        previous = gram
+    return count
+
+
+@kernel
+def _end_of(rows: I64, start: int) -> int:
+    """Where the rows of one document (0), work (2) and band (5) end."""
+    stop = start + 1
+    while (
+        stop < len(rows)
+        and rows[stop, 5] == rows[start, 5]
+        and rows[stop, 0] == rows[start, 0]
+        and rows[stop, 2] == rows[start, 2]
+    ):
+        stop += 1
+    return stop
+
+
+@kernel
+def _bands(rows: I64, needed_W: I64) -> I64:
+    """Candidates (C, 7) from rows (document, place, work, diagonal, gram, band), ordered by work,
+    document, band and gram."""
+    found, used = np.empty((64, 7), np.int64), 0
+    start, score_before, is_open = 0, 0, False
+    while start < len(rows):
+        stop = _end_of(rows, start)
+        follows = (
+            stop < len(rows)
+            and rows[stop, 0] == rows[start, 0]
+            and rows[stop, 2] == rows[start, 2]
+            and rows[stop, 5] == rows[start, 5] + 1
+        )
+        score = _different(rows, start, stop, _end_of(rows, stop) if follows else stop)
+        needed = needed_W[rows[start, 2]]
+        if max(score, score_before) >= needed:
+            if not is_open:
+                found = rows_for(found, used, 1)
+                found[used, 0], found[used, 1] = rows[start, 0], rows[start, 2]
+                found[used, 2], found[used, 6] = rows[start, 5], 0
+                found[used, 4], found[used, 5] = rows[start, 1], rows[start, 1]
+                used += 1
+                is_open = True
+            found[used - 1, 3] = rows[start, 5]
+            found[used - 1, 6] = max(found[used - 1, 6], max(score, score_before))
+            for row in range(start, stop):
+                found[used - 1, 4] = min(found[used - 1, 4], rows[row, 1])
+                found[used - 1, 5] = max(found[used - 1, 5], rows[row, 1])
+        else:
+            is_open = False
+        if not follows:
+            is_open = False
+        score_before = score if follows else 0
+        start = stop
+    return found[:used]
+
+
+PLACE, DIAGONAL, SIZE, IS_JOINED, ORDINAL = range(5)
+"""Of a match, int64: first word of the gram in the document; place in the work minus that; words of
+the gram; whether the gram looked up before it matched on the same diagonal; how many were looked up
+before it."""
+FIRST, STOP, HITS, MATCHED, GRAMS, LONGEST, EQUAL = range(7)
+"""Of a passage, int64: its words [first, stop) of the document; different places of the work that
+were matched; grams matched; grams looked up; words of the longest run of joined matches; words that
+are the work's, which `count_equal` fills in."""
+COPY = 0.9
+"""Share of a work's words that a run has at least which counts as a copy of it."""
+_BEGIN, _END, _SHIFT, _SEEDS, _PASSAGE = range(5)
+"""Of a run: its words [begin, end) in the stretch; place in the work minus that; grams matched; the
+passage it is in."""
+
+
+@kernel
+def passages_of(matches: I64, count: int, gap: int, stamp_W: I64, number: int) -> I64:
+    """The passages of matches[:count], (P, 7), in order.
+
+    stamp_W: the passage in which each place of the work was last matched; all of them below
+    `number`, which is that of the first passage here.
+    """
+    found, used = np.empty((8, 7), np.int64), -1
+    run_from = np.int64(0)
+    for i in range(count):
+        place, stop = matches[i, PLACE], matches[i, PLACE] + matches[i, SIZE]
+        if used < 0 or place > found[used, STOP] + gap:
+            used += 1
+            found = rows_for(found, used, 1)
+            found[used, FIRST], found[used, STOP] = place, stop
+            found[used, HITS], found[used, MATCHED], found[used, EQUAL] = 0, 0, 0
+            found[used, GRAMS], found[used, LONGEST] = matches[i, ORDINAL], 0
+            run_from = place
+        elif not matches[i, IS_JOINED]:
+            run_from = place
+        passage = found[used]
+        passage[STOP] = max(passage[STOP], stop)
+        passage[MATCHED] += 1
+        passage[LONGEST] = max(passage[LONGEST], stop - run_from)
+        at = place + matches[i, DIAGONAL]
+        if stamp_W[at] != number + used:
+            stamp_W[at] = number + used
+            passage[HITS] += 1
+        if i + 1 == count or matches[i + 1, PLACE] > passage[STOP] + gap:
+            passage[GRAMS] = matches[i, ORDINAL] - passage[GRAMS] + 1
+    return found[: used + 1]
+
+
+@kernel
+def _runs_of(matches: I64, count: int, first: int, passages: I64, needed: int) -> I64:
+    """The runs of joined matches[:count] in passages of `needed` hits, (R, 5), in order; `first`
+    is the stretch's first word in the document."""
+    runs, used, at = np.empty((count, 5), np.int64), 0, 0
+    for i in range(count):
+        place = matches[i, PLACE]
+        while place >= passages[at, STOP]:
+            at += 1
+        if passages[at, HITS] < needed:
+            continue
+        is_new = not matches[i, IS_JOINED] or place == passages[at, FIRST]
+        if is_new:
+            runs[used, _BEGIN], runs[used, _SHIFT] = place - first, matches[i, DIAGONAL] + first
+            runs[used, _SEEDS], runs[used, _PASSAGE] = 0, at
+            used += 1
+        runs[used - 1, _END] = place - first + matches[i, SIZE]
+        runs[used - 1, _SEEDS] += 1
+    return runs[:used]
+
+
+@kernel
+def _mark(
+    words_S: U64, work_W: U64, start: Whole, stop: Whole, step: int, shift: Whole, is_copy: bool,
+    marked_S: U8, held_W: I64, number: int,
+) -> tuple[Whole, int]:  # fmt: skip
+    """Mark words from `start` towards `stop` that are the work's, up to the first that is not, or
+    that is marked already. Returns (where it ended, words of the work marked for the first time).
+    """
+    at, fresh = start, 0
+    while at != stop and not marked_S[at]:
+        place = at + shift
+        if place < 0 or place >= len(work_W) or words_S[at] != work_W[place]:
+            break
+        if held_W[place] != number:
+            held_W[place] = number
+            fresh += 1
+        elif not is_copy:
+            break
+        marked_S[at] = 1
+        at += step
+    return at, fresh
+
+
+@kernel
+def count_equal(
+    words_S: U64, first: int, work_W: U64, matches: I64, count: int, passages: I64, needed: int,
+    held_W: I64, number: int,
+) -> int:  # fmt: skip
+    """Fill in EQUAL of passages of `needed` hits; returns how many words of the work they hold.
+
+    words_S: the document's words from place `first` on, in which all passages are; held_W: the
+    number of the last document that held each word of the work, this one being `number`.
+    """
+    runs = _runs_of(matches, count, first, passages, needed)
+    marked_S, fresh = np.zeros(len(words_S), np.uint8), 0
+    for is_copy in (True, False):
+        for run in runs:
+            if (run[_END] - run[_BEGIN] >= COPY * len(work_W)) != is_copy:
+                continue
+            passage, shift = passages[run[_PASSAGE]], run[_SHIFT]
+            at: Whole = run[_BEGIN]
+            while at < run[_END]:
+                at, more = _mark(
+                    words_S, work_W, at, run[_END], 1, shift, is_copy, marked_S, held_W, number
+                )
+                at, fresh = at + 1, fresh + more
+            last, before = passage[STOP] - first, passage[FIRST] - first - 1
+            _, more = _mark(
+                words_S, work_W, run[_END], last, 1, shift, is_copy, marked_S, held_W, number
+            )
+            _, less = _mark(
+                words_S, work_W, run[_BEGIN] - 1, before, -1, shift, is_copy, marked_S, held_W,
+                number,
+            )  # fmt: skip
+            fresh += more + less
+    for i in range(1, len(runs)):
+        if runs[i, _PASSAGE] != runs[i - 1, _PASSAGE] or runs[i, _SHIFT] != runs[i - 1, _SHIFT]:
+            continue
+        for at in range(runs[i - 1, _END], runs[i, _BEGIN]):
+            _, more = _mark(
+                words_S, work_W, at, at + 1, 1, runs[i, _SHIFT], False, marked_S, held_W, number
+            )
+            fresh += more
+    for passage in passages:
+        if passage[HITS] >= needed:
+            passage[EQUAL] = marked_S[passage[FIRST] - first : passage[STOP] - first].sum()
+    return fresh

@@ -1,0 +1,284 @@
+"""Dense verification: the grams of a candidate's stretch of the document, against the work's own.
+
+Where the work's words are stored, every gram of the stretch (s = 1) is looked up among all of the
+work's; where only a sketch is known, the sampled grams are. Only matches near the candidate's bands
+count, and no boilerplate. So a passage's hits, longest run and equal words are exact in the first
+case; in the second they are estimates: the run is from the first to the last of sampled grams in a
+row that all match, the equal words are as many of the passage's as of its sampled grams.
+
+Shapes: N documents, C candidates, P passages, W works.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.arrays import I64, U8, U32, U64
+from dedup.compiled import kernel
+from dedup.text import Texts, Whole
+from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
+from pipeline.screening.fingerprints.index import FingerprintIndex, find_first
+from pipeline.screening.fingerprints.match import (
+    BAND,
+    DIAGONAL,
+    EQUAL,
+    FIRST,
+    GRAMS,
+    HITS,
+    IS_JOINED,
+    LONGEST,
+    MATCHED,
+    ORDINAL,
+    PLACE,
+    SIZE,
+    STOP,
+    Candidates,
+    GramHits,
+    count_equal,
+    passages_of,
+)
+from pipeline.screening.fingerprints.sketch import (
+    CHARACTERS,
+    grams_of,
+    hash_with_key,
+    last_kept,
+    new_state,
+    roll,
+)
+from pipeline.screening.fingerprints.words import Words, read_words, rows_for
+
+GAP = 128
+"""Words without a match that end a passage. At 30 % substituted words and k = 5 one stretch between
+two matched runs in 600 is longer."""
+GAP_PER_S = 8
+"""And so many for each s of a sketch: what is sampled once in s is missed there so often in a row
+with a chance of e^-8."""
+SAME = 16
+"""Places of one gram in a work that are looked at, the first ones."""
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+class Passages(NamedTuple):
+    """Passages of works in documents, by document, start and work; int64 except the last two.
+
+    document, work; start, stop: bytes, half-open in the document's UTF-8; hits: different grams of
+    the work matched; longest: words of the longest run that both hold; words; matched, grams: grams
+    of the passage that the work holds, and all that were looked up; document_words; fraction,
+    work_fraction (float64): the words that both hold, as a share of the document's and of the
+    work's words, the same in all passages of one work in one document.
+    """
+
+    document: I64
+    work: I64
+    start: I64
+    stop: I64
+    hits: I64
+    longest: I64
+    words: I64
+    matched: I64
+    grams: I64
+    document_words: I64
+    fraction: npt.NDArray[np.float64]
+    work_fraction: npt.NDArray[np.float64]
+
+
+class GramTable(NamedTuple):
+    """A hash table of a work's grams: keys uint64, places int64 (-1 where empty)."""
+
+    keys: U64
+    places: I64
+
+
+def verify(
+    chunk: Texts, candidates: Candidates, hits: GramHits, words_N: I64, index: FingerprintIndex
+) -> Passages:
+    """The passages of all candidates, as `match.find_candidates` made them."""
+    found = [np.zeros((0, 11), np.int64)]
+    for work in np.unique(candidates.work).tolist():
+        chosen = candidates.work == work
+        rows = np.stack([column[chosen] for column in candidates], axis=1)
+        found.append(_of_work(chunk, np.ascontiguousarray(rows), hits, index, work))
+    rows = np.concatenate(found)
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 2], rows[:, 0]))]
+    (
+        document, work, start, stop, hits_P, longest, words, matched, grams, equal, of_work
+    ) = np.ascontiguousarray(rows.T)  # fmt: skip
+    key, which = np.unique(document * (len(index.starts)) + work, return_inverse=True)
+    together = np.bincount(which, equal, minlength=len(key))[which]
+    total = words_N[document]
+    fraction = np.minimum(together / np.maximum(total, 1), 1.0)
+    work_fraction = np.minimum(of_work / np.maximum(np.diff(index.starts)[work], 1), 1.0)
+    return Passages(
+        document, work, start, stop, hits_P, longest, words, matched, grams, total, fraction,
+        work_fraction,
+    )  # fmt: skip
+
+
+def _of_work(
+    chunk: Texts, candidates: I64, hits: GramHits, index: FingerprintIndex, work: int
+) -> I64:
+    """Rows of the passages of one work: document, work, bytes, hits, longest, words, matched,
+    grams, equal words, words of the work that the document holds."""
+    k, is_stored = index.parameters.k, bool(index.is_stored[work])
+    s = 1 if is_stored else index.works["s"][work].as_py()
+    work_words = index.words_of(work) if is_stored else np.zeros(0, np.uint64)
+    if is_stored:
+        hashes, places = grams_of(work_words, k, _ALL)
+        table = _table_of(hashes, places)
+    else:
+        of_work = hits.work == work
+        places, first = np.unique((hits.diagonal + hits.place)[of_work], return_index=True)
+        table = _table_of(index.postings.hashes[hits.gram[of_work][first]], places)
+    gap = GAP + (0 if is_stored else GAP_PER_S * s)
+    needed = index.parameters.dense if is_stored else index.parameters.m_sketch
+    size = int(np.diff(index.starts)[work])
+    rows = _passages(
+        chunk.data, chunk.offsets, alphabet(), candidates, k, np.uint64(last_kept(s)),
+        _key(index, work), table, index.boilerplate, gap, size, needed, work_words,
+    )  # fmt: skip
+    rows[:, 1] = work
+    if not is_stored:
+        rows[:, 9] = rows[:, 6] * rows[:, 7] // rows[:, 8]
+        rows[:, 10] = np.bincount(rows[:, 0], rows[:, 9])[rows[:, 0]] if len(rows) else 0
+    return rows
+
+
+def _key(index: FingerprintIndex, work: int) -> U64:
+    """The key of the work's sketch, (1, 2), or (0, 2)."""
+    low, high = index.works["key_low"][work].as_py(), index.works["key_high"][work].as_py()
+    return np.array([] if low is None else [low, high], np.uint64).reshape(-1, 2)
+
+
+@kernel
+def _table_of(hashes: U64, places: U32 | I64) -> GramTable:
+    size = 16
+    while size < 2 * len(hashes):
+        size *= 2
+    table = GramTable(np.empty(size, np.uint64), np.empty(size, np.int64))
+    for empty in range(size):
+        table.places[empty] = -1
+    for i in range(len(hashes)):
+        slot, same = np.int64((hashes[i] >> np.uint64(3)) & np.uint64(size - 1)), 0
+        while table.places[slot] >= 0 and same < SAME:
+            same += table.keys[slot] == hashes[i]
+            slot = (slot + 1) & (size - 1)
+        if same < SAME:
+            table.keys[slot], table.places[slot] = hashes[i], places[i]
+    return table
+
+
+@kernel
+def _diagonal_of(
+    key: np.uint64, place: Whole, table: GramTable, candidates: I64, wanted: Whole, none: Whole
+) -> Whole:
+    """The diagonal on which a gram matches near the bands of one of the candidates: the wanted one
+    if it does, else the first; `none` if there is no such place."""
+    size = len(table.keys)
+    slot, found = np.int64((key >> np.uint64(3)) & np.uint64(size - 1)), none
+    while table.places[slot] >= 0:
+        diagonal = table.places[slot] - place
+        if table.keys[slot] == key and (found == none or diagonal == wanted):
+            band = diagonal // BAND
+            for i in range(len(candidates)):
+                if candidates[i, 2] - 1 <= band <= candidates[i, 3] + 1:
+                    found = diagonal
+                    break
+            if found == wanted != none:
+                break
+        slot = (slot + 1) & (size - 1)
+    return found
+
+
+@kernel
+def _stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: int) -> Words:
+    """Words [first, stop) of the text data[at:end], or as many of them as there are."""
+    block = Words(np.empty(1024, np.uint64), np.empty(1024, np.int64), np.empty(1024, np.int64))
+    size = stop - first
+    words = Words(np.empty(size, np.uint64), np.empty(size, np.int64), np.empty(size, np.int64))
+    opened = np.zeros(3, np.uint64)
+    before, kept = 0, 0
+    while at < end and before < stop:
+        held, at = read_words(data, at, end, tables, block, 0, opened)
+        for i in range(max(0, first - before), min(held, stop - before)):
+            words.hashes[kept] = block.hashes[i]
+            words.starts[kept], words.ends[kept] = block.starts[i], block.ends[i]
+            kept += 1
+        before += held
+    return Words(words.hashes[:kept], words.starts[:kept], words.ends[:kept])
+
+
+@kernel
+def _matches(
+    words: U64, first: int, candidates: I64, k: int, last: np.uint64, keys: U64, table: GramTable,
+    boilerplate: U64,
+) -> tuple[I64, int]:  # fmt: skip
+    """Matches of the words from place `first` of a document on, and how many there are."""
+    kept, places = np.empty(len(words), np.uint64), np.empty(len(words), np.uint32)
+    grams = roll(words, 0, len(words), new_state(k), last, 0, kept, places, 0)
+    matches, count = np.empty((grams, 5), np.int64), 0
+    none = np.int64(-(1 << 62))
+    before: Whole = none
+    for i in range(grams):
+        key, place = kept[i], first + np.int64(places[i])
+        plain = find_first(boilerplate, key)
+        if plain < len(boilerplate) and boilerplate[plain] == key:
+            before = none
+            continue
+        for salt in range(len(keys)):
+            key = hash_with_key(key, keys[salt, 0], keys[salt, 1])
+        diagonal = _diagonal_of(key, place, table, candidates, before, none)
+        if diagonal != none:
+            is_word = words[places[i]] & np.uint64(1) == 0
+            matches[count, PLACE], matches[count, DIAGONAL] = place, diagonal
+            matches[count, SIZE] = k if is_word else CHARACTERS
+            matches[count, IS_JOINED], matches[count, ORDINAL] = diagonal == before, i
+            count += 1
+        before = diagonal
+    return matches, count
+
+
+@kernel
+def _passages(
+    data: U8, offsets_N1: I64, tables: Alphabet, candidates: I64, k: int, last: np.uint64,
+    keys: U64, table: GramTable, boilerplate: U64, gap: int, size: int, needed: int, work_W: U64,
+) -> I64:  # fmt: skip
+    """`_of_work`, from its candidates by document; `needed`: hits that a passage has at least;
+    work_W: the work's words, none where only a sketch is known."""
+    rows, used = np.empty((64, 11), np.int64), 0
+    stamp_W, number = np.zeros(size, np.int64), 1
+    held_W = np.full(len(work_W), -1, np.int64)
+    start = 0
+    while start < len(candidates):
+        document, stop = candidates[start, 0], start
+        first, last_hit = candidates[start, 4], candidates[start, 5]
+        while stop < len(candidates) and candidates[stop, 0] == document:
+            first, last_hit = min(first, candidates[stop, 4]), max(last_hit, candidates[stop, 5])
+            stop += 1
+        mine = candidates[start:stop]
+        first = max(0, first - gap)
+        begin, end = offsets_N1[document], offsets_N1[document + 1]
+        words = _stretch(data, begin, end, tables, first, last_hit + CHARACTERS + gap)
+        matches, count = _matches(words.hashes, first, mine, k, last, keys, table, boilerplate)
+        found = passages_of(matches, count, gap, stamp_W, number)
+        number += len(found)
+        of_work = 0
+        if len(work_W):
+            of_work = count_equal(
+                words.hashes, first, work_W, matches, count, found, needed, held_W, document
+            )
+        for passage in found:
+            if passage[HITS] < needed:
+                continue
+            rows = rows_for(rows, used, 1)
+            row = rows[used]
+            row[0], row[1] = document, 0
+            row[2] = words.starts[passage[FIRST] - first] - begin
+            row[3] = words.ends[passage[STOP] - first - 1] - begin
+            row[4], row[5], row[6] = passage[HITS], passage[LONGEST], passage[STOP] - passage[FIRST]
+            row[7], row[8] = passage[MATCHED], passage[GRAMS]
+            row[9], row[10] = passage[EQUAL], of_work
+            used += 1
+        start = stop
+    return rows[:used]

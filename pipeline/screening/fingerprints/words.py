@@ -1,0 +1,250 @@
+"""Words as hashes, and arrays that a kernel fills without knowing how long they will be.
+
+Words of texts as 64-bit hashes, with the bytes where they stand (see `alphabet`).
+
+A hyphen between a letter and a line end is dropped with the line end and the blanks around it, when
+a letter follows: a word cut at the end of a line is one word. Each letter of a script without
+spaces is a word. The lowest bit of a hash tells such letters (1) from words (0).
+"""
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.arrays import I64, U8, U32, U64
+from dedup.compiled import kernel
+from dedup.text import Texts, Whole, after_ascii
+from pipeline.screening.fingerprints.alphabet import (
+    BLANK,
+    BREAK,
+    DROPPED,
+    EXPANDED,
+    HYPHEN,
+    IDEOGRAPHS,
+    LIMIT,
+    NEWLINE,
+    SOFT,
+    SPECIAL,
+    TAGS,
+    UNSPACED,
+    WIDE,
+    Alphabet,
+    alphabet,
+)
+
+Number = TypeVar("Number", np.uint32, np.uint64, np.int64)
+
+
+@kernel
+def room_for(values: npt.NDArray[Number], used: Whole, more: Whole) -> npt.NDArray[Number]:
+    """The values, in an array at least twice as long if `more` do not fit behind the used ones."""
+    if used + more <= len(values):
+        return values
+    longer = np.empty(max(2 * len(values), used + more), values.dtype)
+    for i in range(used):
+        longer[i] = values[i]
+    return longer
+
+
+@kernel
+def rows_for(rows: I64, used: Whole, more: Whole) -> I64:
+    """The same of rows."""
+    if used + more <= len(rows):
+        return rows
+    longer = np.empty((max(2 * len(rows), used + more), rows.shape[1]), np.int64)
+    for row in range(used):
+        for column in range(rows.shape[1]):
+            longer[row, column] = rows[row, column]
+    return longer
+
+
+BASE = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio, odd: of the polynomials over letters and over words."""
+ROOM = 32
+"""Places that must be free in the arrays of `read_words`: one code point makes 18 words at most."""
+
+_BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
+_NOT_ONE = ~np.uint64(1)
+_ONE_OF_MANY = ~np.uint32(EXPANDED)
+_LETTERS = np.uint32(0xFFFFFF)
+_CR, _LF = np.uint8(13), np.uint8(10)
+
+
+class Words(NamedTuple):
+    """Words in a row: hash uint64, first byte int64, byte after the last int64."""
+
+    hashes: U64
+    starts: I64
+    ends: I64
+
+
+def words_of(text: Texts) -> Words:
+    """All words of the first text of `text`; bytes count from its beginning."""
+    start, end = int(text.offsets[0]), int(text.offsets[1])
+    words = words_between(text.data, start, end, alphabet())
+    return Words(words.hashes.copy(), words.starts - start, words.ends - start)
+
+
+@kernel
+def mix(value: np.uint64) -> np.uint64:
+    """MurmurHash3's 64-bit finaliser."""
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xFF51AFD7ED558CCD)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(33))
+
+
+@kernel
+def _decode(data: U8, at: int, points: U32) -> tuple[np.uint32, int]:
+    """What the code point of several bytes at byte `at` is, and where the next one stands."""
+    c, after = after_ascii(data, at)
+    if c < LIMIT:
+        return points[c], after
+    if c < IDEOGRAPHS:
+        return c | UNSPACED, after
+    return (DROPPED if c >> np.uint32(12) == TAGS >> 12 else BREAK), after
+
+
+@kernel
+def _class_at(data: U8, at: int, tables: Alphabet) -> tuple[np.uint32, int]:
+    """What stands at byte `at`, of several letters the first, and where the next one stands."""
+    c = tables.ascii[data[at]]
+    following = at + 1
+    if c == WIDE:
+        c, following = _decode(data, at, tables.points)
+        if c < SPECIAL and c >= EXPANDED:
+            c = tables.expansions[(c & _ONE_OF_MANY) + np.uint32(1)]
+    return c, following
+
+
+@kernel
+def _after_line_end(data: U8, at: int, end: int, tables: Alphabet) -> int:
+    """Where a word goes on whose hyphen ends before byte `at`; -1 if it does not: only one line end
+    may lie between, and blanks."""
+    lines = 0
+    while at < end:
+        c, following = _class_at(data, at, tables)
+        if c == NEWLINE:
+            lines += 1
+            if data[at] == _CR and following < end and data[following] == _LF:
+                following += 1
+        elif c != BLANK and c != DROPPED:
+            return at if lines == 1 and c < UNSPACED else -1
+        if lines > 1:
+            return -1
+        at = following
+    return -1
+
+
+@kernel
+def _put(words: Words, held: int, value: np.uint64, begin: Whole, stop: Whole) -> int:
+    words.hashes[held], words.starts[held], words.ends[held] = value, begin, stop
+    return held + 1
+
+
+@kernel
+def _expand(
+    units: U32, words: Words, held: int, value: np.uint64, begin: Whole, stop: Whole, at: int,
+    after: int,
+) -> tuple[int, np.uint64, Whole, Whole]:  # fmt: skip
+    """The units of one code point, bytes [at, after): (held, value, begin, stop) after them."""
+    for unit in units:
+        if unit < UNSPACED:
+            if begin < 0:
+                value, begin = _ZERO, at
+            value = value * _BASE + np.uint64(unit)
+            stop = after
+            continue
+        if begin >= 0:
+            held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+            begin = -1
+        if unit != BREAK:
+            held = _put(words, held, mix(np.uint64(unit & _LETTERS)) | _ONE, at, after)
+    return held, value, begin, stop
+
+
+@kernel
+def read_words(
+    data: U8, position: int, end: int, tables: Alphabet, words: Words, held: int, opened: U64
+) -> tuple[int, int]:
+    """Append the words from byte `position` on until the arrays have less than ROOM places left.
+
+    opened (3,) keeps the word that is not complete yet between two calls for one text: zeros before
+    the first. Returns (words held, where to go on); the text is read when that is `end`.
+    """
+    full = len(words.hashes) - ROOM
+    value = opened[0]
+    begin: Whole = np.int64(opened[1]) - 1
+    stop: Whole = np.int64(opened[2])
+    while position < end and held <= full:
+        at = position
+        c = tables.ascii[data[position]]
+        position += 1
+        if c < UNSPACED:
+            if begin < 0:
+                value, begin = _ZERO, at
+            while c < UNSPACED:
+                value = value * _BASE + np.uint64(c)
+                if position == end:
+                    c, position = BREAK, position + 1
+                    break
+                c = tables.ascii[data[position]]
+                position += 1
+            at = position - 1
+            stop = at
+        if c == WIDE:
+            c, position = _decode(data, at, tables.points)
+            if c < UNSPACED:
+                if begin < 0:
+                    value, begin = _ZERO, at
+                value = value * _BASE + np.uint64(c)
+                stop = position
+                continue
+        if c < SPECIAL:
+            if c >= EXPANDED:
+                place = np.int64(c & _ONE_OF_MANY) + 1
+                units = tables.expansions[place : place + np.int64(tables.expansions[place - 1])]
+                held, value, begin, stop = _expand(
+                    units, words, held, value, begin, stop, at, position
+                )
+                continue
+            if begin >= 0:
+                held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+                begin = -1
+            held = _put(words, held, mix(np.uint64(c & _LETTERS)) | _ONE, at, position)
+            continue
+        if c == DROPPED or begin < 0:
+            continue
+        if c in (HYPHEN, SOFT):
+            following = _after_line_end(data, position, end, tables)
+            if following >= 0:
+                position = following
+                continue
+            if c == SOFT:
+                continue
+        held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+        begin = -1
+    position = min(position, end)
+    if position == end and begin >= 0:
+        held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+        begin = -1
+    opened[0], opened[1], opened[2] = value, np.uint64(begin + 1), np.uint64(stop)
+    return held, position
+
+
+@kernel
+def words_between(data: U8, start: int, end: int, tables: Alphabet) -> Words:
+    """All words of the text data[start:end]; bytes count from the beginning of the data."""
+    room = (end - start) // 4 + 2 * ROOM
+    words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
+    opened = np.zeros(3, np.uint64)
+    position, held = start, 0
+    while position < end:
+        words = Words(
+            room_for(words.hashes, held, 2 * ROOM), room_for(words.starts, held, 2 * ROOM),
+            room_for(words.ends, held, 2 * ROOM),
+        )  # fmt: skip
+        held, position = read_words(data, position, end, tables, words, held, opened)
+    return Words(words.hashes[:held], words.starts[:held], words.ends[:held])

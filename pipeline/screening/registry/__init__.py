@@ -1,0 +1,23 @@
+"""Registries of works: what is looked for in documents, and what is known of it (docs/registry.md).
+
+A record is a statement of who supplied it: `status` says how far that was checked. Limits: nothing
+is looked up in any catalogue; registration numbers, ASINs and LCCNs are checked by form only; names
+of authors are compared by their Latin, Greek or Cyrillic letters without accents.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.screening.registry.registry import Registry, combine, load_registry
+    from pipeline.screening.registry.works import WORKS, Work
+
+__all__ = ["WORKS", "Registry", "Work", "combine", "load_registry"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "works" if name in ("WORKS", "Work") else "registry"
+    return getattr(import_module(f"{__name__}.{module}"), name)

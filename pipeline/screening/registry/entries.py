@@ -1,0 +1,266 @@
+"""Lines of lists as records of works; dates become ISO 8601 of the precision they have.
+
+From one line of a list to the record of a work: every value checked and normalised.
+
+A line is refused when it names no work, or when what it says of how the work is to be treated
+cannot be read. Any other value that cannot be read is left out, and remarked on.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from pipeline.core.errors import escape_text
+from pipeline.core.words import did_you_mean
+from pipeline.screening.registry import identifiers
+from pipeline.screening.registry.names import normalise_title, split_authors, split_title
+from pipeline.screening.registry.works import SCOPES, STATUSES, TIERS, WORK_ID, Work, work_id_of
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        ("jan january", "feb february", "mar march", "apr april", "may", "jun june", "jul july",
+         "aug august", "sep sept september", "oct october", "nov november", "dec december"), 1
+    )
+    for name in names.split()
+}  # fmt: skip
+_ISO = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2}))?)?(?:T[0-9:.Z+-]*| 00:00:00)?\Z")
+_MONTH_FIRST = re.compile(r"([a-z]+)\.?(?:\s+([0-9]{1,2}))?,?\s+([0-9]{4})\Z")
+_DAY_FIRST = re.compile(r"([0-9]{1,2})\s+([a-z]+)\.?,?\s+([0-9]{4})\Z")
+_SLASHES = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})\Z")
+
+
+def iso_date(text: str, month_first: bool = False) -> str | None:
+    """`1992-08-05`, `1992-08` or `1992`; None for anything that is no date.
+
+    08/05/1992 is read only where it is known that the month comes first.
+
+    >>> iso_date("1992-08-05"), iso_date("c1992."), iso_date("Aug. 5, 1992"), iso_date("May 1992")
+    ('1992-08-05', '1992', '1992-08-05', '1992-05')
+    >>> iso_date("08/05/1992"), iso_date("08/05/1992", month_first=True), iso_date("1992-02-30")
+    (None, '1992-08-05', None)
+    """
+    found = text.strip().rstrip(".").lower()
+    found = re.sub(r"\A(?:c|©|\(c\)|copyright)\s*(?=[0-9])", "", found)
+    if match := _ISO.match(found):
+        return _checked(match[1], match[2], match[3])
+    if match := _MONTH_FIRST.match(found):
+        return _checked(match[3], _MONTHS.get(match[1], 0), match[2])
+    if match := _DAY_FIRST.match(found):
+        return _checked(match[3], _MONTHS.get(match[2], 0), match[1])
+    if (match := _SLASHES.match(found)) and month_first:
+        return _checked(match[3], match[1], match[2])
+    return None
+
+
+def _checked(year: str, month: str | int | None, day: str | None) -> str | None:
+    try:
+        whole = date(int(year), 1 if month is None else int(month), 1 if day is None else int(day))
+    except ValueError:
+        return None
+    return whole.isoformat()[: 4 if month is None else 7 if day is None else 10]
+
+
+def choose_finer(one: str, other: str) -> str | None:
+    """The more precise of two dates of which one is the beginning of the other; None if neither is.
+
+    >>> choose_finer("1992", "1992-08-05"), choose_finer("1992", "1993")
+    ('1992-08-05', None)
+    """
+    longer, shorter = sorted((one, other), key=len, reverse=True)
+    return longer if longer == shorter or longer.startswith(f"{shorter}-") else None
+
+
+Known = dict[str, Any]
+"""Field of Work -> its value."""
+
+MAX_CELL = 10_000
+_EMPTY = {"", "-", "--", "n/a", "na", "none", "null", "nil", "unknown", "not available", "tbd"}
+_BRACKETS = re.compile(r"\([^)]*\)|\[[^\]]*\]")
+_BETWEEN = re.compile(r"[;,|\n]+|\s/\s|\s+and\s+")
+_BY = re.compile(r"\A(?:\w+\s+)?by\s+", re.IGNORECASE)
+_CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
+_TRUE, _FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
+_PLAIN = ("publisher", "claimant", "catalog_url", "jurisdiction", "contact", "basis")
+_SINGLE: dict[str, tuple[Callable[[str], str | None], str]] = {
+    "reg_no": (identifiers.usco, "a US registration number such as TX 3-372-564 or TX0003372564"),
+    "doi": (identifiers.doi, "a DOI such as 10.1000/182"),
+    "lccn": (identifiers.lccn, "a Library of Congress number such as n78-890351"),
+}
+"""Normal form and what it is expected to be."""
+
+
+@dataclass(frozen=True)
+class ListEntry:
+    """One line of a list as it stands there: `where` is FILE:LINE, `values` are by field, and
+    `text` beside them is the path of a reference text. `month_first`: how 08/05/1992 is meant."""
+
+    where: str
+    values: Mapping[str, str]
+    month_first: bool = False
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something to tell about a line: FILE:LINE, and what."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A line that was not taken: FILE:LINE, and why."""
+
+    where: str
+    why: str
+
+
+class EntryError(Exception):
+    """The line cannot become a work; the message says why."""
+
+
+@dataclass(frozen=True)
+class IncomingWork:
+    """A work as a line describes it. given: the fields that the line, or the command, fills."""
+
+    work: Work
+    given: frozenset[str]
+    where: str
+    text: str = ""
+    remarks: tuple[Remark, ...] = field(default=())
+
+
+def work_of(entry: ListEntry, defaults: Mapping[str, str]) -> IncomingWork:
+    """The work that a line describes; `defaults` fill fields that it leaves empty.
+
+    Raises EntryError.
+    """
+    values = {**defaults, **{name: v for name, v in _cells(entry) if v}}
+    remarks: list[str] = []
+    known: Known = {n: values[n] for n in _PLAIN if n in values}
+    known |= _title(values) | _choices(values) | _dates(entry, values, remarks)
+    known |= _identifiers(values, remarks)
+    given = frozenset(name for name, value in known.items() if value or name == "legal_hold")
+    given |= {"work_id"} if values.get("work_id") else set()
+    work_id = values.get("work_id") or _content_id(known)
+    if not WORK_ID.match(work_id):
+        raise EntryError(
+            f"work_id {escape_text(work_id, 40)!r}: expected up to 64 letters, digits, '.', '_', "
+            "'-'"
+        )
+    told = tuple(Remark(entry.where, text) for text in remarks)
+    text = values.get("text", "")
+    return IncomingWork(Work(work_id, **known), given, entry.where, text, told)
+
+
+def _cells(entry: ListEntry) -> list[tuple[str, str]]:
+    cells = []
+    for name, value in entry.values.items():
+        text = value.strip() if name == "text" else " ".join(value.split())
+        if len(text) > MAX_CELL:
+            raise EntryError(f"{name}: {len(text):,} characters; expected at most {MAX_CELL:,}")
+        control = next((c for c in text if unicodedata.category(c) == "Cc"), None)
+        if control is not None:
+            raise EntryError(f"{name}: holds the control character {escape_text(control)}")
+        title = name in ("title_raw", "authors")
+        cells.append((name, "" if text.lower() in _EMPTY and not title else text))
+    return cells
+
+
+def _title(values: Mapping[str, str]) -> Known:
+    raw = values.get("title_raw", "")
+    if not raw:
+        raise EntryError("no title")
+    parts = split_title(raw)
+    title_norm = normalise_title(parts.title)
+    if not title_norm:
+        raise EntryError(f"the title {escape_text(raw, 40)!r} has no letter or digit")
+    authors = split_authors(values.get("authors", "") or _first_statement(parts.responsibility))
+    subtitle = values.get("subtitle", "") or parts.subtitle
+    return {"title_raw": raw, "title_norm": title_norm, "subtitle": subtitle, "authors": authors}
+
+
+def _first_statement(responsibility: str) -> str:
+    """The authors in a statement of responsibility: what stands before translators and others."""
+    return re.sub(
+        r"\A(?:written\s+)?by\s+", "", responsibility.split(" ; ")[0], flags=re.IGNORECASE
+    )
+
+
+def _content_id(known: Known) -> str:
+    title = split_title(known["title_raw"]).title
+    return work_id_of(title, known["subtitle"], known["authors"], known.get("reg_no", ""))
+
+
+def _choices(values: Mapping[str, str]) -> Known:
+    found: Known = {}
+    for name, allowed in _CHOICES.items():
+        if name in values:
+            value = re.sub(r"[\s-]+", "_", values[name].lower())
+            if value not in allowed:
+                raise EntryError(f"{name} {_unknown(values[name], allowed)}")
+            found[name] = value
+    if "legal_hold" in values:
+        word = values["legal_hold"].lower()
+        if word not in _TRUE | _FALSE:
+            raise EntryError(f"legal_hold {escape_text(word, 40)!r}: expected true or false")
+        found["legal_hold"] = word in _TRUE
+    return found
+
+
+def _unknown(value: str, allowed: tuple[str, ...]) -> str:
+    hint = did_you_mean(value, allowed)
+    return f"{escape_text(value, 40)!r}: expected one of {', '.join(allowed)}{hint}"
+
+
+def _dates(entry: ListEntry, values: Mapping[str, str], remarks: list[str]) -> Known:
+    found: Known = {}
+    for name in ("reg_date", "pub_date", "effective_from", "effective_to"):
+        if name not in values:
+            continue
+        value = iso_date(values[name], entry.month_first)
+        shown = f"{name} {escape_text(values[name], 40)!r}: expected a date such as 1992-08-05"
+        if value is not None:
+            found[name] = value
+        elif name.startswith("effective"):
+            raise EntryError(shown)
+        else:
+            remarks.append(f"{shown}; left out")
+    return found
+
+
+def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
+    found: Known = {}
+    for name, (normal, expected) in _SINGLE.items():
+        parts = _BETWEEN.split(values.get(name, "")) if name == "reg_no" else [values.get(name, "")]
+        known = list(dict.fromkeys(n for part in parts if part for n in [normal(part)] if n))
+        if known:
+            found[name] = known[0]
+        if values.get(name) and not known:
+            shown = escape_text(values[name], 40)
+            remarks.append(f"{name} {shown!r}: expected {expected}; left out")
+        elif known[1:]:
+            remarks.append(f"{name}: {known[0]} is used, {', '.join(known[1:])} left out")
+    isbns, asins = _books(f"{values.get('isbn13', '')};{values.get('asin', '')}", remarks)
+    return found | {"isbn13": isbns, "asin": asins}
+
+
+def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """ISBN-13s and ASINs of cells that may hold several of both, with remarks in brackets."""
+    isbns, asins = set(), set()
+    for part in _BETWEEN.split(_BRACKETS.sub(" ", text)):
+        for piece in [part] if identifiers.isbn13(part) else part.split():
+            if isbn := identifiers.isbn13(piece):
+                isbns.add(isbn)
+            elif asin := identifiers.asin(piece):
+                asins.add(asin)
+            elif any(map(str.isdigit, piece)):
+                shown = escape_text(piece.strip(), 40)
+                remarks.append(
+                    f"{shown!r}: neither an ISBN with a valid check digit nor an ASIN; left out"
+                )
+    return tuple(sorted(isbns)), tuple(sorted(asins))

@@ -1,0 +1,338 @@
+"""Lists of works: those with a header row, and records of the US Copyright Office as its public
+catalogue and court exhibits print them.
+
+Lists of works with a header row: CSV with our columns, and works lists as settlements have them.
+
+Both may be parted by commas, tabs, semicolons or bars. In a CSV the first row is the header and
+every column is known; a works list may begin with other lines and have columns that are passed
+over, and its dates put the month first.
+
+Records of the US Copyright Office as its public catalogue and court exhibits print them.
+
+    Type of Work: Text
+    Registration Number / Date: TX0003372564 / 1992-08-05
+    Title: Negrophobia: an urban parable: a novel / Darius James.
+    Copyright Claimant: Darius James
+
+A value may begin on the next line and may go on over several. Only labels of the catalogue begin a
+field, since a wrapped title may hold a colon at any place. A record ends where its first field, its
+registration number or its title would come a second time.
+"""
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.core.errors import InputError, escape_text
+from pipeline.screening.registry.entries import ListEntry, Refusal, Remark
+
+_NAMES = {
+    "work_id": "work id | work key",
+    "title_raw": "title | title raw | work title | title of work | book title | full title | "
+                 "application title",
+    "subtitle": "subtitle | sub title",
+    "authors": "author | authors | author s | author name | author names | creator | creators | "
+               "written by",
+    "publisher": "publisher | publisher name | imprint",
+    "claimant": "claimant | claimants | copyright claimant | copyright claimants | "
+                "copyright owner | rightsholder | rights holder | owner",
+    "reg_no": "registration number | reg no | registration no | registration | reg number | "
+              "registration numbers | copyright registration number | copyright registration | "
+              "copyright reg no | us copyright registration number | usco registration number | "
+              "us registration number | registration number s | tx number",
+    "reg_date": "registration date | reg date | date of registration | "
+                "effective date of registration | copyright registration date",
+    "pub_date": "publication date | pub date | date of publication | publication year | "
+                "year of publication | pub year | year | published",
+    "isbn13": "isbn | isbn13 | isbn 13 | isbn10 | isbn 10 | isbns | isbn s | isbn number | "
+              "isbn asin | isbn or asin | asin isbn | isbn or asin number | isbn13 s",
+    "asin": "asin | asins",
+    "doi": "doi",
+    "lccn": "lccn | loc control number",
+    "catalog_url": "catalog url | catalogue url | catalog link | usco link | url | link",
+    "jurisdiction": "jurisdiction | country",
+    "status": "status",
+    "basis": "basis",
+    "scope": "scope",
+    "contact": "contact | contact email | email",
+    "legal_hold": "legal hold | hold",
+    "effective_from": "effective from",
+    "effective_to": "effective to",
+    "tier": "tier",
+    "text": "text | text file | text path",
+}  # fmt: skip
+"""Field of a work -> names of columns, folded. `text` is a path, not a field."""
+
+_FIELD_OF = {name.strip(): field for field, names in _NAMES.items() for name in names.split("|")}
+
+
+def field_of(column: str) -> str | None:
+    """The field that a column's name means.
+
+    >>> field_of("Author(s)"), field_of("ISBN / ASIN"), field_of("title_raw"), field_of("colour")
+    ('authors', 'isbn13', 'title_raw', None)
+    """
+    return _FIELD_OF.get(_folded(column))
+
+
+def find_nearest(column: str) -> str | None:
+    """The known name of a column that is most like an unknown one, if any is."""
+    close = difflib.get_close_matches(_folded(column), _FIELD_OF, n=1, cutoff=0.7)
+    return close[0].replace(" ", "_") if close else None
+
+
+def _folded(column: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", column.lower().replace(".", "")).strip()
+
+
+_DELIMITERS = ",\t;|"
+_PREAMBLE = 50
+
+
+@dataclass(frozen=True)
+class _Header:
+    """Field or None for each column, the line after which records begin, and how cells part."""
+
+    fields: tuple[str | None, ...]
+    columns: tuple[str, ...]
+    line: int
+    delimiter: str
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names of columns that mean no field."""
+        return [c for c, field in zip(self.columns, self.fields, strict=True) if c and not field]
+
+
+def read_csv(path: Path, text: str) -> Iterator[ListEntry | Refusal]:
+    """The entries of a CSV; a Refusal for a row of another length. Raises InputError."""
+    header = _header(path, text, preamble=1)
+    for column in header.unknown:
+        close = find_nearest(column)
+        hint = f"did you mean {close!r}?" if close else "rename or remove it"
+        where = f"{path}:{header.line}"
+        raise InputError(f"{where}: unknown column {escape_text(column, 40)!r}; {hint}")
+    yield from _entries(path, text, header, month_first=False)
+
+
+def read_works_list(path: Path, text: str) -> Iterator[ListEntry | Refusal | Remark]:
+    """The entries of a works list; a Refusal for a row of another length, and a Remark that names
+    the columns passed over. Raises InputError."""
+    header = _header(path, text, preamble=_PREAMBLE)
+    if header.unknown:
+        names = ", ".join(escape_text(column, 40) for column in header.unknown)
+        yield Remark(f"{path.name}:{header.line}", f"columns ignored: {names}")
+    yield from _entries(path, text, header, month_first=True)
+
+
+def _header(path: Path, text: str, preamble: int) -> _Header:
+    """The first of the rows that begin the file in which a column means the title."""
+    rows = [(n, row.strip()) for n, row in enumerate(_lines(text), 1) if row.strip()][:preamble]
+    for number, row in rows:
+        columns, fields, delimiter = max(
+            (_parsed(row, delimiter) for delimiter in _DELIMITERS),
+            key=lambda parsed: sum(map(bool, parsed[1])),
+        )
+        if "title_raw" in fields:
+            _check_once(f"{path}:{number}", fields)
+            return _Header(fields, columns, number, delimiter)
+    shown = escape_text(rows[0][1] if rows else "", 80)
+    raise InputError(
+        f"{path}:{rows[0][0] if rows else 1}: expected a header row with a column 'title', and "
+        f"others such as author, isbn, registration_number; found {shown!r}"
+    )
+
+
+def _lines(text: str) -> io.StringIO:
+    return io.StringIO(text, newline="")
+
+
+def _parsed(line: str, delimiter: str) -> tuple[tuple[str, ...], tuple[str | None, ...], str]:
+    try:
+        columns = tuple(c.strip() for c in next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:
+        columns = ()
+    return columns, tuple(map(field_of, columns)), delimiter
+
+
+def _check_once(where: str, fields: tuple[str | None, ...]) -> None:
+    for name in fields:
+        if name is not None and fields.count(name) > 1:
+            raise InputError(f"{where}: two columns mean {name}; rename or remove one")
+
+
+def _entries(
+    path: Path, text: str, header: _Header, month_first: bool
+) -> Iterator[ListEntry | Refusal]:
+    lines = _lines(text)
+    for _ in range(header.line):
+        lines.readline()
+    rows = csv.reader(lines, delimiter=header.delimiter, strict=True)
+    try:
+        start = header.line + 1
+        for row in rows:
+            where = f"{path.name}:{start}"
+            start = header.line + rows.line_num + 1
+            if not any(map(str.strip, row)):
+                continue
+            if len(row) != len(header.fields):
+                expected = f"expected {len(header.fields)} columns as in the header"
+                yield Refusal(where, f"{expected}, found {len(row)}")
+                continue
+            cells = zip(header.fields, row, strict=True)
+            yield ListEntry(where, {f: cell for f, cell in cells if f is not None}, month_first)
+    except csv.Error as error:
+        raise InputError(
+            f"{path}:{start}: not a row of a list: {error}; correct the quotes"
+        ) from None
+
+
+_TAKEN = {
+    "registration number / date": "reg", "registration number/date": "reg",
+    "registration number": "reg", "registration no.": "reg", "registration date": "reg_date",
+    "effective date of registration": "reg_date", "date of registration": "reg_date",
+    "title": "title_raw", "full title": "title_raw", "title of work": "title_raw",
+    "application title": "application_title", "copyright claimant": "claimant",
+    "claimant": "claimant", "date of publication": "pub_date", "publication date": "pub_date",
+    "date of creation": "created", "isbn": "isbn13", "lccn": "lccn", "author": "authors",
+    "names": "names", "name": "names", "imprint": "imprint", "publisher": "publisher",
+    "catalog link": "catalog_url", "link": "catalog_url", "url": "catalog_url",
+    "type of work": "type",
+}  # fmt: skip
+_PASSED_OVER = (
+    "record status|registration decision date|registration class|application status|appears in|"
+    "variant title|title proper|other title|alternative title on application|series|edition|"
+    "publisher number|description|physical description|notes?|personal author|corporate author|"
+    "nation of first publication|country of first publication|authorship on application|"
+    "authorship|domicile|citizenship|employer for hire|year of completion|"
+    "pre-existing material|preexisting material|basis of claim|new matter|previous registration|"
+    "copyright notes?|rights and permissions|issn|performer|contents|frequency|language|"
+    "material type|deposit|cross reference|other registrations|voyager id|public catalog"
+)
+_LABELS = "|".join([*sorted(map(re.escape, _TAKEN), key=len, reverse=True), _PASSED_OVER])
+_LABEL = re.compile(
+    rf"(\s*)(?:\d+[.)]\s+)?({_LABELS})\s*(?::\s*(.*)|\t+\s*(.*)|\s{{2,}}(\S.*))?\Z", re.IGNORECASE
+)
+_FIRST = ("type", "reg", "title_raw")
+_SEVERAL = ("names", "isbn13", "claimant")
+_RULE = re.compile(r"\s*(?:[-=_*#]{3,}|record \d+ of \d+.*)\s*\Z", re.IGNORECASE)
+_PAGE = re.compile(
+    r"\s*(?:case \d+:\d+-\w+-.*\bpage \d+ of \d+.*|page \d+(?: of \d+)?|\f+)\s*\Z", re.IGNORECASE
+)
+_LINK = re.compile(r"\s*(https?://\S+|voyager_\d+)\s*\Z")
+_COLON = re.compile(r"\s+:\s+")
+
+
+@dataclass
+class _Block:
+    """A record being read: its first line and how far that is indented, its fields, and the field
+    that a line without a label goes on."""
+
+    line: int
+    indent: int
+    values: dict[str, str] = field(default_factory=dict)
+    current: str = ""
+
+    def add(self, name: str, value: str) -> None:
+        if self.values.get(name) and name in _SEVERAL:
+            value = f"{self.values[name]}; {value}"
+        self.values[name] = value
+        self.current = name
+
+    def go_on(self, line: str) -> None:
+        if link := _LINK.match(line):
+            self.values.setdefault("catalog_url", link[1])
+        elif self.current:
+            before = self.values[self.current]
+            between = "; " if before and self.current in ("names", "isbn13") else " "
+            self.values[self.current] = f"{before}{between}{line.strip()}".strip()
+
+    def is_record(self) -> bool:
+        return bool(self.values.get("reg") or self.values.get("title_raw"))
+
+
+def read_usco(path: Path, text: str) -> Iterator[ListEntry | Refusal]:
+    """The entries of a file of records; a Refusal for a record without a title.
+
+    Raises InputError when it holds no record.
+    """
+    found = False
+    for block in _blocks(text):
+        found = True
+        where = f"{path.name}:{block.line}"
+        values = _fields(block.values)
+        if values.get("title_raw"):
+            yield ListEntry(where, values, month_first=True)
+        else:
+            number = escape_text(block.values.get("reg", ""), 60)
+            yield Refusal(where, f"a record without 'Title:' (registration number {number!r})")
+    if not found:
+        raise InputError(
+            f"{path}:1: expected records of the US Copyright Office with lines such as "
+            "'Registration Number / Date: …' and 'Title: …'; found none"
+        )
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    block = _Block(1, 0)
+    after_rule = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if _PAGE.match(line) or _RULE.match(line):
+            after_rule |= _PAGE.match(line) is None
+            continue
+        label = _label(line.rstrip("\r"), block)
+        if label is None:
+            if line.strip() and not after_rule:
+                block.go_on(line)
+            continue
+        name, value, indent = label
+        again = name in block.values or (after_rule and "title_raw" in block.values)
+        if not block.values or (name in _FIRST and again):
+            if block.is_record():
+                yield block
+            block = _Block(number, indent)
+        after_rule = False
+        block.add(name, value)
+    if block.is_record():
+        yield block
+
+
+def _label(line: str, block: _Block) -> tuple[str, str, int] | None:
+    """Field, value and indentation of a line that begins a field."""
+    found = _LABEL.match(line)
+    if found is None:
+        return None
+    name = _TAKEN.get(found[2].lower(), "ignored")
+    values = [part for part in found.groups()[2:] if part is not None]
+    indent = len(found[1])
+    goes_on = bool(block.values) and indent > block.indent and name not in _FIRST
+    if goes_on or (not values and not found[2][0].isupper()):
+        return None
+    return name, values[0].strip() if values else "", indent
+
+
+def _fields(values: dict[str, str]) -> dict[str, str]:
+    """Our fields from the catalogue's."""
+    number, _, registered = values.get("reg", "").partition("/")
+    imprint = values.get("imprint", "")
+    publisher = _COLON.split(imprint, maxsplit=1)[-1] if _COLON.search(imprint) else ""
+    found = {
+        "title_raw": values.get("title_raw") or values.get("application_title", ""),
+        "authors": values.get("authors", ""),
+        "claimant": values.get("claimant", ""),
+        "reg_no": number,
+        "reg_date": registered or values.get("reg_date", ""),
+        "pub_date": values.get("pub_date", ""),
+        "publisher": values.get("publisher") or re.sub(r",\s*\W*c?\d{4}\W*\Z", "", publisher),
+        "isbn13": values.get("isbn13", ""),
+        "lccn": values.get("lccn", ""),
+        "catalog_url": values.get("catalog_url", ""),
+        "jurisdiction": "US",
+    }
+    if not found["authors"] and not re.search(r"\s/\s*\S", found["title_raw"]):
+        found["authors"] = values.get("names", "")
+    return {name: " ".join(value.split()) for name, value in found.items() if value.strip()}

@@ -1,0 +1,346 @@
+"""A registry of works as the rest of the program reads it: one directory, or several combined.
+
+Bringing works together: what a line adds to a work that is there, and where the two disagree.
+
+A line describes a work that is there when it has its work_id; failing that, its registration
+number, ISBN, ASIN or DOI; failing these, its title and authors, and its subtitle where both have
+one. Two registration numbers, or both title and authors, tell works apart that share an ISBN. An
+identifier belongs to one work. What disagrees is a Conflict, and the value that was there stays
+unless the caller wants the new one. So the same lines again change nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.ids import table_hash
+from pipeline.screening.registry import sketches, texts
+from pipeline.screening.registry import works as on_disk
+from pipeline.screening.registry.entries import EntryError, IncomingWork, choose_finer
+from pipeline.screening.registry.names import normalise_author, normalise_title
+from pipeline.screening.registry.works import WORKS, Work, work_id_of, works_of, works_table
+
+if TYPE_CHECKING:
+    from pipeline.screening.fingerprints.sketch import Sketch
+
+
+_LISTS = ("isbn13", "asin")
+_DATES = ("reg_date", "pub_date")
+_TITLE = ("title_raw", "title_norm", "subtitle")
+_OWN = ("work_id", "authors", "basis", *_LISTS, *_DATES, *_TITLE)
+_BASES = "; "
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two values for one field of a work. where: the line that brings one; kept: what stays."""
+
+    where: str
+    work_id: str
+    field: str
+    kept: str
+    other: str
+
+
+class Merger:
+    """Works by id, to which lines are added one by one. `replacing`: new values win."""
+
+    def __init__(self, works: Iterable[Work] = (), replacing: bool = False) -> None:
+        self.works: dict[str, Work] = {}
+        self.conflicts: list[Conflict] = []
+        self._replacing = replacing
+        self._owner: dict[str, str] = {}
+        self._named: dict[str, dict[str, None]] = {}
+        for work in works:
+            self._keep(work)
+
+    def add(self, incoming: IncomingWork) -> str:
+        """Add one line; returns the id of the work that it describes. Raises EntryError when it
+        could mean several works, or has the registration number of another."""
+        found = self._find(incoming)
+        owned = self._without_foreign(incoming, found or incoming.work.work_id)
+        if found is None:
+            self._keep(owned.work)
+            return owned.work.work_id
+        self._keep(self._merged(self.works[found], owned))
+        return found
+
+    def add_apart(self, incoming: IncomingWork, why: str) -> str:
+        """Add a line as a work of its own although it could mean others; returns its id, which no
+        other work may have."""
+        work = self._without_foreign(incoming, incoming.work.work_id).work
+        self.conflicts.append(Conflict(incoming.where, work.work_id, "work", work.title_raw, why))
+        self._keep(work)
+        return work.work_id
+
+    def _keep(self, work: Work) -> None:
+        self.works[work.work_id] = work
+        for key in _keys(work):
+            self._owner.setdefault(key, work.work_id)
+        if work.authors:
+            self._named.setdefault(_name_of(work), {})[work.work_id] = None
+
+    def _find(self, incoming: IncomingWork) -> str | None:
+        """The work that a line describes. Raises EntryError."""
+        work = incoming.work
+        if "work_id" in incoming.given and work.work_id in self.works:
+            return work.work_id
+        registered = self._owner.get(f"reg_no:{work.reg_no}")
+        if registered is not None:
+            if _are_others(self.works[registered], work):
+                raise EntryError(
+                    f"{work.reg_no} is the registration number of work {registered}, whose title "
+                    "and authors differ; correct one of the two"
+                )
+            return registered
+        for key in _keys(work):
+            owner = self._owner.get(key)
+            if owner is not None and not _are_apart(self.works[owner], work):
+                return owner
+        return work.work_id if work.work_id in self.works else self._find_named(work)
+
+    def _find_named(self, work: Work) -> str | None:
+        """The work with this title and these authors. Raises EntryError when there are several."""
+        named = [i for i in self._named.get(_name_of(work), ()) if self._is_named(i, work)]
+        if len(named) > 1 and not work.reg_no:
+            raise EntryError(
+                f"could be {' or '.join(sorted(named)[:4])}; give its registration number, or the "
+                "work_id of one of them"
+            )
+        alone = len(named) == 1 and not _are_apart(self.works[named[0]], work)
+        return named[0] if alone else None
+
+    def _is_named(self, work_id: str, work: Work) -> bool:
+        known = self.works[work_id]
+        subtitles = {_subtitle(one) for one in (known, work) if one.subtitle}
+        return _name_of(known) == _name_of(work) and len(subtitles) < 2
+
+    def _without_foreign(self, incoming: IncomingWork, this: str) -> IncomingWork:
+        """The line without the identifiers that belong to another work, each a conflict."""
+        work = incoming.work
+        for key in _keys(work):
+            owner = self._owner.get(key, this)
+            if owner != this:
+                name, _, value = key.partition(":")
+                told = Conflict(incoming.where, this, name, f"{value} with work {owner}", value)
+                self.conflicts.append(told)
+                work = _without(work, name, value)
+        return replace(incoming, work=work)
+
+    def _merged(self, old: Work, incoming: IncomingWork) -> Work:
+        new = incoming.work
+        changes: dict[str, Any] = {
+            name: tuple(sorted({*getattr(old, name), *getattr(new, name)})) for name in _LISTS
+        }
+        changes["basis"] = _BASES.join(
+            dict.fromkeys(b for work in (old, new) for b in work.basis.split(_BASES) if b)
+        )
+        changes |= self._title(old, incoming) | self._authors(old, incoming)
+        for name in _DATES:
+            one, other = getattr(old, name), getattr(new, name)
+            both = choose_finer(one, other) if one and other else one or other
+            changes[name] = self._chosen(old, incoming, name) if both is None else both
+        for name in sorted(incoming.given.difference(_OWN)):
+            changes[name] = self._chosen(old, incoming, name)
+        return replace(old, **changes)
+
+    def _title(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
+        new = incoming.work
+        same = old.title_norm == new.title_norm
+        if same and (not new.subtitle or _subtitle(old) == _subtitle(new)):
+            return {}
+        if same and not old.subtitle:
+            return {"title_raw": new.title_raw, "subtitle": new.subtitle}
+        self._disagree(incoming, old.work_id, "title", old.title_raw, new.title_raw)
+        return {name: getattr(new, name) for name in _TITLE} if self._replacing else {}
+
+    def _authors(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
+        new = incoming.work
+        if not new.authors or _authors(old) == _authors(new):
+            return {}
+        if not old.authors:
+            return {"authors": new.authors}
+        kept, other = ("; ".join(work.authors) for work in (old, new))
+        self._disagree(incoming, old.work_id, "authors", kept, other)
+        return {"authors": new.authors} if self._replacing else {}
+
+    def _chosen(self, old: Work, incoming: IncomingWork, name: str) -> Any:
+        """The value of a field with one value."""
+        kept, other = getattr(old, name), getattr(incoming.work, name)
+        if kept == other or other == "":
+            return kept
+        if kept == "" or (name == "legal_hold" and other):
+            return other
+        self._disagree(incoming, old.work_id, name, str(kept), str(other))
+        return other if self._replacing else kept
+
+    def _disagree(
+        self, incoming: IncomingWork, work_id: str, name: str, kept: str, other: str
+    ) -> None:
+        if self._replacing:
+            kept, other = other, kept
+        self.conflicts.append(Conflict(incoming.where, work_id, name, kept, other))
+
+
+def _are_apart(one: Work, other: Work) -> bool:
+    """Whether two works are not the same although they share an ISBN or a title."""
+    numbers = bool(one.reg_no and other.reg_no and one.reg_no != other.reg_no)
+    return numbers or _are_others(one, other)
+
+
+def _are_others(one: Work, other: Work) -> bool:
+    """Whether neither titles nor authors agree."""
+    authors = bool(one.authors and other.authors and _authors(one) != _authors(other))
+    return authors and one.title_norm != other.title_norm
+
+
+def _keys(work: Work) -> list[str]:
+    """What tells a work from others, the surest first."""
+    keys = [f"reg_no:{work.reg_no}"] if work.reg_no else []
+    keys += [f"{name}:{value}" for name in _LISTS for value in getattr(work, name)]
+    return [*keys, f"doi:{work.doi}"] if work.doi else keys
+
+
+def _without(work: Work, name: str, value: str) -> Work:
+    left: Any = ""
+    if name in _LISTS:
+        left = tuple(other for other in getattr(work, name) if other != value)
+    changes = {name: left}
+    return replace(work, **changes)
+
+
+def _name_of(work: Work) -> str:
+    return "\n".join([work.title_norm, *_authors(work)])
+
+
+def _subtitle(work: Work) -> str:
+    return normalise_title(work.subtitle) if work.subtitle else ""
+
+
+def _authors(work: Work) -> list[str]:
+    return sorted(map(normalise_author, work.authors))
+
+
+@dataclass(frozen=True, eq=False)
+class Registry:
+    """Works, in the order of their ids, with what is kept of their texts.
+
+    works: WORKS, and a column `registry`, the names and versions of those that hold the work. name,
+    version: of the directory; combined ones are joined by `+`, and have version 0. content_hash: of
+    `works`, for fingerprints. conflicts: where combined registries disagree.
+    """
+
+    name: str
+    version: int
+    works: pa.Table
+    content_hash: str
+    directories: tuple[Path, ...]
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What messages and reports call it, such as `claims v3`."""
+        return f"{self.name} v{self.version}" if self.version else self.name
+
+    def work_list(self) -> list[Work]:
+        """The works as records."""
+        return works_of(self.works)
+
+    def references(self) -> "Iterator[tuple[str, str, str | Sketch]]":
+        """(work id, tier, text or else sketch) of every work that has one, in the order of ids, for
+        `fingerprints.build.build_index`. Raises IntegrityError.
+        """
+        columns = ["work_id", "tier", "text_sha256", "sketch_hash"]
+        for row in self.works.select(columns).to_pylist():
+            digest, sketch = row["text_sha256"], row["sketch_hash"]
+            if digest:
+                text = texts.load_text(self._keeper_of_text(digest), digest)
+                yield row["work_id"], row["tier"], text
+            elif sketch:
+                place = self._keeper_of_sketch(sketch)
+                yield row["work_id"], row["tier"], sketches.load_sketch(place, sketch)
+
+    def _keeper_of_text(self, digest: str) -> Path:
+        kept = (place for place in self.directories if texts.has_text(place, digest))
+        return next(kept, self.directories[0])
+
+    def _keeper_of_sketch(self, digest: str) -> Path:
+        kept = (place for place in self.directories if sketches.has_sketch(place, digest))
+        return next(kept, self.directories[0])
+
+
+def load_registry(path: Path) -> Registry:
+    """The registry in a directory, its table verified; texts and sketches are verified when read.
+
+    Raises InputError when there is none, IntegrityError when it is damaged or of another format, or
+    a text or sketch is missing.
+    """
+    committed = on_disk.read(path)
+    version = committed.last.version
+    table = committed.table
+    for digest in _distinct(table, "text_sha256"):
+        if not texts.has_text(path, digest):
+            raise IntegrityError(f"{path}: texts/{digest}.zst is missing; import it again")
+    for digest in _distinct(table, "sketch_hash"):
+        if not sketches.has_sketch(path, digest):
+            raise IntegrityError(f"{path}: sketches/{digest}.arrow is missing; import it again")
+    labels = [f"{committed.name} v{version}"] * len(table)
+    works = _labelled(table, labels)
+    return Registry(committed.name, version, works, table_hash(works), (path,))
+
+
+def _distinct(table: pa.Table, column: str) -> list[str]:
+    return sorted({value for value in table[column].to_pylist() if value})
+
+
+def _labelled(table: pa.Table, labels: list[str]) -> pa.Table:
+    return table.append_column("registry", pa.array(labels, pa.string()))
+
+
+def combine(registries: Sequence[Registry]) -> Registry:
+    """One registry of several: a work that two of them describe is one work, with the id and, where
+    they disagree, the values of the first that has it; a legal hold of any holds.
+
+    Two works with one id keep apart: the later one gets an id from its content. Raises InputError
+    without registries.
+    """
+    if not registries:
+        raise InputError("no registry of works to combine")
+    if len(registries) == 1:
+        return registries[0]
+    merger, held = Merger(), dict[str, list[str]]()
+    for registry in registries:
+        for work in registry.work_list():
+            known = _apart(merger, work)
+            incoming = IncomingWork(known, _given(known), f"{registry.label}:{work.work_id}")
+            try:
+                work_id = merger.add(incoming)
+            except EntryError as refused:
+                work_id = merger.add_apart(incoming, str(refused))
+            held.setdefault(work_id, []).append(registry.label)
+    table = works_table(merger.works.values())
+    works = _labelled(
+        table, [", ".join(dict.fromkeys(held[i])) for i in table["work_id"].to_pylist()]
+    )
+    places = [place for registry in registries for place in registry.directories]
+    name = "+".join(registry.label for registry in registries)
+    return Registry(
+        name, 0, works, table_hash(works), tuple(dict.fromkeys(places)), tuple(merger.conflicts)
+    )
+
+
+def _apart(merger: Merger, work: Work) -> Work:
+    """The work, with another id if another work has its id."""
+    other = merger.works.get(work.work_id)
+    if other is None or other.title_norm == work.title_norm:
+        return work
+    content = work_id_of(work.title_norm, work.subtitle, work.authors, work.reg_no)
+    return replace(work, work_id=content)
+
+
+def _given(work: Work) -> frozenset[str]:
+    return frozenset(name for name in WORKS.names if getattr(work, name)) | {"status"}

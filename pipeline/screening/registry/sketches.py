@@ -1,0 +1,198 @@
+"""The seam to `pipeline.screening.fingerprints`: sketches kept with a registry, and exchanged.
+
+An exchange file is an Arrow file with a row per work: what the work is (DESCRIPTION), and a sketch,
+which is hashes of word sequences and their places, no text. The parameters stand in the metadata of
+its schema. It does not hold the salt of a salted sketch, which is handed over apart; a registry
+keeps it with the sketch.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.screening.registry.entries import ListEntry
+from pipeline.screening.registry.works import TIERS, Work
+
+if TYPE_CHECKING:
+    from pipeline.screening.fingerprints.sketch import Sketch
+
+SKETCHES = "sketches"
+FORMAT = "wafermill sketches 1"
+SALT_BYTES = 16
+SMALL = 5000
+"""Words of a text below which a sketch without a salt is warned of: phrases can be guessed."""
+
+DESCRIPTION = ("title_raw", "subtitle", "authors", "publisher", "claimant", "reg_no", "reg_date",
+               "pub_date", "isbn13", "asin", "doi", "lccn", "catalog_url", "jurisdiction", "scope",
+               "contact", "tier")  # fmt: skip
+"""Fields of a work that go into an exchange file; lists parted by `; `."""
+
+
+def make_sketch(text: str, tier: str, salt: bytes = b"") -> "Sketch":
+    """The sketch of a text at the density of its tier."""
+    from pipeline.screening.fingerprints.sketch import EXCERPT_S, WHOLE_BOOK_S, sketch_text
+
+    return sketch_text(text, EXCERPT_S if tier == "excerpt" else WHOLE_BOOK_S, salt=salt or None)
+
+
+def read_salt(path: Path) -> bytes:
+    """The salt in a file. Raises ConfigError when it cannot be read or is short."""
+    try:
+        salt = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--salt-file {path}: cannot read: {error.strerror}") from error
+    if not SALT_BYTES <= len(salt) <= 4096:
+        raise ConfigError(
+            f"--salt-file {path}: {len(salt)} bytes; expected {SALT_BYTES} random bytes or more, "
+            f"as of `head -c {2 * SALT_BYTES} /dev/urandom > FILE`"
+        )
+    return salt
+
+
+def salt_id(salt: bytes) -> str:
+    """What an exchange file says of its salt: enough to tell a wrong one, and no more."""
+    import hashlib
+
+    digest = hashlib.sha256(b"wafermill salt id\0" + salt).hexdigest()
+    return digest[:SALT_BYTES] if salt else ""
+
+
+def sketch_file(sketch: "Sketch") -> tuple[str, bytes]:
+    """The file that keeps a sketch, salt included: xxh3-128 and bytes."""
+    from pipeline.screening.fingerprints.sketch import sketch_table
+
+    data = _arrow_bytes(sketch_table({"": sketch}))
+    return storage.hash_bytes(data), data
+
+
+def keep_sketch(directory: Path, sketch: "Sketch") -> None:
+    """Keep a sketch with a registry, once."""
+    digest, data = sketch_file(sketch)
+    if not has_sketch(directory, digest):
+        storage.publish(_path(directory, digest), data)
+
+
+def has_sketch(directory: Path, digest: str) -> bool:
+    """Whether a registry keeps the sketch with this hash."""
+    return _path(directory, digest).is_file()
+
+
+def load_sketch(directory: Path, digest: str) -> "Sketch":
+    """A kept sketch. Raises IntegrityError when it is missing or damaged."""
+    from pipeline.screening.fingerprints.sketch import sketches_of
+
+    path = _path(directory, digest)
+    data = storage.read_verified(path, digest)
+    try:
+        return sketches_of(pa.ipc.open_file(pa.BufferReader(data)).read_all())[""]
+    except (pa.ArrowException, OSError, InputError, KeyError) as error:
+        raise IntegrityError(f"{path}: not a sketch of this version: {error}") from error
+
+
+def _arrow_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _path(directory: Path, digest: str) -> Path:
+    return directory / SKETCHES / f"{digest}.arrow"
+
+
+def write_exchange(path: Path, works: Sequence[Work], sketches: Mapping[str, "Sketch"]) -> None:
+    """Publish an exchange file: a row per work, its sketch under its work_id, without the salt."""
+    from dataclasses import replace
+
+    from pipeline.screening.fingerprints.sketch import NORMALISATION, sketch_table
+
+    salts = {sketch.salt for sketch in sketches.values()}
+    bare = {work.work_id: replace(sketches[work.work_id], salt=b"") for work in works}
+    table = sketch_table(bare)
+    for name in DESCRIPTION:
+        cells = [getattr(work, name) for work in works]
+        values = ["; ".join(cell) if isinstance(cell, tuple) else cell for cell in cells]
+        table = table.append_column(name, pa.array(values, pa.string()))
+    parameters = {
+        "format": FORMAT,
+        "normalisation": NORMALISATION,
+        "k": sorted({sketch.k for sketch in sketches.values()}),
+        "s": sorted({sketch.s for sketch in sketches.values()}),
+        "salt_id": "".join(map(salt_id, salts)),
+    }
+    table = table.replace_schema_metadata({name: json.dumps(v) for name, v in parameters.items()})
+    storage.publish(path, _arrow_bytes(table))
+
+
+def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry, "Sketch"]]:
+    """The works of an exchange file with their sketches, salted by `salt` if the file says so.
+
+    The tier follows from how dense a sketch is.
+
+    Raises InputError when it is no exchange file, is damaged, or was made with another salt.
+    """
+    from dataclasses import replace
+
+    from pipeline.screening.fingerprints.sketch import EXCERPT_S, sketches_of
+
+    table, parameters = _read(path, data)
+    _check_salt(path, str(parameters.get("salt_id", "")), salt)
+    try:
+        sketches = sketches_of(table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if not salt and any(_is_foreign(sketch) for sketch in sketches.values()):
+        raise InputError(
+            f"{path}: its hashes do not fit its parameters; ask its sender for it again"
+        )
+    rows = table.select([*DESCRIPTION, "work_id"]).to_pylist()
+    found = []
+    for number, row in enumerate(rows, 1):
+        sketch = replace(sketches[row.pop("work_id")], salt=salt)
+        values = {name: value for name, value in row.items() if value}
+        values["tier"] = TIERS[0] if sketch.s <= EXCERPT_S else TIERS[1]
+        found.append((ListEntry(f"{path.name}:{number}", values), sketch))
+    return found
+
+
+def _is_foreign(sketch: "Sketch") -> bool:
+    """Whether a hash is none that a sketch of this s would keep."""
+    from pipeline.screening.fingerprints.sketch import last_kept
+
+    return len(sketch) > 0 and int(sketch.hashes.max()) > last_kept(sketch.s)
+
+
+def _read(path: Path, data: bytes) -> tuple[pa.Table, dict[str, Any]]:
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        table.validate(full=True)
+        metadata = table.schema.metadata or {}
+        parameters = {key.decode(): json.loads(value) for key, value in metadata.items()}
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        shown = escape_text(str(error).splitlines()[0] if str(error) else "", 100)
+        raise InputError(f"{path}: not an Arrow file of sketches: {shown}") from error
+    missing = [n for n in ("work_id", *DESCRIPTION) if n not in table.column_names]
+    wrong = [n for n in DESCRIPTION if n not in missing and table[n].type != pa.string()]
+    if parameters.get("format") != FORMAT or missing or wrong:
+        shown = escape_text(", ".join([*missing, *wrong]) or "its format", 100)
+        raise InputError(
+            f"{path}: not a file that `prep registry sketch` of this version writes ({shown})"
+        )
+    return table, parameters
+
+
+def _check_salt(path: Path, wanted: str, salt: bytes) -> None:
+    if salt_id(salt) == wanted:
+        return
+    if not wanted:
+        raise ConfigError(f"{path}: its sketches are not salted; leave out --salt-file")
+    if not salt:
+        raise ConfigError(
+            f"{path}: its sketches are salted; give the file of the salt with --salt-file"
+        )
+    raise ConfigError(f"{path}: made with another salt than the one in --salt-file")

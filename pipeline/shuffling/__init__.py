@@ -1,1 +1,0 @@
-"""Rows of columns moved to other places; the kernel behind shuffle and export."""

@@ -1,0 +1,258 @@
+"""Read parquet and Arrow IPC: one row a record, text from one column or a template, meta from a
+`meta` column if present.
+
+Read Arrow IPC files (.arrow, .feather) and streams, which HF `datasets` saves: one row a record.
+
+Every batch is validated in full before a value of it is touched, since offsets that lie would read
+memory that is not the file's.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.core.errors import InputError
+from pipeline.sources.record import (
+    BadRecord,
+    Place,
+    Record,
+    RecordError,
+    RecordRules,
+    assemble_record,
+    check_length,
+    fill_template,
+)
+from pipeline.sources.streams import Allowance
+
+
+def wanted_columns(path: object, names: Sequence[str], rules: RecordRules) -> list[str]:
+    """The columns that the rules ask for, of those there are. Raises InputError for one that is
+    there twice."""
+    asked = {field.path[0] for field in rules.fields if field.path}
+    asked |= {piece[0] for piece in rules.template or () if isinstance(piece, tuple)}
+    asked |= {rules.source_key[0]} if rules.source_key else set()
+    asked |= {"meta"} if rules.template else {"meta", rules.text_key}
+    twice = sorted(name for name in asked if names.count(name) > 1)
+    if twice:
+        raise InputError(f"{path}: two columns named {twice[0]!r}; expected one")
+    return [name for name in names if name in asked]
+
+
+def records(
+    batches: Iterator[pa.RecordBatch], rules: RecordRules, allowance: Allowance, row: int = 0
+) -> Iterator[Record | BadRecord]:
+    """A record, good or bad, for each row of the batches, of which `row` is the first."""
+    for batch in batches:
+        columns = {n: _column(c) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
+        for index in range(len(batch)):
+            place = Place(row, 0, row, 0)
+            row += 1
+            try:
+                record = _record(place, index, columns, rules)
+            except RecordError as refused:
+                yield BadRecord(place, str(refused))
+            else:
+                allowance.use(len(record.text) + len(record.meta))
+                yield record
+
+
+def _column(column: pa.Array) -> pa.Array:
+    """Timestamps in units that Python has; anything else as it is."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+    return column
+
+
+def _record(place: Place, index: int, columns: dict[str, pa.Array], rules: RecordRules) -> Record:
+    def top(name: str) -> Any:
+        return columns[name][index].as_py() if name in columns else None
+
+    if rules.template is None:
+        if rules.text_key not in columns:
+            raise RecordError("no_text")
+        text = _text(columns[rules.text_key][index])
+        check_length(text, rules.max_document_bytes)
+        raw, meta = _meta(columns, index)
+    else:
+        raw, meta = _meta(columns, index)
+        text = fill_template(rules.template, meta, top)
+        check_length(text, rules.max_document_bytes)
+    return assemble_record(place, text, meta, raw, top, rules)
+
+
+def _text(cell: pa.Scalar) -> str:
+    value = cell.as_py() if cell.is_valid else None
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError("not_utf8") from error
+    if not isinstance(value, str):
+        raise RecordError("text_not_string")
+    return value
+
+
+def _meta(columns: dict[str, pa.Array], index: int) -> tuple[str | None, dict[str, Any]]:
+    """(JSON text, parsed): a string column holds JSON already, a struct is written as JSON; text is
+    None where there is no such column."""
+    if "meta" not in columns:
+        return None, {}
+    cell = columns["meta"][index]
+    value = cell.as_py() if cell.is_valid else None
+    if value is None:
+        return "{}", {}
+    try:
+        raw = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        meta = json.loads(raw)
+    except RecursionError as error:
+        raise RecordError("too_deep") from error
+    except (ValueError, TypeError) as error:
+        raise RecordError("bad_meta") from error
+    if not isinstance(meta, dict):
+        raise RecordError("bad_meta")
+    return raw, meta
+
+
+_ROWS = 256
+_BUFFER = 1 << 20
+"""Read of a column at a time; otherwise a whole row group is held, however large it is."""
+_BATCH_BYTES = 1 << 30
+"""What a batch may need if every value of it is as large as its whole row group on disk says."""
+
+
+def read_parquet(
+    path: object, file: BinaryIO, rules: RecordRules, allowance: Allowance, first: int = 0
+) -> Iterator[Record | BadRecord]:
+    """Every row from `first` on as a record, good or bad. Raises InputError when it is not sound
+    parquet."""
+    try:
+        parquet = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+        wanted = wanted_columns(path, parquet.schema_arrow.names, rules)
+        batches = _batches(parquet, wanted, allowance, first)
+        yield from records(batches, rules, allowance, first)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: not a valid parquet file: {error}") from error
+
+
+def _batches(
+    parquet: pq.ParquetFile, wanted: list[str], allowance: Allowance, first: int
+) -> Iterator[pa.RecordBatch]:
+    if not wanted:
+        yield from _no_columns(parquet.metadata.num_rows - first)
+        return
+    for group in range(parquet.num_row_groups):
+        if first >= parquet.metadata.row_group(group).num_rows:
+            first -= parquet.metadata.row_group(group).num_rows
+            continue
+        size = _declared(parquet, group, wanted)
+        allowance.check(size)
+        rows = max(1, min(_ROWS, _BATCH_BYTES // max(1, size)))
+        for batch in parquet.iter_batches(batch_size=rows, row_groups=[group], columns=wanted):
+            yield batch.slice(first)
+            first = max(0, first - len(batch))
+
+
+def _no_columns(rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows that have none of the columns asked for."""
+    for first in range(0, rows, _ROWS):
+        nulls = pa.nulls(min(_ROWS, rows - first))
+        yield pa.RecordBatch.from_arrays([nulls], [""])
+
+
+def _declared(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> int:
+    """Uncompressed bytes of the wanted columns in a row group. One value in its dictionary may be
+    as large, and stand in every row."""
+    metadata = parquet.metadata.row_group(group)
+    columns = (metadata.column(index) for index in range(metadata.num_columns))
+    return sum(
+        column.total_uncompressed_size
+        for column in columns
+        if column.path_in_schema.partition(".")[0] in wanted
+    )
+
+
+_FILE_MAGIC = b"ARROW1"
+_FEATHER_V1 = b"FEA1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def read_arrow(
+    path: object, file: BinaryIO, location: str | None, rules: RecordRules, allowance: Allowance,
+    first: int = 0,
+) -> Iterator[Record | BadRecord]:  # fmt: skip
+    """Every row from `first` on as a record, good or bad; mapped into memory when it is a file at
+    `location`.
+
+    Raises InputError when it is not sound Arrow.
+    """
+    head = file.read(len(_FILE_MAGIC))
+    if not head:
+        return
+    if head != _FILE_MAGIC:
+        _check_stream(path, head, file)
+    file.seek(0)
+    try:
+        source = pa.PythonFile(file, "r") if location is None else pa.memory_map(location)
+        found = _file(path, source, rules) if head == _FILE_MAGIC else _stream(path, source, rules)
+        yield from records(_validated(found, first), rules, allowance, first)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: not a valid Arrow file: {error}") from error
+
+
+def batches(source: BinaryIO) -> tuple[pa.Schema, Iterator[pa.RecordBatch], bool]:
+    """Schema and sound batches with all columns of an Arrow file or stream, and whether it is a
+    file. Raises what pyarrow raises."""
+    is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+    source.seek(0)
+    if not is_file:
+        stream = pa.ipc.open_stream(source)
+        return stream.schema, _validated(iter(stream), 0), False
+    reader = pa.ipc.open_file(source)
+    found = (reader.get_batch(index) for index in range(reader.num_record_batches))
+    return reader.schema, _validated(found, 0), True
+
+
+def _check_stream(path: object, head: bytes, file: BinaryIO) -> None:
+    """A stream without its end marker may have lost batches, and nothing else would tell."""
+    if head.startswith(_FEATHER_V1):
+        raise InputError(
+            f"{path}: Feather version 1, which is not supported; write it again as Arrow IPC"
+        )
+    file.seek(0, 2)
+    file.seek(max(0, file.tell() - len(_END_OF_STREAM)))
+    if file.read() != _END_OF_STREAM:
+        raise InputError(
+            f"{path}: neither an Arrow file nor a complete Arrow stream; it may be cut off"
+        )
+
+
+def _file(path: object, source: pa.NativeFile, rules: RecordRules) -> Iterator[pa.RecordBatch]:
+    schema = pa.ipc.open_file(source).schema
+    reader = pa.ipc.open_file(source, options=_options(path, schema, rules))
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)
+
+
+def _stream(path: object, source: pa.NativeFile, rules: RecordRules) -> Iterator[pa.RecordBatch]:
+    schema = pa.ipc.open_stream(source).schema
+    source.seek(0)
+    reader = pa.ipc.open_stream(source, options=_options(path, schema, rules))
+    yield from reader
+
+
+def _options(path: object, schema: pa.Schema, rules: RecordRules) -> pa.ipc.IpcReadOptions:
+    wanted = wanted_columns(path, schema.names, rules)
+    chosen = [schema.get_field_index(name) for name in wanted]
+    return pa.ipc.IpcReadOptions(included_fields=chosen or None)
+
+
+def _validated(batches: Iterator[pa.RecordBatch], first: int) -> Iterator[pa.RecordBatch]:
+    """The rows from `first` on."""
+    for batch in batches:
+        if first < len(batch):
+            batch.validate(full=True)
+            yield batch.slice(first)
+        first = max(0, first - len(batch))

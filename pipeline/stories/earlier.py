@@ -1,0 +1,178 @@
+"""Earlier batches that new documents are compared with: finished runs, or indexes of several.
+
+An index is a directory: index.json says what all its batches share and which there are, and
+batches/NNNNNN/ is a run directory each. A batch belongs to the index once its run is finished; the
+last one may be unfinished and is passed over until then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.prep import DedupConfig
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
+from pipeline.engine.runner import manifest_path
+from pipeline.runs import layout
+from pipeline.stages.batches import Batch
+from pipeline.stories.selection import preset_of, verification_of
+
+FORMAT = 1
+INDEX = "index.json"
+BATCHES = "batches"
+_NEEDED = ("documents", "signatures", "runs", "keep")
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What all batches of an index share: the dedup settings, and the name of the text field."""
+
+    preset: str
+    verify: str
+    threshold: float
+    key: str | None
+    text_key: str
+
+
+@dataclass(frozen=True)
+class IndexBatch:
+    """One batch: its number as the directory's name, the name of its input, and a hash of the paths
+    of its files."""
+
+    batch: str
+    name: str
+    files: str
+
+
+@dataclass(frozen=True)
+class DedupIndex:
+    """What index.json says."""
+
+    directory: Path
+    settings: IndexSettings
+    entries: tuple[IndexBatch, ...] = ()
+
+    def run(self, entry: IndexBatch) -> Path:
+        """The run directory of a batch."""
+        return self.directory / BATCHES / entry.batch
+
+    def is_finished(self, entry: IndexBatch) -> bool:
+        """Whether a batch belongs to the index yet."""
+        return (self.run(entry) / layout.MANIFEST).exists()
+
+    @property
+    def finished(self) -> tuple[IndexBatch, ...]:
+        """The batches to compare with, oldest first. Raises InputError when one but the last is
+        missing or not finished."""
+        lacking = next((e for e in self.entries[:-1] if not self.is_finished(e)), None)
+        if lacking is not None:
+            raise InputError(
+                f"{self.run(lacking)}: missing or not finished, but a later batch relies on it; "
+                "put it back, or build the index again"
+            )
+        return tuple(e for e in self.entries if self.is_finished(e))
+
+
+def settings_of(config: DedupConfig, text_key: str) -> IndexSettings:
+    """The settings of an index made with this config."""
+    verify = verification_of(config)
+    return IndexSettings(config.preset, verify, config.threshold, config.key, text_key)
+
+
+def is_index(directory: Path) -> bool:
+    """Whether a directory holds an index."""
+    return (directory / INDEX).exists()
+
+
+def read_index(directory: Path) -> DedupIndex:
+    """Raises InputError when there is no index, IntegrityError when it is damaged or of another
+    format."""
+    path = directory / INDEX
+    if not path.exists():
+        raise InputError(f"{directory}: no index here; `prep dedup index build` makes one")
+    value = read_sealed(path)
+    if value.get("format") != FORMAT:
+        raise IntegrityError(f"{path}: of format {value.get('format')}, expected {FORMAT}")
+    try:
+        entries = tuple(IndexBatch(**entry) for entry in value["batches"])
+        settings = IndexSettings(**value["settings"])
+    except (KeyError, TypeError) as error:
+        raise IntegrityError(f"{path}: damaged ({error!r})") from error
+    if any(entry.batch != f"{number:06d}" for number, entry in enumerate(entries)):
+        raise IntegrityError(f"{path}: damaged: batches are not numbered from 000000")
+    return DedupIndex(directory, settings, entries)
+
+
+def write_index(index: DedupIndex) -> None:
+    """Publish index.json."""
+    entries = [asdict(entry) for entry in index.entries]
+    value: dict[str, Any] = {"settings": asdict(index.settings), "batches": entries}
+    write_sealed(index.directory / INDEX, {"format": FORMAT, **value})
+
+
+def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
+    """Every batch behind `dedup.indexes`, in order. Raises ConfigError or InputError naming the
+    index and what is wrong with it."""
+    directories = [base / path for path in config.indexes]
+    names = [directory.resolve().name for directory in directories]
+    if len(set(names)) < len(names):
+        raise ConfigError("dedup.indexes: two indexes have the same directory name; rename one")
+    preset = preset_of(config)
+    if directories and preset is None:
+        raise ConfigError("dedup.indexes: `preset: none` compares nothing; choose another preset")
+    wanted = {"preset": asdict(preset), "key": config.key or ""} if preset else {}
+    verify = verification_of(config)
+    return tuple(
+        _load(run, name, wanted, verify)
+        for directory, name in zip(directories, names, strict=True)
+        for run, name in _runs_of(directory, name)
+    )
+
+
+def _runs_of(directory: Path, name: str) -> list[tuple[Path, str]]:
+    """The finished runs of an index, oldest first, or the one run that `directory` is."""
+    if not is_index(directory):
+        return [(directory, name)]
+    index = read_index(directory)
+    if not index.finished:
+        raise InputError(
+            f"index {directory}: no finished batch; `prep dedup index build` resumes it"
+        )
+    return [(index.run(entry), f"{name}/{entry.batch}") for entry in index.finished]
+
+
+def _load(run: Path, name: str, wanted: Mapping[str, object], verify: str) -> Batch:
+    if not (run / layout.MANIFEST).exists():
+        raise InputError(f"index {run}: not a finished run; finish it, or leave it out")
+    removed = read_sealed(run / layout.MANIFEST)["removed"]
+    gone = [part for part in _NEEDED if part in removed]
+    if gone:
+        raise InputError(
+            f"index {run}: {', '.join(gone)} were removed by clean-up; run it again with its config"
+        )
+    signatures, keep, clean = (_manifest(run, s) for s in ("signatures", "keep", "clean"))
+    for field, value in wanted.items():
+        found = signatures.fields["settings"][field]
+        if found != value:
+            raise ConfigError(
+                f"index {run}: made with another dedup.{field}: {found}, here {value}; signatures "
+                "of different kinds cannot be compared"
+            )
+    if verify != "none" and not signatures.below("signatures"):
+        raise ConfigError(
+            f"index {run}: made with dedup.verify: none, which keeps no signatures; "
+            f"verify: {verify} needs them"
+        )
+    return Batch(
+        name, str(run.resolve()), tuple(t.counters["documents"] for t in signatures.tasks),
+        clean.below("documents"), signatures.below("signatures"), signatures.below("runs"),
+        keep.below("keep"),
+    )  # fmt: skip
+
+
+def _manifest(run: Path, stage: str) -> StageManifest:
+    found = read_manifest(manifest_path(run, stage))
+    if found is None:
+        raise InputError(f"index {run}: has no {stage} stage; it was made without dedup")
+    return found

@@ -1,0 +1,98 @@
+"""The loop that every story runs in: hold the directory, start the workers, run the stages, commit.
+
+A story is told by a function that builds each stage from the manifests before it and hands it to a
+`StageRecord`. The loop around it is the same for all commands; they differ in what they commit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.core.journal import Journal
+from pipeline.core.manifest import StageManifest
+from pipeline.engine.executor import Executor, executor
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Stage
+from pipeline.runs.run_directory import commit, hold_and_run
+
+RunStage = Callable[[Stage], StageManifest]
+Stages = dict[str, StageManifest]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished run: its directory, every stage's manifest, and the stages that were reused."""
+
+    directory: Path
+    stages: dict[str, StageManifest]
+    reused: tuple[str, ...]
+
+
+class StageRecord:
+    """Runs stages and remembers their manifests by name, in the order of their first run."""
+
+    def __init__(self, run_stage: RunStage) -> None:
+        self._run_stage = run_stage
+        self.manifests: dict[str, StageManifest] = {}
+
+    def __call__(self, stage: Stage) -> StageManifest:
+        """Bring a stage up to date; returns its manifest."""
+        self.manifests[stage.name] = self._run_stage(stage)
+        return self.manifests[stage.name]
+
+    def __getitem__(self, name: str) -> StageManifest:
+        return self.manifests[name]
+
+
+Tell = Callable[[StageRecord], None]
+Publish = Callable[[Stages, Runner, Executor], Stages]
+"""Commits the manifests of a story; returns those that it committed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryRun:
+    """One run of a story: the directory, the name of its config, the bytes it reads.
+
+    `noted` goes into the journal. `address` is that of a Dask scheduler whose workers may have
+    another current directory.
+    """
+
+    out: Path
+    config: str
+    story: str
+    size: int
+    progress: Progress
+    workers: int | None = None
+    address: str | None = None
+    frozen: frozenset[str] = frozenset()
+    noted: dict[str, str] = field(default_factory=dict)
+
+    def hold(self, tell: Tell, publish: Publish | None = None) -> Manifest:
+        """Run the stages as the only writer of the directory, and commit them."""
+        return hold_and_run(
+            self.out, self.progress, lambda removed: self.carry_out(removed, tell, publish)
+        )
+
+    def carry_out(
+        self, removed: frozenset[str], tell: Tell, publish: Publish | None = None
+    ) -> Manifest:
+        """Run the stages and commit them, or `publish` them otherwise; the caller holds the
+        directory. `removed` are directories that clean-up deleted."""
+        journal = Journal(self.out)
+        root = self.out.absolute() if self.address else self.out
+        with executor(self.workers, self.size, self.address, root) as where:
+            journal.event(
+                "run", config=self.config, story=self.story, workers=where.workers, **self.noted
+            )
+            runner = Runner(root, where, journal, self.progress, removed, self.frozen)
+            record = StageRecord(runner.run)
+            tell(record)
+            stages = (publish or self._commit)(record.manifests, runner, where)
+            reused = tuple(name for name in runner.reused if name not in self.progress.timings)
+            journal.event("done", reused=list(reused), timings=self.progress.timings)
+            return Manifest(self.out, stages, reused)
+
+    def _commit(self, stages: Stages, runner: Runner, _: Executor) -> Stages:
+        commit(self.out, (self.config, self.story), stages, runner.removed)
+        return stages

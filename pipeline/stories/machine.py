@@ -1,0 +1,65 @@
+"""What is done once on a machine, in one process, before workers would all do it: kernels compiled,
+tokenizer engines checked.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dedup import compiled
+from pipeline.config.prep import Config
+from pipeline.filters.rules import has_rules
+from pipeline.stories.selection import preset_of
+from pipeline.tokenizers.definition import TokenizerDefinition
+from pipeline.tokenizers.engine import choose_engine
+from pipeline.tokenizers.engines import REFERENCE
+
+Note = Callable[[str], None]
+
+
+def compile_kernels(config: Config, note: Note, screens: bool) -> None:
+    """Compile what this config needs and nothing has compiled yet; say so. `screens`: documents are
+    screened."""
+    from pipeline import cleaning
+
+    if config.clean.fix_text and compiled.first_use(Path(cleaning.__file__).parent):
+        note("compiling the cleaning kernels for this machine, once")
+        cleaning.clean_texts(["schÃ¶n"])
+    if screens:
+        _compile_screening(bool(config.screen.registry), note)
+    if has_rules(config.filters):
+        from pipeline.filters.rules import compile_first
+
+        compile_first(note)
+    compiling = config.decontaminate.sets or config.lines.unit != "none"
+    if (preset_of(config.dedup) is not None or compiling) and compiled.first_use():
+        from dedup.warm_up import warm_up
+
+        note("compiling the dedup kernels for this machine, once")
+        warm_up()
+
+
+def compile_detectors(note: Note) -> None:
+    """Run each kernel of the detectors once, and say so, where none is compiled yet."""
+    from pipeline.screening.detectors import titles
+    from pipeline.screening.fingerprints import literals
+
+    packages = (Path(literals.__file__).parent, Path(titles.__file__).parent)
+    if any(compiled.first_use(package) for package in packages):
+        note("compiling the kernels for screening on this machine, once")
+        literals.warm_up()
+        titles.warm_up()
+
+
+def _compile_screening(has_registry: bool, note: Note) -> None:
+    from pipeline.screening.fingerprints import find as fingerprints
+
+    compile_detectors(note)
+    if has_registry:
+        fingerprints.compile_first(note)
+
+
+def check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:
+    """Let engines prove themselves on this tokenizer; say so where only the slow one may work."""
+    engine, reason = choose_engine(tokenizer)
+    if engine == REFERENCE:
+        note(f"tokenizing is slow: {reason}")

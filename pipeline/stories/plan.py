@@ -1,0 +1,151 @@
+"""`prep plan`: what would be reused, what would run, and a forecast of time, disk and memory.
+
+The rates in `pipeline.runs.catalogue` are those of one run of a gigabyte with one worker
+(docs/benchmarks.md), and the disk shares are rounded up from earlier runs; a forecast, not a
+promise.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import IntegrityError
+from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.engine.executor import automatic_workers
+from pipeline.engine.runner import manifest_path, reasons, stage_fields
+from pipeline.engine.stage import Stage
+from pipeline.filters.rules import has_rules
+from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, stages_left_out
+from pipeline.sources.files import InputHashes
+from pipeline.stages.mixture import is_asked
+from pipeline.stages.plan import ReadPlan
+from pipeline.stories.loop import StageRecord
+from pipeline.stories.preparation import PREPARATION, Preparation, Story
+
+_BASE_MEMORY = 350 << 20
+
+
+@dataclass(frozen=True)
+class StageForecast:
+    """One stage: `state` says reuse, or run and why; seconds are CPU seconds on one core."""
+
+    stage: str
+    state: str
+    cpu_seconds: float
+    disk_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all stages cost together: seconds of one core and by the clock, peak memory of one
+    worker and of all of them in bytes, bytes of disk while the run is made and after clean-up."""
+
+    cpu_seconds: float
+    workers: int
+    memory_bytes: int
+    disk_bytes: int
+    kept_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """By the clock, when every worker has a core."""
+        return self.cpu_seconds / max(1, self.workers)
+
+
+def total_of(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
+    """The sum of a forecast, for as many workers as `prep run` starts by itself."""
+    return Total(
+        sum(s.cpu_seconds for s in stages),
+        automatic_workers(prepared.plan.bytes),
+        max((s.memory_bytes for s in stages if s.state != "reuse"), default=0),
+        sum(s.disk_bytes for s in stages),
+        sum(s.disk_bytes for s in stages if STAGES[s.stage].keeps_disk),
+    )
+
+
+class _RunNeeded(Exception):
+    """The stages from here on depend on one that has to run."""
+
+
+def stage_states(prepared: Preparation, story: Story) -> dict[str, str]:
+    """`reuse`, or `run` with the fields that changed, for every stage the files can tell about.
+
+    Stages behind the first that must run are missing: they are reused if its content stays.
+    """
+    states: dict[str, str] = {}
+
+    def look(stage: Stage) -> StageManifest:
+        manifest = _committed(prepared.out, stage.name)
+        fields = stage_fields(stage)
+        if manifest is None or manifest.fingerprint != fingerprint_of(fields):
+            changed = reasons(manifest.fields, fields) if manifest else []
+            states[stage.name] = f"run: changed {', '.join(changed)}" if changed else "run"
+            raise _RunNeeded
+        if stage.still_valid and not all(stage.still_valid(t.counters) for t in manifest.tasks):
+            states[stage.name] = "run: changed input content"
+            raise _RunNeeded
+        states[stage.name] = "reuse"
+        return manifest
+
+    with contextlib.suppress(_RunNeeded):
+        unchanged = InputHashes(prepared.out, prepared.plan.files, False).unchanged
+        story.tell(prepared, StageRecord(look), unchanged)
+    return states
+
+
+def _committed(out: Path, stage: str) -> StageManifest | None:
+    try:
+        return read_manifest(manifest_path(out, stage))
+    except IntegrityError:
+        return None
+
+
+def _causes(prepared: Preparation, story: str) -> Iterator[str]:
+    """What calls for stages here: this config, these inputs, what the run directory holds."""
+    config, screening = prepared.config, prepared.screening
+    filtered, custom = has_rules(config.filters), config.filters.custom
+    given = {
+        "large shards": prepared.plan.large,
+        "duplicates": config.dedup.preset != "none",
+        "decontaminate": config.decontaminate.sets,
+        "filters": filtered,
+        "custom filters": custom,
+        "reviews": screening.reviews,
+        "takedowns": prepared.takedowns.dropped,
+        "decisions": story != "clean" or filtered or custom,
+        "redactions": screening.redacts,
+        "lines": config.lines.unit != "none",
+        "rows": config.pack.format != "corpus",
+        "vsl": config.pack.format == "vsl",
+        "mixture": is_asked(config.mixture),
+    }
+    return (cause for cause in CAUSES if given[cause])
+
+
+def _large(plan: ReadPlan) -> int:
+    """Estimated bytes of text that are compressed anew: of large files that are compressed."""
+    files = (plan.files[index] for index in plan.large)
+    return sum(f.text_estimate for f in files if f.format[1] is not None and not f.has_rows)
+
+
+def forecast(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
+    """A line per stage that the config calls for; reused stages cost nothing."""
+    text = sum(file.text_estimate for file in prepared.plan.files)
+    largest = max(prepared.plan.estimate)
+    states = stage_states(prepared, story)
+    left_out = stages_left_out(story.name, _causes(prepared, story.name))
+    stages = []
+    for stage in STORIES[story.name].stages:
+        if stage in left_out:
+            continue
+        behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
+        state = states.get(stage, behind)
+        rate = STAGES[stage].speed
+        size = _large(prepared.plan) if stage == "pieces" else text
+        seconds = size / 1e6 / rate if rate and state != "reuse" else 0.0
+        disk = int(size * STAGES[stage].disk) if state != "reuse" else 0
+        memory = _BASE_MEMORY + (6 * largest if rate else 0)
+        stages.append(StageForecast(stage, state, seconds, disk, memory))
+    return stages

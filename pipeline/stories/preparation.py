@@ -1,0 +1,386 @@
+"""The story of a preparation: config -> plan -> stages -> manifest -> report."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.cleaning.mask import check_masks
+from pipeline.config.prep import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
+from pipeline.core.address_space import check_address_space
+from pipeline.core.errors import InputError, ReadOnlyError
+from pipeline.core.journal import Journal
+from pipeline.core.manifest import StageManifest, read_sealed
+from pipeline.core.words import pluralise
+from pipeline.demo import quickstart
+from pipeline.engine.executor import Executor, InProcess
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
+from pipeline.engine.stage import Stage
+from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore
+from pipeline.runs.catalogue import STORIES
+from pipeline.runs.layout import MANIFEST
+from pipeline.runs.origin import Recipe
+from pipeline.runs.run_directory import commit, hold_and_run, removed_directories
+from pipeline.sources.files import InputHashes
+from pipeline.stages.batches import Batch
+from pipeline.stages.clean import clean_stage
+from pipeline.stages.cuts import (
+    LineRules,
+    cut_table_stage,
+    cuts_stage,
+    redactions_stage,
+    repeats_stage,
+    units_stage,
+)
+from pipeline.stages.mixture import (
+    check_sources,
+    is_asked,
+    mixture_accounts,
+    mixture_stage,
+    source_documents,
+)
+from pipeline.stages.pieces import pieces_stage, reading_of
+from pipeline.stages.plan import Reading, ReadPlan, make_plan, plan_stage
+from pipeline.stages.report import report_stage
+from pipeline.stages.shards import pack_streams
+from pipeline.stages.shuffle import gather_stage, scatter_stage
+from pipeline.stages.tables import account_stage, documents_stage, sources_stage
+from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
+from pipeline.stages.withheld import quarantine_stage
+from pipeline.stories.earlier import load_earlier
+from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
+from pipeline.stories.machine import check_engines, compile_kernels
+from pipeline.stories.selection import (
+    ScreeningRequest,
+    check_screening,
+    compile_screening,
+    deduplicate,
+    preset_of,
+    record_screening,
+    screening,
+    verification_of,
+)
+from pipeline.takedown.record import TakedownState, raw_copies, read_takedown_state
+from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
+
+BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
+
+
+Unchanged = Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A checked config with everything it names found, before anything is written."""
+
+    config: Config
+    screening: ScreeningRequest
+    plan: ReadPlan
+    earlier: tuple[Batch, ...]
+    tokenizer: TokenizerDefinition
+    out: Path
+    takedowns: TakedownState
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a run does: its name and the function that tells every stage in order, each built from
+    the manifests before it.
+
+    The function is given what was prepared; what brings one stage up to date (or only looks, for
+    `prep plan`) and remembers its manifest; and what tells whether the raw shards noted in a clean
+    task's counters still have the same content.
+    """
+
+    name: str
+    tell: Callable[[Preparation, StageRecord, Unchanged], None]
+
+
+def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
+    """Check the whole config and find the inputs. Raises ConfigError or InputError; writes nothing
+    but, on first use, the quickstart corpus in the user's cache."""
+    config = loaded.config
+    builtin = {}
+    if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
+        builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
+    out = out or Path("runs") / config.name
+    wanted = check_screening(config, loaded.base, out)
+    plan = make_plan(config, loaded.base, builtin, out)
+    earlier = load_earlier(config.dedup, loaded.base)
+    check_masks(config.clean.mask, config.clean.phone_regions)
+    tokenizer = _tokenizer(config.tokenize, loaded.base)
+    return Preparation(config, wanted, plan, earlier, tokenizer, out, read_takedown_state(out))
+
+
+def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
+    named = config.tokenizer if config.tokenizer == GPT2 else base / config.tokenizer
+    return load_definition(named, config.eos, config.special_tokens)
+
+
+def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
+    """The whole way from raw shards to HDF5."""
+    config = prepared.config
+    compiled = compile_screening(prepared.screening, run)
+    reading, clean = read_inputs(prepared, run, unchanged)
+    if is_asked(config.mixture):
+        check_sources(config.mixture, source_documents(clean))
+    taken_down = prepared.takedowns.dropped
+    screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
+    keep = deduplicate(config, prepared.earlier, clean, screened, run)
+    check_survivors(keep)
+    run(quarantine_stage(clean, run["verdicts"], config.screen.quarantine_days))
+    tokenizer = run(tokenizer_stage(prepared.tokenizer))
+    cuts = _cuts(prepared, clean, run)
+    tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
+    run(sources_stage(reading, clean))
+    documents = run(documents_stage(clean, keep, run["verdicts"], tokens))
+    mixture = None
+    if is_asked(config.mixture):
+        mixture = run(mixture_stage(config.mixture, config.seed, clean, tokens, documents))
+    scatter = run(scatter_stage(config, keep, tokens, mixture))
+    gather = run(gather_stage(config, scatter))
+    packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
+    mixed = mixture_accounts(mixture, scatter) if mixture else {}
+    run(account_stage(clean, documents, packed, mixed))
+    notes = (*_notes(config), *prepared.plan.notes, *describe_unlabelled(config, clean))
+    run(report_stage(config.name, run.manifests, notes))
+
+
+PREPARATION = Story("prepare", _preparation)
+
+
+def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
+    """A line for every input with records that lack its `source_key`."""
+    counts: Counter[str] = Counter()
+    for task in clean.tasks:
+        counts.update(task.counters.get("unlabelled", {}))
+    return [
+        f"input {source.name}: {counts[source.name]:,} records have no {source.source_key} and "
+        f"count as the source {source.name}"
+        for source in config.inputs
+        if counts[source.name]
+    ]
+
+
+def _cuts(prepared: Preparation, clean: StageManifest, run: StageRecord) -> StageManifest | None:
+    """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
+    the policy redacts."""
+    lines, units, repeats, redactions = prepared.config.lines, None, None, None
+    if lines.unit != "none":
+        rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
+        units = run(units_stage(clean, run["keep"], rules))
+        repeats = run(repeats_stage(units, rules, prepared.config.dedup.memory))
+    if prepared.screening.redacts:
+        redactions = run(redactions_stage(clean, run["decisions"], run["verdicts"]))
+    if repeats is None and redactions is None:
+        return None
+    cuts = run(cuts_stage(clean, units, repeats, redactions))
+    run(cut_table_stage(cuts))
+    return cuts
+
+
+def read_inputs(
+    prepared: Preparation, run: RunStage, unchanged: Unchanged
+) -> tuple[Reading, StageManifest]:
+    """What every story begins with: the plan, and every raw shard read and checked."""
+    cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
+    reading = reading_of(prepared.plan, run(cutting) if cutting else None)
+    run(plan_stage(reading))
+    clean = run(clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files))
+    _check_read(prepared.config, clean)
+    return reading, clean
+
+
+def run(
+    config: str | Path | Config | LoadedConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    *,
+    overrides: tuple[str, ...] = (),
+    verify_inputs: bool = False,
+    progress: Progress | None = None,
+    story: Story = PREPARATION,
+) -> Manifest:
+    """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
+
+    `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size. The
+    same config and input give byte-identical outputs for any number of workers and after any number
+    of kills; finished work is reused. Raises the errors of `pipeline.core.errors`.
+    """
+    check_address_space()
+    if isinstance(config, Config):
+        loaded = LoadedConfig(config=config, base=Path.cwd())
+    elif isinstance(config, LoadedConfig):
+        loaded = config
+    else:
+        loaded = load_config(config, overrides)
+    prepared = prepare(loaded, Path(out) if out is not None else None)
+    progress = progress or Progress(quiet=True)
+    progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
+
+    def attempt(removed: frozenset[str]) -> Manifest:
+        compile_kernels(prepared.config, progress.note, STORIES[story.name].screens)
+        if story is PREPARATION:
+            check_engines(prepared.tokenizer, progress.note)
+        now = replace(prepared, takedowns=read_takedown_state(prepared.out))
+        finish_moving(prepared.out)
+        if not STORIES[story.name].screens:
+            restore(prepared.out)
+        while True:
+            try:
+                return _run_stages(now, story, workers, verify_inputs, progress, removed)
+            except TextsApartError as needed:
+                if not restore(prepared.out):
+                    raise
+                progress.note(
+                    f"{needed}: they are put back for now, and moved to quarantine again at the end"
+                )
+            except FrozenStageError as frozen:
+                now = prepare_rewrite(now, story, frozen)
+                progress.note(
+                    f"{frozen}: writing the data set again without the documents taken down"
+                )
+
+    try:
+        return hold_and_run(prepared.out, progress, attempt)
+    except ReadOnlyError as error:
+        return _find_finished(prepared, story, verify_inputs, progress, error)
+
+
+def _find_finished(
+    prepared: Preparation,
+    story: Story,
+    verify_inputs: bool,
+    progress: Progress,
+    error: ReadOnlyError,
+) -> Manifest:
+    """The run in a directory that cannot be written, with every shard checked. Raises `error`, and
+    what would have to be written, unless it is finished and unchanged."""
+    out = prepared.out
+    if not (out / MANIFEST).exists():
+        raise error
+    runner = Runner(
+        out, InProcess(), Journal(out), progress, removed_directories(out),
+        frozen=frozenset(STORIES[story.name].stages),
+    )  # fmt: skip
+    hashes = InputHashes(out, prepared.plan.files, verify_inputs)
+    try:
+        record = StageRecord(runner.run)
+        story.tell(prepared, record, hashes.unchanged)
+    except (FrozenStageError, RemovedInputError, TextsApartError) as needed:
+        raise ReadOnlyError(f"{error}, and {needed}; choose another --out") from None
+    committed = {
+        entry["stage"]: entry["fingerprint"] for entry in read_sealed(out / MANIFEST)["stages"]
+    }
+    if committed != {name: manifest.fingerprint for name, manifest in record.manifests.items()}:
+        raise ReadOnlyError(f"{error}, and its stages are of another config; choose another --out")
+    progress.note(f"{out} cannot be written to, but it is finished and unchanged")
+    return Manifest(out, record.manifests, tuple(runner.reused))
+
+
+def prepare_rewrite(prepared: Preparation, story: Story, frozen: FrozenStageError) -> Preparation:
+    """What was prepared, its documents taken down now to be dropped. Raises InputError for a story
+    that decides nothing."""
+    if not STORIES[story.name].screens:
+        raise InputError(
+            f"{prepared.out}: {frozen}, and documents were taken down from it; remove their "
+            "lines from the raw shards and choose another --out"
+        )
+    return replace(prepared, takedowns=prepared.takedowns.written_anew())
+
+
+def _run_stages(
+    prepared: Preparation,
+    story: Story,
+    workers: int | None,
+    verify_inputs: bool,
+    progress: Progress,
+    removed: frozenset[str],
+) -> Manifest:
+    config, plan, out = prepared.config, prepared.plan, prepared.out
+    hashes = InputHashes(out, plan.files, verify_inputs)
+    screens = STORIES[story.name].screens
+    if plan.passed_over:
+        progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
+    for note in plan.notes if STORIES[story.name].labels_sources else ():
+        progress.note(note)
+
+    def tell(run: StageRecord) -> None:
+        def run_stage(stage: Stage) -> StageManifest:
+            manifest = run(stage)
+            if stage.name in ("pieces", "clean"):
+                noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
+                hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            if stage.name == "clean":
+                for note in describe_unlabelled(config, manifest):
+                    progress.note(note)
+            return manifest
+
+        story.tell(prepared, StageRecord(run_stage), hashes.unchanged)
+
+    def publish(stages: Stages, runner: Runner, where: Executor) -> Stages:
+        stages = keep_apart(runner.root, stages, where)
+        note_days(out, stages, datetime.now().astimezone().date())
+        dropped = runner.removed | raw_copies(out, prepared.takedowns)
+        commit(out, (config.name, story.name), stages, dropped)
+        if screens and "verdicts" in stages:
+            record_screening(out, stages)
+        return stages
+
+    work = StoryRun(
+        out=out, config=config.name, story=story.name, size=plan.bytes, progress=progress,
+        workers=workers, address=config.cluster.address, frozen=prepared.takedowns.frozen,
+    )  # fmt: skip
+    return work.carry_out(removed, tell, publish)
+
+
+def _check_read(config: Config, clean: StageManifest) -> None:
+    records = sum(t.counters["records"] for t in clean.tasks)
+    bad = sum(t.counters["bad"] for t in clean.tasks)
+    if bad > config.read.max_bad_share * records:
+        raise InputError(
+            f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
+            f"read.max_bad_share allows ({100 * config.read.max_bad_share:g} %); drops/ "
+            "lists them with file and line; fix the input or raise the limit"
+        )
+
+
+def check_survivors(keep: StageManifest) -> None:
+    """Raises InputError when nothing is left."""
+    counters = keep.tasks[0].counters
+    if not counters["kept"]:
+        raise InputError(
+            f"no document is left of the {counters['documents']:,} that reached the keep-list "
+            f"({counters['duplicate']:,} duplicates, {counters['quarantined']:,} quarantined, "
+            f"{counters['dropped']:,} dropped); see drops/, clusters.parquet and decisions.parquet"
+        )
+
+
+def describe_dedup(config: DedupConfig) -> str:
+    """One line: what counts as a duplicate, and how probably one of a given similarity is found."""
+    preset = preset_of(config)
+    if preset is None:
+        return "dedup: none"
+    recipe = Recipe(preset, config.key or "", verification_of(config), config.threshold)
+    return f"dedup {recipe.words}"
+
+
+def _notes(config: Config) -> tuple[str, ...]:
+    notes = [
+        "Short documents are dropped before dedup; those under 13 normalised characters are never "
+        "in a cluster."
+    ]
+    dedup = config.dedup
+    if dedup.preset == "none":
+        notes.append("Near-duplicates were not removed (dedup.preset: none).")
+    elif verification_of(dedup) == "none":
+        notes.append("Candidate pairs were not verified; a cluster can be a chain (dedup.verify).")
+    else:
+        notes.append(
+            f"Duplicates by preset {dedup.preset}, verified by {verification_of(dedup)} Jaccard "
+            f"similarity of at least {dedup.threshold:g} to the document that is kept."
+        )
+    return tuple(notes)

@@ -1,0 +1,204 @@
+"""`prep repack`: the tokens of a finished run packed anew, without tokenizing again.
+
+Another sequence length, format, packer, seed, shard size or compression gives another run directory
+with its own manifest, ledger and lineage. The tokens are read where they are. What is not changed
+is as in the run, splits and mixture always; so with the seed of the run the HDF5 files equal, byte
+for byte, those that `prep run` would have written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.config.prep import Config
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.core.words import pluralise
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import manifest_path
+from pipeline.engine.stage import Stage, borrow, tables_stage
+from pipeline.runs import layout, splits
+from pipeline.runs.origin import ORIGIN
+from pipeline.runs.run_directory import read_finished
+from pipeline.stages.shards import pack_streams
+from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
+from pipeline.stages.tables import repack_account_stage
+from pipeline.stories.loop import Manifest, StageRecord, StoryRun
+from pipeline.takedown.record import check_is_masked_nowhere
+
+STORY = "repack"
+TOKENS = "tokens"
+MIXTURE = "mixture"
+_NEEDED = ("clean", "tokenizer", "tokenize", "scatter", "gather", "pack", "sources", "documents",
+           "account")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunVocabulary:
+    """What packing must know of the tokenizer."""
+
+    vocab_size: int
+    eos_id: int
+
+
+@dataclass(frozen=True)
+class TokenizedRun:
+    """A finished run whose tokens are there, and its stages."""
+
+    directory: Path
+    name: str
+    stages: Mapping[str, StageManifest]
+
+    def settings(self, stage: str) -> Mapping[str, Any]:
+        """The settings a stage ran with."""
+        settings: Mapping[str, Any] = self.stages[stage].fields["settings"]
+        return settings
+
+
+@dataclass(frozen=True)
+class RepackOptions:
+    """What is to be different; None stays as it is in the run."""
+
+    max_sequence_length: int | None = None
+    format: str | None = None
+    packer: str | None = None
+    seed: int | None = None
+    shard_bytes: int | str | None = None
+    shard_sequences: int | None = None
+    compression: str | None = None
+
+
+def repack(
+    directory: Path, out: Path, changes: RepackOptions | None = None, workers: int | None = None,
+    *, progress: Progress | None = None,
+) -> Manifest:  # fmt: skip
+    """Pack the tokens of the run in `directory` into `out`; finished work is reused.
+
+    Raises ConfigError for changes that make no sense, InputError when there is no finished run with
+    tokens, and the errors of `pipeline.stories.preparation.run`.
+    """
+    run = open_tokenized(directory)
+    config = config_of(run, changes or RepackOptions())
+    _check_place(directory, out)
+    work = StoryRun(
+        out=out, config=run.name, story=STORY, workers=workers,
+        size=sum(shard.size for shard in run.stages["tokenize"].shards),
+        progress=progress or Progress(quiet=True), noted={ORIGIN: str(run.directory)},
+    )  # fmt: skip
+    return work.hold(partial(_tell, run, config))
+
+
+def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
+    def do(stage: Stage) -> StageManifest:
+        return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
+
+    tables = (
+        *(run.stages[stage].shards[0] for stage in ("documents", "sources")),
+        *run.stages["tokenizer"].shards,
+    )
+    documents = do(tables_stage(run.directory, tables)).find(layout.DOCUMENTS)
+    clean, tokens = run.stages["clean"], run.stages["tokenize"]
+    assigned = do(splits_stage(clean, documents, splits.names(config)))
+    scatter = do(scatter_stage(config, assigned, tokens, run.stages.get(MIXTURE)))
+    gather = do(gather_stage(config, scatter))
+    packed = pack_streams(config, vocabulary_of(run), clean, gather, do)
+    do(repack_account_stage(run.directory, run.stages["account"].find(layout.LEDGER), packed))
+
+
+def open_tokenized(directory: Path) -> TokenizedRun:
+    """Raises InputError unless a finished run stands there whose tokens were not deleted."""
+    manifest = read_finished(directory)
+    found = {name: read_manifest(manifest_path(directory, name)) for name in _NEEDED}
+    missing = [name for name, stage in found.items() if stage is None]
+    if missing:
+        raise IntegrityError(f"{directory}: no manifest of {', '.join(missing)}; run it again")
+    stages = {name: stage for name, stage in found.items() if stage is not None}
+    mixture = read_manifest(manifest_path(directory, MIXTURE))
+    if mixture is not None:
+        stages[MIXTURE] = mixture
+    gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
+    if gone:
+        raise InputError(
+            f"{directory}: {gone[0]} is missing ({pluralise(len(gone), 'file')} of {TOKENS}/ in "
+            "all) and its tokens are needed: run it again with its config"
+        )
+    check_is_masked_nowhere(directory, "other rows")
+    return TokenizedRun(directory.resolve(), str(manifest["config"]), stages)
+
+
+def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
+    """The vocabulary that the run was packed with."""
+    settings = run.settings("pack")
+    return RunVocabulary(settings["vocab_size"], settings["eos_id"])
+
+
+def config_of(run: TokenizedRun, changes: RepackOptions) -> Config:
+    """The packing half of a config: as in the run, but for the changes. Raises ConfigError naming
+    the option that is wrong."""
+    before = run.settings("pack")
+    layout_name = changes.format or before["format"]
+    pack = {
+        "bucket_tokens": run.settings("gather")["bucket_tokens"],
+        "max_sequence_length": changes.max_sequence_length or before["max_sequence_length"],
+        "format": layout_name,
+        "packer": changes.packer or (before["packer"] if layout_name == "vsl" else None),
+    }
+    value = {
+        "name": run.name,
+        "seed": run.settings("scatter")["seed"] if changes.seed is None else changes.seed,
+        "inputs": ({"name": "tokens", "path": ""},),
+        "splits": dict.fromkeys(_held_out(run), 0.0),
+        "pack": pack,
+        "hdf5": _shards(before, changes, layout_name),
+    }
+    try:
+        return Config.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+        raise ConfigError(f"{_option(first['loc'], changes)}: {message}") from None
+
+
+def _held_out(run: TokenizedRun) -> list[str]:
+    """The splits of the run but train; their shares no longer matter."""
+    names = run.stages["scatter"].tasks[0].counters["tokens"]
+    return [name for name in names if name != splits.TRAIN]
+
+
+def _shards(before: Mapping[str, Any], changes: RepackOptions, layout_name: str) -> dict[str, Any]:
+    """Size and compression of the shards: one size given takes the place of both."""
+    value = {"compression": changes.compression or before["compression"]}
+    if changes.shard_bytes is not None:
+        return {**value, "shard_bytes": changes.shard_bytes}
+    value["shard_bytes"] = before["shard_bytes"]
+    sequences = before["shard_sequences"] if layout_name != "corpus" else None
+    return {**value, "shard_sequences": changes.shard_sequences or sequences}
+
+
+_OPTIONS = {
+    "pack.max_sequence_length": "msl", "pack.format": "format", "pack.packer": "packer",
+    "pack": "packer", "seed": "seed", "hdf5.shard_bytes": "shard-bytes",
+    "hdf5.shard_sequences": "shard-sequences", "hdf5": "shard-sequences",
+    "hdf5.compression": "compression",
+}  # fmt: skip
+
+
+def _option(location: tuple[Any, ...], changes: RepackOptions) -> str:
+    """The option behind a place in the config, with its value."""
+    option = _OPTIONS[".".join(str(part) for part in location)]
+    name = "max_sequence_length" if option == "msl" else option.replace("-", "_")
+    value = getattr(changes, name)
+    return f"--{option}" + ("" if value is None else f" {escape_text(str(value))}")
+
+
+def _check_place(directory: Path, out: Path) -> None:
+    """Raises ConfigError when `out` would mix with another run."""
+    run, place = directory.resolve(), out.resolve()
+    if place == run or run in place.parents or place in run.parents:
+        raise ConfigError(f"--out {out}: expected a directory apart from the run {directory}")
+    if manifest_path(out, "clean").exists():
+        raise ConfigError(f"--out {out}: holds another run; give a new or empty directory")

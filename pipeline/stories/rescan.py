@@ -1,0 +1,162 @@
+"""`prep rescan`: look through the documents of a finished run for works that were registered later.
+
+The run stays as it is. What is found stands in RUN/rescans/NAME/, evidence and what a policy would
+have decided, and counts for `prep trace` and `prep takedown` like evidence of the run itself.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import manifest_path
+from pipeline.engine.stage import Stage, borrow
+from pipeline.runs import layout
+from pipeline.runs.run_directory import read_finished
+from pipeline.screening.policy import Policy, find_policy, load_policy
+from pipeline.screening.registry import Registry, combine, load_registry
+from pipeline.stages.batches import Batch, Batches
+from pipeline.stages.decisions import decisions_stage, verdicts_stage
+from pipeline.stages.registry import Lists, find_registry_shards, registry_stage
+from pipeline.stages.screen import evidence_stage, rescan_stage
+from pipeline.stages.withheld import NAME as QUARANTINE
+from pipeline.stories.loop import Manifest, StageRecord, StoryRun
+
+STORY = "rescan"
+DOCUMENTS = "documents"
+MB_PER_SECOND = 60.0
+"""Text that one core looks through, measured by `benchmarks/provenance`."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class RescanRequest:
+    """What is asked for: the run, its clean stage and its quarantine, the registry, where the
+    result goes."""
+
+    directory: Path
+    config: str
+    clean: StageManifest
+    quarantine: StageManifest | None
+    registry: Registry
+    policy: Policy
+    out: Path
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of documents that are looked through."""
+        return sum(shard.size for shard in self.clean.below(DOCUMENTS))
+
+    @property
+    def cpu_seconds(self) -> float:
+        """About how long one core takes, from the rate that was measured."""
+        return self.bytes / 1e6 / MB_PER_SECOND
+
+
+@dataclass(frozen=True)
+class MatchedWork:
+    """A work and the documents of the run in which something of it was found: how many, how many
+    of them were kept, and the tokens that these have."""
+
+    work_id: str
+    title: str
+    documents: int
+    kept: int
+    tokens: int
+    detectors: tuple[str, ...]
+
+
+def plan_rescan(
+    directory: Path, registries: list[Path], policy: str = "builtin:default", name: str = ""
+) -> RescanRequest:
+    """Check what is asked for; writes nothing. Raises InputError when the run or its documents are
+    not there, ConfigError for a name that cannot be one."""
+    manifest = read_finished(directory)
+    clean = read_manifest(manifest_path(directory, "clean"))
+    if clean is None:
+        raise IntegrityError(f"{directory}: no manifest of clean; run it again")
+    gone = [s.path for s in clean.below(DOCUMENTS) if not (directory / s.path).is_file()]
+    if gone:
+        raise InputError(f"{directory}: {gone[0]} is missing; a rescan reads the cleaned text")
+    registry = combine([load_registry(path) for path in registries])
+    name = name or f"{registry.name}-{registry.content_hash[:8]}".replace("+", "-").replace(" ", "")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r}: expected letters, digits, dots and dashes, 64 at most")
+    out = directory / layout.RESCANS / name
+    chosen = load_policy(find_policy(policy))
+    held = read_manifest(manifest_path(directory, QUARANTINE))
+    return RescanRequest(directory, str(manifest["config"]), clean, held, registry, chosen, out)
+
+
+def rescan(
+    asked: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
+) -> Manifest:
+    """Look through the documents; finished work is reused. Raises the errors of
+    `pipeline.stories.preparation.run`."""
+    work = StoryRun(
+        out=asked.out, config=asked.config, story=STORY, size=asked.bytes, workers=workers,
+        progress=progress or Progress(quiet=True),
+    )  # fmt: skip
+    return work.hold(partial(_tell, asked))
+
+
+def _tell(asked: RescanRequest, run: StageRecord) -> None:
+    def do(stage: Stage) -> StageManifest:
+        return run(borrow(stage, asked.directory.resolve(), (DOCUMENTS, layout.QUARANTINE)))
+
+    nothing = Lists(origins=(), artefacts=(), captures=())
+    places, content = asked.registry.directories, asked.registry.content_hash
+    looked_for = find_registry_shards(do(registry_stage(nothing, places, content)))
+    found = do(rescan_stage(asked.clean, looked_for, asked.quarantine))
+    decided = do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
+    do(evidence_stage(decided))
+    counts = tuple(task.counters["documents"] for task in decided.tasks)
+    decisions = tuple(s for s in decided.shards if s.path.endswith(".decisions.arrow"))
+    own = Batch("", "", counts, asked.clean.below(DOCUMENTS), (), (), decisions=decisions)
+    do(verdicts_stage(asked.policy, decided, Batches((own,))))
+
+
+def matched_works(asked: RescanRequest) -> list[MatchedWork]:
+    """What a finished rescan found, by work, the one with most tokens first."""
+    evidence = pq.read_table(
+        asked.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
+    )
+    evidence = evidence.filter(pc.not_equal(evidence["work_id"], ""))
+    documents = _documents(asked.directory, evidence)
+    titles = dict(
+        zip(*(asked.registry.works[c].to_pylist() for c in ("work_id", "title_raw")), strict=True)
+    )
+    works = [_matched(work, titles, evidence, documents) for work in _distinct(evidence)]
+    return sorted(works, key=lambda work: (-work.tokens, -work.documents, work.work_id))
+
+
+def _distinct(evidence: pa.Table) -> Iterator[str]:
+    yield from sorted(pc.unique(evidence["work_id"]).to_pylist())
+
+
+def _documents(directory: Path, evidence: pa.Table) -> dict[bytes, tuple[str, int]]:
+    """State and tokens of the documents with evidence, by key."""
+    keys = pc.unique(evidence["doc_key"])
+    columns = ["doc_key", "state", "tokens"]
+    chosen = pc.field("doc_key").isin(keys)
+    table = pq.read_table(directory / layout.DOCUMENTS, columns=columns, filters=chosen)
+    return {row["doc_key"]: (row["state"], row["tokens"]) for row in table.to_pylist()}
+
+
+def _matched(
+    work: str, titles: dict[str, str], evidence: pa.Table, documents: dict[bytes, tuple[str, int]]
+) -> MatchedWork:
+    rows = evidence.filter(pc.equal(evidence["work_id"], work))
+    ends = [documents[key] for key in pc.unique(rows["doc_key"]).to_pylist()]
+    tokens = [count for state, count in ends if state == "kept"]
+    detectors = tuple(sorted(pc.unique(rows["detector"]).to_pylist()))
+    return MatchedWork(work, titles.get(work, ""), len(ends), len(tokens), sum(tokens), detectors)

@@ -1,0 +1,129 @@
+"""`prep status` and `prep clean-up`: what a run directory holds, and who works on it; deleting what
+is unneeded."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core import journal, storage
+from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.journal import read_events
+from pipeline.core.manifest import read_manifest, read_record, read_sealed, write_sealed
+from pipeline.engine.runner import manifest_path, record_directory, removed_note
+from pipeline.runs import layout
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, is_off_by_default, story_entry
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """One stage: `done`, `partial` (tasks committed, stage not) or `not started`."""
+
+    stage: str
+    state: str
+    tasks: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkStatus:
+    """Who works on a run, or did last (`pid 7 on host since …`), and how far the stage is."""
+
+    holder: str
+    is_held: bool
+    """Whether that process is still there."""
+    stage: str
+    """The stage that began last, "" before the first."""
+    tasks: int
+    """Tasks that the stage had to do, apart from `reused` ones."""
+    done: int
+    reused: int
+    documents: int
+    """Documents of the tasks that are done."""
+    idle_seconds: float
+    """Since a stage began or a task was done."""
+
+
+def read_work(directory: Path) -> WorkStatus:
+    """Who works on the run in a directory, and how far they are, from the files alone."""
+    who, is_held = journal.holder(directory)
+    events = [event for event in read_events(directory) if event.get("event") == "stage"]
+    last = events[-1] if events else {}
+    stage, tasks = str(last.get("name", "")), int(last.get("tasks", 0))
+    began = int(last.get("time", time.time()) * 1e9)
+    times, documents = [began], 0
+    for path in record_directory(directory, stage).glob("*.json") if stage else ():
+        record = read_record(path)
+        if record is not None and path.stat().st_mtime_ns >= began:
+            times.append(path.stat().st_mtime_ns)
+            documents += int(record.counters.get("documents", 0))
+    manifest = manifest_path(directory, stage)
+    committed = bool(stage) and manifest.exists() and manifest.stat().st_mtime_ns >= began
+    return WorkStatus(
+        holder=who, is_held=is_held, stage=stage, tasks=tasks,
+        done=tasks if committed else len(times) - 1, reused=int(last.get("reused", 0)),
+        documents=documents, idle_seconds=max(0.0, time.time() - max(times) / 1e9),
+    )  # fmt: skip
+
+
+def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
+    """Whether the run is finished, and the state of every stage, from the files alone."""
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such run directory")
+    finished = (directory / layout.MANIFEST).exists()
+    found = []
+    for stage in story_entry(story_of(directory)).stages:
+        try:
+            manifest = read_manifest(manifest_path(directory, stage))
+        except IntegrityError:
+            found.append(StageStatus(stage, "damaged", 0, 0))
+            continue
+        if manifest is not None:
+            size = sum(shard.size for shard in manifest.shards)
+            found.append(StageStatus(stage, "done", len(manifest.tasks), size))
+            continue
+        records = [
+            r for p in record_directory(directory, stage).glob("*.json") if (r := read_record(p))
+        ]
+        if not records and (finished or is_off_by_default(stage)):
+            continue
+        size = sum(shard.size for record in records for shard in record.shards)
+        found.append(
+            StageStatus(stage, "partial" if records else "not started", len(records), size)
+        )
+    return finished, found
+
+
+def story_of(directory: Path) -> str:
+    """The story of a run: from its manifest, or, while it is not finished, from the journal."""
+    try:
+        return str(read_sealed(directory / layout.MANIFEST).get("story", "prepare"))
+    except IntegrityError:
+        told = [event["story"] for event in read_events(directory) if "story" in event]
+        return str(told[-1]) if told else "prepare"
+
+
+def clean_up(directory: Path) -> tuple[list[str], int]:
+    """Delete intermediates of a finished run; returns the directories removed and the bytes freed.
+
+    What is left still verifies and traces; a later `prep run` of a changed config rebuilds them.
+    """
+    with journal.hold(directory):
+        path = directory / layout.MANIFEST
+        if not path.exists():
+            raise InputError(
+                f"{directory}: not a finished run; clean-up would delete files it still needs; "
+                "finish it first"
+            )
+        manifest = read_sealed(path)
+        removed, freed = [], 0
+        for name in INTERMEDIATE_DIRECTORIES:
+            if (directory / name).is_dir():
+                freed += sum(p.stat().st_size for p in (directory / name).rglob("*") if p.is_file())
+                removed.append(name)
+        gone = {*manifest.get("removed", []), *removed}
+        files = [f for f in manifest["files"] if f["path"].partition("/")[0] not in gone]
+        write_sealed(removed_note(directory), {"removed": sorted(gone)})
+        write_sealed(path, {**manifest, "files": files, "removed": sorted(gone)})
+        for name in removed:
+            storage.remove_tree(directory / name)
+        return removed, freed

@@ -1,0 +1,162 @@
+"""`prep tokenizer`: a tokenizer trained on a run's text, and how tokenizers fit its sources,
+measured on a sample of its kept text: whole documents, so many bytes of each source.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.core import ids, rng
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.manifest import read_manifest
+from pipeline.engine.runner import manifest_path
+from pipeline.engine.stage import Inputs
+from pipeline.runs import layout
+from pipeline.tokenizers.definition import GPT2
+from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
+from pipeline.tokenizers.training import (
+    Fertility,
+    TrainingSettings,
+    measure_fertility,
+    save_tokenizer,
+    train_tokenizer,
+)
+
+
+@dataclass(frozen=True)
+class DocumentSample:
+    """N documents in the order of the run: source (N,) and text (N,) string arrays."""
+
+    source: pa.ChunkedArray
+    text: pa.ChunkedArray
+
+    def by_source(self) -> dict[str, pa.ChunkedArray]:
+        """The texts of each source, sources sorted by name."""
+        names = sorted(pc.unique(self.source).to_pylist())
+        return {name: self.text.filter(pc.equal(self.source, name)) for name in names}
+
+
+def sample_of_run(
+    directory: Path, bytes_per_source: int, seed: int, sources: Sequence[str] = ()
+) -> DocumentSample:
+    """Kept documents of a finished run: about `bytes_per_source` bytes of each source, or all.
+
+    `sources` are the labels to read, or none for all. Documents are drawn by hash of their keys and
+    the seed, so another document never changes which of the others come first. Raises InputError
+    for a label that the run does not have, and when it is not finished or has lost its texts.
+    """
+    chosen = _chosen_keys(directory, bytes_per_source, seed, sources)
+    clean = read_manifest(manifest_path(directory, "clean"))
+    if clean is None:
+        raise InputError(f"{directory}: not a run directory with documents/")
+    inputs, parts = Inputs(directory), []
+    for shard in clean.below("documents"):
+        table = inputs.table(shard, ["doc_key", "source", "text"])
+        parts.append(table.filter(pc.is_in(table["doc_key"], chosen)))
+    table = pa.concat_tables(parts)
+    return DocumentSample(table["source"], table["text"])
+
+
+def _chosen_keys(
+    directory: Path, bytes_per_source: int, seed: int, sources: Sequence[str]
+) -> pa.Array:
+    path = directory / layout.DOCUMENTS
+    if not path.exists():
+        raise InputError(f"{path}: missing; expected the directory of a finished `prep run`")
+    columns = ["doc_key", "source", "state", "text_bytes"]
+    table = pq.read_table(path, columns=columns)
+    table = table.filter(pc.equal(table["state"], "kept"))
+    known = sorted(pc.unique(table["source"]).to_pylist())
+    missing = sorted(set(sources).difference(known))
+    if missing:
+        names = ", ".join(map(escape_text, known))
+        raise InputError(f"{directory}: no source {escape_text(missing[0])!r}; it has {names}")
+    if sources:
+        table = table.filter(pc.is_in(table["source"], pa.array(list(sources))))
+    keys = table["doc_key"].combine_chunks()
+    order = np.argsort(rng.rank(ids.keys_as_u64(keys), seed, "sample"), kind="stable")
+    names = table["source"].combine_chunks().dictionary_encode().indices.to_numpy()[order]
+    sizes = table["text_bytes"].to_numpy()[order].astype(np.int64)
+    taken = [np.zeros(0, np.int64)]
+    for name in np.unique(names):
+        mine = np.flatnonzero(names == name)
+        before = np.cumsum(sizes[mine]) - sizes[mine]
+        taken.append(order[mine[before < bytes_per_source]])
+    return keys.take(pa.array(np.sort(np.concatenate(taken))))
+
+
+MEASURED_BYTES = 5_000_000
+"""Text of each source that a new tokenizer is measured on: another draw than what trained it (the
+same documents where a source has no more)."""
+
+
+@dataclass(frozen=True)
+class TokenizerMeasurement:
+    """One tokenizer and its table: a row per source, and last `all`."""
+
+    tokenizer: str
+    vocab_size: int
+    engine: str
+    rows: tuple[Fertility, ...]
+
+
+def train_on_run(
+    directory: Path,
+    out: Path,
+    settings: TrainingSettings,
+    sample: int,
+    seed: int,
+    sources: Sequence[str] = (),
+) -> tuple[TokenizerMeasurement, ...]:
+    """Train on a sample of the run in `directory`, `sample` bytes of each source, and publish into
+    `out`; returns the tables of GPT-2 and of the new tokenizer on another sample.
+
+    The same run and arguments give the same bytes. Raises ConfigError and InputError.
+    """
+    texts = sample_of_run(directory, sample, seed, sources)
+    content = train_tokenizer(_strings(texts), settings)
+    save_tokenizer(out, content, settings.eos)
+    return measure_on_run(directory, [GPT2, str(out)], MEASURED_BYTES, seed + 1, sources)
+
+
+def measure_on_run(
+    directory: Path,
+    tokenizers: Sequence[str],
+    sample: int,
+    seed: int,
+    sources: Sequence[str] = (),
+    eos: Sequence[str] = (),
+) -> tuple[TokenizerMeasurement, ...]:
+    """The table of each tokenizer on one sample of the run. `eos` are the tokens that end a
+    document: none, one for all but gpt2, or one for each. Raises ConfigError and InputError."""
+    if len(eos) > 1 and len(eos) != len(tokenizers):
+        raise ConfigError(
+            f"--eos: {len(eos)} for {len(tokenizers)} tokenizers; give one for all except gpt2, "
+            "or one for each --tokenizer in the same order"
+        )
+    ends: list[str | None] = [*eos] or [None] * len(tokenizers)
+    if len(eos) == 1:
+        ends = [None if name == GPT2 else eos[0] for name in tokenizers]
+    opened = [open_tokenizer(*pair) for pair in zip(tokenizers, ends, strict=True)]
+    texts = sample_of_run(directory, sample, seed, sources)
+    names = zip(tokenizers, opened, strict=True)
+    return tuple(_measure(name, texts, tokenizer) for name, tokenizer in names)
+
+
+def _measure(name: str, sample: DocumentSample, tokenizer: TextTokenizer) -> TokenizerMeasurement:
+    batches = [
+        (source, chunk) for source, texts in sample.by_source().items() for chunk in texts.chunks
+    ]
+    definition = tokenizer.definition
+    rows = measure_fertility(batches, tokenizer)
+    return TokenizerMeasurement(name, definition.vocab_size, tokenizer.engine_name, rows)
+
+
+def _strings(sample: DocumentSample) -> Iterator[str]:
+    for chunk in sample.text.chunks:
+        yield from chunk.to_pylist()

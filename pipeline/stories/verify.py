@@ -1,0 +1,314 @@
+"""`prep verify`: prove a finished run from its files alone.
+
+Near-duplicates across splits: no candidate pair may stand on both sides of one.
+
+A document's split follows its cluster's representative, and what is kept is no duplicate of
+anything else that is kept, so nothing should be found. This looks, from the published buckets and
+the texts themselves.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.core import storage
+from pipeline.core.errors import IntegrityError
+from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
+from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
+from pipeline.core.words import pluralise
+from pipeline.engine.runner import manifest_path
+from pipeline.engine.stage import Inputs
+from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
+from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.hdf5.verify import SplitContents, check_split
+from pipeline.lineage.forward import check_inverse
+from pipeline.lineage.shards import check_lineage, read_lineage
+from pipeline.runs import layout
+from pipeline.runs.catalogue import story_entry
+from pipeline.runs.events import verify_events
+from pipeline.runs.layout import STATES
+from pipeline.sources.copy import count_records
+from pipeline.sources.listing import is_text
+from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
+
+LOOKED_AT = 256
+"""Documents of one bucket that a document of another split is compared with: only boilerplate fills
+a bucket with more."""
+
+
+@dataclass(frozen=True)
+class StraddlingPairs:
+    """Candidate pairs of kept documents in different splits: how many, the highest exact Jaccard
+    similarity among them, and how many reach the threshold of the run; `promised`: the selection
+    compared all candidates exactly, so there can be none."""
+
+    pairs: int
+    highest: float
+    duplicates: int
+    threshold: float
+    promised: bool
+
+
+def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
+    """Look at every candidate pair across splits of a run; None where nothing was compared or the
+    buckets are gone (`prep clean-up`)."""
+    stages = ("clean", "signatures", "bands", "clusters", "keep")
+    manifests = [m for s in stages if (m := read_manifest(manifest_path(directory, s))) is not None]
+    removed = read_sealed(directory / layout.MANIFEST)["removed"]
+    if len(manifests) < len(stages) or {"bands", "keep", "splits"} & set(removed):
+        return None
+    from dedup.presets import Preset
+    from dedup.similarity import PairJaccard
+
+    clean, signatures, bands, clusters, keep = manifests
+    counts = tuple(task.counters["documents"] for task in signatures.tasks)
+    own = Batch("", "", counts, clean.below("documents"), (), (), keep.below("keep"))
+    corpus = Corpus(Batches((own,)), Inputs(directory))
+    pair = PairJaccard(Preset(**signatures.fields["settings"]["preset"]))
+    pairs = set(_pairs(corpus, bands, _kept_split(corpus, keep), _first_new(bands)))
+    similarity = [
+        pair.of(a, 0, len(a), b, 0, len(b))
+        for a, b in ((corpus.text(i), corpus.text(j)) for i, j in sorted(pairs))
+    ]
+    threshold = float(clusters.fields["settings"]["threshold"])
+    reached = sum(s >= threshold for s in similarity)
+    cut_short = sum(task.counters.get("cut_short", 0) for task in clusters.tasks)
+    promised = clusters.fields["settings"]["verify"] == "exact" and not cut_short
+    return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
+
+
+def _kept_split(corpus: Corpus, keep: StageManifest) -> npt.NDArray[np.int8]:
+    """Per document the split it is in, -1 where it is not kept."""
+    splits = []
+    for states, shard in zip(keep.below("keep"), keep.below("splits"), strict=True):
+        kept = corpus.inputs.table(states)["state"].to_numpy() == STATES.index("kept")
+        split = corpus.inputs.table(shard)["split"].to_numpy().astype(np.int8)
+        splits.append(np.where(kept, split, np.int8(-1)))
+    return np.concatenate(splits)
+
+
+def _first_new(bands: StageManifest) -> int:
+    return int(bands.fields["settings"]["first_new"])
+
+
+def _pairs(
+    corpus: Corpus, bands: StageManifest, split: npt.NDArray[np.int8], first_new: int
+) -> Iterator[tuple[int, int]]:
+    """Pairs of kept documents of one bucket: one not in training, one in another split than it."""
+    train = 0
+    for shard in bands.shards:
+        table = corpus.inputs.table(shard)
+        member = table["member"].to_numpy().astype(np.int64) - first_new
+        bucket = table["bucket"].to_numpy()[member >= 0]
+        member = member[member >= 0]
+        bucket, member = bucket[split[member] >= 0], member[split[member] >= 0]
+        for held_out in np.flatnonzero(split[member] != train).tolist():
+            start, stop = np.searchsorted(bucket, [bucket[held_out], bucket[held_out] + 1])
+            one = int(member[held_out])
+            others = member[start:stop]
+            for other in others[split[others] != split[one]][:LOOKED_AT].tolist():
+                yield min(one, other), max(one, other)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was verified, in words."""
+
+    name: str
+    detail: str
+
+
+def verify(
+    directory: Path, lineage: int | None = None, on_file: Callable[[], None] = lambda: None
+) -> list[Check]:
+    """Check hashes, ledger, copied records, HDF5 contract, count(EOS) and lineage coverage of a run
+    directory, whatever of these its story makes; and tokenize `lineage` spans again.
+
+    Calls `on_file` for every file hashed. Raises IntegrityError naming everything found wrong.
+    """
+    if not (directory / layout.MANIFEST).exists():
+        raise IntegrityError(
+            f"{directory}: no {layout.MANIFEST}: not a finished run; to finish it, run again the "
+            "command that began it"
+        )
+    manifest = read_sealed(directory / layout.MANIFEST)
+    checks = [_hashes(directory, manifest, on_file)]
+    events = verify_events(directory).events
+    if events:
+        checks.append(Check("events", f"{len(events)} in an unbroken chain"))
+    taken_down = check_takedowns(directory)
+    if taken_down is not None:
+        checks.append(Check("takedowns", taken_down))
+    if manifest.get("story") == "export":
+        return [*checks, _exported(directory, manifest)]
+    ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
+    ledger.check()
+    documents = pq.read_table(
+        directory / layout.DOCUMENTS, columns=["state", "split", "tokens", "text_bytes"]
+    )
+    checks.append(_recount(ledger, documents))
+    if story_entry(manifest.get("story", "prepare")).records:
+        checks.append(_records(directory, manifest, ledger))
+    if ledger.splits and manifest.get("story") != "repack":
+        checks.append(_straddling(directory))
+    for name, split in ledger.splits.items():
+        dataset = open_dataset(directory / "hdf5" / name)
+        checks += _split(dataset, name, split, documents, check_masked(directory, dataset))
+    if lineage:
+        from pipeline.lineage.sample import check_spans
+
+        checks.append(Check("lineage", check_spans(directory, lineage).words))
+    return checks
+
+
+def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], None]) -> Check:
+    problems = []
+    files = manifest["files"]
+    for file in files:
+        try:
+            storage.verify_file(directory / file["path"], file["hash"])
+        except IntegrityError as error:
+            problems.append(str(error))
+        on_file()
+    named = {file["path"] for file in files} | {layout.MANIFEST}
+    problems += [f"{directory / p}: not in the manifest" for p in storage.files_below(directory)
+                 if p.as_posix() not in named and p.parts[0] != layout.RESCANS]  # fmt: skip
+    if problems:
+        raise IntegrityError("\n".join(problems))
+    removed = manifest.get("removed") or []
+    gone = f"; removed by clean-up: {', '.join(removed)}" if removed else ""
+    return Check("hashes", f"{pluralise(len(files), 'file')}{gone}")
+
+
+def _straddling(directory: Path) -> Check:
+    found = find_straddling_pairs(directory)
+    if found is None:
+        return Check("splits", "not compared: no near-duplicate removal, or removed by clean-up")
+    if found.promised and found.duplicates:
+        raise IntegrityError(
+            f"{directory}: {found.duplicates:,} near-duplicates of Jaccard {found.threshold:g} and "
+            "more are in different splits; please report this defect"
+        )
+    detail = f"candidate pairs across splits: {found.pairs:,}"
+    if found.pairs:
+        detail += f", highest Jaccard {found.highest:.3f}"
+    return Check("splits", f"{detail}; of {found.threshold:g} and more: {found.duplicates:,}")
+
+
+def _recount(ledger: Ledger, documents: pa.Table) -> Check:
+    kept = documents.filter(pc.equal(documents["state"], "kept"))
+    records = sum(s.records.documents for s in ledger.sources.values())
+    tokens = sum(s.tokens for s in ledger.sources.values())
+    recount = (len(documents), pc.sum(kept["tokens"]).as_py() or 0)
+    if recount != (records, tokens):
+        raise IntegrityError(
+            f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
+        )
+    return Check(
+        "ledger",
+        f"{pluralise(records, 'record')}, {len(kept):,} kept, {pluralise(tokens, 'token')}: "
+        "balanced",
+    )
+
+
+def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check:
+    """As many records were written as documents were kept."""
+    folder = story_entry(manifest["story"]).records
+    files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
+    found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
+    kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
+    if found != kept:
+        raise IntegrityError(
+            f"{directory / folder}: {pluralise(found, 'record')}, {kept:,} were kept"
+        )
+    return Check(
+        "records",
+        f"{pluralise(found, 'record')} in {pluralise(len(files), 'file')}, all that were kept",
+    )
+
+
+def _kept_empty(directory: Path) -> int:
+    """Kept documents that are an empty file of plain text: nothing is what was written of them."""
+    paths = pq.read_table(directory / layout.SOURCES, columns=["path"])["path"].to_pylist()
+    texts = pa.array([n for n, path in enumerate(paths) if is_text(path)], pa.uint32())
+    empty = (pc.field("state") == "kept") & (pc.field("byte_length") == 0)
+    return len(
+        pq.read_table(
+            directory / layout.DOCUMENTS,
+            columns=["path_id"],
+            filters=empty & pc.field("path_id").isin(texts),
+        )
+    )
+
+
+def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
+    """Every exported file holds as many records as the manifest says."""
+    files = [f for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
+    for file in files:
+        found = count_records(directory / file["path"])
+        if found != file["documents"]:
+            raise IntegrityError(
+                f"{directory / file['path']}: {pluralise(found, 'record')}, "
+                f"expected {file['documents']:,}"
+            )
+    total = sum(file["documents"] for file in files)
+    return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")
+
+
+def _split(
+    dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table, holes: Holes
+) -> Iterator[Check]:
+    facts = check_split(dataset)
+    found = (facts.rows, facts.mask_sum + holes.masked_labels, facts.tokens)
+    if found != (split.rows, split.mask_sum, split.corpus_tokens):
+        raise IntegrityError(
+            f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels, {facts.tokens} tokens of a "
+            "corpus; the ledger differs"
+        )
+    spans, ends = check_lineage(dataset, name, documents, holes.labels)
+    if split.segments and split.segments != spans:
+        raise IntegrityError(
+            f"hdf5/{name}: {pluralise(spans, 'segment')}; the ledger has {split.segments:,}"
+        )
+    eos, expected = facts.eos_labels - holes.corpus_tokens, split.documents - holes.copies
+    if dataset.layout is SAMPLE and not holes.first_token:
+        eos += _first_token_is_eos(dataset) if dataset.rows else split.tokens
+    elif dataset.layout is VSL:
+        expected = ends - holes.copies
+    if eos != expected:
+        raise IntegrityError(
+            f"hdf5/{name}: {eos:,} EOS tokens for {pluralise(expected, 'document')}"
+        )
+    masked = f", {pluralise(holes.copies, 'document')} masked" if holes.copies else ""
+    yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
+    cover = f"{pluralise(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
+    yield Check(f"lineage/{name}", f"{cover} every token that is not padding")
+    entries = check_inverse(dataset)
+    if entries is not None:
+        yield Check(f"inverse/{name}", f"{pluralise(entries, 'entry')}, as lineage says")
+
+
+def _size(dataset: SampleDataset, facts: SplitContents) -> str:
+    if dataset.layout is CORPUS:
+        return pluralise(facts.tokens, "token")
+    return f"{pluralise(facts.rows, 'row')}, {pluralise(facts.mask_sum, 'label')}"
+
+
+def _first_token_is_eos(dataset: SampleDataset) -> int:
+    """The one token that is never a label is the stream's first; 1 when it is an EOS."""
+    for index in range(len(dataset.shards)):
+        table = read_lineage(dataset, index)
+        rows = np.flatnonzero(table["stream_row"].to_numpy() == 0)
+        if len(rows):
+            row = int(dataset.starts[index]) + table["row"][int(rows[0])].as_py()
+            return int(dataset.read(np.array([row]))[0, 0, 0] == dataset.eos_id)
+    raise IntegrityError(f"{dataset.directory}: no lineage for the first row of the stream")

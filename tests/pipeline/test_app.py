@@ -1,0 +1,61 @@
+"""`prep` finds its commands without importing them all."""
+
+import subprocess
+import sys
+
+import typer
+
+from pipeline.commands.app import COMMANDS, app
+
+HEAVY = ("torch", "pyarrow", "dask", "distributed", "numba", "h5py", "numpy", "ftfy", "tokenizers")
+LISTED = f"""
+import sys
+from pipeline.commands import app
+sys.argv = ["prep", "--help"]
+try:
+    app.main()
+except SystemExit:
+    pass
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+loaded += [name for name in sys.modules if name.startswith(("pipeline.stories", "pipeline.stages"))]
+assert not loaded, loaded
+"""
+
+
+def test_the_list_says_what_the_commands_say() -> None:
+    commands = typer.main.get_command(app).commands
+    for name, (_, text) in COMMANDS.items():
+        paragraph = (commands[name].help or "").split("\n\n")[0]
+        assert " ".join(paragraph.split()) == text, name
+
+
+def test_every_command_is_listed() -> None:
+    group = typer.main.get_command(app)
+    assert list(group.commands) == list(COMMANDS)
+    for module in {module for module, _ in COMMANDS.values()}:
+        scratch = typer.Typer()
+        __import__(module)
+        sys.modules[module].register(scratch)
+        names = [c.name or c.callback.__name__ for c in scratch.registered_commands]
+        names += [g.name for g in scratch.registered_groups]
+        assert set(names) == {n for n, (m, _) in COMMANDS.items() if m == module}
+
+
+def test_help_of_commands_imports_nothing_heavy() -> None:
+    modules = sorted({module for module, _ in COMMANDS.values()})
+    code = f"import sys\n{''.join(f'import {module}' + chr(10) for module in modules)}"
+    code += (
+        f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\nassert not loaded, loaded"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_list_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LISTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "takedown" in done.stdout
