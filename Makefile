@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+# Material's notice about MkDocs 2 is not ours to act on. No --quiet: it hides warnings from --strict too.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check soak clean
+.PHONY: demo test check docs soak clean
 
 # torch first and from its exact pin: a looser request may fetch gigabytes of CUDA libraries.
 $(BASE): pyproject.toml constraints.txt
@@ -16,7 +18,7 @@ $(BASE): pyproject.toml constraints.txt
 	touch $@
 
 $(DEV): $(BASE)
-	$(INSTALL) -c constraints.txt -e '.[test,dev]'
+	$(INSTALL) -c constraints.txt -e '.[test,dev,docs]'
 	touch $@
 
 demo: $(BASE) ## prepare real text from your own Python environment, then train a small GPT on it
@@ -33,14 +35,18 @@ test: $(DEV) ## the whole test suite but soak tests, on every core
 	$(BIN)/python -m compileall -q pipeline dedup trainer wafer_backend
 	$(BIN)/python -m pytest -n logical --dist worksteal
 
-check: $(DEV) ## lint, format, types, import rules
+check: $(DEV) ## lint, format, types, import rules, links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MKDOCS)
+
+docs: $(DEV) ## the documentation as a site: site/index.html
+	$(MKDOCS)
 
 soak: $(DEV) ## the slow tests: full crash sweep, random kills, the whole pile sample
 	$(BIN)/python -m pytest -m slow --timeout=7200
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info
+	rm -rf $(VENV) runs site build dist *.egg-info

@@ -73,6 +73,8 @@ PREP = """\
 `prep run CONFIG` takes a file or the name of a shipped config: {prep}.
 Any key can be changed on the command line with `--set`, list items by number:
 
+<!-- not run: /data/pile is yours -->
+
     prep run pile --set inputs.0.path=/data/pile --set pack.max_sequence_length=1024
 
 Relative paths start at the directory of the config file, those of `--set` at the working directory.

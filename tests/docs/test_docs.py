@@ -1,5 +1,6 @@
 """The documents say what is there: links, commands, versions, generated tables, sizes."""
 
+import contextlib
 import re
 import runpy
 import shlex
@@ -17,7 +18,7 @@ from pipeline.commands import app as prep_cli
 from tests.scripts import load
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[a-z]*\n(.*?)^```$", re.M | re.S)
 UsageError = typer.BadParameter.__base__
@@ -91,7 +92,8 @@ def unparsed(program: str, app: typer.Typer) -> list[str]:
     parser, said = typer.main.get_command(app), []
     for document, words in commands_of(program):
         try:
-            parse(parser, program, words)
+            with contextlib.suppress(typer.Exit):  # an option such as --version
+                parse(parser, program, words)
         except UsageError as error:
             said.append(f"{document}: {program} {shlex.join(words)}: {error.format_message()}")
     return said
@@ -176,7 +178,8 @@ def test_the_first_pages_are_short(name: str, kilobytes: int) -> None:
 def test_every_page_is_in_the_index() -> None:
     """README links the index, and the index every page of docs/."""
     index = REPOSITORY / "docs" / "index.md"
-    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    pages = {p.relative_to(index.parent).as_posix() for p in index.parent.rglob("*.md")}
+    pages.remove(index.name)
     linked = {link.partition("#")[0] for link in LINK.findall(index.read_text(encoding="utf-8"))}
     assert pages - linked == set(), "add a line to docs/index.md"
     assert "docs/index.md" in LINK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
@@ -194,6 +197,13 @@ def test_configuration_is_up_to_date() -> None:
     script = load(REPOSITORY / "docs" / "make_configuration.py")
     written = (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert written == script.document(), "run `python docs/make_configuration.py`"
+
+
+@pytest.mark.parametrize("program", ["prep", "train"])
+def test_pages_of_commands_are_up_to_date(program: str) -> None:
+    script = load(REPOSITORY / "docs" / "make_commands.py")
+    written = (REPOSITORY / "docs" / f"{program}_commands.md").read_text(encoding="utf-8")
+    assert written == script.document(program), "run `python docs/make_commands.py`"
 
 
 def test_tables_of_stages_are_up_to_date() -> None:
