@@ -78,7 +78,9 @@ def build_index(
     keys_G, part_G, position_G = _rare_grams(words_K, starts_P1, gram_P, texts_P)
     searched_P = _searched(starts_P1, gram_P, part_G, position_G)
     status_N[long_enough[searched_P[part_of] == 0]] = ALL_COMMON
-    index = ItemIndex(words_K, starts_P1, gram_P, searched_P, keys_G, part_G, position_G)
+    index = ItemIndex(
+        words_K, starts_P1, gram_P, searched_P, keys_G, part_G, gram_position=position_G
+    )
     for array in index:  # as those of a published index are: kernels are compiled for one kind
         array.flags.writeable = False
     return index, entry_P, status_N

@@ -37,7 +37,7 @@ def check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
     raise ValueError(f"unknown {field} {value!r}; {hint}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """One recipe; a wrong value raises ValueError."""
 
@@ -86,10 +86,18 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("slimpajama", "char", 13, bands=9, rows=13),
-        Preset("slimpajama_exact", "char", 13, bands=9, rows=13, scheme="legacy", hash="sha1"),
-        Preset("fineweb", "char", 13, bands=14, rows=8),
-        Preset("strict", "char", 13, bands=20, rows=6),
+        Preset(name="slimpajama", unit="char", size=13, bands=9, rows=13),
+        Preset(
+            name="slimpajama_exact",
+            unit="char",
+            size=13,
+            bands=9,
+            rows=13,
+            scheme="legacy",
+            hash="sha1",
+        ),
+        Preset(name="fineweb", unit="char", size=13, bands=14, rows=8),
+        Preset(name="strict", unit="char", size=13, bands=20, rows=6),
     )
 }
 

@@ -37,7 +37,7 @@ ROW, START, STOP, ENDS = range(4)
 _DOCUMENT, _POSITION, _FILLED, _BLANK, _SPECIAL = range(5)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Batch:
     """Normalised documents, or a part of one.
 
@@ -150,7 +150,13 @@ class Stream:
             segments = self._segments[:count]
             if row is not None:
                 segments[:, ROW] = row
-            batch = Batch(self._points, filled, segments, continues, fresh)
+            batch = Batch(
+                points=self._points,
+                filled=filled,
+                segments=segments,
+                continues=continues,
+                fresh=fresh,
+            )
             if count:
                 yield batch
             continues = batch.is_open

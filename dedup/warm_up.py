@@ -43,7 +43,7 @@ def warm_up(
 
 def _every_recipe() -> list[Preset]:
     """The presets, and a recipe for every kernel that none of them uses."""
-    words = Preset("words", "word", 2, bands=1, rows=1)
+    words = Preset(name="words", unit="word", size=2, bands=1, rows=1)
     return [
         *PRESETS.values(),
         replace(words, hash="sha1"),

@@ -167,9 +167,15 @@ def evaluate(
     """
     _check_least(batch_size=batch_size, threads=threads, eval_steps=eval_steps)
     wanted = LossOptions(
-        local_path(path), local_path(data), split, target, batch_size, threads, eval_steps,
-        local_path_or_none(reference_tokenizer),
-    )  # fmt: skip
+        path=local_path(path),
+        data=local_path(data),
+        split=split,
+        target=target,
+        batch_size=batch_size,
+        threads=threads,
+        eval_steps=eval_steps,
+        reference_tokenizer=local_path_or_none(reference_tokenizer),
+    )
     with as_prep_errors():
         return evaluate_checkpoint(wanted, print_line if progress else _say_nothing)
 

@@ -43,7 +43,7 @@ SP_LEAST_RESIDUAL = 0.5
 """Slope of the residual stream that SP reaches at the last step, at muP's learning rate."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CoordinateCheckPlan:
     """What is measured; the rest of the model is fixed.
 
@@ -76,7 +76,7 @@ class CoordinateCheckPlan:
                 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CoordinateRecord:
     """Mean |x| of one quantity of one model after `step` updates, over tokens, units and layers."""
 
@@ -172,7 +172,14 @@ def _one(
         batch = _batch(plan, seed, step)
         if step in plan.steps:
             for quantity, size in _sizes(model, batch["input_ids"]).items():
-                yield CoordinateRecord(kind, width, seed, step, quantity, size)
+                yield CoordinateRecord(
+                    parametrization=kind,
+                    width=width,
+                    seed=seed,
+                    step=step,
+                    quantity=quantity,
+                    size=size,
+                )
         if step == max(plan.steps):
             return
         loss_sum, counted = model(batch)
@@ -283,7 +290,9 @@ def main(
     """
     with one_line_errors():
         plan = CoordinateCheckPlan(
-            _integers("--widths", widths), tuple(range(seeds)), _integers("--steps", steps)
+            widths=_integers("--widths", widths),
+            seeds=tuple(range(seeds)),
+            steps=_integers("--steps", steps),
         )
         found, broken = check(plan, out)
     for at in found:

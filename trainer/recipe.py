@@ -83,7 +83,7 @@ Decay = Literal["linear", "cosine", "constant"]
 Schedule = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PaperModel:
     """A row of Table 1. `tokens`: trained on. `schedule`: ((first step, sequences), ...).
     `learning_rate`: peak. `eps`: of Adam (P 2.3). `steps`: of the run, 20 tokens per parameter."""
@@ -104,7 +104,16 @@ def _member(
     shape = SHAPES[name]
     steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, ((1, batch_size),), SEQUENCE_LENGTH)
     schedule = ((1, batch_size),)
-    return PaperModel(name, shape, TOKENS[name], schedule, learning_rate, decay, eps, steps)
+    return PaperModel(
+        name=name,
+        shape=shape,
+        tokens=TOKENS[name],
+        schedule=schedule,
+        learning_rate=learning_rate,
+        decay=decay,
+        eps=eps,
+        steps=steps,
+    )
 
 
 def steps_for(tokens: float, schedule: Schedule, sequence_length: int) -> int:
@@ -147,16 +156,22 @@ FAMILY = {
         _member("2.7B", 528, 2.0e-4, "cosine"),
         _member("6.7B", 1040, 1.2e-4, "linear", 1e-9),
         PaperModel(
-            "13B", SHAPES["13B"], TOKENS["13B"], ((1, 720), (57_001, 1080)), 1.2e-4, "cosine",
-            1e-9, 135_237,
+            name="13B",
+            shape=SHAPES["13B"],
+            tokens=TOKENS["13B"],
+            schedule=((1, 720), (57_001, 1080)),
+            learning_rate=1.2e-4,
+            decay="cosine",
+            eps=1e-9,
+            steps=135_237,
         ),
     )
-}  # fmt: skip
+}
 """Table 1. 13B: 720 sequences until 84B tokens; its 135,237 steps are the 257.1B tokens of the
 table, while the file that was released with the model has 116,223 at a constant 1080."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mup:
     """muP as the paper tuned it on a proxy (P Table 14 and section 3)."""
 
@@ -183,7 +198,7 @@ _PROXY = (40e6, 64)
 """The muP proxy: 40M parameters, batches of 131K tokens = 64 sequences (P section 3)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecipeSettings:
     """What a run is trained with.
 

@@ -40,7 +40,7 @@ Target = Literal["CSX", "CPU", "GPU"]
 Device = Literal["cpu", "cuda"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BackendConfig:
     """How a module runs. Everything that changes bits is here except num_csx, which does not.
 

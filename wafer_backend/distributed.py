@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataLoaderCheckpoint:
     """Where a loader stands, for its `state_dict` (through `get_worker_state`).
 

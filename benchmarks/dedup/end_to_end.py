@@ -196,16 +196,16 @@ def measure(
         usages.append(usage)
     documents = count_lines(files)
     return Run(
-        contender.label,
-        scale,
-        documents,
-        0.0,
-        kept,
-        median(usage.wall for usage in usages),
-        median(usage.cpu for usage in usages),
-        median(usage.peak_rss for usage in usages) / 1e6,
-        median(usage.peak_disk for usage in usages) / documents,
-        median(usage.final_disk for usage in usages) / documents,
+        contender=contender.label,
+        scale=scale,
+        documents=documents,
+        megabytes=0.0,
+        kept=kept,
+        wall=median(usage.wall for usage in usages),
+        cpu=median(usage.cpu for usage in usages),
+        peak_rss_mb=median(usage.peak_rss for usage in usages) / 1e6,
+        peak_disk_bytes_per_document=median(usage.peak_disk for usage in usages) / documents,
+        final_disk_bytes_per_document=median(usage.final_disk for usage in usages) / documents,
     )
 
 

@@ -53,7 +53,7 @@ from benchmarks.dedup.peers.shingling import shingle_set
 from dedup.presets import Preset, resolve
 
 THRESHOLDS = (0.7, 0.8, 0.9)
-WORDS = Preset("fineweb with word 5-grams", "word", 5, bands=14, rows=8)
+WORDS = Preset(name="fineweb with word 5-grams", unit="word", size=5, bands=14, rows=8)
 PRESETS = ("slimpajama", "fineweb", "strict", WORDS)
 VERIFY = ("none", "estimate", "exact")
 Pairs = dict[tuple[str, str], float]
@@ -256,14 +256,16 @@ def score(
     recall = sum(identifier in dropped for identifier in left_out) / len(left_out)
     named = [(one, other) for one, other in dropped.items() if other is not None]
     return Score(
-        name,
-        threshold,
-        len(dropped),
-        precision,
-        recall,
-        2 * precision * recall / (precision + recall) if precision + recall else 0.0,
-        sum(other in neighbours[one] for one, other in named) / len(named) if named else None,
-        sum(a in dropped or b in dropped for a, b in alike) / len(alike),
+        method=name,
+        threshold=threshold,
+        dropped=len(dropped),
+        precision=precision,
+        recall=recall,
+        f1=2 * precision * recall / (precision + recall) if precision + recall else 0.0,
+        pair_precision=sum(other in neighbours[one] for one, other in named) / len(named)
+        if named
+        else None,
+        pair_recall=sum(a in dropped or b in dropped for a, b in alike) / len(alike),
     )
 
 

@@ -102,9 +102,13 @@ def work(title: str, author: tuple[str, str] | None, reg_no: str = "") -> Work:
     parts = split_title(title)
     names = (" ".join(author),) if author else split_authors(parts.responsibility)
     return Work(
-        work_id_of(parts.title, parts.subtitle, names, reg_no), title,
-        normalise_title(parts.title), parts.subtitle, names, reg_no=reg_no,
-    )  # fmt: skip
+        work_id=work_id_of(parts.title, parts.subtitle, names, reg_no),
+        title_raw=title,
+        title_norm=normalise_title(parts.title),
+        subtitle=parts.subtitle,
+        authors=names,
+        reg_no=reg_no,
+    )
 
 
 def exhibit() -> list[Work]:

@@ -159,7 +159,7 @@ def measure(contender: Contender, given: Input, folder: Path, scale: int, number
         result = result_of(contender, usage.output)
         if usage.code or result is None:
             raise FailedError(f"exit code {usage.code}: {last_error(log)}")
-        return _run(contender, given, scale, number, usage, result, out)
+        return _run(contender, given, scale, number, usage, result, out=out)
     finally:
         clear(work)
 

@@ -165,7 +165,7 @@ def write_tokens(texts: list[str], tokens: pa.LargeListArray, root: Path) -> tup
 
 def publish(output: Any, root: Path) -> Shard:
     made = storage.publish(root / output.path, output.data)
-    return Shard(output.path, made.size, made.hash, output.content_hash)
+    return Shard(path=output.path, size=made.size, hash=made.hash, content_hash=output.content_hash)
 
 
 CONTAINERS = (("sample", "gzip"), ("sample", "gzip-shuffle"), ("sample", "none"), ("vsl", "gzip"),

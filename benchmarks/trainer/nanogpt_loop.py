@@ -113,7 +113,12 @@ def prepared(
 ) -> Iterator[tuple[TrainingRun, BatchPrefetcher]]:
     """A training run that stands before its first step, and its batches read ahead."""
     params = load_params(write_params(directory, SHAPES[options.shape], options))
-    request = TrainOptions(options.target, directory / "params.yaml", directory / "out", "train")
+    request = TrainOptions(
+        target=options.target,
+        params=directory / "params.yaml",
+        model_dir=directory / "out",
+        mode="train",
+    )
     source = open_training(params.train_input, params.model, directory / "hdf5" / "train")
     request.model_dir.mkdir()
     with catch_signals() as stop:

@@ -73,8 +73,13 @@ def cluster(shape: str, size: int, precision: str, ranks: int) -> Step:
     """One wafer a rank."""
     gpt = model(shape)
     config = BackendConfig(
-        "CSX", size, num_csx=ranks, precision=precision, transport="distributed", liveness=LIVENESS  # type: ignore[arg-type]
-    )  # fmt: skip
+        target="CSX",
+        micro_batch_size=size,
+        num_csx=ranks,
+        precision=precision,
+        transport="distributed",
+        liveness=LIVENESS,  # type: ignore[arg-type]
+    )
     compiled = CompiledModule(gpt, config)
     compiled.memoryx.optimizer = optimizer(gpt)
 

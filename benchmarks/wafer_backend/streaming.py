@@ -68,7 +68,9 @@ def loop(shape: str, leaves: int, precision: str) -> Callable[[Batch, int], None
 
 def streamed(shape: str, size: int, precision: str) -> Callable[[Batch, int], None]:
     gpt = model(shape)
-    compiled = CompiledModule(gpt, BackendConfig("CSX", size, precision=precision))  # type: ignore[arg-type]
+    compiled = CompiledModule(
+        gpt, BackendConfig(target="CSX", micro_batch_size=size, precision=precision)
+    )  # type: ignore[arg-type]
     compiled.memoryx.optimizer = optimizer(gpt)
 
     def step(batch: Batch, number: int) -> None:
@@ -81,7 +83,9 @@ def outside(shape: str, size: int, precision: str) -> Callable[[Batch, int], Non
     """Path b: the script computes the loss on the logits of the whole batch."""
     gpt = model(shape)
     logits = _Logits(gpt)
-    compiled = CompiledModule(logits, BackendConfig("CSX", size, precision=precision))  # type: ignore[arg-type]
+    compiled = CompiledModule(
+        logits, BackendConfig(target="CSX", micro_batch_size=size, precision=precision)
+    )  # type: ignore[arg-type]
     adam = optimizer(gpt)
 
     def step(batch: Batch, number: int) -> None:

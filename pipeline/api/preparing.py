@@ -143,9 +143,16 @@ def clean(
     """
     _check_choice("format", format, get_args(Format))
     options = CleaningOptions(
-        min_length, fix_text, _listed(mask), _listed(language), gopher, gopher_repetition, c4,
-        local_path_or_none(bad_words), text_key,
-    )  # fmt: skip
+        min_length=min_length,
+        fix_text=fix_text,
+        mask=_listed(mask),
+        language=_listed(language),
+        gopher=gopher,
+        gopher_repetition=gopher_repetition,
+        c4=c4,
+        bad_words=local_path_or_none(bad_words),
+        text_key=text_key,
+    )
     loaded = clean_settings(config, names_of(files), options, tuple(overrides))
     return preparation.run(
         loaded, local_path(out), workers, progress=progress_of(progress), story=story_of(format)

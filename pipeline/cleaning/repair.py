@@ -117,7 +117,7 @@ _SLOW = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Line:
     """A suspect line on its way: ftfy makes the same of `text`, which was scanned, as of it."""
 
@@ -171,7 +171,13 @@ def _line(data: U8, scanned: ScanResult, row: I64) -> _Line:
     text = data[row[LINE_IN] : row[LINE_END]].tobytes().decode()
     written = scanned.out[row[OUT_START] : row[OUT_END]].tobytes().decode()
     flags = int(row[FLAGS])
-    return _Line(text, bool(flags & UNESCAPES), text, written, flags & ~UNESCAPES)
+    return _Line(
+        original=text,
+        unescapes=bool(flags & UNESCAPES),
+        text=text,
+        written=written,
+        flags=flags & ~UNESCAPES,
+    )
 
 
 def _scan_again(lines: list[_Line], tables: Tables) -> None:

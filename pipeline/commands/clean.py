@@ -106,7 +106,15 @@ def clean(
     if chosen is None:
         raise ConfigError(f"--format {form}: expected one of {', '.join(FORMATS)}")
     options = CleaningOptions(
-        min_length, fix_text, mask, language, gopher, repetition, c4, bad_words, text_key
+        min_length=min_length,
+        fix_text=fix_text,
+        mask=mask,
+        language=language,
+        gopher=gopher,
+        gopher_repetition=repetition,
+        c4=c4,
+        bad_words=bad_words,
+        text_key=text_key,
     )
     loaded = clean_settings(config, files or (), options, tuple(set_ or ()))
     story = story_of(chosen)

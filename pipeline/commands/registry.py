@@ -148,7 +148,14 @@ def import_(
         basis=basis, legal_hold=legal_hold,
     )  # fmt: skip
     settings = ImportOptions(
-        check_form(form), name, defaults, texts, sketch_only, _salt(salt_file), replace, dry_run
+        form=check_form(form),
+        name=name,
+        defaults=defaults,
+        texts=texts,
+        sketch_only=sketch_only,
+        salt=_salt(salt_file),
+        replacing=replace,
+        dry_run=dry_run,
     )
     show_import(import_works(files, into, settings), into, dry_run, list_refused, as_json)
 

@@ -75,7 +75,15 @@ def repack(
     from pipeline.stories.repack import repack as repack_run
 
     size = None if shard_bytes is None else loads_value(shard_bytes)
-    changes = RepackOptions(msl, format_, packer, seed, size, shard_sequences, compression)
+    changes = RepackOptions(
+        max_sequence_length=msl,
+        format=format_,
+        packer=packer,
+        seed=seed,
+        shard_bytes=size,
+        shard_sequences=shard_sequences,
+        compression=compression,
+    )
     manifest = repack_run(directory, out, changes, workers, progress=Progress())
     ledger = json.loads((manifest.directory / "ledger.json").read_bytes())
     if as_json:

@@ -83,9 +83,17 @@ def takedown(
     if mode not in _MODES:
         raise ConfigError(f"--mode {mode}: expected one of {', '.join(_MODES)}")
     wanted = TakedownOptions(
-        load_claim(claim, texts_from), run, tuple(train or ()), tuple(export or ()), apply, mode,
-        by, _day(on), out, as_json,
-    )  # fmt: skip
+        claim=load_claim(claim, texts_from),
+        run=run,
+        model_dirs=tuple(train or ()),
+        exports=tuple(export or ()),
+        is_applied=apply,
+        mode=mode,
+        by=by,
+        on=_day(on),
+        out=out,
+        as_json=as_json,
+    )
     run_command(wanted)
 
 
@@ -184,7 +192,7 @@ def documents_as_rows(plan: "TakedownPlan") -> list[dict[str, Any]]:
 FORGET_SET = "forget-set"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TakedownOptions:
     """What the command line asked for."""
 

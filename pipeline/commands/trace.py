@@ -38,7 +38,7 @@ _EXAMPLES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TraceOptions:
     """The options of one call that ask something; exactly one of them is given."""
 
@@ -151,7 +151,17 @@ def trace(
 
     if file is not None and row is None and (named := split_row(str(file))) is not None:
         file, row = Path(named[0]), named[1]
-    asked = TraceOptions(step, checkpoint, file, document, work, isbn, reg, title, text)
+    asked = TraceOptions(
+        step=step,
+        checkpoint=checkpoint,
+        file=file,
+        document=document,
+        work=work,
+        isbn=isbn,
+        reg=reg,
+        title=title,
+        text=text,
+    )
     _check(asked, train, row, tokens)
     if checkpoint is not None and train is not None:
         from pipeline.lineage.checkpoint_trace import trace_checkpoint

@@ -149,6 +149,7 @@ def _print(report: "ForeignReport") -> None:
 def _place(finding: "FileFinding") -> str:
     """Where, as a prefix.
 
+    >>> from pipeline.hdf5.foreign.rows import FileFinding
     >>> _place(FileFinding("a.h5", "labels", "", 3, 12))
     'a.h5, row 3 and 11 more: '
     """

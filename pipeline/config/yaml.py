@@ -76,7 +76,7 @@ class OpenNode:
     key: str | None = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Builder:
     """Makes plain data of a parser's events, strictly.
 
@@ -208,7 +208,7 @@ def load(path: Path, builder: Builder | None = None) -> YamlDocument:
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    builder = builder or Builder(path)
+    builder = builder or Builder(path=path)
     _feed(builder, _read(path))
     if not isinstance(builder.root, dict):
         raise ConfigError(f"{path}:1: expected a mapping of keys to values at the top level")
@@ -217,7 +217,7 @@ def load(path: Path, builder: Builder | None = None) -> YamlDocument:
 
 def loads_value(text: str) -> Any:
     """The value of one YAML fragment such as `--set key=VALUE` takes. Raises ConfigError."""
-    builder = Builder(Path("--set"))
+    builder = Builder(path=Path("--set"))
     _feed(builder, text)
     return builder.root
 

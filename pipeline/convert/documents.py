@@ -179,7 +179,7 @@ class _ShardCounts:
         return dict(vars(self))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class DocumentTarget:
     """Files of whole documents, each closed when its text reaches `shard_bytes`."""
 

@@ -210,7 +210,11 @@ class BinSource:
         counts = [_tokens(p, i) for p, i in zip(self.paths, self.indexes, strict=True)]
         files = tuple((str(path), file_size(path)) for path in paths)
         self.facts = StreamFacts(
-            " and ".join(sorted(kinds)), files, "tokens", vocabulary, sum(counts)
+            kind=" and ".join(sorted(kinds)),
+            files=files,
+            unit="tokens",
+            vocabulary=vocabulary,
+            items=sum(counts),
         )
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:

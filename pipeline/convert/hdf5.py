@@ -292,7 +292,14 @@ class _Hdf5Source:
         length = files.shape[2] if len(files.shape) == 3 else None
         items = files.number("n_examples") if unit == "rows" else None
         kind = f"HDF5 ({files.layout})"
-        self.facts = StreamFacts(kind, named, unit, vocabulary, items, length)
+        self.facts = StreamFacts(
+            kind=kind,
+            files=named,
+            unit=unit,
+            vocabulary=vocabulary,
+            items=items,
+            max_sequence_length=length,
+        )
 
     def arrays(self, first: int, begin: int) -> Iterator[tuple[int, int, Array]]:
         """(file, index of its first item, array) from item `begin` of file `first` on."""

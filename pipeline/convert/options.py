@@ -137,7 +137,7 @@ DEFAULT_LENGTH = 2048
 DEFAULT_SHARD = 128 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
     """The arguments; None where the default depends on the input."""
 

@@ -142,7 +142,13 @@ def _from_text(options: ConvertOptions) -> ConvertPlan:
     files, passed = find("input", list(options.inputs), Path(), options.input_format)
     template = None if options.template is None else parse_template(options.template)
     rules = RecordRules(
-        options.text_key, _MAX_DOCUMENT_BYTES, None, template, (), _MAX_FILE_BYTES, _MAX_RATIO
+        text_key=options.text_key,
+        max_document_bytes=_MAX_DOCUMENT_BYTES,
+        sources=None,
+        template=template,
+        fields=(),
+        max_file_bytes=_MAX_FILE_BYTES,
+        max_ratio=_MAX_RATIO,
     )
     workers = options.workers
     if workers is None:
@@ -284,7 +290,13 @@ def _stream_to_text(
     size = options.shard_size or DEFAULT_SHARD
     return ConvertPlan(
         source,
-        lambda place: DocumentTarget(_form(options.to), size, vocabulary, detokenizer, place),
+        lambda place: DocumentTarget(
+            form=_form(options.to),
+            shard_bytes=size,
+            vocabulary=vocabulary,
+            detokenizer=detokenizer,
+            place=place,
+        ),
         {**settings, "shard_size": size},
         notes,
     )

@@ -61,7 +61,7 @@ class StreamBlock:
     """What is lost in this block, counted; words of LOSSES."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StreamFacts:
     """What a source says of itself before it is read."""
 

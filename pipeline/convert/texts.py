@@ -68,7 +68,7 @@ class TextSource:
         self.lossy = lossy
         vocabulary = StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
         sizes = tuple((file.shown, file.size) for file in files)
-        self.facts = StreamFacts("text", sizes, "tokens", vocabulary)
+        self.facts = StreamFacts(kind="text", files=sizes, unit="tokens", vocabulary=vocabulary)
         self._read = 0
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
@@ -200,7 +200,9 @@ class RunSource:
         paths = [run.directory / shard.path for shard in self._shards]
         files = tuple(zip(map(str, paths), (shard.size for shard in self._shards), strict=True))
         items = sum(self.tokens.values())
-        self.facts = StreamFacts("prep run", files, "tokens", _vocabulary(run), items)
+        self.facts = StreamFacts(
+            kind="prep run", files=files, unit="tokens", vocabulary=_vocabulary(run), items=items
+        )
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `StreamSource`. Raises IntegrityError for a file other than the run published."""

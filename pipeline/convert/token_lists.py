@@ -58,7 +58,9 @@ class TokenListSource:
         self.ends = ends
         self.columns = [self._column(path) for path in paths]
         files = tuple((str(path), file_size(path)) for path in paths)
-        self.facts = StreamFacts("parquet of token ids", files, "tokens", vocabulary)
+        self.facts = StreamFacts(
+            kind="parquet of token ids", files=files, unit="tokens", vocabulary=vocabulary
+        )
 
     @staticmethod
     def _column(path: Path) -> str:
@@ -116,7 +118,9 @@ class SavedTokenSource:
             (str(file["filename"]), file_size(Path(file["filename"])))
             for file in dataset.cache_files
         )
-        self.facts = StreamFacts("saved dataset of token ids", files, "tokens", vocabulary)
+        self.facts = StreamFacts(
+            kind="saved dataset of token ids", files=files, unit="tokens", vocabulary=vocabulary
+        )
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `StreamSource`."""

@@ -34,7 +34,7 @@ class Tally:
         self.bytes += size
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SourceLedger:
     """One source's account. `records` and `bad` count raw record bytes, the rest cleaned text
     bytes.
@@ -75,7 +75,7 @@ class SourceLedger:
         ]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SplitLedger:
     """One split's account of tokens and rows; `segments` count in the `vsl` format, `corpus_tokens`
     in the `corpus` format only, which has no rows."""
@@ -114,7 +114,7 @@ class SplitLedger:
         ]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MixtureLedger:
     """One source in the training split before a mixture, as documents.parquet has it, and in its
     stream, copy by copy; what was asked for, epochs or a share of the tokens (the other is None),

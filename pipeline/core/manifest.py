@@ -20,7 +20,7 @@ APART = "quarantine"
 """What a shard of documents/ is marked with while texts of it stand in quarantine/ instead."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shard:
     """One published file: path relative to the run directory, size in bytes, and both hashes.
 

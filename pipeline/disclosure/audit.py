@@ -38,7 +38,7 @@ _MOST_SOURCES, _MOST_RULES, _MOST_LETTERS = 8, 12, 26
 _OTHERS = "others"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FlowNode:
     """A box with its label beside it; `kind` colours it."""
 
@@ -101,8 +101,8 @@ def diagram(flows: Sequence[Flow]) -> Diagram | None:
         *(_node(_RIGHT, name, box, name) for name, box in columns[2].items()),
     ]
     ribbons = [
-        *_ribbons(flows, "source", "rule", columns[0], columns[1], _LEFT, _MIDDLE),
-        *_ribbons(flows, "rule", "decision", columns[1], columns[2], _MIDDLE, _RIGHT),
+        *_ribbons(flows, "source", "rule", columns[0], columns[1], _LEFT, x1=_MIDDLE),
+        *_ribbons(flows, "rule", "decision", columns[1], columns[2], _MIDDLE, x1=_RIGHT),
     ]
     bottom = max(b.top + max(b.size, _LABEL) for column in columns for b in column.values())
     return Diagram(tuple(nodes), tuple(ribbons), round(bottom) + _LABEL)

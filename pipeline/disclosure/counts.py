@@ -133,13 +133,16 @@ def decisions_of(documents: pa.Table, matches: Matches) -> tuple[DecisionFacts, 
                             ("decision", "ascending")]).to_pylist()  # fmt: skip
     return tuple(
         DecisionFacts(
-            row["rule"], row["decision"], row["doc_key_count"], row["text_bytes_sum"] or 0,
-            row["propagated_from_count"],
-            row["reason_min"] if row["reason_min"] == row["reason_max"] else "",
-            matches.is_quoted(row["rule"], row["reason_min"]),
+            rule=row["rule"],
+            decision=row["decision"],
+            documents=row["doc_key_count"],
+            bytes=row["text_bytes_sum"] or 0,
+            propagated=row["propagated_from_count"],
+            reason=row["reason_min"] if row["reason_min"] == row["reason_max"] else "",
+            quotes=matches.is_quoted(row["rule"], row["reason_min"]),
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def flows_of(documents: pa.Table) -> tuple[Flow, ...]:

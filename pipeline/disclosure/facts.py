@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.core.ledger import Ledger
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Identity:
     """The run by its names and hashes; `settings` are (stage, key, value) of the
     stages that screened it; their fingerprints stand for lists, policy and registry."""
@@ -46,7 +46,7 @@ class LicenceFacts:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceFacts:
     """One source label in documents, bytes of text and tokens; `licences` of its kept documents."""
 
@@ -64,7 +64,7 @@ class SourceFacts:
     licences: tuple[LicenceFacts, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionFacts:
     """A rule with what it decided: documents, bytes of text, those that took it over from another
     document of their cluster, and the reason, empty when it differs from document to document.
@@ -121,7 +121,7 @@ class Passage:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkFacts:
     """A work of a registry that evidence names. `title`, `authors`, `status` come from the registry
     of the run, empty without one."""
@@ -137,7 +137,7 @@ class WorkFacts:
     passages: tuple[Passage, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OptOutFacts:
     """An opt-out signal, as evidence has it, and the documents it covers by decision. `status` is
     reserved or allowed, `captured` the last time it was captured; empty where not recorded."""
@@ -162,7 +162,7 @@ class ClusterFacts:
     propagated: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitFacts:
     """One packed split; `covered` counts the tokens that lineage names a document for, `labels`
     those that are not padding, `lineage_bytes` what the lineage takes on disk."""
@@ -219,7 +219,7 @@ class EventFacts:
     head: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything that the documents draw on."""
 

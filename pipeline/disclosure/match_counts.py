@@ -180,9 +180,14 @@ def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]
 def _optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOutFacts:
     kind, target, signal, status = json.loads(row["name"])
     return OptOutFacts(
-        kind, target, signal, status, row["captured_max"], row["doc_key_count_distinct"],
-        decisions[row["name"]],
-    )  # fmt: skip
+        kind=kind,
+        target=target,
+        signal=signal,
+        status=status,
+        captured=row["captured_max"],
+        documents=row["doc_key_count_distinct"],
+        decisions=decisions[row["name"]],
+    )
 
 
 def _with_signals(found: pa.Table) -> pa.Table:

@@ -120,9 +120,9 @@ def _identity(run: FinishedRun) -> Identity:
         )
     )
     return Identity(
-        str(run.manifest["config"]), str(run.manifest.get("story", "prepare")),
-        fingerprint_of({"stages": run.manifest["stages"]}), _toolkit(),
-        tuple(sorted(software.items())), stages, settings,
+        config=str(run.manifest["config"]), story=str(run.manifest.get("story", "prepare")),
+        run=fingerprint_of({"stages": run.manifest["stages"]}), toolkit=_toolkit(),
+        software=tuple(sorted(software.items())), stages=stages, settings=settings,
     )  # fmt: skip
 
 

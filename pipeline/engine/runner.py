@@ -81,7 +81,9 @@ def _publish(call: _TaskCall, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     def accept(output: Output, published: storage.WrittenFile) -> None:
         position = len(shards)
         content = output.content_hash or published.hash
-        shards.append(Shard(output.path, published.size, published.hash, content))
+        shards.append(
+            Shard(path=output.path, size=published.size, hash=published.hash, content_hash=content)
+        )
         if committed is not None and not _same_content(committed, shards[position], position):
             raise _different(call)
 

@@ -94,7 +94,7 @@ class Task:
     work: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """A named, versioned list of tasks; its output depends on `settings` and `software`."""
 
@@ -220,4 +220,9 @@ def _copies(job: CopyJob) -> Iterator[Output]:
 
 def tables_stage(location: Path, shards: tuple[Shard, ...]) -> Stage:
     """The stage that copies what describes the documents: tables and the tokenizer."""
-    return Stage("tables", 1, _copy, (Task("tables", CopyJob(str(location), shards)),))
+    return Stage(
+        name="tables",
+        version=1,
+        function=_copy,
+        tasks=(Task("tables", CopyJob(str(location), shards)),),
+    )

@@ -25,7 +25,7 @@ MOST_COMPUTED = 4_000_000
 """Characters of both texts up to which a similarity that was not recorded is computed here."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Link:
     """One row of clusters.parquet seen from one end: the other document, and why they belong
     together. `place` is None when it stands in the index named by `index`."""
@@ -40,7 +40,7 @@ class Link:
     jaccard: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DocumentEvidence:
     """What a detector, a filter (`rule` says which) or decontamination found in the document: see
     `pipeline.screening.evidence`."""
@@ -58,7 +58,7 @@ class DocumentEvidence:
     attributes: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Everything known of one document.
 
@@ -161,9 +161,15 @@ def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> L
     state = record.state if record else "kept"
     place = record.place if record else None
     return Link(
-        other.hex(), place, row["index"], state, row["kind"], tuple(row["bands"]),
-        row["estimate"], row["jaccard"],
-    )  # fmt: skip
+        key=other.hex(),
+        place=place,
+        index=row["index"],
+        state=state,
+        kind=row["kind"],
+        bands=tuple(row["bands"]),
+        estimate=row["estimate"],
+        jaccard=row["jaccard"],
+    )
 
 
 def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:

@@ -73,7 +73,7 @@ class Inspection:
     largest: tuple[ClusterRow, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterMember:
     """One document of a cluster, as clusters.parquet has it."""
 
@@ -141,11 +141,16 @@ def _members(
     bands = read_bands(_path(directory), rows["member"].to_pylist())
     return tuple(
         ClusterMember(
-            by_key[row["member"].hex()], row["kind"], row["member_state"], bands[row["member"]],
-            row["estimate"], row["jaccard"], texts.get(row["member"], _instead(row)),
+            place=by_key[row["member"].hex()],
+            kind=row["kind"],
+            state=row["member_state"],
+            bands=bands[row["member"]],
+            estimate=row["estimate"],
+            jaccard=row["jaccard"],
+            excerpt=texts.get(row["member"], _instead(row)),
         )
         for row in rows.to_pylist()
-    )  # fmt: skip
+    )
 
 
 def _instead(row: dict[str, Any]) -> str:
@@ -234,7 +239,7 @@ class DroppedRecord:
     evidence: tuple[DocumentEvidence, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DroppedRecords:
     """All that left for a reason: records and bytes of text, in all and by source; `failed`:
     documents that this rule found something in, whatever the reason why they left or stayed; the
@@ -267,7 +272,14 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
     counts = Counter(found["source"].to_pylist())
     size = pc.sum(found["text_bytes"]).as_py() or 0
     shown = _shown(records, found.slice(0, top))
-    return DroppedRecords(reason, len(found), size, dict(sorted(counts.items())), failed, shown)
+    return DroppedRecords(
+        reason=reason,
+        total=len(found),
+        bytes=size,
+        by_source=dict(sorted(counts.items())),
+        failed=failed,
+        records=shown,
+    )
 
 
 def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:

@@ -36,7 +36,7 @@ _CONTEXT = 90
 """Bytes of text shown before a place and after it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Snippet:
     """A place in a document's cleaned text, bytes [start, stop), with what is around it; `changed`:
     of the words looked for, how many differ there. All three texts are empty in quarantine."""
@@ -49,7 +49,7 @@ class Snippet:
     after: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FoundText:
     """A document, by key, that holds what was looked for: places where it does word for word,
     others, the first of them, whether they begin or end within a word, and whether its text is in
@@ -291,8 +291,8 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
         shown = tuple(_snippet(place, text) for place in found.places)
         yield FoundText(
-            table["doc_key"][row].as_py(), found.exact, found.near, shown,
-            found.by_characters, is_held,
+            key=table["doc_key"][row].as_py(), exact=found.exact, near=found.near, places=shown,
+            by_characters=found.by_characters, in_quarantine=is_held,
         )  # fmt: skip
 
 
@@ -306,4 +306,11 @@ def _snippet(place: TextPlace, text: bytes) -> Snippet:
     )  # fmt: skip
     left = " " if text[start - 1 : start].isspace() else ""
     right = " " if text[stop : stop + 1].isspace() else ""
-    return Snippet(start, stop, place.edits, before + left, match, right + after)
+    return Snippet(
+        start=start,
+        stop=stop,
+        changed=place.edits,
+        before=before + left,
+        match=match,
+        after=right + after,
+    )

@@ -39,7 +39,7 @@ READ_SOURCES = pa.schema([
 ])  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointTrace:
     """What steps 1 to `checkpoint.step` read: rows read at least once, labels over all readings,
     `sources` (READ_SOURCES) and `documents` (READ_DOCUMENTS). `context_only`: documents of which
@@ -70,10 +70,16 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
     documents = _named(table, np.flatnonzero(labels), labels)
     elsewhere = (p for p in training.periods(dataset) if p.version is None)
     return CheckpointTrace(
-        model_dir, found, int(read.sum()), dataset.rows, int(labels.sum()),
-        int((touched & (labels == 0)).sum()), _by_source(documents), documents,
-        tuple(p for p in elsewhere if p.first <= found.step),
-    )  # fmt: skip
+        model_dir=model_dir,
+        checkpoint=found,
+        rows=int(read.sum()),
+        rows_of_data_set=dataset.rows,
+        labels_read=int(labels.sum()),
+        context_only=int((touched & (labels == 0)).sum()),
+        sources=_by_source(documents),
+        documents=documents,
+        elsewhere=tuple(p for p in elsewhere if p.first <= found.step),
+    )
 
 
 def _times_read(training: TrainingRecord, dataset: SampleDataset, last_step: int) -> dict[int, I64]:

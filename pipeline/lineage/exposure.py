@@ -29,7 +29,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TracedDocument:
     """One document and where it went.
 
@@ -60,7 +60,7 @@ class TracedDocument:
     because: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitShare:
     """What the documents are of a split: tokens of all their copies, and of the whole stream."""
 
@@ -72,7 +72,7 @@ class SplitShare:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Exposure:
     """What a training run read of the documents, up to `last_step`.
 
@@ -207,15 +207,30 @@ def _documents(
     reasons = because if because is not None else [""] * len(docs_N)
     return tuple(
         TracedDocument(
-            doc, row["doc_key"].hex(), row["source"], table.files[row["path_id"]],
-            row["line"] or row["byte_offset"], row["licence"], row["state"], row["reason"],
-            row["decision"], row["rule"], row["split"], row["tokens"], copies, rows, context,
-            gone, first or None, steps, why,
+            doc=doc,
+            document=row["doc_key"].hex(),
+            source=row["source"],
+            path=table.files[row["path_id"]],
+            line=row["line"] or row["byte_offset"],
+            licence=row["licence"],
+            state=row["state"],
+            reason=row["reason"],
+            decision=row["decision"],
+            rule=row["rule"],
+            split=row["split"],
+            tokens=row["tokens"],
+            copies=copies,
+            rows=rows,
+            context_rows=context,
+            taken_down=gone,
+            first_step=first or None,
+            steps=steps,
+            because=why,
         )
         for doc, row, (copies, rows, context, first, steps), gone, why in zip(
             docs_N.tolist(), about.to_pylist(), counts.tolist(), takedown, reasons, strict=True
         )
-    )  # fmt: skip
+    )
 
 
 _COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
@@ -251,9 +266,13 @@ def _share(split: _Split, about: pa.Table) -> SplitShare:
     tokens = about["tokens"].to_numpy().astype(np.int64)[split.which]
     rows = np.unique(split.found.windows.position[split.found.windows.labels > 0])
     return SplitShare(
-        dataset.directory.name, len(copies), int(copies.sum()), int((copies * tokens).sum()),
-        stream_tokens(dataset), len(rows),
-    )  # fmt: skip
+        split=dataset.directory.name,
+        documents=len(copies),
+        copies=int(copies.sum()),
+        tokens=int((copies * tokens).sum()),
+        stream_tokens=stream_tokens(dataset),
+        rows=len(rows),
+    )
 
 
 def _exposure(
@@ -271,8 +290,13 @@ def _exposure(
         next_step = training.next_step(dataset, np.unique(windows.position[live]))
     first = int(steps[0]) if len(steps) else None
     return Exposure(
-        training.model_dir, training.last_step, tuple(steps.tolist()), tuple(context.tolist()),
-        labels, training.first_exposed(first) if first else None,
-        training.last_unexposed(first if first else training.last_step + 1), next_step,
-        tuple(p for p in training.periods(dataset) if p.version is None),
-    )  # fmt: skip
+        model_dir=training.model_dir,
+        last_step=training.last_step,
+        steps=tuple(steps.tolist()),
+        context_steps=tuple(context.tolist()),
+        labels_read=labels,
+        first_exposed=training.first_exposed(first) if first else None,
+        last_unexposed=training.last_unexposed(first if first else training.last_step + 1),
+        next_step=next_step,
+        elsewhere=tuple(p for p in training.periods(dataset) if p.version is None),
+    )

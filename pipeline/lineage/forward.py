@@ -16,7 +16,7 @@ documents.parquet one row group at a time is read. Shapes: B rows, S tokens (MSL
 documents.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ inputs [token_start, token_end), labels [label_start, label_end). Of a corpus `r
 null and tokens are places in the file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Windows:
     """Documents in rows of a data set, (W,) each: `index` into the documents asked about, the row
     of the data set, [token_start, token_end) of its inputs, [label_start, label_end) of its labels,
@@ -65,7 +65,7 @@ class Windows:
 
     def at(self, which_M: npt.NDArray[np.generic]) -> "Windows":
         """Some of them."""
-        return Windows(*(column[which_M] for column in vars(self).values()))
+        return Windows(**{name: column[which_M] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDat
     if dataset.layout is not CORPUS:
         seed, split = dataset.params["seed"], dataset.params["split"]
         position = row_positions(stream_row, shape.rows, seed, split)
-    return Windows(index[windows.index], position, *[*vars(windows).values()][2:])
+    return replace(windows, index=index[windows.index], position=position)
 
 
 def stream_shape(dataset: SampleDataset) -> StreamShape:
@@ -127,9 +127,14 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
     token_start, token_end = inside(start_N), inside(input_end_N)
     label_start, label_end = inside(start_N - 1), inside(end_N - 1)
     windows = Windows(
-        index, row, token_start, np.maximum(token_start, token_end),
-        base + token_start - start_N[index], label_start, np.maximum(label_start, label_end),
-    )  # fmt: skip
+        index=index,
+        position=row,
+        token_start=token_start,
+        token_end=np.maximum(token_start, token_end),
+        doc_token_start=base + token_start - start_N[index],
+        label_start=label_start,
+        label_end=np.maximum(label_start, label_end),
+    )
     held = (windows.token_end > windows.token_start) | (windows.labels > 0)
     return windows.at(held), row[held]
 
@@ -138,7 +143,15 @@ def _segments(inverse: pa.Table, tokens_N: I64, index_N: I64, length: int) -> Wi
     begin = inverse["doc_token_start"].to_numpy()
     slot = inverse["token_start"].to_numpy().astype(np.int64)
     end = slot + np.minimum(length, tokens_N - 1 - begin)
-    return Windows(index_N, inverse["row"].to_numpy(), slot, end, begin, slot, end)
+    return Windows(
+        index=index_N,
+        position=inverse["row"].to_numpy(),
+        token_start=slot,
+        token_end=end,
+        doc_token_start=begin,
+        label_start=slot,
+        label_end=end,
+    )
 
 
 @dataclass(frozen=True)

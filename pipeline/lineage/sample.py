@@ -41,7 +41,7 @@ _ROWS = 256
 Tokens = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LineageSample:
     """What was compared: spans drawn of all there are, tokens and documents compared; spans left
     out because a takedown masked their document, and because its text is no longer there."""
@@ -109,7 +109,14 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
         raise IntegrityError("\n".join(sorted(wrong)[:_SHOWN]) + more)
     without = sum(len(spans) for spans in by_doc.values())
     found = len({span.doc for span in drawn}) - len(by_doc)
-    return LineageSample(len(drawn) + masked, of, compared, found, masked, without)
+    return LineageSample(
+        spans=len(drawn) + masked,
+        of=of,
+        tokens=compared,
+        documents=found,
+        masked=masked,
+        without_text=without,
+    )
 
 
 def _draw(

@@ -4,7 +4,7 @@ decisions. What is listed for a step is exposure: that the step read it, not wha
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ _READERS = 4
 """Files of lineage that are decoded at a time; decoding holds no lock of the interpreter."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenSpan:
     """Tokens of one document in an HDF5 row, and where the document comes from.
 
@@ -260,10 +260,10 @@ class _Tracer:
         )
         masked = self._masked.at(spans.doc, self._version).tolist()
         about = (self._about[doc] for doc in spans.doc.tolist())
-        found = []
+        names, found = [field.name for field in fields(TokenSpan)], []
         for place, known, gone in zip(zip(*columns, strict=True), about, masked, strict=True):
             values: tuple[Any, ...] = (*place, *known[:-1], gone)
-            found.append(TokenSpan(*values))
+            found.append(TokenSpan(**dict(zip(names, values, strict=True))))
         return found
 
     def _learn(self, doc_N: I64) -> None:

@@ -75,7 +75,7 @@ class TrainedPart:
         return [name for first, name in self.versions if first <= step][-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """A training run. `parts`: its data sets, in the order of the mixture; `last_step`: the last
     one that was logged or stands in a checkpoint, 0 when none does; `max_sequence_length`: None in
@@ -229,7 +229,16 @@ def read_training(model_dir: Path) -> TrainingRecord:
         raise InputError(f"{path}: cannot read; give the model_dir of a training run") from error
     checkpoints = tuple(_checkpoints(model_dir))
     last = max([_last_logged(model_dir / METRICS), *(c.step for c in checkpoints)])
-    return TrainingRecord(model_dir, seed, schedule, parts, last, checkpoints, order, length)
+    return TrainingRecord(
+        model_dir=model_dir,
+        seed=seed,
+        schedule=schedule,
+        parts=parts,
+        last_step=last,
+        checkpoints=checkpoints,
+        order_name=order,
+        max_sequence_length=length,
+    )
 
 
 def _parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:

@@ -36,7 +36,7 @@ from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_t
 from pipeline.takedown.resolve import take_exactly
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class QuarantinedDocument:
     """One document in quarantine: whether its text was purged, since when it is there, the last day
     that it is to stay (None: for good), and what `held` says keeps it."""
@@ -152,10 +152,20 @@ class _Facts:
         if since is not None and self.retention is not None:
             until = since + timedelta(days=self.retention)
         return QuarantinedDocument(
-            key, row["text_key"].hex(), row["source"], self.files[row["path_id"]],
-            row["line"] or row["byte_offset"], row["rule"], row["reason"],
-            tuple(row["evidence"] or ()), row["text_bytes"], row["purged"], since, until, held,
-        )  # fmt: skip
+            key=key,
+            text_key=row["text_key"].hex(),
+            source=row["source"],
+            file=self.files[row["path_id"]],
+            line=row["line"] or row["byte_offset"],
+            rule=row["rule"],
+            reason=row["reason"],
+            evidence=tuple(row["evidence"] or ()),
+            text_bytes=row["text_bytes"],
+            purged=row["purged"],
+            since=since,
+            until=until,
+            held=held,
+        )
 
 
 def _files(directory: Path) -> list[str]:
@@ -238,9 +248,17 @@ def purge(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )
     plan = TakedownPlan(
-        run, _claim(directory, names, older_than, by, today), taken, 0, (), (), (), (),
-        stored_copies(run, taken), outside_copies(taken, (), ()),
-    )  # fmt: skip
+        run=run,
+        loaded=_claim(directory, names, older_than, by, today),
+        taken=taken,
+        earlier=0,
+        told=(),
+        nothing=(),
+        splits=(),
+        exposed=(),
+        copies=stored_copies(run, taken),
+        outside=outside_copies(taken, (), ()),
+    )
     return apply(plan, SignOff(by, today, PURGE))
 
 

@@ -70,7 +70,7 @@ class Matrix:
         return sum(map(sum, self.counts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterSummary:
     """The whole table in numbers; documents by kind and by state, the largest count first."""
 
@@ -84,7 +84,7 @@ class ClusterSummary:
     matrix: Matrix = Matrix()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """One cluster; the lowest exact similarity to the kept document, and the lowest estimate where
     no exact one was computed (None: there is none)."""
@@ -110,9 +110,15 @@ def summarize(clusters: pa.Table) -> ClusterSummary:
     sizes = clusters.group_by(_CLUSTER, use_threads=False).aggregate([("member", "count")])
     similarities, not_computed = _similarities(clusters)
     return ClusterSummary(
-        len(sizes), len(clusters), _counts(clusters, "kind"), _counts(clusters, "member_state"),
-        _sizes(sizes["member_count"].to_numpy() + 1), similarities, not_computed, _matrix(clusters),
-    )  # fmt: skip
+        clusters=len(sizes),
+        documents=len(clusters),
+        kinds=_counts(clusters, "kind"),
+        states=_counts(clusters, "member_state"),
+        sizes=_sizes(sizes["member_count"].to_numpy() + 1),
+        similarities=similarities,
+        not_computed=not_computed,
+        matrix=_matrix(clusters),
+    )
 
 
 def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
@@ -138,9 +144,14 @@ def of_cluster(clusters: pa.Table, index: str, kept: bytes) -> pa.Table:
 
 def _cluster(row: dict[str, Any], members: pa.Table) -> Cluster:
     return Cluster(
-        row["kept"].hex(), row["index"], row["member_count"] + 1, _counts(members, "kind"),
-        _counts(members, "source"), row["jaccard_min"], row["estimate_min"],
-    )  # fmt: skip
+        kept=row["kept"].hex(),
+        index=row["index"],
+        size=row["member_count"] + 1,
+        kinds=_counts(members, "kind"),
+        sources=_counts(members, "source"),
+        lowest_jaccard=row["jaccard_min"],
+        lowest_estimate=row["estimate_min"],
+    )
 
 
 def _counts(table: pa.Table, column: str) -> dict[str, int]:

@@ -124,7 +124,7 @@ class SourceShare:
     duplicates: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberExcerpt:
     """A document of a cluster beside the kept one: the passages around their first difference.
 
@@ -154,7 +154,7 @@ class ClusterExcerpt:
     members: tuple[MemberExcerpt, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterPage:
     """Everything that `render_clusters` shows. `recipe` is empty when nothing was compared."""
 

@@ -38,7 +38,7 @@ class StageIdentity:
     content_hash: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceRow:
     """The ledger of one source.
 
@@ -76,7 +76,9 @@ class RecordLedger:
     def total(self) -> SourceRow:
         """The sum over all sources.
 
-        >>> row = SourceRow("a", 5, 1, {"too short": 1}, 0, 1, 2, 90, 40, 12)
+        >>> counts = {"records": 5, "bad": 1, "quarantined": 0, "duplicates": 1, "kept": 2}
+        >>> sizes = {"bytes_in": 90, "bytes_kept": 40, "tokens": 12}
+        >>> row = SourceRow(source="a", dropped={"too short": 1}, **counts, **sizes)
         >>> RecordLedger((row, row)).total().documents
         8
         """
@@ -132,7 +134,7 @@ class Bin:
     kept: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Split:
     """One packed split."""
 
@@ -145,7 +147,7 @@ class Split:
     format: str = "sample"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MixtureRow:
     """One source in the training split, before a mixture and in its stream."""
 
@@ -158,7 +160,7 @@ class MixtureRow:
     stream_tokens: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """Everything that `render` shows."""
 

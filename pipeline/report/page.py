@@ -186,7 +186,7 @@ class ChartColumn:
     part: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Bar:
     """One column; geometry in user units."""
 

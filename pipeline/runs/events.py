@@ -40,7 +40,7 @@ Kind = Literal["screening", "review", "quarantine", "purge", "takedown"]
 _MEND = "move both files away and keep them; without them, a new log begins"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """One line: its number, the UTC time in ISO 8601, what happened, who did it, details, and the
     hash of the line before."""
@@ -82,7 +82,7 @@ def append_event(directory: Path, kind: Kind, by: str, what: dict[str, Any]) -> 
     with _locked(directory):
         chain = verify_events(directory)
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        event = Event(chain.head.n + 1, at, kind, by, what, chain.head.hash)
+        event = Event(n=chain.head.n + 1, at=at, kind=kind, by=by, what=what, prev=chain.head.hash)
         line = json.dumps(vars(event), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         append_line(directory / EVENTS, line)
         storage.write_json(directory / HEAD, vars(Head(event.n, _hash(line.encode()))))

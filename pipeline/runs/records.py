@@ -49,7 +49,7 @@ class RecordPlace:
     line: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """A record with its one end. `state` is empty when the run stopped before the keep-list;
     `reason` to `tokens` are empty until it is finished."""
@@ -192,7 +192,7 @@ class RunRecords:
     def _record(self, row: dict[str, Any]) -> RunRecord:
         ends = {name: row[name] for name in ["state", *_ENDS]}
         representative = (row["representative"] or b"").hex()
-        return RunRecord(self._place(row), **ends, representative=representative)
+        return RunRecord(place=self._place(row), **ends, representative=representative)
 
     def _place(self, row: dict[str, Any]) -> RecordPlace:
         line = row["line"] or row["byte_offset"]

@@ -84,7 +84,7 @@ detector's own, or null. attributes: `attributes_json`, or empty."""
 SEEN_BYTES = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One row of FINDINGS."""
 

@@ -152,6 +152,13 @@ def _findings(row: int, review: Review, text: bytes) -> list[Finding]:
     spans = review.spans if decision == "redact" else ((0, 0),)
     kind = "current" if current else "outdated"
     return [
-        Finding(row, kind, decision, byte_offset=a, byte_length=b - a, attributes=attributes)
+        Finding(
+            row=row,
+            kind=kind,
+            target=decision,
+            byte_offset=a,
+            byte_length=b - a,
+            attributes=attributes,
+        )
         for a, b in spans
     ]

@@ -190,7 +190,7 @@ def count_records(path: Path) -> int:
         if kind == "text":
             return int(any(blocks))
         if kind == "warc":
-            rules = RecordRules("text", 0, None)
+            rules = RecordRules(text_key="text", max_document_bytes=0, sources=None)
             return sum(1 for _ in warc.read(path, blocks, rules))
         return _lines(blocks)
 

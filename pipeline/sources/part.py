@@ -73,7 +73,7 @@ class RowRange:
 Content = WholeFile | DamagedFile | Stretch | Piece | RowRange
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """The part number `index` of a raw shard: what it is, and the 0-based ordinal, 1-based line and
     byte offset in the decompressed file (or 0-based row) where it begins. `digest` is the hash of

@@ -39,7 +39,7 @@ START = Place(0, 1, 0, 0)
 """Where a file begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A valid record: text, source label (None: use the input's name), raw meta JSON, licence, and
     the values of the typed columns in the order of `RecordRules.fields`."""
@@ -220,7 +220,7 @@ def _timestamp(value: str | date) -> datetime:
         raise RecordError("bad_meta_field") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordRules:
     """How a record becomes a document: the text field or the template in its place, the size limit
     in bytes, the allowed source labels, the typed columns; how many decompressed bytes a file may
@@ -241,14 +241,14 @@ def rules_of(input_config: InputConfig, config: Config) -> RecordRules:
     """The rules for the files of one input."""
     template = input_config.template
     return RecordRules(
-        input_config.text_key,
-        config.read.max_document_bytes,
-        input_config.sources,
-        None if template is None else parse_template(template),
-        _fields(input_config, config),
-        config.read.max_file_bytes,
-        config.read.max_ratio,
-        None if input_config.source_key is None else field_path(input_config.source_key),
+        text_key=input_config.text_key,
+        max_document_bytes=config.read.max_document_bytes,
+        sources=input_config.sources,
+        template=None if template is None else parse_template(template),
+        fields=_fields(input_config, config),
+        max_file_bytes=config.read.max_file_bytes,
+        max_ratio=config.read.max_ratio,
+        source_key=None if input_config.source_key is None else field_path(input_config.source_key),
     )
 
 
@@ -286,7 +286,14 @@ def assemble_record(
     else:
         source = chosen_label(look_up(rules.source_key, meta, top), rules.sources)
     fields = typed_values(rules, meta, top) if rules.fields else ()
-    return Record(place, text, source, raw_meta or "{}", licence_field(meta), fields)
+    return Record(
+        place=place,
+        text=text,
+        source=source,
+        meta=raw_meta or "{}",
+        licence=licence_field(meta),
+        fields=fields,
+    )
 
 
 def typed_values(rules: RecordRules, meta: dict[str, Any], top: TopLevel) -> tuple[FieldValue, ...]:

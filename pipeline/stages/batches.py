@@ -27,7 +27,7 @@ _FAULT = 128 << 10
 Kind = Literal["documents", "signatures", "keep", "decisions"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """One run's shards, parallel to its documents shards. `location` is the directory of an earlier
     run (empty for this one) and no part of any fingerprint; `name` tells batches apart."""

@@ -116,7 +116,13 @@ def signature_stage(clean: StageManifest, preset: Preset, key: str | None, keep:
         Task(f"signatures of {s.path}", SignatureJob(i, s, preset, key or "", keep), (s,), s.size)
         for i, s in enumerate(shards)
     )
-    return Stage("signatures", 2, _signatures, tasks, {"preset": asdict(preset), "key": key or ""})
+    return Stage(
+        name="signatures",
+        version=2,
+        function=_signatures,
+        tasks=tasks,
+        settings={"preset": asdict(preset), "key": key or ""},
+    )
 
 
 _ENTRY_BYTES = 48
@@ -132,7 +138,7 @@ class SortedRuns:
     location: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JoinJob:
     """Digests of `channel` in [low, high], both included, over all runs."""
 
@@ -180,10 +186,23 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
         size = sum(shard.size for shard in own) // max(len(channels), 1)
         ranges = key_ranges(batches.total, _ENTRY_BYTES, memory)
         for low, high in ranges:
-            job = JoinJob(len(tasks), channel, low, high, runs, batches.first_new)
+            job = JoinJob(
+                index=len(tasks),
+                channel=channel,
+                low=low,
+                high=high,
+                runs=runs,
+                first_new=batches.first_new,
+            )
             label = f"{channel} from {low:016x}"
             tasks.append(Task(label, job, own, size // len(ranges)))
-    return Stage("bands", 2, _join, tuple(tasks), {"first_new": batches.first_new})
+    return Stage(
+        name="bands",
+        version=2,
+        function=_join,
+        tasks=tuple(tasks),
+        settings={"first_new": batches.first_new},
+    )
 
 
 def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
@@ -270,7 +289,12 @@ def components_stage(
     per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
     job = ComponentsJob(tuple(bands.shards), documents, per_task)
     size = sum(shard.size for shard in bands.shards)
-    return Stage("components", 1, _components, (Task("components", job, job.bands, size),))
+    return Stage(
+        name="components",
+        version=1,
+        function=_components,
+        tasks=(Task("components", job, job.bands, size),),
+    )
 
 
 @dataclass(frozen=True)
@@ -301,10 +325,10 @@ def route_stage(bands: StageManifest, components: StageManifest) -> Stage:
     task_of = components.find(TASK_OF)
     jobs = [RouteJob(i, shard, task_of, tasks) for i, shard in enumerate(bands.shards)]
     return Stage(
-        "route",
-        1,
-        _route,
-        tuple(
+        name="route",
+        version=1,
+        function=_route,
+        tasks=tuple(
             Task(f"routes of {j.memberships.path}", j, (j.memberships, task_of), j.memberships.size)
             for j in jobs
         ),

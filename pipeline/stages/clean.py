@@ -26,7 +26,7 @@ from pipeline.stages.plan import Reading
 from pipeline.stages.withheld import load_withheld
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CleanJob:
     """One task: its raw shards or parts of them, and how to read and filter them."""
 
@@ -112,24 +112,35 @@ def clean_stage(
     rules = {i.name: rules_of(i, config) for i in config.inputs}
     clean, read = config.clean, config.read
     cleaning = Cleaning(
-        clean.min_length, clean.fix_text, clean.mask, clean.phone_regions, typed_columns(config),
-        withheld,
-    )  # fmt: skip
+        min_length=clean.min_length,
+        fix_text=clean.fix_text,
+        mask=clean.mask,
+        phone_regions=clean.phone_regions,
+        columns=typed_columns(config),
+        withheld=withheld,
+    )
     tasks = []
     for index, parts in enumerate(reading.tasks):
         chosen = tuple(rules[part.file.input] for part in parts)
-        job = CleanJob(index, parts, chosen, cleaning, read.on_bad_record, read.on_bad_shard)
+        job = CleanJob(
+            index=index,
+            parts=parts,
+            rules=chosen,
+            cleaning=cleaning,
+            on_bad_record=read.on_bad_record,
+            on_bad_shard=read.on_bad_shard,
+        )
         shards = tuple(shard for part in parts for shard in part.shards)
         work = sum(part.work for part in parts)
         tasks.append(Task(_label(index, parts), job, shards, work))
     return Stage(
-        "clean",
-        2,
-        _clean,
-        tuple(tasks),
-        {"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
-        {**_software(), **mask_software(clean.mask)},
-        still_valid,
+        name="clean",
+        version=2,
+        function=_clean,
+        tasks=tuple(tasks),
+        settings={"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
+        software={**_software(), **mask_software(clean.mask)},
+        still_valid=still_valid,
     )
 
 

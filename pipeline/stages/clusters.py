@@ -60,7 +60,7 @@ class MembershipSlice:
     stop: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterJob:
     """Members [start, stop) of whole components, and their memberships."""
 
@@ -216,10 +216,20 @@ def cluster_stage(
             for shard, channel, (a, b) in zip(routes.shards, channels, cuts, strict=True)
             if b > a
         )
-        job = ClusterJob(index, members, start, stop, slices, batches, rules)
+        job = ClusterJob(
+            index=index,
+            members=members,
+            start=start,
+            stop=stop,
+            slices=slices,
+            batches=batches,
+            rules=rules,
+        )
         inputs = (members, *(s.shard for s in slices), *own.documents, *own.decisions)
         if rules.verify != "none":
             inputs += own.signatures
         tasks.append(Task(f"clusters {index}", job, inputs, stop - start))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
-    return Stage("clusters", 2, _clusters, tuple(tasks), settings)
+    return Stage(
+        name="clusters", version=2, function=_clusters, tasks=tuple(tasks), settings=settings
+    )

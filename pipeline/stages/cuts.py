@@ -60,7 +60,7 @@ class LineRules:
     sources: tuple[str, ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitsJob:
     """One documents shard, its keep-list, and which units of it."""
 
@@ -105,16 +105,23 @@ def units_stage(clean: StageManifest, keep: StageManifest, rules: LineRules) -> 
     tasks = tuple(
         Task(
             f"{rules.unit}s of {d.path}",
-            UnitsJob(i, d, k, rules.unit, rules.min_characters, rules.sources),
+            UnitsJob(
+                index=i,
+                documents=d,
+                keep=k,
+                unit=rules.unit,
+                min_characters=rules.min_characters,
+                sources=rules.sources,
+            ),
             (d, k),
             d.size,
         )
         for i, (d, k) in enumerate(pairs)
     )
-    return Stage("lines", 1, _units, tasks)
+    return Stage(name="lines", version=1, function=_units, tasks=tasks)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RepeatsJob:
     """Digests in [low, high], both included, over the runs of all shards."""
 
@@ -191,13 +198,15 @@ def repeats_stage(units: StageManifest, rules: LineRules, memory: int) -> Stage:
     tasks = tuple(
         Task(
             f"repeats from {low:016x}",
-            RepeatsJob(i, low, high, rules.min_documents, runs, keys),
+            RepeatsJob(
+                index=i, low=low, high=high, min_documents=rules.min_documents, runs=runs, keys=keys
+            ),
             (*runs, *keys),
             size,
         )
         for i, (low, high) in enumerate(ranges)
     )
-    return Stage("repeats", 1, _repeats, tasks)
+    return Stage(name="repeats", version=1, function=_repeats, tasks=tasks)
 
 
 _CUTS = pa.schema([field for field in REPEATS if field.name != "shard"])
@@ -242,7 +251,7 @@ def redactions_stage(
         Task(f"redactions of {group[0].path}", RedactionsJob(i, *group), group)
         for i, group in enumerate(groups)
     )
-    return Stage("redactions", 1, _redactions, tasks, reads_texts=False)
+    return Stage(name="redactions", version=1, function=_redactions, tasks=tasks, reads_texts=False)
 
 
 @dataclass(frozen=True)
@@ -293,7 +302,7 @@ def cuts_stage(
         Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, *found, *((r,) if r else ())))
         for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
     )
-    return Stage("cuts", 2, _cuts, tasks, reads_texts=False)
+    return Stage(name="cuts", version=2, function=_cuts, tasks=tasks, reads_texts=False)
 
 
 def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
@@ -332,4 +341,9 @@ def cut_table_stage(cuts: StageManifest) -> Stage:
     """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
     key of the document where the unit stays (both null for what was redacted)."""
     shards = tuple(cuts.shards)
-    return Stage("cut_table", 1, _cut_table, (Task("table of cuts", CutTableJob(shards), shards),))
+    return Stage(
+        name="cut_table",
+        version=1,
+        function=_cut_table,
+        tasks=(Task("table of cuts", CutTableJob(shards), shards),),
+    )

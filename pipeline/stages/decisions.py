@@ -45,7 +45,7 @@ from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import kinds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionsJob:
     """All evidence on one documents shard of `count` documents, decisions that were made already,
     the policy as JSON and the registry's works, if there are any; the documents, where the policy
@@ -93,11 +93,26 @@ def decisions_stage(
         decisions = tuple(s for s in shards if s.path.endswith(".decisions.arrow"))
         documents = shard if reads_documents(policy) else None
         count = found[0].tasks[index].counters["documents"]
-        job = DecisionsJob(index, count, evidence, decisions, text, works, documents)
+        job = DecisionsJob(
+            index=index,
+            count=count,
+            evidence=evidence,
+            decisions=decisions,
+            policy=text,
+            works=works,
+            documents=documents,
+        )
         inputs = (*evidence, *decisions, *(s for s in (works, documents) if s))
         tasks.append(Task(f"decisions of shard {index}", job, inputs))
     settings = {"policy": fingerprint_of(policy.model_dump())}
-    return Stage("decisions", 2, _decisions, tuple(tasks), settings, reads_texts=False)
+    return Stage(
+        name="decisions",
+        version=2,
+        function=_decisions,
+        tasks=tuple(tasks),
+        settings=settings,
+        reads_texts=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -197,4 +212,11 @@ def verdicts_stage(
     job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
     task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
     settings = {"policy": fingerprint_of(policy.model_dump())}
-    return Stage("verdicts", 3, _verdicts, (task,), settings, reads_texts=False)
+    return Stage(
+        name="verdicts",
+        version=3,
+        function=_verdicts,
+        tasks=(task,),
+        settings=settings,
+        reads_texts=False,
+    )

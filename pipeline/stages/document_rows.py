@@ -83,7 +83,7 @@ MOST_CHARACTERS = 1 << 30
 Item = Record | BadRecord
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cleaning:
     """What is done to every text, and the typed columns that documents have beside it; `withheld`:
     tables of documents whose text must not be stored."""

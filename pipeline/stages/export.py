@@ -50,7 +50,7 @@ class TableRows:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextJob:
     """One documents shard of the run in `location`: its rows of documents.parquet and of
     lines.parquet, copies if there is a mixture, and what is wanted of it. `seed` of the shuffle,
@@ -173,14 +173,14 @@ def rows_of(rows: TableRows, columns: list[str], run: Inputs) -> pa.Table:
 def scatter_text_stage(jobs: tuple[TextJob, ...]) -> Stage:
     """One task per documents shard of the run."""
     tasks = tuple(Task(f"text of {j.documents.path}", j, work=j.documents.size) for j in jobs)
-    return Stage("scatter_text", 1, _scatter_text, tasks)
+    return Stage(name="scatter_text", version=1, function=_scatter_text, tasks=tasks)
 
 
 Ranges = tuple[tuple[Shard, int, int], ...]
 """Scatter shards and the ranks [low, high) of each that belong to a file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FileJob:
     """File `number` of one split."""
 
@@ -230,12 +230,27 @@ def gather_text_stage(
         count = files_of(rows, sum(sizes), file_bytes)
         for number in range(count):
             ranges = _ranges(shards, sizes, number, count, shuffled)
-            job = FileJob(split, name, number, form, fields, shuffled, ranges)
+            job = FileJob(
+                split=split,
+                name=name,
+                number=number,
+                format=form,
+                fields=fields,
+                shuffled=shuffled,
+                ranges=ranges,
+            )
             inputs = tuple(shard for shard, _, _ in ranges)
             label = f"{name} file {number} of {count}"
             tasks.append(Task(label, job, inputs, sum(sizes) // count))
     software = {"pyarrow": pa.__version__, "msgspec": msgspec.__version__}
-    return Stage("gather_text", 1, _gather_text, tuple(tasks), {}, software)
+    return Stage(
+        name="gather_text",
+        version=1,
+        function=_gather_text,
+        tasks=tuple(tasks),
+        settings={},
+        software=software,
+    )
 
 
 def files_of(documents: int, text_bytes: int, file_bytes: int) -> int:

@@ -106,7 +106,14 @@ def filters_stage(clean: StageManifest, filters: Filters) -> Stage:
         Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("filters", 3, _filters, tasks, {}, filters.software())
+    return Stage(
+        name="filters",
+        version=3,
+        function=_filters,
+        tasks=tasks,
+        settings={},
+        software=filters.software(),
+    )
 
 
 DETECTOR = "eval_overlap"
@@ -242,7 +249,7 @@ def _load_index(job: "OverlapJob", inputs: Inputs) -> tuple["ItemIndex", pa.Tabl
     index = ItemIndex(
         words.flatten().to_numpy(), words.offsets.to_numpy(), _array(parts, "gram").to_numpy(),
         _array(parts, "searched").to_numpy(), _array(grams, "key").to_numpy(),
-        _array(grams, "part").to_numpy(), _array(grams, "position").to_numpy(),
+        _array(grams, "part").to_numpy(), gram_position=_array(grams, "position").to_numpy(),
     )  # fmt: skip
     return index, parts.select(["eval_set", "item", "field"])
 
@@ -257,10 +264,16 @@ def eval_index_stage(sets: tuple[EvalSet, ...], rules: OverlapRules) -> Stage:
     stage."""
     job = IndexJob(sets, rules.n, rules.min_words, rules.min_overlap, rules.fields)
     task = Task("index of evaluation items", job, (), sum(s.size for s in sets))
-    return Stage("eval_index", 1, _index, (task,), {"sets": {s.name: s.hash for s in sets}})
+    return Stage(
+        name="eval_index",
+        version=1,
+        function=_index,
+        tasks=(task,),
+        settings={"sets": {s.name: s.hash for s in sets}},
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OverlapJob:
     """One documents shard and the index."""
 
@@ -325,13 +338,20 @@ def overlap_stage(clean: StageManifest, index: StageManifest, rules: OverlapRule
     tasks = tuple(
         Task(
             f"evaluation items in {s.path}",
-            OverlapJob(i, s, parts, grams, rules.min_overlap, rules.action),
+            OverlapJob(
+                index=i,
+                documents=s,
+                parts=parts,
+                grams=grams,
+                min_overlap=rules.min_overlap,
+                action=rules.action,
+            ),
             (s, parts, grams),
             s.size,
         )
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("overlap", 3, _overlap, tasks)
+    return Stage(name="overlap", version=3, function=_overlap, tasks=tasks)
 
 
 CUSTOM_DETECTOR = "custom"
@@ -399,4 +419,11 @@ def custom_filters_stage(
         for own in functions
     }  # fmt: skip
     software = {"pyarrow": pa.__version__, "unicode": unicodedata.unidata_version}
-    return Stage("custom_filters", 1, _custom_filters, tuple(tasks), settings, software)
+    return Stage(
+        name="custom_filters",
+        version=1,
+        function=_custom_filters,
+        tasks=tuple(tasks),
+        settings=settings,
+        software=software,
+    )

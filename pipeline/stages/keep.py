@@ -30,7 +30,7 @@ class KeepJob:
     held_out: splits.HeldOut
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Documents:
     """Columns over this run's documents (N): ids, keys as (N, 2) uint64, their text keys likewise,
     sources as codes of `source_names`."""
@@ -43,7 +43,7 @@ class _Documents:
     decision: U8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Duplicates:
     """Columns over duplicates (M): position in this run, dense index, key and text key of the
     representative, batch that holds it, channels shared, estimated and exact similarity."""
@@ -89,9 +89,13 @@ def _load(batch: Batch, inputs: Inputs) -> _Documents:
         ranks = [DECISIONS.index(d) for d in found["decision"].to_pylist()]
         decision[np.searchsorted(doc_id, found["doc_id"].to_numpy())] = ranks
     return _Documents(
-        doc_id, ids.keys_as_u64(table["doc_key"]), ids.keys_as_u64(table["text_key"]),
-        source.indices.to_numpy().astype(np.int64), tuple(source.dictionary.to_pylist()), decision,
-    )  # fmt: skip
+        doc_id=doc_id,
+        key_N2=ids.keys_as_u64(table["doc_key"]),
+        text_key_N2=ids.keys_as_u64(table["text_key"]),
+        source=source.indices.to_numpy().astype(np.int64),
+        source_names=tuple(source.dictionary.to_pylist()),
+        decision=decision,
+    )
 
 
 def _duplicates(job: KeepJob, corpus: Corpus, inputs: Inputs) -> _Duplicates:
@@ -106,11 +110,15 @@ def _duplicates(job: KeepJob, corpus: Corpus, inputs: Inputs) -> _Duplicates:
     for shard, where, _ in corpus.shards_of(standing):
         batch[where] = corpus.batch_number(shard)
     return _Duplicates(
-        member[order] - job.batches.first_new, kept[order],
-        ids.keys_as_u64(keys["doc_key"])[place], ids.keys_as_u64(keys["text_key"])[place],
-        batch[place], table["channels"].to_numpy()[order], table["estimate"].to_numpy()[order],
-        table["exact"].to_numpy()[order],
-    )  # fmt: skip
+        member=member[order] - job.batches.first_new,
+        representative=kept[order],
+        key_M2=ids.keys_as_u64(keys["doc_key"])[place],
+        text_key_M2=ids.keys_as_u64(keys["text_key"])[place],
+        batch=batch[place],
+        channels=table["channels"].to_numpy()[order],
+        estimate=table["estimate"].to_numpy()[order],
+        exact=table["exact"].to_numpy()[order],
+    )
 
 
 def _by_source(documents: _Documents, state: U8) -> dict[str, list[int]]:
@@ -200,4 +208,6 @@ def keep_stage(
     job = KeepJob(batches, chosen, channels, config.seed, splits.held_out(config))
     settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
     task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))
-    return Stage("keep", 2, _keep, (task,), settings, reads_texts=False)
+    return Stage(
+        name="keep", version=2, function=_keep, tasks=(task,), settings=settings, reads_texts=False
+    )

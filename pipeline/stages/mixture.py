@@ -335,7 +335,9 @@ def mixture_stage(
     kept = tuple(int(task.counters["documents"]) for task in tokens.tasks)
     table = documents.find(layout.DOCUMENTS)
     job = MixtureJob(table, config.model_dump(), sources, kept, seed)
-    return Stage("mixture", 1, _mixture, (Task("mixture", job, (table,)),))
+    return Stage(
+        name="mixture", version=1, function=_mixture, tasks=(Task("mixture", job, (table,)),)
+    )
 
 
 MixtureCounts = dict[str, Any]

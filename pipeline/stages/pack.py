@@ -58,7 +58,7 @@ class PackVocabulary(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackJob:
     """Positions [first, first + count) of one split's data set."""
 
@@ -178,12 +178,27 @@ def pack_stage(
         for index, first in enumerate(range(0, total, per_shard)):
             count = min(per_shard, total - first)
             job = PackJob(
-                stream.name, index, windows, spans, first, count, pack.max_sequence_length,
-                pack.format, compression, vocabulary.eos_id,
-            )  # fmt: skip
+                split=stream.name,
+                index=index,
+                windows=windows,
+                spans=spans,
+                first=first,
+                count=count,
+                max_sequence_length=pack.max_sequence_length,
+                format=pack.format,
+                compression=compression,
+                eos_id=vocabulary.eos_id,
+            )
             work = count * pack.max_sequence_length * 2
             tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
-    return Stage("pack", 4, _pack, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
+    return Stage(
+        name="pack",
+        version=4,
+        function=_pack,
+        tasks=tuple(tasks),
+        settings=pack_settings(config, vocabulary),
+        software=SOFTWARE,
+    )
 
 
 def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
@@ -200,7 +215,7 @@ def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CorpusJob:
     """Tokens [first, first + count) of a stream, and the buckets that hold them; the first of those
     begins at stream token `buckets_start`."""
@@ -270,8 +285,21 @@ def corpus_stage(
             high = int(np.searchsorted(starts, first + count, side="left"))
             buckets = stream.buckets[low:high]
             job = CorpusJob(
-                stream.name, index, buckets, int(starts[low]), first, count,
-                compression_of(config), before,
-            )  # fmt: skip
+                split=stream.name,
+                index=index,
+                buckets=buckets,
+                buckets_start=int(starts[low]),
+                first=first,
+                count=count,
+                compression=compression_of(config),
+                records_before_task=before,
+            )
             tasks.append(Task(f"{stream.name} shard {index}", job, buckets, 2 * count))
-    return Stage("pack", 4, _corpus, tuple(tasks), pack_settings(config, vocabulary), SOFTWARE)
+    return Stage(
+        name="pack",
+        version=4,
+        function=_corpus,
+        tasks=tuple(tasks),
+        settings=pack_settings(config, vocabulary),
+        software=SOFTWARE,
+    )

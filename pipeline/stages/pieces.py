@@ -194,7 +194,11 @@ def pieces_stage(
         rules = rules_of(sources[file.input], config)
         job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
         tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate))
-    return Stage("pieces", 1, _pieces, tuple(tasks), still_valid=unchanged) if tasks else None
+    return (
+        Stage(name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged)
+        if tasks
+        else None
+    )
 
 
 def reading_of(plan: ReadPlan, pieces: StageManifest | None) -> Reading:
@@ -207,15 +211,29 @@ def reading_of(plan: ReadPlan, pieces: StageManifest | None) -> Reading:
 def _parts(plan: ReadPlan, path_id: int, record: TaskRecord) -> tuple[Part, ...]:
     file, ((_, _, _, digest),) = plan.files[path_id], record.counters["inputs"]
     if record.counters["problem"]:
-        return (Part(file, path_id, DamagedFile(record.counters["problem"]), digest=digest),)
+        return (
+            Part(
+                file=file,
+                path_id=path_id,
+                content=DamagedFile(record.counters["problem"]),
+                digest=digest,
+            ),
+        )
     shards = {shard.path: shard for shard in record.shards}
     noted = [
-        Part(file, path_id, _content(note, shards), index, _place(*note["first"]), digest)
+        Part(
+            file=file,
+            path_id=path_id,
+            content=_content(note, shards),
+            index=index,
+            first=_place(*note["first"]),
+            digest=digest,
+        )
         for index, note in enumerate(record.counters["parts"])
     ]
     nothing = storage.hash_bytes(b"")
     empty = RowRange(0, 0, nothing) if file.has_rows else Stretch(0, nothing, StreamStart())
-    return tuple(noted) or (Part(file, path_id, empty, digest=digest),)
+    return tuple(noted) or (Part(file=file, path_id=path_id, content=empty, digest=digest),)
 
 
 def _place(ordinal: int, line: int, byte_offset: int) -> Place:

@@ -203,7 +203,7 @@ def reading(plan: ReadPlan, parts: Mapping[int, tuple[Part, ...]]) -> Reading:
         if group[0] in parts:
             tasks += [(part,) for part in parts[group[0]]]
         else:
-            tasks.append(tuple(Part(plan.files[i], i) for i in group))
+            tasks.append(tuple(Part(file=plan.files[i], path_id=i) for i in group))
     return Reading(plan.files, tuple(tasks))
 
 
@@ -238,4 +238,9 @@ def plan_stage(reading: Reading) -> Stage:
         (file.input, file.path, file.size, tasks.start, len(tasks))
         for file, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
     )
-    return Stage("plan", 2, _write_plan, (Task("plan of the inputs", PlanJob(rows)),))
+    return Stage(
+        name="plan",
+        version=2,
+        function=_write_plan,
+        tasks=(Task("plan of the inputs", PlanJob(rows)),),
+    )

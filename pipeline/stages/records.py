@@ -157,7 +157,9 @@ def cleaned_stage(clean: StageManifest, keep: StageManifest, form: Format) -> St
         for i, pair in enumerate(pairs)
     )
     software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
-    return Stage("cleaned", 1, _cleaned, tasks, {}, software)
+    return Stage(
+        name="cleaned", version=1, function=_cleaned, tasks=tasks, settings={}, software=software
+    )
 
 
 @dataclass(frozen=True)
@@ -222,4 +224,4 @@ def records_stage(reading: Reading, clean: StageManifest, keep: StageManifest) -
             job = RecordsJob(file, path_id, noted[place], *shards)
             work = file.text_estimate
             tasks.append(Task(f"records of {file.path}", job, (*shards[0], *shards[1]), work))
-    return Stage("records", 2, _records, tuple(tasks))
+    return Stage(name="records", version=2, function=_records, tasks=tuple(tasks))

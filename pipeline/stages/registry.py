@@ -66,7 +66,9 @@ def _index_path(table: str) -> str:
 def registry_stage(lists: Lists, directories: tuple[Path, ...], content: str) -> Stage:
     """The stage that compiles what documents are compared with; it needs no other stage."""
     job = RegistryJob(lists.model_dump_json(), tuple(map(str, directories)), content)
-    return Stage("registry", 2, _registry, (Task("registry of works", job),))
+    return Stage(
+        name="registry", version=2, function=_registry, tasks=(Task("registry of works", job),)
+    )
 
 
 @dataclass(frozen=True)

@@ -143,16 +143,23 @@ def _member(
     kept_passage, passage = different or ((), ())
     equal = kept is not None and different is None and kept.whole and document.whole
     return MemberExcerpt(
-        document.sample, row["kind"], row["member_state"], bands, row["estimate"], row["jaccard"],
-        equal, kept_passage, passage,
-    )  # fmt: skip
+        sample=document.sample,
+        kind=row["kind"],
+        state=row["member_state"],
+        bands=bands,
+        estimate=row["estimate"],
+        jaccard=row["jaccard"],
+        equal=equal,
+        kept_passage=kept_passage,
+        passage=passage,
+    )
 
 
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state",
             "representative"]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterReportJob:
     """The run's identity, what its dedup was, and the tables and texts the page reads."""
 
@@ -172,9 +179,14 @@ def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
     files = [f"{row['input']}/{row['path']}" for row in sources]
     found = load(inputs.path(job.clusters), documents, files)
     page = ClusterPage(
-        job.name, job.identity, job.recipe, job.bands, summarize(found.clusters),
-        source_shares(documents), shown_clusters(found, job.texts, inputs),
-    )  # fmt: skip
+        config_name=job.name,
+        manifest_hash=job.identity,
+        recipe=job.recipe,
+        bands=job.bands,
+        summary=summarize(found.clusters),
+        shares=source_shares(documents),
+        clusters=shown_clusters(found, job.texts, inputs),
+    )
     return Result((bytes_output(layout.CLUSTER_REPORT, render_clusters(page)),))
 
 
@@ -183,12 +195,21 @@ def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stag
     stages = tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
     recipe = recipe_of(manifests)
     job = ClusterReportJob(
-        name, fingerprint_of({"stages": stages}), recipe.words if recipe else "",
-        recipe.preset.bands if recipe else 0, manifests["documents"].find(layout.DOCUMENTS),
-        manifests["keep"].find(layout.CLUSTERS), manifests["sources"].find(layout.SOURCES),
-        manifests["clean"].below("documents"),
-    )  # fmt: skip
-    return Stage("cluster_report", 4, _cluster_report, (Task("page of clusters", job),))
+        name=name,
+        identity=fingerprint_of({"stages": stages}),
+        recipe=recipe.words if recipe else "",
+        bands=recipe.preset.bands if recipe else 0,
+        documents=manifests["documents"].find(layout.DOCUMENTS),
+        clusters=manifests["keep"].find(layout.CLUSTERS),
+        sources=manifests["sources"].find(layout.SOURCES),
+        texts=manifests["clean"].below("documents"),
+    )
+    return Stage(
+        name="cluster_report",
+        version=4,
+        function=_cluster_report,
+        tasks=(Task("page of clusters", job),),
+    )
 
 
 _SAMPLES = 3
@@ -199,7 +220,7 @@ _STATE_WORDS = {"bad_record": "bad record", "dropped": "dropped", "quarantined":
                 "duplicate": "duplicate"}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReportJob:
     """The run's identity and every table the report reads."""
 
@@ -272,10 +293,14 @@ def _cluster_page(
     job: ReportJob, tables: _Tables, found: ClusterTables, summary: ClusterSummary, inputs: Inputs
 ) -> html.ClusterPage:
     return html.ClusterPage(
-        job.name, job.identity, job.recipe, job.bands, summary,
-        source_shares(tables.documents) if job.recipe else (),
-        shown_clusters(found, job.texts, inputs),
-    )  # fmt: skip
+        config_name=job.name,
+        manifest_hash=job.identity,
+        recipe=job.recipe,
+        bands=job.bands,
+        summary=summary,
+        shares=source_shares(tables.documents) if job.recipe else (),
+        clusters=shown_clusters(found, job.texts, inputs),
+    )
 
 
 def _report_page(
@@ -299,7 +324,13 @@ def _report_page(
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
         splits=tuple(
             model.Split(
-                name, s.documents, s.rows, s.max_sequence_length, s.tokens, s.padding, s.format
+                name=name,
+                documents=s.documents,
+                rows=s.rows,
+                max_sequence_length=s.max_sequence_length,
+                tokens=s.tokens,
+                padding=s.padding,
+                format=s.format,
             )
             for name, s in ledger.splits.items()
         ),
@@ -318,21 +349,34 @@ def _asked(m: MixtureLedger) -> str:
 def _mixture_rows(ledger: RunLedger) -> list[model.MixtureRow]:
     return [
         model.MixtureRow(
-            name, _asked(m), m.epochs, m.documents, m.tokens, m.stream_documents, m.stream_tokens,
+            source=name,
+            asked=_asked(m),
+            epochs=m.epochs,
+            documents=m.documents,
+            tokens=m.tokens,
+            stream_documents=m.stream_documents,
+            stream_tokens=m.stream_tokens,
         )
         for name, m in ledger.mixture.items()
-    ]  # fmt: skip
+    ]
 
 
 def _source_rows(ledger: RunLedger) -> list[model.SourceRow]:
     return [
         model.SourceRow(
-            name, s.records.documents, sum(t.documents for t in s.bad.values()),
-            {reason: t.documents for reason, t in s.dropped.items()}, s.quarantined.documents,
-            s.duplicates.documents, s.kept.documents, s.documents.bytes, s.kept.bytes, s.tokens,
+            source=name,
+            records=s.records.documents,
+            bad=sum(t.documents for t in s.bad.values()),
+            dropped={reason: t.documents for reason, t in s.dropped.items()},
+            quarantined=s.quarantined.documents,
+            duplicates=s.duplicates.documents,
+            kept=s.kept.documents,
+            bytes_in=s.documents.bytes,
+            bytes_kept=s.kept.bytes,
+            tokens=s.tokens,
         )
         for name, s in ledger.sources.items()
-    ]  # fmt: skip
+    ]
 
 
 def _reasons(tables: _Tables) -> list[model.DropReason]:
@@ -371,12 +415,25 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
     verdicts, clean = manifests["verdicts"], manifests["clean"]
     recipe = recipe_of(manifests)
     job = ReportJob(
-        name, stages, tuple(sorted(software.items())), fingerprint_of({"stages": stages}),
-        recipe.words if recipe else "", recipe.preset.bands if recipe else 0,
-        manifests["account"].find(layout.LEDGER), manifests["documents"].find(layout.DOCUMENTS),
-        manifests["keep"].find(layout.CLUSTERS), verdicts.find(layout.DECISIONS),
-        manifests["sources"].find(layout.SOURCES),
-        clean.below("documents"),
-        clean.below("drops"), notes,
-    )  # fmt: skip
-    return Stage("report", 5, _report, (Task("report", job),), {"notes": list(notes)})
+        name=name,
+        stages=stages,
+        software=tuple(sorted(software.items())),
+        identity=fingerprint_of({"stages": stages}),
+        recipe=recipe.words if recipe else "",
+        bands=recipe.preset.bands if recipe else 0,
+        ledger=manifests["account"].find(layout.LEDGER),
+        documents=manifests["documents"].find(layout.DOCUMENTS),
+        clusters=manifests["keep"].find(layout.CLUSTERS),
+        decisions=verdicts.find(layout.DECISIONS),
+        sources=manifests["sources"].find(layout.SOURCES),
+        texts=clean.below("documents"),
+        drops=clean.below("drops"),
+        notes=notes,
+    )
+    return Stage(
+        name="report",
+        version=5,
+        function=_report,
+        tasks=(Task("report", job),),
+        settings={"notes": list(notes)},
+    )

@@ -52,7 +52,7 @@ class SplitStream:
         return -(-max(0, self.tokens - 1) // max_sequence_length)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowsJob:
     """One bucket and those that follow it as far as its last window reaches."""
 
@@ -182,13 +182,22 @@ def rows_stage(config: Config, eos_id: int, clean: StageManifest, gather: StageM
         for bucket, tokens in enumerate(stream.bucket_tokens):
             shards = _shards_needed(stream, bucket, length + 1)
             job = RowsJob(
-                stream.name, bucket, shards, start, tokens, stream.tokens, stream.rows(length),
-                length, eos_id, config.seed, before,
-            )  # fmt: skip
+                split=stream.name,
+                bucket=bucket,
+                buckets=shards,
+                bucket_start=start,
+                bucket_tokens=tokens,
+                stream_tokens=stream.tokens,
+                rows=stream.rows(length),
+                max_sequence_length=length,
+                eos_id=eos_id,
+                seed=config.seed,
+                records_before_task=before,
+            )
             tasks.append(Task(f"rows of {stream.name} bucket {bucket}", job, shards, 2 * tokens))
             start += tokens
     settings = {"max_sequence_length": length, "seed": config.seed}
-    return Stage("rows", 1, _rows, tuple(tasks), settings)
+    return Stage(name="rows", version=1, function=_rows, tasks=tuple(tasks), settings=settings)
 
 
 def _shards_needed(stream: SplitStream, bucket: int, beyond: int) -> tuple[Shard, ...]:
@@ -250,10 +259,10 @@ def bins_stage(config: Config, gather: StageManifest) -> Stage:
             zip(stream.buckets, stream.bucket_tokens, strict=True))
     ]  # fmt: skip
     settings = {"max_sequence_length": length, "packer": packer}
-    return Stage("bins", 1, _bins, tuple(tasks), settings)
+    return Stage(name="bins", version=1, function=_bins, tasks=tuple(tasks), settings=settings)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VslRowsJob:
     """One bucket, its bins, and its rows' place among all rows of the split."""
 
@@ -326,9 +335,23 @@ def vsl_rows_stage(
             rows = task.counters["rows"]
             chosen = task.shards[0]
             job = VslRowsJob(
-                stream.name, bucket, shard, chosen, first, rows, total, config.seed, before
+                split=stream.name,
+                bucket=bucket,
+                stream=shard,
+                bins=chosen,
+                first_row=first,
+                bucket_rows=rows,
+                rows=total,
+                seed=config.seed,
+                records_before_task=before,
             )
             label = f"rows of {stream.name} bucket {bucket}"
             tasks.append(Task(label, job, (shard, chosen), 2 * stream.bucket_tokens[bucket]))
             first += rows
-    return Stage("rows", 1, _vsl_rows, tuple(tasks), {"format": "vsl", "seed": config.seed})
+    return Stage(
+        name="rows",
+        version=1,
+        function=_vsl_rows,
+        tasks=tuple(tasks),
+        settings={"format": "vsl", "seed": config.seed},
+    )

@@ -43,7 +43,7 @@ class RawFile:
     location: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScreenJob:
     """One documents shard, the raw shards behind it, and what is looked for; `works_only`: nothing
     but works of the registries; `held`: the shard of quarantine/ that has texts of it."""
@@ -137,10 +137,10 @@ def screen_stage(clean: StageManifest, reading: Reading, looked_for: RegistrySha
             )
             for number, f in parts.items()
         )
-        job = ScreenJob(index, shard, files, looked_for)
+        job = ScreenJob(index=index, documents=shard, files=files, looked_for=looked_for)
         inputs = (shard, *looked_for.shards)
         tasks.append(Task(f"screening of {shard.path}", job, inputs, shard.size))
-    return Stage("screen", 3, _screen, tuple(tasks))
+    return Stage(name="screen", version=3, function=_screen, tasks=tuple(tasks))
 
 
 def rescan_stage(
@@ -152,10 +152,17 @@ def rescan_stage(
     tasks = []
     for index, shard in enumerate(clean.below("documents")):
         found = held.get(quarantine_path(shard.path))
-        job = ScreenJob(index, shard, (), looked_for, True, found)
+        job = ScreenJob(
+            index=index,
+            documents=shard,
+            files=(),
+            looked_for=looked_for,
+            works_only=True,
+            held=found,
+        )
         inputs = (shard, *((found,) if found else ()), *looked_for.shards)
         tasks.append(Task(f"looking through {shard.path}", job, inputs, shard.size))
-    return Stage("screen", 3, _screen, tuple(tasks))
+    return Stage(name="screen", version=3, function=_screen, tasks=tuple(tasks))
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,12 @@ def _merge(job: MergeJob, inputs: Inputs) -> Result:
 def evidence_stage(decisions: StageManifest) -> Stage:
     """The stage that publishes evidence.parquet."""
     shards = tuple(s for s in decisions.shards if s.path.endswith(".evidence.arrow"))
-    return Stage("evidence", 2, _merge, (Task("evidence table", MergeJob(shards), shards),))
+    return Stage(
+        name="evidence",
+        version=2,
+        function=_merge,
+        tasks=(Task("evidence table", MergeJob(shards), shards),),
+    )
 
 
 _LETTER = "r"
@@ -203,4 +215,4 @@ def reviews_stage(clean: StageManifest, reviews: tuple[Review, ...]) -> Stage:
         Task(f"reviews in {s.path}", ReviewsJob(i, s, texts), (s,))
         for i, s in enumerate(clean.below("documents"))
     )
-    return Stage("reviews", 1, _reviews, tasks)
+    return Stage(name="reviews", version=1, function=_reviews, tasks=tasks)

@@ -110,10 +110,10 @@ def inverse_stage(
             job = StreamInverseJob(stream.name, shards, records_before_task(clean))
         tasks.append(Task(f"inverse of {stream.name}", job, shards))
     function = _segment_inverse if segments else _stream_inverse
-    return Stage("inverse", 1, function, tuple(tasks))
+    return Stage(name="inverse", version=1, function=function, tasks=tuple(tasks))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ParamsJob:
     """One split's shards with their lengths (rows, or tokens of a corpus), and its counts."""
 
@@ -184,12 +184,17 @@ def params_stage(
         records = [t for t in pack.tasks if t.counters["split"] == stream.name]
         shards = tuple(t.shards[0] for t in records)
         job = ParamsJob(
-            shards, tuple(t.counters[length_name] for t in records), config.pack.format,
-            vocabulary.vocab_size, vocabulary.eos_id, config.seed, stream.name,
-            counts[stream.name],
-        )  # fmt: skip
+            shards=shards,
+            lengths=tuple(t.counters[length_name] for t in records),
+            format=config.pack.format,
+            vocab_size=vocabulary.vocab_size,
+            eos_id=vocabulary.eos_id,
+            seed=config.seed,
+            split=stream.name,
+            counts=counts[stream.name],
+        )
         tasks.append(Task(f"parameters of {stream.name}", job, shards))
-    return Stage("params", 2, _params, tuple(tasks))
+    return Stage(name="params", version=2, function=_params, tasks=tuple(tasks))
 
 
 RunStage = Callable[[Stage], StageManifest]

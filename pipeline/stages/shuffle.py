@@ -64,7 +64,7 @@ def splits_stage(clean: StageManifest, documents: Shard, names: tuple[str, ...])
     """One task over a small column."""
     records = tuple(task.counters["records"] for task in clean.tasks)
     task = Task("table of splits", SplitsJob(documents, records, names), (documents,))
-    return Stage("splits", 1, _splits, (task,))
+    return Stage(name="splits", version=1, function=_splits, tasks=(task,))
 
 
 SCATTERED = "shuffle"
@@ -73,7 +73,7 @@ WHOLE = 1 << 64
 """One past the last rank."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScatterJob:
     """One tokens shard, the split of every document of its task, and, if there is a mixture, how
     many copies of each, put out `piece_tokens` at a time."""
@@ -204,9 +204,23 @@ def scatter_stage(
     shards = [shard for shard in tokens.shards if shard.path.startswith("tokens/")]
     for i, (t, s, c) in enumerate(zip(shards, assigned, copies, strict=True)):
         inputs = (t, s) if c is None else (t, s, c)
-        job = ScatterJob(i, t, s, c, config.pack.bucket_tokens, names, config.seed)
+        job = ScatterJob(
+            index=i,
+            tokens=t,
+            splits=s,
+            copies=c,
+            piece_tokens=config.pack.bucket_tokens,
+            split_names=names,
+            seed=config.seed,
+        )
         tasks.append(Task(f"scatter of {t.path}", job, inputs, t.size))
-    return Stage("scatter", 1, _scatter, tuple(tasks), {"seed": config.seed})
+    return Stage(
+        name="scatter",
+        version=1,
+        function=_scatter,
+        tasks=tuple(tasks),
+        settings={"seed": config.seed},
+    )
 
 
 @dataclass(frozen=True)
@@ -311,4 +325,10 @@ def gather_stage(config: Config, scatter: StageManifest) -> Stage:
             )
             for b in range(buckets)
         ]
-    return Stage("gather", 1, _gather, tuple(tasks), {"bucket_tokens": config.pack.bucket_tokens})
+    return Stage(
+        name="gather",
+        version=1,
+        function=_gather,
+        tasks=tuple(tasks),
+        settings={"bucket_tokens": config.pack.bucket_tokens},
+    )

@@ -9,6 +9,7 @@ why.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,9 @@ def account_stage(
     job = AccountJob(
         shard, tuple(t.counters["sources"] for t in clean.tasks), splits, skipped, mixture or {}
     )
-    return Stage("account", 2, _account, (Task("ledger", job, (shard,)),))
+    return Stage(
+        name="account", version=2, function=_account, tasks=(Task("ledger", job, (shard,)),)
+    )
 
 
 def split_accounts(
@@ -174,7 +177,7 @@ def _repack_account(job: RepackAccountJob, inputs: Inputs) -> Result:
 def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitCounts]) -> Stage:
     """The books of a run packed anew: the sources of the old ledger, the splits as they are now."""
     job = RepackAccountJob(str(location), ledger, splits)
-    return Stage("account", 2, _repack_account, (Task("ledger", job),))
+    return Stage(name="account", version=2, function=_repack_account, tasks=(Task("ledger", job),))
 
 
 PLACE = [
@@ -198,7 +201,7 @@ ROWS_PER_GROUP = 1 << 16
 """What a look-up of one document decodes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskShards:
     """All shards that say something of the documents of one clean task; those that are None belong
     to stages that did not run: nothing was screened, or nothing was tokenized and split."""
@@ -326,21 +329,23 @@ def documents_stage(
     """The stage that joins every document's facts into one table."""
     documents = clean.below("documents")
     nothing = (None,) * len(documents)
-    groups = zip(
-        documents,
-        clean.below("drops"),
-        keep.below("keep"),
-        [s for s in screen.shards if s.path.endswith(".decisions.arrow")] if screen else nothing,
-        keep.below("splits") if tokens else nothing,
-        tokens.shards if tokens else nothing,
-        strict=True,
-    )
-    tasks = tuple(TaskShards(*group) for group in groups)
+    columns: dict[str, Sequence[Any]] = {
+        "documents": documents,
+        "drops": clean.below("drops"),
+        "keep": keep.below("keep"),
+        "decisions": (
+            [s for s in screen.shards if s.path.endswith(".decisions.arrow")] if screen else nothing
+        ),
+        "splits": keep.below("splits") if tokens else nothing,
+        "tokens": tokens.shards if tokens else nothing,
+    }
+    groups = zip(*columns.values(), strict=True)
+    tasks = tuple(TaskShards(**dict(zip(columns, group, strict=True))) for group in groups)
     clusters = keep.find(layout.CLUSTERS)
     inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
     names = (TRAIN, *(name for name, _ in keep.fields["settings"]["splits"]))
     task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
-    return Stage("documents", 3, _documents, (task,), reads_texts=False)
+    return Stage(name="documents", version=3, function=_documents, tasks=(task,), reads_texts=False)
 
 
 @dataclass(frozen=True)
@@ -377,4 +382,9 @@ def sources_stage(reading: Reading, clean: StageManifest) -> Stage:
         )
         for f, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
     )  # fmt: skip
-    return Stage("sources", 1, _sources, (Task("table of sources", SourcesJob(rows)),))
+    return Stage(
+        name="sources",
+        version=1,
+        function=_sources,
+        tasks=(Task("table of sources", SourcesJob(rows)),),
+    )

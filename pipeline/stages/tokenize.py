@@ -44,10 +44,12 @@ def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
 def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
     """The stage that writes tokenizer.json and tokenizer_config.json."""
     job = TokenizerJob(tokenizer.json, tokenizer.eos_token)
-    return Stage("tokenizer", 1, _publish_tokenizer, (Task("tokenizer", job),))
+    return Stage(
+        name="tokenizer", version=1, function=_publish_tokenizer, tasks=(Task("tokenizer", job),)
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenizeJob:
     """One documents shard, its keep-list, and the spans to cut from its texts, if any."""
 
@@ -109,8 +111,22 @@ def tokenize_stage(
     rules = published.find(layout.TOKENIZER)
     tasks = []
     for index, (document, kept, cut) in enumerate(zip(documents, keeps, spans, strict=True)):
-        job = TokenizeJob(index, rules, tokenizer.eos_id, document, kept, cut)
+        job = TokenizeJob(
+            index=index,
+            tokenizer=rules,
+            eos_id=tokenizer.eos_id,
+            documents=document,
+            keep=kept,
+            cuts=cut,
+        )
         inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
         tasks.append(Task(f"tokens of {document.path}", job, inputs, document.size))
     software = {"tokenizers": version("tokenizers")}
-    return Stage("tokenize", 3, _tokenize, tuple(tasks), {}, software)
+    return Stage(
+        name="tokenize",
+        version=3,
+        function=_tokenize,
+        tasks=tuple(tasks),
+        settings={},
+        software=software,
+    )

@@ -154,7 +154,14 @@ def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -
         for i, s in enumerate(clean.below("documents"))
     )
     settings = {"takedowns": [list(t) for t in takedowns]}
-    return Stage("withheld", 2, _withheld, tasks, settings, reads_texts=False)
+    return Stage(
+        name="withheld",
+        version=2,
+        function=_withheld,
+        tasks=tasks,
+        settings=settings,
+        reads_texts=False,
+    )
 
 
 NAME = "quarantine"
@@ -209,4 +216,4 @@ def quarantine_stage(clean: StageManifest, verdicts: StageManifest, days: int | 
     ]  # fmt: skip
     if held and days is not None:
         tasks.append(Task("retention", RetentionJob(days)))
-    return Stage(NAME, 1, _quarantine, tuple(tasks))
+    return Stage(name=NAME, version=1, function=_quarantine, tasks=tuple(tasks))

@@ -46,7 +46,7 @@ Detector = Callable[[StageManifest], Stage]
 """Builds a stage from the manifest of the clean stage."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CleaningOptions:
     """What `prep clean` is asked for on the command line; None leaves a key as it is. `mask` and
     `language` are lists with commas."""
@@ -182,7 +182,14 @@ def story_of(form: Format, detectors: Sequence[Detector] = ()) -> Story:
 
 def _batch(clean: StageManifest) -> Batch:
     counts = tuple(_documents(task) for task in clean.tasks)
-    return Batch("", "", counts, clean.below("documents"), (), ())
+    return Batch(
+        name="",
+        location="",
+        counts=counts,
+        documents=clean.below("documents"),
+        signatures=(),
+        runs=(),
+    )
 
 
 def _documents(task: TaskRecord) -> int:

@@ -165,10 +165,14 @@ def _load(run: Path, name: str, wanted: Mapping[str, object], verify: str) -> Ba
             f"verify: {verify} needs them"
         )
     return Batch(
-        name, str(run.resolve()), tuple(t.counters["documents"] for t in signatures.tasks),
-        clean.below("documents"), signatures.below("signatures"), signatures.below("runs"),
-        keep.below("keep"),
-    )  # fmt: skip
+        name=name,
+        location=str(run.resolve()),
+        counts=tuple(t.counters["documents"] for t in signatures.tasks),
+        documents=clean.below("documents"),
+        signatures=signatures.below("signatures"),
+        runs=signatures.below("runs"),
+        keep=keep.below("keep"),
+    )
 
 
 def _manifest(run: Path, stage: str) -> StageManifest:

@@ -43,7 +43,7 @@ from pipeline.stories.status import story_of
 from pipeline.takedown.record import read_takedown_state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportSource:
     """A run: where it is, its config's name, a hash of its content, its documents shards; parallel
     to these their rows of documents.parquet, their rows of lines.parquet if lines were cut, and the
@@ -84,14 +84,17 @@ def open_source(directory: Path) -> ExportSource:
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = (None,) * len(documents)
     return ExportSource(
-        directory.resolve(), str(manifest["config"]),
-        fingerprint_of({"stages": manifest["stages"]}), documents, _rows(table, counts),
-        _cuts(directory) if "cut_table" in stages else nothing,
-        _stage(directory, "mixture").below("mixture") if "mixture" in stages else nothing,
-        (TRAIN, *(name for name, _ in held_out)),
-        int(_stage(directory, "scatter").fields["settings"]["seed"]),
-        read_takedown_state(directory).masked,
-    )  # fmt: skip
+        directory=directory.resolve(),
+        name=str(manifest["config"]),
+        identity=fingerprint_of({"stages": manifest["stages"]}),
+        documents=documents,
+        ends=_rows(table, counts),
+        cuts=_cuts(directory) if "cut_table" in stages else nothing,
+        copies=_stage(directory, "mixture").below("mixture") if "mixture" in stages else nothing,
+        splits=(TRAIN, *(name for name, _ in held_out)),
+        seed=int(_stage(directory, "scatter").fields["settings"]["seed"]),
+        taken_down=read_takedown_state(directory).masked,
+    )
 
 
 def _stage(directory: Path, stage: str) -> StageManifest:
@@ -249,10 +252,18 @@ def _jobs(
 ) -> Iterator[TextJob]:
     for index, document in enumerate(source.documents):
         yield TextJob(
-            str(source.directory), index, document, source.ends[index], source.cuts[index],
-            source.copies[index], splits, request.fields, source.seed if request.shuffle else None,
-            request.file_bytes, source.taken_down,
-        )  # fmt: skip
+            location=str(source.directory),
+            index=index,
+            documents=document,
+            ends=source.ends[index],
+            cuts=source.cuts[index],
+            copies=source.copies[index],
+            splits=splits,
+            fields=request.fields,
+            seed=source.seed if request.shuffle else None,
+            piece_bytes=request.file_bytes,
+            taken_down=source.taken_down,
+        )
 
 
 def _found(name: str, gather: StageManifest) -> ExportedSplit:

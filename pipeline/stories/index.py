@@ -61,7 +61,7 @@ class AddedBatch:
     fresh: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class IndexMatch:
     """A document that repeats one of the index: its file and 1-based line (or 0-based row), why,
     the Jaccard similarity and its estimate (None where not computed); then the key of the document
@@ -261,9 +261,19 @@ def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
 
 def _match(row: dict[str, Any], asked: dict[str, Any], held: dict[str, Any]) -> IndexMatch:
     return IndexMatch(
-        asked["file"], asked["line"], asked["row"], row["kind"], row["jaccard"], row["estimate"],
-        row["kept"].hex(), held["source"], row["index"], held["file"], held["line"], held["row"],
-    )  # fmt: skip
+        file=asked["file"],
+        line=asked["line"],
+        row=asked["row"],
+        kind=row["kind"],
+        jaccard=row["jaccard"],
+        estimate=row["estimate"],
+        document=row["kept"].hex(),
+        source=held["source"],
+        batch=row["index"],
+        batch_file=held["file"],
+        batch_line=held["line"],
+        batch_row=held["row"],
+    )
 
 
 def _documents(out: Path, keys: list[bytes]) -> dict[bytes, dict[str, Any]]:

@@ -72,7 +72,7 @@ BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 Unchanged = Callable[[Mapping[str, Any]], bool]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preparation:
     """A checked config with everything it names found, before anything is written."""
 
@@ -112,7 +112,15 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenizer = _tokenizer(config.tokenize, loaded.base)
-    return Preparation(config, wanted, plan, earlier, tokenizer, out, read_takedown_state(out))
+    return Preparation(
+        config=config,
+        screening=wanted,
+        plan=plan,
+        earlier=earlier,
+        tokenizer=tokenizer,
+        out=out,
+        takedowns=read_takedown_state(out),
+    )
 
 
 def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:

@@ -59,7 +59,7 @@ class TokenizedRun:
         return settings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RepackOptions:
     """What is to be different; None stays as it is in the run."""
 

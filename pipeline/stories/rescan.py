@@ -38,7 +38,7 @@ MB_PER_SECOND = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RescanRequest:
     """What is asked for: the run, its clean stage and its quarantine, the registry, where the
     result goes."""
@@ -62,7 +62,7 @@ class RescanRequest:
         return self.bytes / 1e6 / MB_PER_SECOND
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MatchedWork:
     """A work and the documents of the run in which something of it was found: how many, how many
     of them were kept, and the tokens that these have."""
@@ -94,7 +94,15 @@ def plan_rescan(
     out = directory / layout.RESCANS / name
     chosen = load_policy(find_policy(policy))
     held = read_manifest(manifest_path(directory, QUARANTINE))
-    return RescanRequest(directory, str(manifest["config"]), clean, held, registry, chosen, out)
+    return RescanRequest(
+        directory=directory,
+        config=str(manifest["config"]),
+        clean=clean,
+        quarantine=held,
+        registry=registry,
+        policy=chosen,
+        out=out,
+    )
 
 
 def rescan(
@@ -121,7 +129,15 @@ def _tell(asked: RescanRequest, run: StageRecord) -> None:
     do(evidence_stage(decided))
     counts = tuple(task.counters["documents"] for task in decided.tasks)
     decisions = tuple(s for s in decided.shards if s.path.endswith(".decisions.arrow"))
-    own = Batch("", "", counts, asked.clean.below(DOCUMENTS), (), (), decisions=decisions)
+    own = Batch(
+        name="",
+        location="",
+        counts=counts,
+        documents=asked.clean.below(DOCUMENTS),
+        signatures=(),
+        runs=(),
+        decisions=decisions,
+    )
     do(verdicts_stage(asked.policy, decided, Batches((own,))))
 
 
@@ -159,4 +175,11 @@ def _matched(
     ends = [documents[key] for key in pc.unique(rows["doc_key"]).to_pylist()]
     tokens = [count for state, count in ends if state == "kept"]
     detectors = tuple(sorted(pc.unique(rows["detector"]).to_pylist()))
-    return MatchedWork(work, titles.get(work, ""), len(ends), len(tokens), sum(tokens), detectors)
+    return MatchedWork(
+        work_id=work,
+        title=titles.get(work, ""),
+        documents=len(ends),
+        kept=len(tokens),
+        tokens=sum(tokens),
+        detectors=detectors,
+    )

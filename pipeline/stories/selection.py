@@ -80,7 +80,7 @@ def preset_of(config: DedupConfig) -> Preset | None:
     if config.preset == "none":
         return None
     if config.preset == "exact":
-        return Preset("exact", "char", 1, bands=0, rows=1, num_perm=1)
+        return Preset(name="exact", unit="char", size=1, bands=0, rows=1, num_perm=1)
     try:
         preset = PRESETS["slimpajama" if config.preset == "custom" else config.preset]
         changes: dict[str, Any] = {k: v for k in ("scheme", "hash") if (v := getattr(config, k))}
@@ -105,16 +105,20 @@ def deduplicate(
     verify, memory = verification_of(config.dedup), config.dedup.memory
     documents = clean.below("documents")
     if preset is None:
-        own = Batch("", "", (), documents, (), ())
+        own = Batch(name="", location="", counts=(), documents=documents, signatures=(), runs=())
         decided = screening.decide() if screening else None
         batches = _judged(Batches((_decided(own, decided),)), screening, decided, run)
         return run(keep_stage(config, batches, None, ()))
     names = channels(preset, key)
     signatures = run(signature_stage(clean, preset, key, verify != "none"))
     own = Batch(
-        "", "", tuple(task.counters["documents"] for task in signatures.tasks), documents,
-        signatures.below("signatures"), signatures.below("runs"),
-    )  # fmt: skip
+        name="",
+        location="",
+        counts=tuple(task.counters["documents"] for task in signatures.tasks),
+        documents=documents,
+        signatures=signatures.below("signatures"),
+        runs=signatures.below("runs"),
+    )
     bands = run(join_stage(Batches((*earlier, own)), names, memory))
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _decided(own, decided)))
@@ -199,7 +203,7 @@ class ScreeningTargets:
     content: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScreeningRequest:
     """What screening was asked for, found and checked before anything is written; the reviews that
     the run directory holds."""
@@ -235,13 +239,13 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
     InputError for a registry or an evaluation set that is not there, or for damaged reviews."""
     sets, d = config.decontaminate.sets, config.decontaminate
     return ScreeningRequest(
-        load_policy(find_policy(config.screen.policy, base)),
-        load_reviews(out / REVIEWS),
-        find_wanted(config.screen, base),
-        find_eval_sets(sets, base) if sets else (),
-        OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action),
-        load_filters(config.filters, base),
-        load_custom_filters(config.filters.custom, base),
+        policy=load_policy(find_policy(config.screen.policy, base)),
+        reviews=load_reviews(out / REVIEWS),
+        wanted=find_wanted(config.screen, base),
+        eval_sets=find_eval_sets(sets, base) if sets else (),
+        overlap=OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action),
+        filters=load_filters(config.filters, base),
+        custom_filters=load_custom_filters(config.filters.custom, base),
     )
 
 

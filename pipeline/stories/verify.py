@@ -71,7 +71,15 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
 
     clean, signatures, bands, clusters, keep = manifests
     counts = tuple(task.counters["documents"] for task in signatures.tasks)
-    own = Batch("", "", counts, clean.below("documents"), (), (), keep.below("keep"))
+    own = Batch(
+        name="",
+        location="",
+        counts=counts,
+        documents=clean.below("documents"),
+        signatures=(),
+        runs=(),
+        keep=keep.below("keep"),
+    )
     corpus = Corpus(Batches((own,)), Inputs(directory))
     pair = PairJaccard(Preset(**signatures.fields["settings"]["preset"]))
     pairs = set(_pairs(corpus, bands, _kept_split(corpus, keep), _first_new(bands)))

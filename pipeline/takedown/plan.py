@@ -49,7 +49,7 @@ MOST_STEPS = 1000
 """Steps of a training run that are listed one by one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitPlan:
     """What is masked in one split.
 
@@ -82,7 +82,7 @@ class SplitPlan:
         return self.labels / self.document_tokens if self.document_tokens else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingExposure:
     """What a training run read of the documents: exposure, not influence."""
 
@@ -98,7 +98,7 @@ class TrainingExposure:
     elsewhere: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TakedownPlan:
     """A claim worked out on a run. `taken` has `resolve.TAKEN_SCHEMA`; `earlier` counts documents
     of the claim that an earlier takedown took; these are not in `taken`."""
@@ -159,10 +159,17 @@ def make_plan(
         )
     splits = tuple(_splits(run, taken))
     return TakedownPlan(
-        run, loaded, taken, len(resolved.taken) - len(taken), resolved.told, resolved.nothing,
-        splits, tuple(_exposed(run, taken, model_dirs)), stored_copies(run, taken),
-        outside_copies(taken, model_dirs, exports, has_origin=home is not run),
-    )  # fmt: skip
+        run=run,
+        loaded=loaded,
+        taken=taken,
+        earlier=len(resolved.taken) - len(taken),
+        told=resolved.told,
+        nothing=resolved.nothing,
+        splits=splits,
+        exposed=tuple(_exposed(run, taken, model_dirs)),
+        copies=stored_copies(run, taken),
+        outside=outside_copies(taken, model_dirs, exports, has_origin=home is not run),
+    )
 
 
 def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
@@ -207,11 +214,18 @@ def _split(dataset: SampleDataset, split: str, places: list[ShardPlaces], tokens
     )
     spans = [p.inputs if is_corpus else p.labels for p in places]
     return SplitPlan(
-        split, dataset.layout.name, dataset.dataset_hash, len(docs),
-        0 if is_corpus else sum(len(p.rows) for p in places), dataset.rows,
-        sum(s.columns for s in spans), _labels_of(dataset), _stream_tokens(dataset, places, tokens),
-        len(places), len(dataset.shards),
-    )  # fmt: skip
+        split=split,
+        format=dataset.layout.name,
+        dataset_hash=dataset.dataset_hash,
+        documents=len(docs),
+        rows=0 if is_corpus else sum(len(p.rows) for p in places),
+        of_rows=dataset.rows,
+        labels=sum(s.columns for s in spans),
+        of_labels=_labels_of(dataset),
+        document_tokens=_stream_tokens(dataset, places, tokens),
+        shards=len(places),
+        of_shards=len(dataset.shards),
+    )
 
 
 def _labels_of(dataset: SampleDataset) -> int:
@@ -232,11 +246,17 @@ def _exposed(
         assert found is not None, "a model_dir was given"
         first, last = found.first_exposed, found.last_unexposed
         yield TrainingExposure(
-            model_dir.as_posix(), found.last_step, len(found.steps), found.steps[:MOST_STEPS],
-            len(found.context_steps), found.labels_read, found.next_step,
-            first.path.name if first else "", last.path.name if last else "",
-            sum(period.stop - period.first for period in found.elsewhere),
-        )  # fmt: skip
+            model_dir=model_dir.as_posix(),
+            last_step=found.last_step,
+            steps=len(found.steps),
+            listed=found.steps[:MOST_STEPS],
+            context_steps=len(found.context_steps),
+            labels_read=found.labels_read,
+            next_step=found.next_step,
+            first_exposed=first.path.name if first else "",
+            last_unexposed=last.path.name if last else "",
+            elsewhere=sum(period.stop - period.first for period in found.elsewhere),
+        )
 
 
 _ROWS = pa.schema([

@@ -129,7 +129,7 @@ def _word_breaks(settings: TrainingSettings) -> pre_tokenizers.PreTokenizer:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fertility:
     """Counts over the documents of one source; EOS is not counted."""
 
@@ -153,12 +153,12 @@ class Fertility:
 
     def __add__(self, other: "Fertility") -> "Fertility":
         return Fertility(
-            self.source,
-            self.documents + other.documents,
-            self.text_bytes + other.text_bytes,
-            self.characters + other.characters,
-            self.words + other.words,
-            self.tokens + other.tokens,
+            source=self.source,
+            documents=self.documents + other.documents,
+            text_bytes=self.text_bytes + other.text_bytes,
+            characters=self.characters + other.characters,
+            words=self.words + other.words,
+            tokens=self.tokens + other.tokens,
         )
 
 
@@ -174,7 +174,7 @@ def measure_fertility(
     for source, texts in batches:
         found = _count(source, texts, tokenizer)
         sources[source] = sources[source] + found if source in sources else found
-    total = Fertility("all", 0, 0, 0, 0, 0)
+    total = Fertility(source="all", documents=0, text_bytes=0, characters=0, words=0, tokens=0)
     for counts in sources.values():
         total = total + counts
     return (*(sources[name] for name in sorted(sources)), total)
@@ -184,10 +184,10 @@ def _count(source: str, texts: pa.Array, tokenizer: TextTokenizer) -> Fertility:
     tokens = len(tokenize_texts(texts, tokenizer).values)
     strings = texts.to_pylist()
     return Fertility(
-        source,
-        len(strings),
-        sum(len(text.encode()) for text in strings),
-        sum(map(len, strings)),
-        sum(len(text.split()) for text in strings),
-        tokens,
+        source=source,
+        documents=len(strings),
+        text_bytes=sum(len(text.encode()) for text in strings),
+        characters=sum(map(len, strings)),
+        words=sum(len(text.split()) for text in strings),
+        tokens=tokens,
     )

@@ -13,7 +13,7 @@ from dedup.minhash import _sketch
 from dedup.presets import BASE, PRESETS, Preset, fmix64, polynomial
 from dedup.sketches import EMPTY, ROUNDS, fast_sketch
 
-SET = Preset("set", "word", 1, bands=1, rows=1)
+SET = Preset(name="set", unit="word", size=1, bands=1, rows=1)
 """Texts as sets of words: any Jaccard similarity can be made."""
 MASK = 2**64 - 1
 

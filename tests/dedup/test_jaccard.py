@@ -15,8 +15,8 @@ from dedup.similarity import PairJaccard
 from dedup.text import Texts, texts_of
 from pipeline.sources.streams import zstd
 
-WORDS = Preset("words", "word", 2, bands=1, rows=1)
-ONE = Preset("one", "char", 1, bands=1, rows=1)
+WORDS = Preset(name="words", unit="word", size=2, bands=1, rows=1)
+ONE = Preset(name="one", unit="char", size=1, bands=1, rows=1)
 text = st.text(st.sampled_from("abcABC  .,\tİΣσ東😀"), max_size=60)
 
 

@@ -42,12 +42,12 @@ def test_describe() -> None:
     assert describe("fineweb") == (
         "fineweb: char 13-grams, 14 bands x 8 rows: J=0.7 56.5%, 0.8 92.4%, 0.9 100.0%, 0.95 100.0%"
     )
-    custom = Preset("mine", "word", 5, bands=2, rows=3)
+    custom = Preset(name="mine", unit="word", size=5, bands=2, rows=3)
     assert describe(custom).startswith("mine: word 5-grams, 2 bands x 3 rows: J=0.7 56.8%")
 
 
 def test_resolve() -> None:
-    custom = Preset("mine", "word", 5, bands=2, rows=3)
+    custom = Preset(name="mine", unit="word", size=5, bands=2, rows=3)
     assert resolve(custom) is custom and resolve("strict") is PRESETS["strict"]
     with pytest.raises(FrozenInstanceError):
         custom.bands = 3  # type: ignore[misc]
@@ -67,7 +67,7 @@ def test_resolve() -> None:
 def test_what_is_refused(values: dict[str, object], message: str) -> None:
     shape: dict[str, object] = {"unit": "char", "size": 13, "bands": 9, "rows": 13}
     with pytest.raises(ValueError, match=message):
-        Preset("mine", **{**shape, **values})  # type: ignore[arg-type]
+        Preset(name="mine", **{**shape, **values})  # type: ignore[arg-type]
 
 
 def test_public_names() -> None:

@@ -35,8 +35,8 @@ KINDS = [
     ("affine64", "sha1_full"),
 ]
 every_kind = pytest.mark.parametrize(("scheme", "hash"), KINDS)
-WORDS = Preset("words", "word", 3, bands=1, rows=1)
-LONG = Preset("long", "char", 40, bands=1, rows=1)
+WORDS = Preset(name="words", unit="word", size=3, bands=1, rows=1)
+LONG = Preset(name="long", unit="char", size=40, bands=1, rows=1)
 """Shingles of up to 160 bytes: several blocks of SHA-1."""
 
 ODD = "İΣςσΆßẞﬁǅK𐐀𐐨😀東é́\x00\ufeff\u200d\U0010ffff"

@@ -139,9 +139,16 @@ class Writer:
         self.lines.append(raw)
         line = 0 if self.path.endswith(".parquet") else len(self.lines)
         made = Made(
-            self.input, self.path, self.ordinal, line, raw, kind, text,
-            source or self.input, licence,
-        )  # fmt: skip
+            input=self.input,
+            path=self.path,
+            ordinal=self.ordinal,
+            line=line,
+            raw=raw,
+            kind=kind,
+            text=text,
+            source=source or self.input,
+            licence=licence,
+        )
         self.corpus.records.append(made)
         self.ordinal += 1
 

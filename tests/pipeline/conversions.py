@@ -28,7 +28,7 @@ TEXTS = [
 
 def to(form: str, out: Path, *inputs: Path, **how: Any) -> ConvertSummary:
     """Convert in this process."""
-    options = ConvertOptions(tuple(map(str, inputs)), form, out, workers=0, **how)  # type: ignore[arg-type]
+    options = ConvertOptions(inputs=tuple(map(str, inputs)), to=form, out=out, workers=0, **how)  # type: ignore[arg-type]
     return run_conversion(plan_of(options), out)
 
 

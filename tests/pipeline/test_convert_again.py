@@ -117,6 +117,6 @@ def test_bad_records_stop_or_are_counted(tmp_path: Path) -> None:
 
 def test_workers_change_nothing(texts: Path, tmp_path: Path) -> None:
     to("corpus", tmp_path / "0", texts)
-    options = ConvertOptions((str(texts),), "corpus", tmp_path / "1", workers=1)
+    options = ConvertOptions(inputs=(str(texts),), to="corpus", out=tmp_path / "1", workers=1)
     run_conversion(plan_of(options), tmp_path / "1")
     assert tree_hash(tmp_path / "0") == tree_hash(tmp_path / "1")

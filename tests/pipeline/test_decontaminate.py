@@ -58,7 +58,12 @@ def _texts(job: TextsJob, inputs: Inputs) -> Result:
 
 def texts_stage(*shards: tuple[str, ...]) -> Stage:
     jobs = [TextsJob(index, texts) for index, texts in enumerate(shards)]
-    return Stage("clean", 1, _texts, tuple(Task(f"shard {j.index}", j) for j in jobs))
+    return Stage(
+        name="clean",
+        version=1,
+        function=_texts,
+        tasks=tuple(Task(f"shard {j.index}", j) for j in jobs),
+    )
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,14 @@ def test_decisions_take_the_place_of_the_screen_stage(
     rules = replace(RULES, action="quarantine")
     rows = ((0, "review"), (1, "quarantine"), (2, "drop"), (3, "allow"))
     jobs = (ScreenJob(0, 5, rows), ScreenJob(1, 1, ()))
-    screen = run(Stage("screen", 1, _screen, tuple(Task(f"screen {j.index}", j) for j in jobs)))
+    screen = run(
+        Stage(
+            name="screen",
+            version=1,
+            function=_screen,
+            tasks=tuple(Task(f"screen {j.index}", j) for j in jobs),
+        )
+    )
     clean = run(texts_stage((QUESTION, QUESTION, QUESTION, "x", QUESTION), ("y",)))
     index = run(eval_index_stage(find_eval_sets(("*.jsonl",), tmp_path), rules))
     overlap = run(overlap_stage(clean, index, rules))

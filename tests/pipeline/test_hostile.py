@@ -107,7 +107,9 @@ def read_counts(path: Path) -> tuple[int, int]:
     (found,), _ = files.find("hostile", str(path), path.parent)
     reader = files.HashingReader(found.location)
     try:
-        rules = RecordRules("text", LIMIT, SOURCES.get(path.name))
+        rules = RecordRules(
+            text_key="text", max_document_bytes=LIMIT, sources=SOURCES.get(path.name)
+        )
         items = [isinstance(item, Record) for item in files.read(found, reader, rules)]
     finally:
         reader.close()

@@ -67,7 +67,14 @@ def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
 
 def publish(run: Callable[[Stage], StageManifest], shards: Shards) -> StageManifest:
     jobs = [DocumentsJob(index, documents) for index, documents in enumerate(shards)]
-    return run(Stage("toy", 1, _documents, tuple(Task(f"shard {j.index}", j) for j in jobs)))
+    return run(
+        Stage(
+            name="toy",
+            version=1,
+            function=_documents,
+            tasks=tuple(Task(f"shard {j.index}", j) for j in jobs),
+        )
+    )
 
 
 def runner_in(root: Path) -> Runner:

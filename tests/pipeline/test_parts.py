@@ -30,7 +30,7 @@ from pipeline.stages.pieces import PiecesJob, _parts, _pieces
 from pipeline.stages.plan import ReadPlan
 from tests.pipeline.packed import PACKED, cut_into
 
-RULES = RecordRules("text", 200, None)
+RULES = RecordRules(text_key="text", max_document_bytes=200, sources=None)
 Items = list[Record | BadRecord]
 
 
@@ -84,7 +84,14 @@ def run_task(job: PiecesJob, root: Path) -> TaskRecord:
     shards = []
     for output in result.outputs:
         done = storage.publish(root / output.path, output.data)
-        shards.append(Shard(output.path, done.size, done.hash, output.content_hash or done.hash))
+        shards.append(
+            Shard(
+                path=output.path,
+                size=done.size,
+                hash=done.hash,
+                content_hash=output.content_hash or done.hash,
+            )
+        )
     return TaskRecord("", tuple(shards), json.loads(json.dumps(result.counters)))
 
 

@@ -19,7 +19,7 @@ from pipeline.sources.record import BAD_REASONS, BadRecord, Record, RecordRules
 from pipeline.sources.streams import decompress_blocks, split_lines, zstd
 from pipeline.sources.text import read_jsonl
 
-RULES = RecordRules("text", 1 << 20, None)
+RULES = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
 HERE = Path("shard")
 
 
@@ -162,7 +162,7 @@ def test_any_bytes_end_somewhere(data: bytes) -> None:
 
 
 def test_too_large_is_counted_and_never_held() -> None:
-    rules = RecordRules("text", 64, None)
+    rules = RecordRules(text_key="text", max_document_bytes=64, sources=None)
     blocks = [b'{"text": "', b"x" * 100, b'"}\n{"text": "fine"}\n']
     large, fine = read_jsonl(iter(blocks), rules)
     assert isinstance(large, BadRecord) and large.reason == "too_large"
@@ -200,7 +200,11 @@ def test_parquet_meta(tmp_path: Path) -> None:
 def test_parquet_limit_counts_bytes(tmp_path: Path) -> None:
     """max_document_bytes is in bytes for row formats too."""
     table = pa.table({"text": pa.array(["é" * 40, "x" * 64, "x" * 65])})
-    items = read_parquet(table, tmp_path / "a.parquet", RecordRules("text", 64, None))
+    items = read_parquet(
+        table,
+        tmp_path / "a.parquet",
+        RecordRules(text_key="text", max_document_bytes=64, sources=None),
+    )
     assert [isinstance(i, Record) for i in items] == [False, True, False]
 
 

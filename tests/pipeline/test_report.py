@@ -77,12 +77,38 @@ def sample_summary(text: str) -> ClusterSummary:
 def sample_page(text: str = "plain") -> html.ClusterPage:
     """A page with every kind of member and `text` in every string."""
     sample = model.Sample(text, text, text, 1234, text)
-    equal = html.MemberExcerpt(sample, "exact", "duplicate", (0, 8), 1.0, 1.0, equal=True)
-    near = html.MemberExcerpt(
-        sample, text, text, (1,), 0.9, None, False, ((text, True),), ((text, False), (text, True))
+    equal = html.MemberExcerpt(
+        sample=sample,
+        kind="exact",
+        state="duplicate",
+        bands=(0, 8),
+        estimate=1.0,
+        jaccard=1.0,
+        equal=True,
     )
-    chain = html.MemberExcerpt(sample, "chain", "duplicate", (), None, None)
-    cluster = Cluster(text, "", 4_321, {text: 4_320}, {text: 4_320}, 0.8123, None)
+    near = html.MemberExcerpt(
+        sample=sample,
+        kind=text,
+        state=text,
+        bands=(1,),
+        estimate=0.9,
+        jaccard=None,
+        equal=False,
+        kept_passage=((text, True),),
+        passage=((text, False), (text, True)),
+    )
+    chain = html.MemberExcerpt(
+        sample=sample, kind="chain", state="duplicate", bands=(), estimate=None, jaccard=None
+    )
+    cluster = Cluster(
+        kept=text,
+        index="",
+        size=4_321,
+        kinds={text: 4_320},
+        sources={text: 4_320},
+        lowest_jaccard=0.8123,
+        lowest_estimate=None,
+    )
     elsewhere = dataclasses.replace(cluster, index=text, lowest_estimate=0.7)
     return html.ClusterPage(
         config_name=text,
@@ -106,7 +132,18 @@ def both_pages(text: str = "plain") -> list[bytes]:
 def sample_report(text: str = "plain") -> model.Report:
     """A report with something in every section and `text` in every string."""
     sample = model.Sample(text, text, text, 1234, text)
-    row = model.SourceRow(text, 12_345, 45, {text: 200, "b": 100}, 300, 1_700, 10_000, 9, 8, 7_654)
+    row = model.SourceRow(
+        source=text,
+        records=12_345,
+        bad=45,
+        dropped={text: 200, "b": 100},
+        quarantined=300,
+        duplicates=1_700,
+        kept=10_000,
+        bytes_in=9,
+        bytes_kept=8,
+        tokens=7_654,
+    )
     return model.Report(
         config_name=text,
         manifest_hash=text,
@@ -118,7 +155,16 @@ def sample_report(text: str = "plain") -> model.Report:
         decisions=(model.Decision(text, text, 5_432, text),),
         document_bytes=model.log_bins([0, 1, 300, 5000], [False, True, True, True]),
         document_tokens=model.log_bins([100, 1000]),
-        splits=(model.Split(text, 19, 6_543, 512, 3_350_000, 16),),
+        splits=(
+            model.Split(
+                name=text,
+                documents=19,
+                rows=6_543,
+                max_sequence_length=512,
+                tokens=3_350_000,
+                padding=16,
+            ),
+        ),
         notes=(text,),
     )
 
@@ -195,14 +241,29 @@ def test_numbers_and_balance() -> None:
 
 
 def test_imbalance_is_named() -> None:
-    row = model.SourceRow("leaky", 10, 0, {}, 0, 0, 9, 1, 1, 1)
-    text = Page(render_report(model.Report("x", "y", ledger=model.RecordLedger((row,))))).text
+    row = model.SourceRow(
+        source="leaky",
+        records=10,
+        bad=0,
+        dropped={},
+        quarantined=0,
+        duplicates=0,
+        kept=9,
+        bytes_in=1,
+        bytes_kept=1,
+        tokens=1,
+    )
+    text = Page(
+        render_report(
+            model.Report(config_name="x", manifest_hash="y", ledger=model.RecordLedger((row,)))
+        )
+    ).text
     assert "Does not balance: leaky" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("bins", [(), model.log_bins([]), (model.Bin(0, 1, 0, 0),)])
 def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
-    report = model.Report("empty", "0" * 32, document_bytes=bins)
+    report = model.Report(config_name="empty", manifest_hash="0" * 32, document_bytes=bins)
     text = Page(render_report(report)).text
     for words in ("No records.", "No document left.", "No rule matched.", "No rows were written."):
         assert words in text
@@ -210,8 +271,26 @@ def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
 
 
 def test_many_sources_are_summed_up() -> None:
-    rows = [model.SourceRow(f"s{i:03d}", 100 - i, 0, {}, 0, 0, 100 - i, 1, 1, 1) for i in range(99)]
-    text = Page(render_report(model.Report("x", "y", ledger=model.RecordLedger(tuple(rows))))).text
+    rows = [
+        model.SourceRow(
+            source=f"s{i:03d}",
+            records=100 - i,
+            bad=0,
+            dropped={},
+            quarantined=0,
+            duplicates=0,
+            kept=100 - i,
+            bytes_in=1,
+            bytes_kept=1,
+            tokens=1,
+        )
+        for i in range(99)
+    ]
+    text = Page(
+        render_report(
+            model.Report(config_name="x", manifest_hash="y", ledger=model.RecordLedger(tuple(rows)))
+        )
+    ).text
     assert "s058" in text
     assert "s059" not in text
     assert "40 smaller sources" in text
@@ -248,11 +327,16 @@ def test_report_links_to_the_clusters() -> None:
     page = render_report(sample_report()).decode()
     assert 'href="clusters.html"' in page
     assert "4,300" in Page(page.encode()).text
-    assert 'href="clusters.html"' not in render_report(model.Report("empty", "0" * 32)).decode()
+    assert (
+        'href="clusters.html"'
+        not in render_report(model.Report(config_name="empty", manifest_hash="0" * 32)).decode()
+    )
 
 
 def test_no_clusters() -> None:
-    text = Page(html.render_clusters(html.ClusterPage("empty", "0" * 32))).text
+    text = Page(
+        html.render_clusters(html.ClusterPage(config_name="empty", manifest_hash="0" * 32))
+    ).text
     assert "Nothing was compared." in text
     assert text.count("No duplicates were found.") == 4
 

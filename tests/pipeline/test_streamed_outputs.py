@@ -39,7 +39,7 @@ def test_a_file_is_hashed_once_until_its_size_or_time_changes(
     hashed: list[Path] = []
     monkeypatch.setattr(stage, "verify_file", lambda path, expected: hashed.append(path))
     path, inputs = tmp_path / "a", Inputs(tmp_path)
-    shard = Shard("a", 5, "hash", "hash")
+    shard = Shard(path="a", size=5, hash="hash", content_hash="hash")
     path.write_bytes(b"bytes")
     for size, time, times in ((5, 1, 1), (5, 1, 1), (5, 2, 2), (6, 2, 3), (6, 2, 3)):
         with open(path, "r+b") as file:

@@ -74,7 +74,14 @@ def test_sizes_are_means_over_units_and_blocks():
 
 def test_slopes_are_exponents():
     records = [
-        check.CoordinateRecord("mup", width, seed, 0, "logits", scale * width**-0.5)
+        check.CoordinateRecord(
+            parametrization="mup",
+            width=width,
+            seed=seed,
+            step=0,
+            quantity="logits",
+            size=scale * width**-0.5,
+        )
         for width in (64, 128, 512)
         for seed, scale in ((0, 0.9), (1, 1.1))
     ]

@@ -135,7 +135,10 @@ def test_zeros_stay_zeros_in_an_export(trainer):
     model = {"position_embedding_type": "learned", "nonlinearity": "gelu"}
     trainer.train("out", params=sparse(trainer, [RIGL], model=model), num_steps=3)
     out = trainer.root / "hf"
-    convert(Conversion(saved(trainer, "out").path, "wafermill", "hf", out), trainer.said.append)
+    convert(
+        Conversion(checkpoint=saved(trainer, "out").path, source="wafermill", target="hf", out=out),
+        trainer.said.append,
+    )
     exported = load_file(out / "model.safetensors")
     for ours, theirs in (("attention.qkv", "attn.c_attn"), ("feed_forward.output", "mlp.c_proj")):
         mask = masks(trainer, "out")[f"blocks.0.{ours}.weight"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from wafer_backend.compiled import BackendConfig
 
-CONFIG = BackendConfig("CSX", 2, num_csx=2)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2)
 
 
 class Mean(nn.Module):

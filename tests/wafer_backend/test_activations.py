@@ -14,7 +14,7 @@ from wafer_backend.cluster.activation_worker import ActivationWorker
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.streaming.activations import Activations, StorageLedger, blocks
 
-CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2, seed=3)
 
 
 def test_a_ledger_counts_every_storage_once():

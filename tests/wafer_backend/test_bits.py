@@ -20,7 +20,7 @@ from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.tree import Partial, add
 from wafer_backend.compiled import BackendConfig
 
-CONFIG = BackendConfig("CSX", 1, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
 Train = Callable[..., Trained]
 Make = Callable[[], nn.Module]
 

@@ -222,7 +222,7 @@ def test_refused():
     with pytest.raises(BackendConfigError, match="no backend yet"):
         cstorch.compile(made())
     with pytest.raises(BackendConfigError, match=r"CompiledModule\(module, config\)"):
-        cstorch.compile(made(), cstorch.BackendConfig("CSX", 1))
+        cstorch.compile(made(), cstorch.BackendConfig(target="CSX", micro_batch_size=1))
     with pytest.raises(BackendConfigError, match="no parameters"):
         cstorch.compile(nn.ReLU(), "CSX")
     with pytest.raises(BackendConfigError, match="it is CSX, not CPU"):

@@ -13,13 +13,15 @@ from wafer_backend.compiled import BackendConfig
 
 MODES = [torch.no_grad, torch.inference_mode]
 CONFIGS = {
-    "csx": BackendConfig("CSX", 2, num_csx=2),
-    "csx-bf16": BackendConfig("CSX", 2, num_csx=2, precision="bfloat16"),
-    "csx-device-stream": BackendConfig("CSX", 2, prefetch_bytes=10_000),
-    "csx-recompute": BackendConfig("CSX", 2, activations="recompute"),
-    "csx-simulated": BackendConfig("CSX", 2, num_csx=2, transport="simulated"),
-    "cpu": BackendConfig("CPU", 2),
-    "cpu-bf16": BackendConfig("CPU", 2, precision="bfloat16"),
+    "csx": BackendConfig(target="CSX", micro_batch_size=2, num_csx=2),
+    "csx-bf16": BackendConfig(target="CSX", micro_batch_size=2, num_csx=2, precision="bfloat16"),
+    "csx-device-stream": BackendConfig(target="CSX", micro_batch_size=2, prefetch_bytes=10_000),
+    "csx-recompute": BackendConfig(target="CSX", micro_batch_size=2, activations="recompute"),
+    "csx-simulated": BackendConfig(
+        target="CSX", micro_batch_size=2, num_csx=2, transport="simulated"
+    ),
+    "cpu": BackendConfig(target="CPU", micro_batch_size=2),
+    "cpu-bf16": BackendConfig(target="CPU", micro_batch_size=2, precision="bfloat16"),
 }
 Mode = Callable[[], AbstractContextManager[Any]]
 

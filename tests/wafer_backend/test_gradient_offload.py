@@ -16,7 +16,7 @@ from wafer_backend.streaming import device_link
 from wafer_backend.streaming.device_link import GradientOffload
 from wafer_backend.streaming.device_stream import CpuStream, RingBuffer
 
-CONFIG = BackendConfig("CSX", 1, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
 
 
 class Quick(CpuStream):

@@ -8,7 +8,7 @@ from tests.wafer_backend.modules import GPT2, Classifier, compiled, points, stat
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.errors import BackendConfigError
 
-CONFIG = BackendConfig("CSX", None, seed=3, min_leaves=4)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=None, seed=3, min_leaves=4)
 
 
 class Known(nn.Module):

@@ -31,13 +31,15 @@ def test_a_tensor_more_moves_no_other(sizes: list[int], more: int, servers: int)
 
 
 def test_servers_of_a_model():
-    made = compiled(GPT2, BackendConfig("CSX", 1, max_wgt_servers=3))
+    made = compiled(GPT2, BackendConfig(target="CSX", micro_batch_size=1, max_wgt_servers=3))
     memoryx = made.memoryx
     assert sum(memoryx.server_bytes) == memoryx.weight_bytes
     assert memoryx.servers.keys() == memoryx.parameters.keys()
     largest = max(p.nbytes for p in memoryx.parameters.values())
     assert max(memoryx.server_bytes) - min(memoryx.server_bytes) <= largest
-    assert compiled(GPT2, BackendConfig("CSX", 1)).memoryx.server_bytes == [memoryx.weight_bytes]
+    assert compiled(GPT2, BackendConfig(target="CSX", micro_batch_size=1)).memoryx.server_bytes == [
+        memoryx.weight_bytes
+    ]
 
 
 def test_no_server_is_refused():

@@ -10,7 +10,7 @@ from tests.wafer_backend.modules import GPT2, Llama, Mixed, Trained, tokens, tra
 from wafer_backend.cluster.wafer import leaf_seed
 from wafer_backend.compiled import BackendConfig
 
-CONFIG = BackendConfig("CSX", 2, num_csx=3, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=3, seed=3)
 SAMPLES = 13
 Sums = list[torch.Tensor | None]
 

@@ -10,7 +10,7 @@ from wafer_backend.cluster.precision import widen
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
 
-CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2, seed=3)
 
 
 @pytest.mark.parametrize(

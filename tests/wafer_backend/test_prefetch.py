@@ -32,7 +32,7 @@ from wafer_backend.streaming import device_link
 from wafer_backend.streaming.device_link import Fetches, Orders, WeightPrefetcher
 from wafer_backend.streaming.device_stream import CpuStream, RingBuffer, StreamEvent, align_size
 
-CONFIG = BackendConfig("CSX", 1, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
 Train = Callable[..., Trained]
 CASES = [
     pytest.param(GPT2, train, 3, 1, id="gpt2"),
@@ -330,7 +330,7 @@ def test_a_weight_that_is_kept_beyond_its_use_stays_nan():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_missing_cuda_device_is_named():
     with pytest.raises(BackendConfigError, match="no CUDA device on this machine; use 'cpu'"):
-        CompiledModule(GPT2(), BackendConfig("CSX", 1, device="cuda"))
+        CompiledModule(GPT2(), BackendConfig(target="CSX", micro_batch_size=1, device="cuda"))
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_missing_cuda_device_is_named():
 )
 def test_a_setting_that_cannot_be_meant_is_named(target: Any, changes: Any, message: str):
     with pytest.raises(BackendConfigError, match=message):
-        CompiledModule(GPT2(), BackendConfig(target, 1, **changes))
+        CompiledModule(GPT2(), BackendConfig(target=target, micro_batch_size=1, **changes))
 
 
 def test_there_is_no_link_unless_asked_for():

@@ -20,7 +20,7 @@ from tests.wafer_backend.modules import GPT2, compiled
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.streaming import weights
 
-CONFIG = BackendConfig("CSX", 1, num_csx=2, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=1, num_csx=2, seed=3)
 VOCABULARY, LENGTH, POSITIONS = 5003, 37, 41
 
 

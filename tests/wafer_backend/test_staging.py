@@ -12,7 +12,7 @@ from tests.wafer_backend.modules import GPT2, compiled, tokens
 from wafer_backend.cluster.memoryx import MemoryX, Staging
 from wafer_backend.compiled import BackendConfig
 
-CONFIG = BackendConfig("CSX", 1, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
 
 
 def test_a_half_copy_is_cast_once_per_pass(monkeypatch: pytest.MonkeyPatch):

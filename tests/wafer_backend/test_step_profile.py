@@ -12,7 +12,7 @@ from wafer_backend.profiler import ProfiledSteps, StepProfile
 
 
 def test_files_of_the_profiled_steps(tmp_path: Path) -> None:
-    made = compiled(GPT2, BackendConfig("CSX", 2, num_csx=2))
+    made = compiled(GPT2, BackendConfig(target="CSX", micro_batch_size=2, num_csx=2))
     profile = StepProfile(ProfiledSteps(2, 3), tmp_path / "profile")
     assert profile.table() == ""
     for step in range(1, 5):
@@ -27,7 +27,7 @@ def test_files_of_the_profiled_steps(tmp_path: Path) -> None:
 
 
 def test_a_step_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    made = compiled(GPT2, BackendConfig("CSX", 2))
+    made = compiled(GPT2, BackendConfig(target="CSX", micro_batch_size=2))
     profile = StepProfile(ProfiledSteps(1, 1), tmp_path / "profile")
     with pytest.raises(KeyboardInterrupt), profile.step(made, 1):
         raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from tests.wafer_backend.modules import GPT2, Classifier, Mixed, compiled, point
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
 
-CONFIG = BackendConfig("CSX", 2, num_csx=2)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2)
 
 
 def mixed() -> CompiledModule:

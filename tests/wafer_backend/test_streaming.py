@@ -53,7 +53,7 @@ class Deep(nn.Module):
 
 
 def compiled(module: nn.Module, num_csx: int = 1, target: Target = "CSX") -> CompiledModule:
-    made = CompiledModule(module, BackendConfig(target, 2, num_csx))
+    made = CompiledModule(module, BackendConfig(target=target, micro_batch_size=2, num_csx=num_csx))
     made.memoryx.optimizer = torch.optim.SGD(
         [p for p in made.memoryx.parameters.values() if p.requires_grad]
     )
@@ -208,7 +208,7 @@ def test_a_missing_gpu_is_named():
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(BackendConfigError, match="no CUDA device"):
-        CompiledModule(Deep(), BackendConfig("GPU", 2))
+        CompiledModule(Deep(), BackendConfig(target="GPU", micro_batch_size=2))
 
 
 class Catches(nn.Module):

@@ -26,7 +26,7 @@ from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
 from wafer_backend.observe.timeline import ModuleTimes, Timeline, clock_of
 
-CONFIG = BackendConfig("CSX", 2, num_csx=2, seed=3)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2, seed=3)
 ROLES = ["coordinator", "MemoryX", "SwarmX", "wafer 0", "wafer 1", "activation worker"]
 
 
@@ -294,7 +294,9 @@ def test_a_clock_of_a_gpu_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_resident_targets_count_activations_when_they_evict_them(
     target: Any, activations: Any
 ) -> None:
-    made = compiled(GPT2, BackendConfig(target, 2, seed=3, activations=activations))
+    made = compiled(
+        GPT2, BackendConfig(target=target, micro_batch_size=2, seed=3, activations=activations)
+    )
     timeline, _ = observe(made)
     counted = timeline.resident["wafer 0"]["activations"] > 0
     assert counted == (target == "CSX" or activations == "evict")
@@ -302,7 +304,7 @@ def test_resident_targets_count_activations_when_they_evict_them(
 
 def test_the_probe_for_a_micro_batch_is_before_the_first_step() -> None:
     """It takes weights, and leaves no other span."""
-    made = compiled(GPT2, BackendConfig("CSX", None, min_leaves=4))
+    made = compiled(GPT2, BackendConfig(target="CSX", micro_batch_size=None, min_leaves=4))
     timeline = Timeline()
     with made.profile(timeline):
         made.train_step(tokens(1, 8), step=1, learning_rate=0.0)

@@ -88,7 +88,14 @@ def evaluate(
     from trainer.evaluation.checkpoint_loss import LossOptions, evaluate_checkpoint, print_losses
 
     request = LossOptions(
-        path, data, split, target.value, batch_size, threads, eval_steps, reference_tokenizer
+        path=path,
+        data=data,
+        split=split,
+        target=target.value,
+        batch_size=batch_size,
+        threads=threads,
+        eval_steps=eval_steps,
+        reference_tokenizer=reference_tokenizer,
     )
     with one_line_errors():
         measured = evaluate_checkpoint(request, lambda line: print(line, file=sys.stderr))

@@ -134,7 +134,7 @@ _BLOCK = re.compile(r"blocks\.(\d+)\.")
 QKV = "attention.qkv"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointLayout:
     """How a program stores a decoder.
 

@@ -38,7 +38,7 @@ class _Recording:
     depth: int = 0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _ExpandingBuilder(Builder):
     """The strict builder, which also replays anchored nodes, knows YAML 1.1 booleans, and takes
     a value that is given twice."""
@@ -98,7 +98,7 @@ def load(path: Path) -> YamlDocument:
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    return strict_yaml.load(path, _ExpandingBuilder(path))
+    return strict_yaml.load(path, _ExpandingBuilder(path=path))
 
 
 NO_EFFECT = "no effect here: "

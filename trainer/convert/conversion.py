@@ -91,7 +91,7 @@ Target = Literal["hf", "wafermill", "mdl"]
 SOURCES = ("wafermill", "hf", "mdl", *(f"cs-{release}" for release in RELEASES))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConvertOptions:
     """What the command line asked for. `shard_bytes`: most bytes of one file of a Hugging Face
     directory. `tokenizer`: `gpt2`, a tokenizer.json or its directory.
@@ -110,7 +110,7 @@ class CheckpointConvertOptions:
     unsafe_pickle: bool = False
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _SourceModel:
     """A source in our names. `masked`: weights read as 0 for NaN, by name, once they are read."""
 
@@ -178,7 +178,9 @@ def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
                     f"{opened.place}: missing; give --config config.json of the model"
                 )
             state, config, dropped = from_hf(opened.tensors, opened.model, opened.place, drop)
-            yield _SourceModel(state, config, opened.hash, opened.step, dropped)
+            yield _SourceModel(
+                state=state, config=config, hash=opened.hash, step=opened.step, dropped=dropped
+            )
     else:
         if request.params is None:
             raise ConfigError(
@@ -188,7 +190,14 @@ def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
         with open_mdl(path, unsafe) as opened:
             masked: dict[str, int] = {}
             state, dropped = from_model_zoo(opened.tensors, config, drop, masked)
-            yield _SourceModel(state, config, opened.hash, opened.step, dropped, masked)
+            yield _SourceModel(
+                state=state,
+                config=config,
+                hash=opened.hash,
+                step=opened.step,
+                dropped=dropped,
+                masked=masked,
+            )
 
 
 def _of_wafermill(opened: SourceCheckpoint, request: CheckpointConvertOptions) -> _SourceModel:
@@ -211,7 +220,7 @@ def _of_wafermill(opened: SourceCheckpoint, request: CheckpointConvertOptions) -
                 f"{expected.get(name)}"
             )
     state = {name: opened.tensors[name] for name in expected}
-    return _SourceModel(state, config, opened.hash, opened.step)
+    return _SourceModel(state=state, config=config, hash=opened.hash, step=opened.step)
 
 
 def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _GELUS = ("gelu", "gelu_new", "relu")
 _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelFamily:
     """One architecture. `holds`: fields of `ModelConfig` and the values it has for them. `biases`:
     biases that it always has, which are zeros where our model has none. `base`: prefix of all

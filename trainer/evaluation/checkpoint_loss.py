@@ -21,7 +21,7 @@ from trainer.generation.loaded import find_checkpoint, load_model
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LossOptions:
     """What the command line asked for.
 

@@ -144,7 +144,7 @@ class Evaluation:
         return line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluator:
     """Evaluates the weights in MemoryX on all rows of its data sets.
 

@@ -122,7 +122,7 @@ class InferenceTally:
     ended: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inference:
     """A checkpoint, the prompts it goes on from, and how. `log_steps`: batches between lines."""
 

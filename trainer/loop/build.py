@@ -82,7 +82,14 @@ def _watch(
     """What watches over steps after `step`; it knows the metrics up to there."""
     window = params.runconfig.stability.spike_window
     before = rules.read_history(request.model_dir / metrics.TRAINING, step, window)
-    return Watch(params, request.model_dir, compiled, data, before, say)
+    return Watch(
+        params=params,
+        model_dir=request.model_dir,
+        compiled=compiled,
+        data=data,
+        history=before,
+        say=say,
+    )
 
 
 def _prepare_directory(

@@ -39,7 +39,7 @@ class StepTime:
     stalled: float
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StepLog:
     """Tells of the steps of one run.
 
@@ -141,7 +141,7 @@ class StepLog:
 PREFETCH_DEPTH = 2
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainingRun:
     """Everything one run needs; `step` is the last finished step.
 

@@ -70,7 +70,7 @@ DEFAULT_PARAMS = Path("laptop")
 """The shipped config that trains when only `--data` is given."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """What the command line asked for; None where it did not.
 

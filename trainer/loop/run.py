@@ -137,7 +137,7 @@ def _train(params: Params, request: TrainOptions, directories: DataDirectories, 
         training = build.training(params, request, source, stop, say)
         if validation is not None:
             training.validation = build.evaluator(
-                training.compiled, params, request, validation, stop, say, training.step
+                training.compiled, params, request, validation, stop, say, purge_after=training.step
             )
         if training.writes:
             prepare.keep_tokenizer(directories, request.model_dir)

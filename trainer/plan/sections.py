@@ -10,7 +10,7 @@ from trainer.plan.size import Use
 from trainer.recipe import Schedule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelPlan:
     """`shipped_config`: the nearest of the shipped configs, with its parameters."""
 
@@ -25,7 +25,7 @@ class ModelPlan:
     shipped_parameters: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
     """`learning_rate`: peak. `adam_eps`: 0 for an optimizer without. `source`: where batch and
     learning rate are from."""
@@ -78,7 +78,7 @@ class InferencePlan:
     optimum: Use | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
     """Simulated, never measured. `days`, `utilisation`: of the whole run. `seconds_per_step`: of
     the last batch size."""
@@ -102,7 +102,7 @@ class DiskPlan:
     checkpoints: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataPlan:
     """The data set at hand. `tokens`: rows times MSL. `epochs`: passes that the run makes."""
 
@@ -115,7 +115,7 @@ class DataPlan:
     epochs: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """A planned run; `dataclasses.asdict` of it is what `train plan --json` prints."""
 

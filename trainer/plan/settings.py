@@ -60,7 +60,7 @@ class PlanOptions:
     mup: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelChoice:
     """A shape with the settings it is trained with. `file`: the params file that says so, with
     its `num_csx`; `checkpoints`: how many are kept; `checkpoint_bytes`: of one, where the file says
@@ -95,7 +95,7 @@ def choose(wish: PlanOptions, vocabulary: int | None, sequence_length: int | Non
     length = sequence_length or SEQUENCE_LENGTH
     shape = size.shape_for(_parameters(wish), entries, length)
     settings = settings_for(shape.parameters, _tokens(wish, shape), length, mup=wish.mup)
-    return ModelChoice(shape, settings, wish.mup)
+    return ModelChoice(shape=shape, settings=settings, mup=wish.mup)
 
 
 def _parameters(wish: PlanOptions) -> float:
@@ -134,11 +134,28 @@ def _from_file(file: Path, params: Params) -> ModelChoice:
         source += "; length: 20 tokens per parameter"
     peak, warmup, decay = _learning_rate(params)
     eps = adam_eps(params.optimizer)
-    settings = RecipeSettings(schedule, steps, warmup, peak, decay, eps, source)
+    settings = RecipeSettings(
+        schedule=schedule,
+        steps=steps,
+        warmup_steps=warmup,
+        learning_rate=peak,
+        decay=decay,
+        eps=eps,
+        source=source,
+    )
     mup = params.model.mup_base_hidden_size is not None
     one = disk.checkpoint_bytes(params, shapes(params.model))
     sparse = bool(params.sparsity)
-    return ModelChoice(shape, settings, mup, file, run.num_csx, run.max_checkpoints, one, sparse)
+    return ModelChoice(
+        shape=shape,
+        settings=settings,
+        mup=mup,
+        file=file,
+        num_csx=run.num_csx,
+        checkpoints=run.max_checkpoints,
+        checkpoint_bytes=one,
+        sparse=sparse,
+    )
 
 
 def known_steps(run: RunConfig) -> int | None:

@@ -110,7 +110,14 @@ def _candidates(parameters: float, vocabulary: int, sequence_length: int) -> Ite
 
 
 def _shape(width: int, layers: int, vocabulary: int, sequence_length: int) -> GPTShape:
-    return GPTShape(layers, width, width // _head(width), 4 * width, vocabulary, sequence_length)
+    return GPTShape(
+        layers=layers,
+        width=width,
+        heads=width // _head(width),
+        filter=4 * width,
+        vocabulary=vocabulary,
+        sequence_length=sequence_length,
+    )
 
 
 def _head(width: int) -> int:
@@ -182,7 +189,7 @@ _MOST_TOKENS_PER_PARAMETER = 4284.0
 _POINTS = 400
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Use:
     """A model with the FLOPs of its training and of its use. `tokens`: trained on."""
 
@@ -224,4 +231,11 @@ def use(
     """A model of `parameters`; `per_token`: its inference FLOPs, None for those of the family."""
     each = inference_flops_per_token(parameters) if per_token is None else per_token
     total = total_flops(training, inference_tokens, each)
-    return Use(parameters, tokens, tokens / parameters, training, total - training, total)
+    return Use(
+        parameters=parameters,
+        tokens=tokens,
+        tokens_per_parameter=tokens / parameters,
+        training_flops=training,
+        inference_flops=total - training,
+        total_flops=total,
+    )

@@ -55,7 +55,7 @@ class CurvePath:
     band: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Chart:
     """A chart ready to be drawn."""
 
@@ -124,7 +124,14 @@ def curves(given: Iterable[Curve], *, scale: Scale = "linear", width: int = WIDT
         for a, b in (c.points if c.dots and len(c.points) <= _LONE_POINTS else ())
     ]
     drawn = tuple(_drawn(curve, x, y) for curve in kept)
-    return Chart(drawn, tuple(dots), x.ticks(), y.ticks(), "step", width)
+    return Chart(
+        curves=drawn,
+        dots=tuple(dots),
+        x_ticks=x.ticks(),
+        y_ticks=y.ticks(),
+        x_label="step",
+        width=width,
+    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,14 @@ def scatter(
     x, y = _axes(every, scale, "linear", WIDTH)
     dots = [Dot(f"{x.at(p.x):.2f}", f"{y.at(p.y):.2f}", p.title, p.kind) for p in points]
     dots += [Dot(f"{x.at(p.x):.2f}", f"{_TOP:.2f}", p.title, p.kind) for p in lost]
-    return Chart((), tuple(dots), x.ticks(), y.ticks(), x_label, WIDTH)
+    return Chart(
+        curves=(),
+        dots=tuple(dots),
+        x_ticks=x.ticks(),
+        y_ticks=y.ticks(),
+        x_label=x_label,
+        width=WIDTH,
+    )
 
 
 def _drawable(points: Iterable[Point], x_scale: Scale, y_scale: Scale) -> list[Point]:

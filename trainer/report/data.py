@@ -31,7 +31,7 @@ _COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceRead:
     """One source of a data set. `documents`, `tokens`: in the training split, copy by copy;
     `licences`: tokens by licence of its documents, most first; the other counts: of documents that
@@ -137,13 +137,13 @@ def _sources(books: Ledger, counts: _SplitCounts) -> Iterator[SourceRead]:
         times = copies.stream_tokens / tokens if copies is not None and tokens else 1.0
         licences = counts.licences.get(name, Counter()).most_common()
         yield SourceRead(
-            name,
-            copies.stream_documents if copies is not None else documents,
-            copies.stream_tokens if copies is not None else tokens,
-            tuple((licence, round(n * times)) for licence, n in licences),
-            sum(tally.documents for tally in account.dropped.values()),
-            account.duplicates.documents,
-            account.quarantined.documents,
+            name=name,
+            documents=copies.stream_documents if copies is not None else documents,
+            tokens=copies.stream_tokens if copies is not None else tokens,
+            licences=tuple((licence, round(n * times)) for licence, n in licences),
+            dropped=sum(tally.documents for tally in account.dropped.values()),
+            duplicates=account.duplicates.documents,
+            quarantined=account.quarantined.documents,
         )
 
 
@@ -151,7 +151,7 @@ NAME = "data_sets.json"
 _TELLING = (layout.MANIFEST, layout.LEDGER, layout.DOCUMENTS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadDataSet:
     """One data set of a run, `part` of its mixture.
 
@@ -221,13 +221,13 @@ def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
             f"on {hashes}"
         )
     return ReadDataSet(
-        part,
-        directory,
-        _run_of(directory),
-        dataset.dataset_hash,
-        dataset.rows,
-        _epochs(training, dataset, part, samples),
-        dataset.takedowns,
+        part=part,
+        directory=directory,
+        run=_run_of(directory),
+        dataset_hash=dataset.dataset_hash,
+        rows=dataset.rows,
+        epochs=_epochs(training, dataset, part, samples),
+        takedowns=dataset.takedowns,
     )
 
 
@@ -246,7 +246,7 @@ def _epochs(training: TrainingRecord, dataset: SampleDataset, part: int, samples
     return samples / epoch * mixed.per_epoch / mixed.rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReportedDataSet:
     """A data set of run.json. `found`: where it stands, None when nobody told; `prepared`: of the
     prep run it stands in, None where it stands in none."""
@@ -289,12 +289,12 @@ def find_data_sets(
             prepared = read_prepared(here.run, here.directory.name)
         made.append(
             ReportedDataSet(
-                entry["from_step"],
-                entry["dataset_hash"],
-                entry.get("rows"),
-                bool(entry.get("rows_globally_shuffled")),
-                here,
-                prepared,
+                from_step=entry["from_step"],
+                dataset_hash=entry["dataset_hash"],
+                rows=entry.get("rows"),
+                rows_globally_shuffled=bool(entry.get("rows_globally_shuffled")),
+                found=here,
+                prepared=prepared,
             )
         )
     return tuple(made)

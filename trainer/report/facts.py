@@ -29,7 +29,7 @@ _PER_SOURCE, _SPIKE = "per_source", "spike"
 Series = dict[str, list[Point]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Curves:
     """Numbers by step. `training`: of metrics.jsonl, `validation`: of eval.jsonl; `per_source`: its
     loss by source. `skipped`: steps without an update (an overflow of float16). `spikes` and
@@ -71,7 +71,14 @@ def read_curves(
         sources = line.pop(_PER_SOURCE, {})
         _add(evaluations, line)
         _add(per_source, {STEP: line[STEP]} | {n: each.get("loss") for n, each in sources.items()})
-    return Curves(found, evaluations, per_source, skipped, tuple(spikes), tuple(warnings))
+    return Curves(
+        training=found,
+        validation=evaluations,
+        per_source=per_source,
+        skipped=skipped,
+        spikes=tuple(spikes),
+        warnings=tuple(warnings),
+    )
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -143,7 +150,7 @@ class LossPrediction:
     beyond: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """A run. `record`: run.json; `settings`: its sections as dotted keys and values; `curves`: its
     metrics."""
@@ -252,7 +259,16 @@ def read_facts(model_dir: Path) -> RunFacts:
         model.max_position_embeddings,
     )
     saved = tuple(_saved(path) for path in checkpoint.list_committed(model_dir))
-    return RunFacts(model_dir, known, model, optimizer, schedule, curves, saved, _software())
+    return RunFacts(
+        model_dir=model_dir,
+        record=known,
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        curves=curves,
+        checkpoints=saved,
+        software=_software(),
+    )
 
 
 def _saved(path: Path) -> SavedCheckpoint:

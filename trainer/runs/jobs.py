@@ -84,7 +84,7 @@ class Process:
         return self.boot == _boot_id() and _start_time(self.pid) == self.start
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One run. Times are seconds since 1970 UTC, None while they lie ahead.
 

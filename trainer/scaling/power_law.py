@@ -76,7 +76,7 @@ _EXPONENTS = (0.003, 3.0)
 _GRID, _ROUNDS = 2001, 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Laws:
     """The best law of every b of a grid (B,): k, c, the sum of squares, and the variances and
     covariance of k and c per unit of sum of squares."""
@@ -91,10 +91,10 @@ class _Laws:
 
     def only(self, chosen: NDArray[np.bool_]) -> "_Laws":
         """Those of the chosen b."""
-        return _Laws(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return _Laws(**{name: column[chosen] for name, column in vars(self).items()})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PowerLaw:
     """L = (f / scale) ** -exponent + irreducible, with 95 % intervals.
 
@@ -235,13 +235,21 @@ class _Problem:
         determinant = xx * uu - xu**2
         k, c = (uu * x - xu * u) / determinant, (xx * u - xu * x) / determinant
         squares = ((1 - k[:, None] * x_BN - c[:, None] * u_N) ** 2).sum(1)
-        free = _Laws(b_B, k, c, squares, uu / determinant, xx / determinant, -xu / determinant)
-        edge = _with_c(b_B, x_BN, u_N, 0.0)
-        parts = (
-            np.where(c < 0, getattr(edge, field.name), getattr(free, field.name))
-            for field in fields(_Laws)
+        free = _Laws(
+            b=b_B,
+            k=k,
+            c=c,
+            squares=squares,
+            var_k=uu / determinant,
+            var_c=xx / determinant,
+            cov=-xu / determinant,
         )
-        return _Laws(*parts)
+        edge = _with_c(b_B, x_BN, u_N, 0.0)
+        parts = {
+            field.name: np.where(c < 0, getattr(edge, field.name), getattr(free, field.name))
+            for field in fields(_Laws)
+        }
+        return _Laws(**parts)
 
 
 def _with_c(b_B: Array, x_BN: Array, u_N: Array, c: float) -> _Laws:
@@ -250,7 +258,9 @@ def _with_c(b_B: Array, x_BN: Array, u_N: Array, c: float) -> _Laws:
     k = x_BN @ y_N / xx
     squares = ((y_N - k[:, None] * x_BN) ** 2).sum(1)
     nothing = np.zeros_like(b_B)
-    return _Laws(b_B, k, nothing + c, squares, 1 / xx, nothing, nothing)
+    return _Laws(
+        b=b_B, k=k, c=nothing + c, squares=squares, var_k=1 / xx, var_c=nothing, cov=nothing
+    )
 
 
 def _quantile(freedom: int) -> float:

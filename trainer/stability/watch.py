@@ -107,7 +107,7 @@ class StepFindings:
         return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Watch:
     """Watches over the steps of a run. Every rank has one, and all find the same.
 

@@ -39,7 +39,7 @@ from trainer.sweep.plan import SweepPlan, as_yaml, change_sections, read_base
 NAME = "results.jsonl"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """How a trial ended. `loss`: validation loss after the last step in nats per token, None for a
     trial that diverged at `step`; `reason`: what its run said then."""
@@ -218,7 +218,7 @@ def summary(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Iterator[str]:
 _KERNEL = "decoder_kernel"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Transfer:
     """What is carried over. `left`: parameters of the sweep that Table 14 does not scale; batches
     in tokens, of the first step."""
@@ -269,13 +269,13 @@ def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: 
     }
     sections, params = change_sections(base, values, YamlDocument(base.path, {}, {}))
     done = Transfer(
-        values[LEARNING_RATE],
-        values[INITIALIZER_STD],
-        values[EMBEDDINGS_SCALE],
-        params.model.m_width,
-        _batch(proxy),
-        _batch(params),
-        tuple(name for name in plan.config.parameters if name not in values),
+        learning_rate=values[LEARNING_RATE],
+        std=values[INITIALIZER_STD],
+        embeddings_scale=values[EMBEDDINGS_SCALE],
+        m_width=params.model.m_width,
+        proxy_batch=_batch(proxy),
+        target_batch=_batch(params),
+        left=tuple(name for name in plan.config.parameters if name not in values),
     )
     head = f"{base.path.name} with eta, sigma and m_emb of trial {best.trial} of {plan.path.name}"
     head = "\n".join([f"{head} (loss {best.loss:.4f}).", *done.lines()])

@@ -157,14 +157,28 @@ class Sweep:
         curves = self._curves(trial)
         if failure:
             return TrialResult(
-                trial.index, trial.values, "diverged", curves.last_step, None, escape_text(failure)
+                trial=trial.index,
+                values=trial.values,
+                state="diverged",
+                step=curves.last_step,
+                loss=None,
+                reason=escape_text(failure),
             )
         measured = dict(curves.validation.get("loss", ()))
         loss = measured.get(float(self.plan.steps))
         if loss is None:
             reason = "its validation loss is not finite"
-            return TrialResult(trial.index, trial.values, "diverged", self.plan.steps, None, reason)
-        return TrialResult(trial.index, trial.values, "done", self.plan.steps, loss)
+            return TrialResult(
+                trial=trial.index,
+                values=trial.values,
+                state="diverged",
+                step=self.plan.steps,
+                loss=None,
+                reason=reason,
+            )
+        return TrialResult(
+            trial=trial.index, values=trial.values, state="done", step=self.plan.steps, loss=loss
+        )
 
     def _curves(self, trial: Trial) -> Curves:
         params, where = self.plan.variants[trial.index].params, self.model_dir(trial)

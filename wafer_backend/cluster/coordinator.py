@@ -36,7 +36,7 @@ __all__ = ["BackwardResult", "Coordinator", "ForwardResult", "LossRule", "Roles"
 BetweenLeaves = Callable[[], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepResult:
     """One finished global step.
 
@@ -275,11 +275,11 @@ def _clip_factor(norm: torch.Tensor, limit: float | None) -> torch.Tensor | None
 def _result(reduced: BackwardResult, norm: float, *, skipped: bool) -> StepResult:
     loss = reduced.loss
     return StepResult(
-        loss.mean,
-        loss.loss_sum,
-        loss.n_counted,
-        norm,
-        reduced.leaves_per_csx,
-        reduced.scale,
-        skipped,
+        loss=loss.mean,
+        loss_sum=loss.loss_sum,
+        n_counted=loss.n_counted,
+        grad_norm=norm,
+        leaves_per_csx=reduced.leaves_per_csx,
+        loss_scale=reduced.scale,
+        skipped=skipped,
     )

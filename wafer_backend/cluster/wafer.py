@@ -33,7 +33,7 @@ from wafer_backend.streaming.weights import ResidentCasts, Transport, WeightStre
 OutputGradients = Callable[[Any], Sequence[tuple[torch.Tensor, torch.Tensor]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WaferRule:
     """How wafers compute; the same for all of a cluster.
 

@@ -170,7 +170,7 @@ def _chosen(backend: str | BackendType | Backend | None) -> Backend:
     return current
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Settings:
     """What scripts set, as read at a step; it may not change after the first."""
 

@@ -1,6 +1,8 @@
 """How long training would take on CS-2 systems: simulated, calibrated on published ratios.
 
-    predict(GPTShape(40, 5120, 40, 20480, 50257, 2048), batch=1080, num_csx=16)
+    size = {"layers": 40, "width": 5120, "heads": 40, "filter": 20480}
+    shape = GPTShape(**size, vocabulary=50257, sequence_length=2048)
+    predict(shape, batch=1080, num_csx=16)
 
 `python -m wafer_backend.performance_model --validate` shows the model against the paper's tables.
 The form, its calibration and its errors stand in docs/performance_model.md.

@@ -20,7 +20,14 @@ _VOCABULARY, _MSL = 50257, 2048
 
 
 def _shape(width: int, layers: int, head: int, filter_: int) -> GPTShape:
-    return GPTShape(layers, width, width // head, filter_, _VOCABULARY, _MSL)
+    return GPTShape(
+        layers=layers,
+        width=width,
+        heads=width // head,
+        filter=filter_,
+        vocabulary=_VOCABULARY,
+        sequence_length=_MSL,
+    )
 
 
 SHAPES = {

@@ -69,7 +69,7 @@ WEAKNESS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LayerTime:
     """Roofline of one micro-batch in one of `count` equal layers; times in seconds.
 
@@ -92,7 +92,7 @@ class LayerTime:
         return self.compute + self.stream_wait + self.reduce_wait
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """A simulated step; nothing in it was measured.
 
@@ -246,9 +246,9 @@ def _roofline(layer: Layer, size: float, calibration: Calibration) -> LayerTime:
     up = layer.parameters * GRADIENT_BYTES / IO_BYTES_PER_SECOND
     late = max(0.0, max(down, up) - backward)
     return LayerTime(
-        layer.name,
-        layer.count,
-        layer.parameters,
+        name=layer.name,
+        count=layer.count,
+        parameters=layer.parameters,
         compute=forward + backward,
         stream=2 * down,
         reduce=up,

@@ -29,7 +29,7 @@ ROTATION_FLOPS = 3
 """Per rotated unit (ours): two products and a sum."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """Options of a decoder; the defaults are the paper's.
 
@@ -67,7 +67,7 @@ class Variant:
         return 2 if self.norm == "layernorm" else 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GPTShape:
     """A decoder; without a `variant` one with learned positions, LayerNorm, GELU, biases everywhere
     and a tied read-out (paper, Table 1).
@@ -123,7 +123,8 @@ def parameters_of(shape: GPTShape) -> int:
     """Table 12 with f for 4 d: V d + d S + L (4 d + 4 (d^2 + d) + 2 d f + f + d) + 2 d; fewer or
     more as the variant says.
 
-    >>> parameters_of(GPTShape(10, 768, 12, 3072, 50257, 2048))
+    >>> size = {"layers": 10, "width": 768, "heads": 12, "filter": 3072}
+    >>> parameters_of(GPTShape(**size, vocabulary=50257, sequence_length=2048))
     111050496
     """
     blocks = shape.layers * _block_parameters(shape)
@@ -200,7 +201,9 @@ def _position_flops(shape: GPTShape) -> int:
 def training_flops_per_sequence(shape: GPTShape) -> int:
     """FLOPs of forward and backward for one sequence (Table 13).
 
-    >>> f"{training_flops_per_sequence(GPTShape(10, 768, 12, 3072, 50257, 2048)):.4e}"
+    >>> size = {"layers": 10, "width": 768, "heads": 12, "filter": 3072}
+    >>> shape = GPTShape(**size, vocabulary=50257, sequence_length=2048)
+    >>> f"{training_flops_per_sequence(shape):.4e}"
     '2.4377e+12'
     """
     return sum(

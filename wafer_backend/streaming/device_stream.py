@@ -40,7 +40,7 @@ class StreamEvent(Protocol):
         """Block the calling thread until it has."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Slot:
     """Some bytes of a ring, from `start` up to `stop`, and the tensor that is copied into them.
 
@@ -105,7 +105,7 @@ class RingBuffer:
         self._freed: list[_FreedBytes] = []
         self._head = 0
         self.used_bytes = self.peak_bytes = self.retired_bytes = 0
-        self._note_freed(Slot(0, self.capacity, self._memory))
+        self._note_freed(Slot(start=0, stop=self.capacity, tensor=self._memory))
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +127,9 @@ class RingBuffer:
         if start is None:
             return None
         with torch.inference_mode(False), torch.no_grad():
-            slot = Slot(start, start + size, self._carved(start, source), source=source)
+            slot = Slot(
+                start=start, stop=start + size, tensor=self._carved(start, source), source=source
+            )
             slot.after = self._readers(slot)
             self._stream.copy_async(source, slot)
         slot.ready = self._stream.record()

@@ -38,7 +38,7 @@ Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class _Lease:
     """One copy of a weight on the wafer, held until it is poisoned.
 
@@ -204,7 +204,13 @@ class WeightStream:
         if copy.numel() == 0:
             raise StepError(f"parameter {name!r} has no elements and cannot be streamed")
         size = copy.numel() * copy.element_size()
-        lease = _Lease(name, copy, copy._version, copy.untyped_storage().data_ptr(), size)
+        lease = _Lease(
+            name=name,
+            copy=copy,
+            version=copy._version,
+            pointer=copy.untyped_storage().data_ptr(),
+            bytes=size,
+        )
         self._by_pointer[lease.pointer] = lease
         self.resident_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
 import xxhash
@@ -61,7 +62,7 @@ class Address:
 COORDINATOR = Address("coordinator")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """One message.
 
@@ -85,9 +86,16 @@ class Message:
         """The same message with its place in the sender's count."""
         return replace(self, number=number)
 
-    def answer(self, kind: Kind, **content: object) -> "Message":
+    def answer(self, kind: Kind, **content: Any) -> "Message":
         """A message back to the sender, of the same round and about the same name."""
-        return Message(kind, self.receiver, self.sender, self.round, name=self.name, **content)  # type: ignore[arg-type]
+        return Message(
+            kind=kind,
+            sender=self.receiver,
+            receiver=self.sender,
+            round=self.round,
+            name=self.name,
+            **content,
+        )
 
     def __str__(self) -> str:
         about = f" {self.name!r}" if self.name else ""
@@ -188,7 +196,7 @@ def decode(fill: Fill, names: Mapping[bytes, str]) -> Message:
     found = header.message
     name = _known(names, header.name_hash, header)
     return Message(
-        found.kind, found.sender, found.receiver, found.round,
+        kind=found.kind, sender=found.sender, receiver=found.receiver, round=found.round,
         node=found.node, name=name, tensors=tensors, numbers=found.numbers,
     )  # fmt: skip
 
@@ -206,7 +214,9 @@ def _header(data: torch.Tensor) -> _MessageHeader:
         name: v for i, (name, v) in enumerate(zip(NUMBERS, values, strict=True)) if present >> i & 1
     }
     node = None if level < 0 else TreeNode(level, index)
-    message = Message(Kind(kind), sender, receiver, round_, node=node, numbers=numbers)
+    message = Message(
+        kind=Kind(kind), sender=sender, receiver=receiver, round=round_, node=node, numbers=numbers
+    )
     return _MessageHeader(message, hashed, tensors, *checksums)
 
 

@@ -123,7 +123,12 @@ class Mailbox:
             self._waiting.pop((message.sender, message.number), None)
             return None, None
         back = Message(
-            Kind.ACK, self.owner, message.sender, message.round, message.number, name=message.name
+            kind=Kind.ACK,
+            sender=self.owner,
+            receiver=message.sender,
+            round=message.round,
+            number=message.number,
+            name=message.name,
         )
         new = self._seen.setdefault(message.sender, _ArrivedNumbers()).add(message.number)
         return (message if new else None), back

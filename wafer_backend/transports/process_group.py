@@ -72,9 +72,14 @@ class ProcessGroupTransport:
             split(partial, self._memoryx.servers, self._memoryx.server_count)
         ):
             message = Message(
-                Kind.PARTIAL, self._wafer, Address("MemoryX", shard), self._round,
-                node=node, tensors=tensors, numbers=numbers,
-            )  # fmt: skip
+                kind=Kind.PARTIAL,
+                sender=self._wafer,
+                receiver=Address("MemoryX", shard),
+                round=self._round,
+                node=node,
+                tensors=tensors,
+                numbers=numbers,
+            )
             rank = shard % self._ranks.size
             self.traffic.count_gradients(tensors)
             if rank == self._ranks.rank:
@@ -220,7 +225,13 @@ class ProcessGroupTransport:
         """The tensors that the owner of a weight answers with; another rank's."""
         shard = self._memoryx.servers[name]
         rank = shard % self._ranks.size
-        asked = Message(kind, self._wafer, Address("MemoryX", shard), self._round, name=name)
+        asked = Message(
+            kind=kind,
+            sender=self._wafer,
+            receiver=Address("MemoryX", shard),
+            round=self._round,
+            name=name,
+        )
         self._ranks.send(asked, rank, "up")
         return self._ranks.receive(rank, "down").tensors
 
@@ -235,7 +246,7 @@ class ProcessGroupTransport:
         with self._changed:
             for shard in self._shards.values():
                 message = Message(
-                    kind, COORDINATOR, shard.address, self._round,
+                    kind=kind, sender=COORDINATOR, receiver=shard.address, round=self._round,
                     tensors=tensors or {}, numbers=numbers or {},
                 )  # fmt: skip
                 for answer in shard.handle(message):
@@ -266,11 +277,17 @@ class ProcessGroupTransport:
                 self._lost = error
                 self._changed.notify_all()
 
-    def _tell(self, to: list[int], **content: object) -> None:
+    def _tell(self, to: list[int], **content: Any) -> None:
         me = Address("rank", self._ranks.rank)
         for rank in to:
             self._ranks.send(
-                Message(Kind.DONE, me, Address("rank", rank), self._round, **content),  # type: ignore[arg-type]
+                Message(
+                    kind=Kind.DONE,
+                    sender=me,
+                    receiver=Address("rank", rank),
+                    round=self._round,
+                    **content,
+                ),
                 rank,
                 "side",
             )

@@ -82,7 +82,13 @@ class MemoryXShard:
             return
         total = self._total = self._swarmx.total()
         sums = {"loss_sum": total.loss_sum, "n_counted": float(total.n_counted)}
-        yield Message(Kind.REDUCED, self.address, COORDINATOR, self._round, numbers=sums)
+        yield Message(
+            kind=Kind.REDUCED,
+            sender=self.address,
+            receiver=COORDINATOR,
+            round=self._round,
+            numbers=sums,
+        )
 
     def _collect(self, message: Message) -> Iterable[Message]:
         yield message.answer(Kind.DONE, tensors=self._sums().gradients)

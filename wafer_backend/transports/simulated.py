@@ -79,7 +79,11 @@ class SimulatedTransport:
     def fetch_weight(self, name: str) -> torch.Tensor:
         """A copy of a weight, from the shard that owns it."""
         shard = self._shards[self._memoryx.servers[name]].address
-        self._send(Message(Kind.FETCH, self._wafer, shard, self._round, name=name))
+        self._send(
+            Message(
+                kind=Kind.FETCH, sender=self._wafer, receiver=shard, round=self._round, name=name
+            )
+        )
         weight = self._wait(Kind.WEIGHT, shard, self._wafer, name).tensors[name]
         self.traffic.weight_bytes += weight.nbytes
         return weight
@@ -99,10 +103,15 @@ class SimulatedTransport:
             self.traffic.count_gradients(tensors)
             self._send(
                 Message(
-                    Kind.PARTIAL, self._wafer, shard.address, self._round,
-                    node=node, tensors=tensors, numbers=numbers,
+                    kind=Kind.PARTIAL,
+                    sender=self._wafer,
+                    receiver=shard.address,
+                    round=self._round,
+                    node=node,
+                    tensors=tensors,
+                    numbers=numbers,
                 )
-            )  # fmt: skip
+            )
 
     # The coordinator's side.
 
@@ -203,7 +212,14 @@ class SimulatedTransport:
         for shard in self._shards:
             self._arrived.pop((Kind.DONE, shard.address, COORDINATOR, self._round, kind.name), None)
             self._send(
-                Message(kind, COORDINATOR, shard.address, self._round, name=kind.name, **content)
+                Message(
+                    kind=kind,
+                    sender=COORDINATOR,
+                    receiver=shard.address,
+                    round=self._round,
+                    name=kind.name,
+                    **content,
+                )
             )
         return [self._wait(Kind.DONE, s.address, COORDINATOR, kind.name) for s in self._shards]
 
@@ -226,7 +242,11 @@ class SimulatedTransport:
             if self.now - heard > self._patience.ping_after:
                 heard = self.now
                 for address in self._mailboxes:
-                    self._send(Message(Kind.PING, receiver, address, self._round))
+                    self._send(
+                        Message(
+                            kind=Kind.PING, sender=receiver, receiver=address, round=self._round
+                        )
+                    )
         return self._arrived.pop(wanted)
 
     def _pass_time(self) -> None:

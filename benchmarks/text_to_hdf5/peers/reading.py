@@ -30,7 +30,7 @@ def ours(files: list[str]) -> Texts:
     from pipeline.sources import files as reading
     from pipeline.sources.record import RecordRules
 
-    rules = RecordRules("text", 64 << 20, None)
+    rules = RecordRules(text_key="text", max_document_bytes=64 << 20, sources=None)
     found = []
     for file in files:
         (shard,), _ = reading.find("text", file, Path("/"))

@@ -118,7 +118,10 @@ def validation_loss(root: Path, name: str, plan: Plan, train: Path, validation: 
     params = root / f"{name}.yaml"
     plan.write(params, train, validation)
     torch.set_num_threads(1)
-    run(TrainOptions("CPU", params, root / name, "train_and_eval"), lambda line: None)
+    run(
+        TrainOptions(target="CPU", params=params, model_dir=root / name, mode="train_and_eval"),
+        lambda line: None,
+    )
     lines = (root / name / "eval.jsonl").read_text().splitlines()
     return float(json.loads(lines[-1])["loss"])
 

@@ -244,7 +244,7 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
     """
     job = check_job(
         dataset, os.fspath(output_dir), name, samples_per_file, num_workers, batch_size,
-        data_collator, dtype, compression,
+        collator=data_collator, dtype=dtype, compression=compression,
     )  # fmt: skip
     convert_state.check(job.directory, job.identity(), conflicts, job.ours)
     with journal.hold(job.directory):

@@ -33,7 +33,7 @@ from pipeline.hdf5.format import DATA_PARAMS, SHARD_SUFFIX
 _DTYPES = "iuf"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ConvertJob:
     """What is converted, to where and how."""
 
@@ -95,7 +95,15 @@ def check_job(
         "samples_per_file": samples_per_file,
     }
     packer = Packer(collator, stored, compression_of(compression))
-    return ConvertJob(dataset, Path(output_dir), name, num_workers, batch_size, packer, params)
+    return ConvertJob(
+        dataset=dataset,
+        directory=Path(output_dir),
+        name=name,
+        num_workers=num_workers,
+        batch_size=batch_size,
+        packer=packer,
+        params=params,
+    )
 
 
 def _check_number(argument: str, value: object, least: int) -> None:

@@ -41,7 +41,7 @@ class ChildLimits:
     seconds_per_file: float = 600.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ForeignReport:
     """What a directory holds (sums over the files that could be read), and what is wrong with it.
 
@@ -77,7 +77,7 @@ def check_directory(
     if not root.is_dir():
         raise InputError(f"{directory}: no such directory")
     params, findings = read_foreign_params(root)
-    report = ForeignReport(directory, findings=findings, files=len(paths))
+    report = ForeignReport(directory=directory, findings=findings, files=len(paths))
     report.vocab_size = vocab_size if vocab_size is not None else params.number("vocab_size")
     report.eos_id = eos_id if eos_id is not None else params.number("eos_id")
     if not paths:

@@ -82,7 +82,7 @@ class Expectations:
     eos_id: int | None = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RowFacts:
     """What all rows of a file add up to, in tokens unless a name says rows; `hashes` are 8 bytes of
     xxh3 for the input ids of each row, of a corpus for all of it."""

@@ -319,7 +319,11 @@ def _declared(values: pa.ChunkedArray) -> pa.Table:
         )  # fmt: skip
         number[code] = len(told)
         target = licence.spdx or NOT_KNOWN
-        told.append(Finding(len(told), "declared", target, value, attributes=attributes))
+        told.append(
+            Finding(
+                row=len(told), kind="declared", target=target, seen=value, attributes=attributes
+            )
+        )
     of_row = number[encoded.indices.to_numpy()]
     rows = np.flatnonzero(of_row >= 0)
     return (
@@ -361,9 +365,14 @@ def _finding(
         "family": licence_of(statement.spdx).family or "unknown",
     }
     return Finding(
-        statement.row, kind, statement.spdx, seen, statement.offset, statement.length,
+        row=statement.row,
+        kind=kind,
+        target=statement.spdx,
+        seen=seen,
+        byte_offset=statement.offset,
+        byte_length=statement.length,
         attributes=attributes_json(attributes),
-    )  # fmt: skip
+    )
 
 
 def _shown(value: str) -> str:

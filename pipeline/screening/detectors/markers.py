@@ -101,7 +101,15 @@ class _Token:
         attributes = self.listed.attributes(form=self.form, **more)
         text = seen.decode(errors="ignore")
         target = self.listed.family
-        return Finding(self.row, kind, target, text, start, len(seen), attributes=attributes)
+        return Finding(
+            row=self.row,
+            kind=kind,
+            target=target,
+            seen=text,
+            byte_offset=start,
+            byte_length=len(seen),
+            attributes=attributes,
+        )
 
 
 class MarkerIndex:

@@ -117,10 +117,15 @@ def _findings(
     for (row, kind, number), places in found.items():
         start, end = min(places)
         yield Finding(
-            row, kind, number, swept.cut(row, start, end).decode(errors="ignore"), start,
-            end - start, settings.works.get(number, ""),
+            row=row,
+            kind=kind,
+            target=number,
+            seen=swept.cut(row, start, end).decode(errors="ignore"),
+            byte_offset=start,
+            byte_length=end - start,
+            work_id=settings.works.get(number, ""),
             attributes=attributes_json({"places": len(set(places))}),
-        )  # fmt: skip
+        )
 
 
 def _read(swept: SweepHits, hit: Hit) -> Read:
@@ -271,7 +276,13 @@ def _notice_findings(
         if kind == "copyright":
             about |= {"holder": target, "year": year}
         yield Finding(
-            row, kind, target, seen, start, end - start, attributes=attributes_json(about)
+            row=row,
+            kind=kind,
+            target=target,
+            seen=seen,
+            byte_offset=start,
+            byte_length=end - start,
+            attributes=attributes_json(about),
         )
 
 

@@ -90,7 +90,9 @@ def _by_address(batch: pa.Table, settings: OptoutSettings) -> Iterator[Finding]:
                 *_listed_address(url, date, settings),
             ]
         for one in said[url, date]:
-            yield Finding(row, one.kind, one.target, one.seen, attributes=one.attributes)
+            yield Finding(
+                row=row, kind=one.kind, target=one.target, seen=one.seen, attributes=one.attributes
+            )
 
 
 def _addresses(meta: pa.ChunkedArray, settings: OptoutSettings) -> tuple[I64, list[str]]:
@@ -152,7 +154,7 @@ def _signals(url: str, date: str, settings: OptoutSettings) -> Iterator[Finding]
             continue
         extra = {"agents": signal.agents, "policy": signal.policy}
         attributes = _attributes(signal.signal, signal.status, capture, url, date, extra)
-        yield Finding(0, "signal", host, url, attributes=attributes)
+        yield Finding(row=0, kind="signal", target=host, seen=url, attributes=attributes)
 
 
 def _valid(captures: Sequence[Capture], date: str) -> Capture:
@@ -168,11 +170,11 @@ def _listed_address(url: str, date: str, settings: OptoutSettings) -> Iterator[F
     domains = settings.captures.listed.get("domain", {})
     prefixes = settings.captures.listed.get("url_prefix", {})
     if name := _domain(host_of(url), domains):
-        yield _listed(0, "domain", name, url, domains[name], url, date)
+        yield _listed(0, "domain", name, url, domains[name], url, date=date)
     bare = _bare(url)
     for prefix, entry in prefixes.items():
         if bare.startswith(_bare(prefix)):
-            yield _listed(0, "url_prefix", prefix, url, entry, url, date)
+            yield _listed(0, "url_prefix", prefix, url, entry, url, date=date)
 
 
 def _bare(url: str) -> str:
@@ -193,7 +195,7 @@ def _by_author(batch: pa.Table, listed: Mapping[str, Capture]) -> Iterator[Findi
     for place in hits.tolist():
         number = values.indices[place].as_py()
         row, seen = int(fields.row[place]), values.dictionary[number].as_py()
-        yield _listed(row, "author", meant[number], seen, listed[meant[number]], "", "")
+        yield _listed(row, "author", meant[number], seen, listed[meant[number]], "", date="")
 
 
 def _listed_name(value: str, names: dict[str, str], keys: dict[tuple[str, str], str]) -> str:
@@ -218,7 +220,7 @@ def _by_key(
     wanted = pa.array([bytes.fromhex(value) for value in listed], pa.binary(16))
     for row in np.flatnonzero(pc.is_in(keys, value_set=wanted)).tolist():
         value = keys[row].as_py().hex()
-        yield _listed(row, signal, value, value, listed[value], "", "")
+        yield _listed(row, signal, value, value, listed[value], "", date="")
 
 
 def _by_text(batch: pa.Table, listed: Mapping[str, Capture]) -> Iterator[Finding]:
@@ -233,14 +235,14 @@ def _by_work(matched: Sequence[pa.Table], listed: Mapping[str, Capture]) -> Iter
             pc.is_in(table["work_id"], value_set=pa.array(list(listed), pa.string()))
         )
         for row, work in zip(hits["row"].to_pylist(), hits["work_id"].to_pylist(), strict=True):
-            yield _listed(row, "work", work, work, listed[work], "", "")
+            yield _listed(row, "work", work, work, listed[work], "", date="")
 
 
 def _listed(
     row: int, signal: str, target: str, seen: str, entry: Capture, url: str, date: str
 ) -> Finding:
     attributes = _attributes(signal, "reserved", entry, url, date, {"note": entry.note})
-    return Finding(row, "listed", target, seen, attributes=attributes)
+    return Finding(row=row, kind="listed", target=target, seen=seen, attributes=attributes)
 
 
 def _attributes(

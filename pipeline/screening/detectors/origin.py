@@ -144,7 +144,7 @@ class OriginIndex:
             yield from self._of_addresses(value)
         for name, form in _EXCHANGE.items():
             if form.search(value):
-                yield Finding(0, "magnet", name, value, attributes=SHAPES)
+                yield Finding(row=0, kind="magnet", target=name, seen=value, attributes=SHAPES)
 
     def _of_addresses(self, text: str) -> Iterator[Finding]:
         for host, _ in addresses(text):
@@ -169,12 +169,16 @@ class OriginIndex:
 def _of_file_name(path: str) -> Iterator[Finding]:
     name = re.split(r"[/\\]", path.strip())[-1]
     if len(name) <= _LONGEST_NAME and _EBOOK_FILE.fullmatch(name):
-        yield Finding(0, "filename", "ebook_file_name", path, attributes=SHAPES)
+        yield Finding(
+            row=0, kind="filename", target="ebook_file_name", seen=path, attributes=SHAPES
+        )
 
 
 def _finding(kind: str, listed: ListedFamily | None, seen: str) -> Iterator[Finding]:
     if listed:
-        yield Finding(0, kind, listed.family, seen, attributes=listed.attributes())
+        yield Finding(
+            row=0, kind=kind, target=listed.family, seen=seen, attributes=listed.attributes()
+        )
 
 
 def _inverted(
@@ -334,4 +338,6 @@ def _texts(texts: pa.ChunkedArray, lists: Iterable[ArtefactList]) -> Iterator[Fi
 
 def _found(row: int, kind: str, entry: Entry) -> Finding:
     artefact, about = entry
-    return Finding(row, kind, artefact.family, artefact.sha256, attributes=about)
+    return Finding(
+        row=row, kind=kind, target=artefact.family, seen=artefact.sha256, attributes=about
+    )

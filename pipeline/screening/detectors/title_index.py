@@ -76,7 +76,7 @@ ARRAYS = pa.schema([
 _NAMES = ["work_id", "title_raw", "subtitle", "authors"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TitleIndex:
     """W works by the V words of their proper titles and authors' surnames.
 
@@ -104,7 +104,7 @@ class TitleIndex:
         """The index of a registry's works from what `title_arrays` made of them."""
         found = {name: arrays[name].chunk(0).flatten().to_numpy() for name in ARRAYS.names}
         found["rare"] = found["rare"].view(np.bool_)
-        return cls(works.select(_NAMES), **found)
+        return cls(works=works.select(_NAMES), **found)
 
     def __len__(self) -> int:
         return len(self.works)

@@ -116,7 +116,9 @@ def _of_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
     for number, (offset, line) in enumerate(lines):
         author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
         length, titles = len(line.encode()), _titles(line, words[number])
-        yield TitleSource("text", line, words[number], titles, author, offset, length, whole=True)
+        yield TitleSource(
+            "text", line, words[number], titles, author, offset, length=length, whole=True
+        )
 
 
 def _titles(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -345,6 +347,13 @@ def _finding(row: int, match: TitleMatch, work_id: str, title: str) -> Finding:
     }
     kind = "title_author" if match.author >= INITIAL else "title"
     return Finding(
-        row, kind, title[:200], match.source.seen, match.source.offset, match.source.length,
-        work_id, match.score, attributes_json(attributes),
-    )  # fmt: skip
+        row=row,
+        kind=kind,
+        target=title[:200],
+        seen=match.source.seen,
+        byte_offset=match.source.offset,
+        byte_length=match.source.length,
+        work_id=work_id,
+        score=match.score,
+        attributes=attributes_json(attributes),
+    )

@@ -243,9 +243,15 @@ def _parameters(k: int, entries: list[_Entry], background: Background) -> Parame
     m = needed_grams(k, sparseness, chance, estimate_verifiable(len(entries)))
     m_sketch = needed_grams(k, sparseness, chance, UNVERIFIED)
     return Parameters(
-        k, m, m_sketch, DENSE_PER_GRAM * m, background.pairs, background.hit, chance,
-        1e6 * coincidences(k, sparseness, chance, m),
-    )  # fmt: skip
+        k=k,
+        m=m,
+        m_sketch=m_sketch,
+        dense=DENSE_PER_GRAM * m,
+        pairs=background.pairs,
+        pairs_hit=background.hit,
+        chance=chance,
+        expected=1e6 * coincidences(k, sparseness, chance, m),
+    )
 
 
 def _assemble(

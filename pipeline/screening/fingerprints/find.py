@@ -73,9 +73,8 @@ def passages_of_texts(texts: TextArray, index: FingerprintIndex) -> Passages:
         before += len(chunk)
     if len(parts) == 1:
         return parts[0]
-    none = np.zeros(0, np.int64)
-    shares = np.zeros(0), np.zeros(0)
-    nothing = Passages(none, none, none, none, none, none, none, none, none, none, *shares)
+    none, share = np.zeros(0, np.int64), np.zeros(0)
+    nothing = Passages(*(none,) * 10, fraction=share, work_fraction=share)
     return Passages(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
 
 
@@ -146,10 +145,19 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
             "hits": hits, "longest_run_words": longest, "tier": work["tier"],
             "verified": work["is_stored"], "words": words, "work_fraction": round(of_work, 4),
         })  # fmt: skip
-        findings.append(Finding(
-            row, KIND, work["work_id"], _beginning(texts[row], start, stop), start, stop - start,
-            work["work_id"], float(hits), attributes,
-        ))  # fmt: skip
+        findings.append(
+            Finding(
+                row=row,
+                kind=KIND,
+                target=work["work_id"],
+                seen=_beginning(texts[row], start, stop),
+                byte_offset=start,
+                byte_length=stop - start,
+                work_id=work["work_id"],
+                score=float(hits),
+                attributes=attributes,
+            )
+        )
     return findings_table(findings)
 
 

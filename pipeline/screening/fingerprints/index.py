@@ -115,7 +115,7 @@ TEXTS = pa.schema([
 """As `stored_words.pack_words` makes them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parameters:
     """What an index was made with, and what was measured while it was made.
 

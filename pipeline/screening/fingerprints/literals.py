@@ -82,7 +82,7 @@ def warm_up() -> None:
     sweep(["warm"], ["up"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Index:
     """gate (32768,) uint8: does an anchor end with this key; entries of key k are members and tails
     (E,) int32 [starts[k]:starts[k + 1]]: the needle, and the place of the anchor's last byte in it;
@@ -111,7 +111,14 @@ def _index_of(needles: Sequence[str]) -> _Index:
     gate[keys] = 1
     starts = np.searchsorted(keys, np.arange(_KEYS + 1)).astype(np.int32)
     ends = np.cumsum([0, *map(len, lower)], dtype=np.int64)
-    return _Index(gate, starts, members, tails, np.frombuffer(b"".join(lower), np.uint8), ends)
+    return _Index(
+        gate=gate,
+        starts=starts,
+        members=members,
+        tails=tails,
+        needles=np.frombuffer(b"".join(lower), np.uint8),
+        ends=ends,
+    )
 
 
 def _anchor_of(needle: bytes) -> list[tuple[int, int]]:

@@ -110,7 +110,7 @@ SKETCHES = pa.schema([
 _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Sketch:
     """A text's sketch. hashes (G,) uint64 and positions (G,) uint32, the first word of each gram,
     ascending; `words`: how many the text has."""
@@ -140,7 +140,7 @@ def sketch_words(words: U64, s: int, k: int, salt: bytes | None = None) -> Sketc
     hashes, positions = grams_of(words, k, np.uint64(last_kept(s)))
     if salt:
         hashes = salt_hashes(hashes, salt)
-    return Sketch(k, s, len(words), hashes, positions, salt or b"")
+    return Sketch(k=k, s=s, words=len(words), hashes=hashes, positions=positions, salt=salt or b"")
 
 
 def last_kept(s: int) -> int:
@@ -191,7 +191,7 @@ def _checked(row: list[pa.Scalar], name: str) -> Sketch:
     if not row[5].is_valid or not row[6].is_valid or not all((k, s, words is not None)):
         raise InputError(f"{name}: k, s, words, hashes and positions must be given")
     hashes, positions = (_numbers(scalar, name) for scalar in row[5:])
-    sketch = Sketch(k, s, words, hashes, positions, salt or b"")
+    sketch = Sketch(k=k, s=s, words=words, hashes=hashes, positions=positions, salt=salt or b"")
     problem = _problem(sketch)
     if problem:
         raise InputError(f"{name}: {problem}; ask its sender for it again")

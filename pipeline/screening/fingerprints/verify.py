@@ -111,9 +111,19 @@ def verify(
     fraction = np.minimum(together / np.maximum(total, 1), 1.0)
     work_fraction = np.minimum(of_work / np.maximum(np.diff(index.starts)[work], 1), 1.0)
     return Passages(
-        document, work, start, stop, hits_P, longest, words, matched, grams, total, fraction,
-        work_fraction,
-    )  # fmt: skip
+        document,
+        work,
+        start,
+        stop,
+        hits_P,
+        longest,
+        words=words,
+        matched=matched,
+        grams=grams,
+        document_words=total,
+        fraction=fraction,
+        work_fraction=work_fraction,
+    )
 
 
 def _of_work(

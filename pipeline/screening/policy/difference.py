@@ -42,7 +42,7 @@ _DOCUMENTS = ["doc_key", "source", "licence", "state", "text_bytes", "tokens"]
 _CLUSTERS = ["kept", "member", "kind", "jaccard", "index"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionChange:
     """Documents that one policy decides one way and the other another: how many, how many of them
     the run kept, their text in bytes, their tokens as counted, and the estimate for the rest. A

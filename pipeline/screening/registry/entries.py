@@ -154,7 +154,7 @@ def work_of(entry: ListEntry, defaults: Mapping[str, str]) -> IncomingWork:
         )
     told = tuple(Remark(entry.where, text) for text in remarks)
     text = values.get("text", "")
-    return IncomingWork(Work(work_id, **known), given, entry.where, text, told)
+    return IncomingWork(Work(work_id=work_id, **known), given, entry.where, text, told)
 
 
 def _cells(entry: ListEntry) -> list[tuple[str, str]]:

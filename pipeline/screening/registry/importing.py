@@ -110,7 +110,7 @@ def _decoded(path: Path, data: bytes) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImportOptions:
     """How to import. defaults: values for fields that a line leaves empty. texts: where reference
     texts lie. sketch_only: keep sketches instead of texts. replacing: new values win over old."""
@@ -125,7 +125,7 @@ class ImportOptions:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImportResult:
     """What an import did, or with dry_run would do. version: of the registry after it; fresh:
     whether it is a new one. lines: that were taken; several may describe one work. added, changed,
@@ -216,9 +216,16 @@ def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -
         on_disk.commit(directory, name, before, table, f"import {', '.join(sources)}")
     remarks = (*lines.remarks, *references.remarks)
     return ImportResult(
-        name, version, fresh, len(table), taken, **_counts(old, merger.works, touched),
-        refusals=tuple(lines.refusals), conflicts=tuple(merger.conflicts), remarks=remarks,
-    )  # fmt: skip
+        name=name,
+        version=version,
+        fresh=fresh,
+        works=len(table),
+        lines=taken,
+        **_counts(old, merger.works, touched),
+        refusals=tuple(lines.refusals),
+        conflicts=tuple(merger.conflicts),
+        remarks=remarks,
+    )
 
 
 def _merge(lines: _Lines, merger: Merger, references: References) -> tuple[set[str], int]:
@@ -256,7 +263,7 @@ def _counts(old: Mapping[str, Work], new: Mapping[str, Work], touched: set[str])
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SketchFile:
     """What was written: the file, the work in it, how many words its text has, how many hashes
     stand for them, the parameters, and warnings."""
@@ -300,7 +307,14 @@ def sketch_work(
     sketches.write_exchange(out, [work], {work.work_id: sketch})
     warnings = _warnings(sketch.words, bool(salt))
     return SketchFile(
-        out, work.work_id, sketch.words, len(sketch), sketch.k, sketch.s, bool(salt), warnings
+        out=out,
+        work_id=work.work_id,
+        words=sketch.words,
+        hashes=len(sketch),
+        k=sketch.k,
+        s=sketch.s,
+        salted=bool(salt),
+        warnings=warnings,
     )
 
 

@@ -225,7 +225,7 @@ def _authors(work: Work) -> list[str]:
     return sorted(map(normalise_author, work.authors))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Registry:
     """Works, in the order of their ids, with what is kept of their texts.
 
@@ -290,7 +290,13 @@ def load_registry(path: Path) -> Registry:
             raise IntegrityError(f"{path}: sketches/{digest}.arrow is missing; import it again")
     labels = [f"{committed.name} v{version}"] * len(table)
     works = _labelled(table, labels)
-    return Registry(committed.name, version, works, table_hash(works), (path,))
+    return Registry(
+        name=committed.name,
+        version=version,
+        works=works,
+        content_hash=table_hash(works),
+        directories=(path,),
+    )
 
 
 def _distinct(table: pa.Table, column: str) -> list[str]:
@@ -329,7 +335,12 @@ def combine(registries: Sequence[Registry]) -> Registry:
     places = [place for registry in registries for place in registry.directories]
     name = "+".join(registry.label for registry in registries)
     return Registry(
-        name, 0, works, table_hash(works), tuple(dict.fromkeys(places)), tuple(merger.conflicts)
+        name=name,
+        version=0,
+        works=works,
+        content_hash=table_hash(works),
+        directories=tuple(dict.fromkeys(places)),
+        conflicts=tuple(merger.conflicts),
     )
 
 

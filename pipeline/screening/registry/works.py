@@ -60,7 +60,7 @@ it. Dates: ISO 8601, also 1992 or 1992-08. text_sha256: of the UTF-8 text kept w
 sketch_hash: xxh3-128 of the sketch kept instead of a text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One row of WORKS."""
 

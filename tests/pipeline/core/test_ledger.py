@@ -22,9 +22,25 @@ def balanced() -> Ledger:
         kept=Tally(4, 600),
         tokens=130,
     )
-    train = SplitLedger(3, 100, 1, 10, 99, 1, 10)
-    return Ledger({"Pile-CC": source}, {"train": train, "validation": SplitLedger(
-        1, 30, 1, 3, 29, 1, 10)}, skipped_shards=2)  # fmt: skip
+    train = SplitLedger(
+        documents=3, tokens=100, streams=1, rows=10, mask_sum=99, padding=1, max_sequence_length=10
+    )
+    return Ledger(
+        {"Pile-CC": source},
+        {
+            "train": train,
+            "validation": SplitLedger(
+                documents=1,
+                tokens=30,
+                streams=1,
+                rows=3,
+                mask_sum=29,
+                padding=1,
+                max_sequence_length=10,
+            ),
+        },
+        skipped_shards=2,
+    )
 
 
 def test_a_balanced_ledger_passes_and_survives_json() -> None:

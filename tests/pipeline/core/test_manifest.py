@@ -11,7 +11,7 @@ from pipeline.core import manifest, storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 
-SHARD = Shard("tokens/000000.arrow", 12, "aa", "bb")
+SHARD = Shard(path="tokens/000000.arrow", size=12, hash="aa", content_hash="bb")
 RECORD = TaskRecord("f1", (SHARD,), {"documents": 3, "sources": {"ü": [1, 2]}})
 MANIFEST = StageManifest("tokenize", "f0", {"version": 1}, (RECORD, TaskRecord("f2", ())))
 JSON = st.recursive(
@@ -40,9 +40,20 @@ def test_content_counts_in_the_content_hash_and_bytes_do_not() -> None:
         return StageManifest("s", "f", {}, (TaskRecord("f", (shard,)),)).content_hash
 
     original = content_hash(SHARD)
-    assert content_hash(Shard(SHARD.path, 99, "other bytes", SHARD.content_hash)) == original
-    assert content_hash(Shard(SHARD.path, SHARD.size, SHARD.hash, "cc")) != original
-    assert content_hash(Shard("tokens/000001.arrow", 12, "aa", "bb")) != original
+    assert (
+        content_hash(
+            Shard(path=SHARD.path, size=99, hash="other bytes", content_hash=SHARD.content_hash)
+        )
+        == original
+    )
+    assert (
+        content_hash(Shard(path=SHARD.path, size=SHARD.size, hash=SHARD.hash, content_hash="cc"))
+        != original
+    )
+    assert (
+        content_hash(Shard(path="tokens/000001.arrow", size=12, hash="aa", content_hash="bb"))
+        != original
+    )
 
 
 def test_a_flipped_bit_in_every_byte_of_a_record_is_noticed(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def run_stage(stage: Stage, root: Path) -> StageManifest:
 
 def publish(output: Output, root: Path) -> Shard:
     done = storage.publish(root / output.path, output.data)
-    return Shard(output.path, done.size, done.hash, output.content_hash)
+    return Shard(path=output.path, size=done.size, hash=done.hash, content_hash=output.content_hash)
 
 
 def write_tokens(

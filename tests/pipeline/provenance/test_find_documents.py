@@ -26,10 +26,13 @@ from pipeline.screening.registry.works import Work, works_table
 
 ISBN, REG = "9780306406157", "TX0003372564"
 WORK = Work(
-    "c0ffee00c0de", "The Lantern in the Quarry", "the lantern in the quarry", isbn13=(ISBN,),
+    work_id="c0ffee00c0de",
+    title_raw="The Lantern in the Quarry",
+    title_norm="the lantern in the quarry",
+    isbn13=(ISBN,),
     reg_no=REG,
-)  # fmt: skip
-OTHER = Work("0ddba110ddba", "An Unread Book", "an unread book")
+)
+OTHER = Work(work_id="0ddba110ddba", title_raw="An Unread Book", title_norm="an unread book")
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,8 @@ for turn in range(700):
     (found,), _ = files.find("in", str(path), path.parent)
     reader = files.HashingReader(found.location)
     try:
-        list(files.read(found, reader, RecordRules("text", 1 << 20, None)))
+        rules = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
+        list(files.read(found, reader, rules))
     except InputError:
         pass
     reader.close()

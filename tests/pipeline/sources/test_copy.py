@@ -21,7 +21,7 @@ from pipeline.sources.copy import copy_records, count_records
 from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.streams import zstd
 
-RULES = RecordRules("text", 1 << 20, None)
+RULES = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
 
 
 def of_lines(texts: list[str]) -> bytes:

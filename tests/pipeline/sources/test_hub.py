@@ -112,7 +112,8 @@ for name in sys.argv[1:]:
         texts = []
         for file in found:
             with closing(files.HashingReader(file.location)) as reader:
-                items = files.read(file, reader, RecordRules("text", 1000, None))
+                rules = RecordRules(text_key="text", max_document_bytes=1000, sources=None)
+                items = files.read(file, reader, rules)
                 texts += [item.text for item in items]
         answers.append([[f.path for f in found], texts])
     except InputError as error:

@@ -102,7 +102,9 @@ _values = st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=4) |
     st.sampled_from(["source", "meta.source", "source.source", "text", "meta"]),
 )
 def test_both_ways_of_reading_a_line_agree(row: dict[str, Any], key: str) -> None:
-    rules = RecordRules("text", 1000, None, source_key=field_path(key))
+    rules = RecordRules(
+        text_key="text", max_document_bytes=1000, sources=None, source_key=field_path(key)
+    )
     (fast,) = text.read_jsonl(iter([lines([row])]), rules)
     try:
         slow: Any = text._by_field(fast.place, lines([row]), rules)

@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError
 from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.warc import read as read_warc
 
-RULES = RecordRules("text", 1 << 20, None)
+RULES = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
 
 
 def archive(*records: tuple[str, bytes], zipped: bool = False) -> bytes:
@@ -124,7 +124,7 @@ def test_any_bytes_end_somewhere(data: bytes) -> None:
 
 
 def test_too_large_is_skipped_over() -> None:
-    rules = RecordRules("text", 64, None)
+    rules = RecordRules(text_key="text", max_document_bytes=64, sources=None)
     data = archive(("conversion", b"x" * 5000), ("conversion", b"fine"))
     large, fine = parse(data, 100, rules)
     assert (large.reason, fine.text) == ("too_large", "fine")

@@ -158,7 +158,16 @@ def stamps(run: Path) -> dict[Path, int]:
 def test_applying_twice_changes_nothing(copied: Path, tmp_path: Path) -> None:
     claim = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 1)))
     wanted = TakedownOptions(
-        claim, copied, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False
+        claim=claim,
+        run=copied,
+        model_dirs=(),
+        exports=(),
+        is_applied=True,
+        mode="mask",
+        by="Jane",
+        on=date(2026, 3, 2),
+        out=None,
+        as_json=False,
     )
     take_down(wanted)
     before = stamps(copied)
@@ -167,7 +176,18 @@ def test_applying_twice_changes_nothing(copied: Path, tmp_path: Path) -> None:
     other = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 2)))
     with pytest.raises(InputError, match="another claim with this id"):
         take_down(
-            TakedownOptions(other, copied, (), (), True, "mask", "J", date.today(), None, False)
+            TakedownOptions(
+                claim=other,
+                run=copied,
+                model_dirs=(),
+                exports=(),
+                is_applied=True,
+                mode="mask",
+                by="J",
+                on=date.today(),
+                out=None,
+                as_json=False,
+            )
         )
 
 

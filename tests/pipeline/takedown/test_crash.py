@@ -45,7 +45,18 @@ def claim(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> LoadedCla
 
 def call(claim: LoadedClaim, run: Path) -> None:
     take_down(
-        TakedownOptions(claim, run, (), (), True, "mask", "Jane", date(2026, 3, 2), None, False)
+        TakedownOptions(
+            claim=claim,
+            run=run,
+            model_dirs=(),
+            exports=(),
+            is_applied=True,
+            mode="mask",
+            by="Jane",
+            on=date(2026, 3, 2),
+            out=None,
+            as_json=False,
+        )
     )
 
 

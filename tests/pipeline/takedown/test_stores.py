@@ -224,7 +224,9 @@ def _replace(run: Path, path: str, table: pa.Table) -> None:
         manifest = read_manifest(place)
         assert manifest is not None
         shard = manifest.find(path)
-        new = type(shard)(path, done.size, done.hash, shard.content_hash)
+        new = type(shard)(
+            path=path, size=done.size, hash=done.hash, content_hash=shard.content_hash
+        )
         write_manifest(place, with_shards(manifest, {path: new}))
     top = read_sealed(run / "manifest.json")
     for file in top["files"]:

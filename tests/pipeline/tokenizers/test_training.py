@@ -99,11 +99,21 @@ def test_fertility_per_source(gpt2: TokenizerDefinition) -> None:
     ]
     rows = measure_fertility(batches, open_tokenizer(gpt2))
     assert rows == (
-        Fertility("a", 1, 6, 5, 1, 2),
-        Fertility("b", 3, 25, 25, 4, 6),
-        Fertility("all", 4, 31, 30, 5, 8),
+        Fertility(source="a", documents=1, text_bytes=6, characters=5, words=1, tokens=2),
+        Fertility(source="b", documents=3, text_bytes=25, characters=25, words=4, tokens=6),
+        Fertility(source="all", documents=4, text_bytes=31, characters=30, words=5, tokens=8),
     )
     assert rows[1].bytes_per_token == 25 / 6
     assert rows[1].tokens_per_word == 1.5
-    assert Fertility("none", 0, 0, 0, 0, 0).bytes_per_token == 0
-    assert Fertility("none", 0, 0, 0, 0, 0).tokens_per_word == 0
+    assert (
+        Fertility(
+            source="none", documents=0, text_bytes=0, characters=0, words=0, tokens=0
+        ).bytes_per_token
+        == 0
+    )
+    assert (
+        Fertility(
+            source="none", documents=0, text_bytes=0, characters=0, words=0, tokens=0
+        ).tokens_per_word
+        == 0
+    )

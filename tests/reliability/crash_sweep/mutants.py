@@ -45,7 +45,12 @@ def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifes
         if path.exists():
             data = path.read_bytes()
             digest = storage.hash_bytes(data)
-            shard = Shard(str(path.relative_to(self.root)), len(data), digest, digest)
+            shard = Shard(
+                path=str(path.relative_to(self.root)),
+                size=len(data),
+                hash=digest,
+                content_hash=digest,
+            )
             records.append(manifest.TaskRecord(fingerprint, (shard,), {}))
         else:
             place = directory / f"{index:06d}.json"
@@ -60,7 +65,12 @@ def _marker_first(call: Any) -> Any:
     failpoint.hit(f"task.start.{call.record_path.parent.name}")
     result = call.function(call.task.job, Inputs(call.root))
     shards = tuple(
-        Shard(o.path, len(o.data), storage.hash_bytes(o.data), o.content_hash)
+        Shard(
+            path=o.path,
+            size=len(o.data),
+            hash=storage.hash_bytes(o.data),
+            content_hash=o.content_hash,
+        )
         for o in result.outputs
     )
     record = manifest.TaskRecord(call.fingerprint, shards, dict(result.counters))

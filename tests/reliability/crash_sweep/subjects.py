@@ -32,7 +32,7 @@ def toy_task(job: ToyJob, inputs: Inputs) -> Result:
 
 def toy_stage(name: str, inputs: Sequence[tuple[Shard, ...]]) -> Stage:
     tasks = [Task(f"{name} {i}", ToyJob(name, i, s), s) for i, s in enumerate(inputs)]
-    return Stage(name, 1, toy_task, tuple(tasks))
+    return Stage(name=name, version=1, function=toy_task, tasks=tuple(tasks))
 
 
 def run_toy(root: Path) -> None:

@@ -115,7 +115,13 @@ def test_a_model_of_2_million_parameters(
     data, config, said = pile_part(64), params(tmp_path, SMALL | often), []
     for name, systems, count in (("first", 2, steps), ("second", 1, again)):
         asked = TrainOptions(
-            "CSX", config, tmp_path / name, "train", num_csx=systems, num_steps=count, data=data
+            target="CSX",
+            params=config,
+            model_dir=tmp_path / name,
+            mode="train",
+            num_csx=systems,
+            num_steps=count,
+            data=data,
         )
         assert run(asked, said.append) == 0
     assert any(line.startswith("Model: 2,500,320 parameters, float32") for line in said)
@@ -134,7 +140,14 @@ def test_the_shipped_laptop_model(pile_part: Any, tmp_path: Path, monkeypatch: A
     config = params(tmp_path, {"runconfig": {"checkpoint_steps": 5, "max_checkpoints": 9}})
     data = pile_part(256)
     for name, steps in (("first", 20), ("second", 5)):
-        asked = TrainOptions("CPU", config, tmp_path / name, "train", num_steps=steps, data=data)
+        asked = TrainOptions(
+            target="CPU",
+            params=config,
+            model_dir=tmp_path / name,
+            mode="train",
+            num_steps=steps,
+            data=data,
+        )
         assert run(asked, lambda line: None) == 0
     check_same_bits(tmp_path / "first", tmp_path / "second", 5)
     check_curve("7.3M", data, tmp_path / "first")

@@ -20,7 +20,7 @@ from trainer.runs import checkpoint, record
 
 def request(checkpoint, source, target, out, **changes) -> conversion.CheckpointConvertOptions:
     return conversion.CheckpointConvertOptions(
-        Path(checkpoint), source, target, Path(out), **changes
+        checkpoint=Path(checkpoint), source=source, target=target, out=Path(out), **changes
     )
 
 

@@ -53,7 +53,10 @@ def test_scores_agree(
 
     model_dir = make_model(vocab_size=50257, max_position_embeddings=msl)
     convert(
-        CheckpointConvertOptions(model_dir, "wafermill", "hf", tmp_path / "hf"), lambda line: None
+        CheckpointConvertOptions(
+            checkpoint=model_dir, source="wafermill", target="hf", out=tmp_path / "hf"
+        ),
+        lambda line: None,
     )
     data_dir = write_public_tasks(shared_data / "eval_sets", tmp_path / "tasks", limit=10)
     found = find_checkpoint(model_dir)

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,7 +184,8 @@ def test_a_loss_that_is_not_finite_names_what_the_step_read(trainer):
 
 def test_a_cause_is_told_again_when_it_has_cleared():
     said: list[str] = []
-    watch = Watch(*(None,) * 5, said.append)  # type: ignore[arg-type]
+    unused: Any = dict.fromkeys(("params", "model_dir", "compiled", "data", "history"))
+    watch = Watch(**unused, say=said.append)
     for step, warnings in enumerate([{"a": "1"}, {"a": "2", "b": "3"}, {"b": "4"}, {"a": "5"}], 1):
         watch.tell(StepFindings(step, {}, warnings))
         watch.tell(StepFindings(step))

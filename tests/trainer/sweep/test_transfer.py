@@ -24,9 +24,22 @@ def searched(trainer, write_sweep):
     trainer.configure(model=MUP)
     grid = {name: {"values": [value, 2 * value]} for name, value in VALUES.items()}
     planned = plan(write_sweep(method="grid", samples=None, parameters=grid))
-    found = {0: TrialResult(0, planned.variants[0].trial.values, "done", 2, 3.5)}
-    found[7] = TrialResult(7, planned.variants[7].trial.values, "done", 2, 3.75)
-    found[3] = TrialResult(3, planned.variants[3].trial.values, "diverged", 1, None, "not finite")
+    found = {
+        0: TrialResult(
+            trial=0, values=planned.variants[0].trial.values, state="done", step=2, loss=3.5
+        )
+    }
+    found[7] = TrialResult(
+        trial=7, values=planned.variants[7].trial.values, state="done", step=2, loss=3.75
+    )
+    found[3] = TrialResult(
+        trial=3,
+        values=planned.variants[3].trial.values,
+        state="diverged",
+        step=1,
+        loss=None,
+        reason="not finite",
+    )
     return planned, found
 
 
@@ -110,7 +123,11 @@ def test_a_parameter_that_is_not_of_table_14_is_named(trainer, write_sweep):
     trainer.configure(model=MUP)
     grid = {"optimizer.weight_decay": {"values": [0.1, 0.2]}}
     planned = plan(write_sweep(method="grid", samples=None, parameters=grid))
-    found = {0: TrialResult(0, planned.variants[0].trial.values, "done", 2, 3.5)}
+    found = {
+        0: TrialResult(
+            trial=0, values=planned.variants[0].trial.values, state="done", step=2, loss=3.5
+        )
+    }
     done = transfer(planned, found, target(trainer), trainer.root / "tuned.yaml")
     assert done.left == ("optimizer.weight_decay",)
     assert "not carried over: optimizer.weight_decay" in done.lines()[-1]

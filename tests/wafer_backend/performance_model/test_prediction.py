@@ -26,11 +26,19 @@ from wafer_backend.performance_model.prediction import PHASES
 
 SHAPE = st.builds(
     lambda layers, heads, size, vocabulary, length: GPTShape(
-        layers, heads * size, heads, 4 * heads * size, vocabulary, length
+        layers=layers,
+        width=heads * size,
+        heads=heads,
+        filter=4 * heads * size,
+        vocabulary=vocabulary,
+        sequence_length=length,
     ),
-    st.integers(1, 60), st.integers(1, 48), st.sampled_from([16, 64, 128]),
-    st.integers(2, 60_000), st.integers(8, 8192),
-)  # fmt: skip
+    st.integers(1, 60),
+    st.integers(1, 48),
+    st.sampled_from([16, 64, 128]),
+    st.integers(2, 60_000),
+    st.integers(8, 8192),
+)
 BATCH = st.integers(1, 3000)
 SYSTEMS = st.integers(1, 192)
 SUB_BATCH = st.none() | st.integers(1, 300)
@@ -125,7 +133,7 @@ def test_activations_that_do_not_fit_cost_nothing():
 
 
 def test_each_bottleneck_can_be_met():
-    tiny = GPTShape(1, 64, 1, 256, 50_000, 8)
+    tiny = GPTShape(layers=1, width=64, heads=1, filter=256, vocabulary=50_000, sequence_length=8)
     quick = Calibration(fixed_sequences=0.0, reduction=0.0, efficiency=1.0)
     heavy = Calibration(fixed_sequences=0.0, reduction=9.0, efficiency=0.5)
     assert predict(SHAPES["13B"], 1080, 16).bottleneck == "compute"
@@ -147,7 +155,9 @@ def test_where_the_sub_batch_is_from():
         45, 2, "paper, Table 6",
     )  # fmt: skip
     assert predict(SHAPES["13B"], 1080, 12, 30).sub_batch_source == "as given"
-    own = GPTShape(24, 2048, 16, 8192, 50257, 1024)
+    own = GPTShape(
+        layers=24, width=2048, heads=16, filter=8192, vocabulary=50257, sequence_length=1024
+    )
     found = predict(own, 4000, 1)
     assert found.sub_batch_source == "SRAM rule"
     assert found.sub_batch <= sram_sub_batch(own)

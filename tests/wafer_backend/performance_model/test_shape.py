@@ -47,13 +47,28 @@ def table_13(shape: GPTShape) -> int:
 
 @given(DIMENSIONS, DIMENSIONS, DIMENSIONS, DIMENSIONS)
 def test_flops_are_table_13(layers, width, vocabulary, length):
-    shape = GPTShape(layers, width, 1, 4 * width, vocabulary, length)
+    shape = GPTShape(
+        layers=layers,
+        width=width,
+        heads=1,
+        filter=4 * width,
+        vocabulary=vocabulary,
+        sequence_length=length,
+    )
     assert training_flops_per_sequence(shape) == table_13(shape)
 
 
 @given(DIMENSIONS, DIMENSIONS, DIMENSIONS, DIMENSIONS, st.none() | st.integers(1, 10**9))
 def test_layers_hold_every_parameter(layers, width, vocabulary, length, counted):
-    shape = GPTShape(layers, width, 1, 3 * width, vocabulary, length, counted)
+    shape = GPTShape(
+        layers=layers,
+        width=width,
+        heads=1,
+        filter=3 * width,
+        vocabulary=vocabulary,
+        sequence_length=length,
+        counted_parameters=counted,
+    )
     held = sum(layer.count * layer.parameters for layer in layers_of(shape))
     assert held == pytest.approx(shape.parameters)
     assert all(layer.parameters >= 0 for layer in layers_of(shape))
@@ -73,7 +88,15 @@ def test_shape_of_a_module_on_meta():
     names = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_inner": None, "vocab_size": 11}
     with torch.device("meta"):
         module = Own(**names, n_positions=5)
-    assert shape_of(module) == GPTShape(2, 8, 2, 32, 11, 5, counted_parameters=21)
+    assert shape_of(module) == GPTShape(
+        layers=2,
+        width=8,
+        heads=2,
+        filter=32,
+        vocabulary=11,
+        sequence_length=5,
+        counted_parameters=21,
+    )
     module.gpt_shape = SHAPES["111M"]
     assert shape_of(module).layers == 10
     assert shape_of(module).parameters == 21
@@ -86,4 +109,4 @@ def test_a_module_that_cannot_be_read_says_how_to_help():
 
 def test_a_shape_has_positive_dimensions():
     with pytest.raises(BackendConfigError, match="width is 0; expected at least 1"):
-        GPTShape(1, 0, 1, 1, 1, 1)
+        GPTShape(layers=1, width=0, heads=1, filter=1, vocabulary=1, sequence_length=1)

@@ -35,7 +35,7 @@ class Logits(nn.Module):
 
 def compiled(module: nn.Module, num_csx: int, **settings) -> CompiledModule:
     target = "CSX" if num_csx else "CPU"
-    config = BackendConfig(target, micro_batch_size=2, num_csx=num_csx or 1, **settings)
+    config = BackendConfig(target=target, micro_batch_size=2, num_csx=num_csx or 1, **settings)
     return CompiledModule(module, config)
 
 

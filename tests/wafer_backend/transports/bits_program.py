@@ -23,7 +23,7 @@ PRECISIONS = ("float32", "bfloat16")
 ACTIVATIONS = {1: "keep", 2: "keep", 3: "recompute", 4: "evict", 5: "keep", 8: "recompute"}
 # Messages overtake one another, none is lost.
 NETWORK = Simulation(7, FaultPlan(delay=0.001))
-CONFIG = BackendConfig("CSX", 2, seed=3, simulation=NETWORK, liveness=60.0)
+CONFIG = BackendConfig(target="CSX", micro_batch_size=2, seed=3, simulation=NETWORK, liveness=60.0)
 
 
 def run(case: str, transport: str, steps: int) -> Trained:

@@ -197,11 +197,19 @@ def test_a_rank_that_ends_in_good_order_leaves_the_others_talking():
         joined = ranks.join([], 20.0)
         if joined.rank == 2:
             time.sleep(2)
-            joined.send(Message(Kind.PING, Address("rank", 2), COORDINATOR, 0), 0, "up")
+            joined.send(
+                Message(kind=Kind.PING, sender=Address("rank", 2), receiver=COORDINATOR, round=0),
+                0,
+                "up",
+            )
             joined.receive(0, "down")
         if joined.rank == 0:
             print(joined.receive(None, "up"))
-            joined.send(Message(Kind.DONE, COORDINATOR, Address("rank", 2), 0), 2, "down")
+            joined.send(
+                Message(kind=Kind.DONE, sender=COORDINATOR, receiver=Address("rank", 2), round=0),
+                2,
+                "down",
+            )
 
     said = finish([Program(program, **where, RANK=str(rank)) for rank in range(3)])
     assert said[0] == ("PING from rank 2 to coordinator\n", "")

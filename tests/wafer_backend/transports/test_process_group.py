@@ -60,7 +60,7 @@ def test_ranks_of_one_machine_take_its_gpus_in_turn(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    config = BackendConfig("CSX", 1, device="cuda", transport="distributed")
+    config = BackendConfig(target="CSX", micro_batch_size=1, device="cuda", transport="distributed")
     assert wafer_device(config) == torch.device("cuda", gpu)
     assert wafer_device(replace(config, transport="inline")) == torch.device("cuda", 0)
 

@@ -27,10 +27,10 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 def messages(draw: st.DrawFn) -> Message:
     labels = st.sampled_from([*NAMES[1:], "3.0", "12.7"])
     return Message(
-        draw(st.sampled_from(Kind)),
-        Address("wafer", draw(st.integers(0, 900))),
-        Address("MemoryX", 2),
-        draw(st.integers(-1, 2**40)),
+        kind=draw(st.sampled_from(Kind)),
+        sender=Address("wafer", draw(st.integers(0, 900))),
+        receiver=Address("MemoryX", 2),
+        round=draw(st.integers(-1, 2**40)),
         node=draw(st.none() | st.builds(TreeNode, st.integers(0, 40), st.integers(0, 2**40))),
         name=draw(st.sampled_from(NAMES)),
         tensors=draw(st.dictionaries(labels, tensors(), max_size=5)),
@@ -70,7 +70,13 @@ def test_what_was_sent_arrives(message: Message):
 def test_damage_is_named(tensors: int):
     """One bit anywhere behind the header: the table, or a tensor."""
     named = {name: torch.zeros(100, dtype=torch.uint8) for name in NAMES[-tensors:]}
-    message = Message(Kind.WEIGHT, Address("MemoryX"), Address("wafer"), 0, tensors=named)
+    message = Message(
+        kind=Kind.WEIGHT,
+        sender=Address("MemoryX"),
+        receiver=Address("wafer"),
+        round=0,
+        tensors=named,
+    )
     data = sent(message)
     header = len(wire.encode(message)[0])
     for place in range(header, len(data)):
@@ -82,11 +88,19 @@ def test_damage_is_named(tensors: int):
 
 def test_a_weight_alone_is_sent_from_its_own_memory():
     weight = torch.zeros(9)
-    message = Message(Kind.WEIGHT, Address("MemoryX"), Address("wafer"), 0, tensors={"c": weight})
+    message = Message(
+        kind=Kind.WEIGHT,
+        sender=Address("MemoryX"),
+        receiver=Address("wafer"),
+        round=0,
+        tensors={"c": weight},
+    )
     assert wire.encode(message)[-1].data_ptr() == weight.data_ptr()
 
 
 def test_an_unknown_name_is_an_error():
-    message = Message(Kind.FETCH, Address("wafer"), Address("MemoryX"), 0, name="x")
+    message = Message(
+        kind=Kind.FETCH, sender=Address("wafer"), receiver=Address("MemoryX"), round=0, name="x"
+    )
     with pytest.raises(TransportError, match="about a name that this rank does not have"):
         received(sent(message))

@@ -147,7 +147,9 @@ class DataLoader:
         return asked if asked > 1 else 0
 
     def _own_state(self, steps: int, samples: int) -> Any:
-        with worker_state(DataLoaderCheckpoint(samples, steps, steps)):
+        with worker_state(
+            DataLoaderCheckpoint(samples_streamed=samples, appliance_step=steps, worker_step=steps)
+        ):
             return self._loader.state_dict()
 
     def _require_restartable(self) -> None:

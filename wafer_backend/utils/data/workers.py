@@ -88,7 +88,7 @@ class WorkerMessage:
     failure: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerJob:
     """What worker `worker` of `workers` does."""
 
@@ -151,7 +151,9 @@ def _answers(job: WorkerJob, credits: "Connection[Any, Any]") -> Iterator[Worker
 
 def _state(loader: Any, before: StreamPosition, passed: StreamPosition) -> Any:
     steps = before.steps + passed.steps
-    checkpoint = DataLoaderCheckpoint(before.samples + passed.samples, steps, steps)
+    checkpoint = DataLoaderCheckpoint(
+        samples_streamed=before.samples + passed.samples, appliance_step=steps, worker_step=steps
+    )
     with worker_state(checkpoint):
         return loader.state_dict()
 
@@ -273,7 +275,14 @@ class WorkerPool:
         self._passes = 0
         self.close = weakref.finalize(self, _stop, self._workers)
         for worker in range(workers):
-            job = WorkerJob(worker, workers, make, loaded, restartable, rng_state.numpy())
+            job = WorkerJob(
+                worker=worker,
+                workers=workers,
+                make=make,
+                loaded=loaded,
+                restartable=restartable,
+                rng_state=rng_state.numpy(),
+            )
             try:
                 self._workers.append(_Worker(job, self._workers))
             except (AttributeError, TypeError, PicklingError) as error:  # when it is not forked

@@ -22,7 +22,9 @@ CAPTURES = captures_of([
     Capture(kind="author", value="Ada Brontë", captured_at=_DAY),
     Capture(kind="document", value="00" * 15 + "01", captured_at=_DAY),
 ])  # fmt: skip
-WORKS = works_table([Work("w", "Quimbledon", "quimbledon", authors=("Ada Brontë",))])
+WORKS = works_table(
+    [Work(work_id="w", title_raw="Quimbledon", title_norm="quimbledon", authors=("Ada Brontë",))]
+)
 DETECTORS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "licence": detect_licences,
     "optout": lambda batch: detect_optouts(batch, OptoutSettings(CAPTURES)),

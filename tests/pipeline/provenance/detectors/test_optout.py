@@ -222,7 +222,12 @@ def test_the_local_list() -> None:
         ({"author": "John Roe"}, ""),
         ({}, "another"),
     ]
-    other = findings_table([Finding(8, "x", "x", work_id="w1"), Finding(7, "x", "x", work_id="w2")])
+    other = findings_table(
+        [
+            Finding(row=8, kind="x", target="x", work_id="w1"),
+            Finding(row=7, kind="x", target="x", work_id="w2"),
+        ]
+    )
     rows = _detected(documents, records, (other,))
     assert [(r["row"], r["attributes"]["signal"], r["target"]) for r in rows] == [
         (0, "domain", "example.com"),

@@ -38,7 +38,15 @@ def _index(works: dict[str, list[str]]) -> TitleIndex:
         part = split_title(title)
         work_id = work_id_of(part.title, part.subtitle, authors, "")
         names = tuple(authors)
-        rows.append(Work(work_id, title, normalise_title(part.title), part.subtitle, names))
+        rows.append(
+            Work(
+                work_id=work_id,
+                title_raw=title,
+                title_norm=normalise_title(part.title),
+                subtitle=part.subtitle,
+                authors=names,
+            )
+        )
     return build_title_index(works_table(rows))
 
 
@@ -149,7 +157,15 @@ def test_no_works() -> None:
 
 
 def test_many_works_of_one_title() -> None:
-    rows = [Work(f"w{n}", "Zorg Blat", "zorg blat", authors=(f"Ivo Pell{n}",)) for n in range(999)]
+    rows = [
+        Work(
+            work_id=f"w{n}",
+            title_raw="Zorg Blat",
+            title_norm="zorg blat",
+            authors=(f"Ivo Pell{n}",),
+        )
+        for n in range(999)
+    ]
     index = build_title_index(works_table(rows))
     (found,) = _detected(index, ({"title": "Zorg Blat", "author": "Ivo Pell700"}, ""))
     assert found["work_id"] == "w700"

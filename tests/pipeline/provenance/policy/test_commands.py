@@ -90,15 +90,15 @@ def test_diff(
     estimate = round(bytes_[1] * 30 / (bytes_[2] + bytes_[3]))
     assert found.changes == (
         DecisionChange(
-            "quarantine",
-            "origin-listed",
-            "review",
-            "origin",
-            2,
-            1,
-            bytes_[1] + bytes_[2],
-            20,
-            estimate,
+            old_decision="quarantine",
+            old_rule="origin-listed",
+            new_decision="review",
+            new_rule="origin",
+            documents=2,
+            kept=1,
+            text_bytes=bytes_[1] + bytes_[2],
+            tokens=20,
+            tokens_estimated=estimate,
         ),
     )
     code, out, _ = policy("diff", BUILTIN, lenient, "--run", run)
