@@ -22,7 +22,7 @@ import psutil
 from pipeline.config.prep import load_config
 from pipeline.core.storage import tree_hash
 from pipeline.engine.progress import Progress
-from pipeline.stories.preparation import run
+from pipeline.stories.preparation import run_preparation
 
 
 class PeakMemory:
@@ -68,7 +68,7 @@ def main() -> None:
         out = Path(directory) / "run"
         started = time.monotonic()
         with memory.watching():
-            manifest = run(loaded, out, options.workers, progress=progress)
+            manifest = run_preparation(loaded, out, options.workers, progress=progress)
         seconds = time.monotonic() - started
         text = sum(
             account["documents"]["bytes"]

@@ -15,7 +15,7 @@ from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.presets import Preset
-from dedup.stream import Batch, Shingler
+from dedup.stream import Shingler, TextBatch
 
 LANES = 256
 """Shingles in flight: their 21 rows of 1 KiB stay in the first-level cache."""
@@ -33,7 +33,7 @@ _END = np.uint32(0x80)
 
 
 @kernel
-def encode(points: U32, count: int, text: U8, at: I64) -> int:
+def encode_utf8(points: U32, count: int, text: U8, at: I64) -> int:
     """Code points to UTF-8: point i becomes text[at[i]:at[i + 1]]; returns the bytes written.
 
     text must hold 4 * count + MARGIN, at count + 1.
@@ -280,7 +280,7 @@ class BaseHasher:
         self._shingler = shingler
         self._h32: U32 = np.empty(0, np.uint32)
 
-    def hashes(self, batch: Batch) -> U32 | U64:
+    def hashes(self, batch: TextBatch) -> U32 | U64:
         """(shingles,) uint32, or uint64 for scheme affine64; valid until the next call."""
         recipe, count = self._recipe, self._shingler.count
         if len(self._h32) < len(self._shingler.hashes):
@@ -314,9 +314,9 @@ class BaseHasher:
             self._at: I64 = np.empty(points + 1, np.int64)
             self._digests: U64 = np.empty(points, np.uint64)
 
-    def _sha1(self, batch: Batch) -> U64:
+    def _sha1(self, batch: TextBatch) -> U64:
         shingler = self._shingler
-        encode(batch.points, batch.filled, self._text, self._at)
+        encode_utf8(batch.points, batch.filled, self._text, self._at)
         count = shingler.count - shingler.size + 1
         if shingler.is_word:
             first, last = np.empty((2, max(count, 0)), np.int64)

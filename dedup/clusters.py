@@ -94,7 +94,7 @@ def group_memberships(member_E: U32, bucket_E: I64, channel_E: U8, documents: in
     return Memberships(starts, bucket_E[order], channel_E[order])
 
 
-def select(
+def select_representatives(
     memberships: Memberships,
     signatures_DP: Signatures,
     rules: Rules,

@@ -40,7 +40,7 @@ def source_digest(package: Path) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def directory(package: Path = PACKAGE) -> Path | None:
+def find_kernel_directory(package: Path = PACKAGE) -> Path | None:
     """Where the compiled kernels of exactly these sources are kept; it need not exist. None for a
     user without a home directory."""
     root = user_cache()
@@ -49,7 +49,7 @@ def directory(package: Path = PACKAGE) -> Path | None:
 
 def first_use(package: Path = PACKAGE) -> bool:
     """Whether nothing has been compiled yet for these sources: the first call will take a while."""
-    kept = directory(package)
+    kept = find_kernel_directory(package)
     return kept is None or next(kept.rglob("*.nbc"), None) is None
 
 
@@ -68,7 +68,7 @@ def kernel(function: Function) -> Function:
     It compiles at the first call with new argument types, keeps the result and runs it without the
     global lock. No bounds are checked: a kernel's docstring states how long its arrays must be.
     """
-    kept = directory(Path(function.__code__.co_filename).parent)
+    kept = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(kept or "")

@@ -9,7 +9,7 @@ import numpy as np
 from dedup.arrays import I64, U32, U64, Mask
 from dedup.compiled import kernel
 from dedup.join import keep_shared
-from dedup.lsh import DIGIT, RADIX, band_digests, scatter, sort_entries
+from dedup.lsh import DIGIT, RADIX, band_digests, sort_by_digit, sort_entries
 
 MAX_DOCUMENTS = 2**32 - 2
 _NONE = np.uint32(2**32 - 1)
@@ -41,7 +41,7 @@ def unite(parents: U32, members_M: U32, bucket_M: U32) -> None:
     _unite_neighbours(bucket_M, members_M, parents)
 
 
-def finish(parents: U32) -> U32:
+def flatten_labels(parents: U32) -> U32:
     """Turn parents into labels, in place: the smallest document of each one's component."""
     _finish(parents)
     return parents
@@ -50,9 +50,9 @@ def finish(parents: U32) -> U32:
 def components(labels_N: U32) -> tuple[U32, I64]:
     """Members of the components of two and more documents.
 
-    labels_N (N,) uint32 of `finish`. Returns (members (M,) uint32 in ascending order of (component,
-    document); starts (C + 1,) int64: component c is members[starts[c]:starts[c + 1]]). Scratch is 4
-    bytes a document. ValueError when these are no labels.
+    labels_N (N,) uint32 of `flatten_labels`. Returns (members (M,) uint32 in ascending order of
+    (component, document); starts (C + 1,) int64: component c is members[starts[c]:starts[c + 1]]).
+    Scratch is 4 bytes a document. ValueError when these are no labels.
     """
     places = np.zeros(len(labels_N), np.uint32)
     sizes = _component_sizes(labels_N, places)
@@ -85,7 +85,7 @@ def label_components(
     for digests in digests_BN:
         entries = digests if skip_N is None else digests[documents]
         _connect(entries, documents, parents, scratch, owners)
-    return finish(parents)
+    return flatten_labels(parents)
 
 
 @kernel
@@ -98,7 +98,7 @@ def _connect(digests: U64, documents: U32, parents: U32, scratch: U64, owners: U
     starts = np.array([0, len(digests)])
     zero, last, shift = np.uint64(0), np.uint64(2**64 - 1), 64 - DIGIT
     a, b, c, d = scratch[0], scratch[1], owners[0], owners[1]
-    scatter(digests, documents, zero, np.uint64(shift), places, a, c)
+    sort_by_digit(digests, documents, zero, np.uint64(shift), places, a, c)
     found = keep_shared(a, c, starts, zero, last, shift, 0, b, d)
     ordered, members = sort_entries(
         b[:found], d[:found], a[:found], c[:found], b[:found], d[:found]

@@ -16,8 +16,8 @@ from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.presets import BASE
-from dedup.text import TextArray, texts_of
-from dedup.words import starts_of, words_of
+from dedup.text import TextArray, view_texts
+from dedup.words import hash_text_words, starts_of
 
 COMMON = 100
 """A gram that stands more often than this in the item texts is not looked for."""
@@ -25,7 +25,7 @@ LONGEST = 64
 """Words in a gram at most."""
 
 CHECKED, TOO_SHORT, ALL_COMMON = 0, 1, 2
-"""What `build_index` made of a text."""
+"""What `build_item_index` made of a text."""
 
 Whole: TypeAlias = int | np.int64
 
@@ -51,7 +51,7 @@ class ItemIndex(NamedTuple):
     gram_position: U32
 
 
-def build_index(
+def build_item_index(
     texts: TextArray, n: int = 13, min_words: int = 8, min_overlap: float = 0.4
 ) -> tuple[ItemIndex, I64, U8]:
     """The index of N item texts; the text that is each part, (P,) ascending; and what became of
@@ -66,7 +66,7 @@ def build_index(
             f"expected 1 <= min_words <= n <= {LONGEST} and 0 < min_overlap <= 1, "
             f"got min_words={min_words}, n={n}, min_overlap={min_overlap}"
         )
-    words, starts_N1 = words_of(texts_of(texts))
+    words, starts_N1 = hash_text_words(view_texts(texts))
     length_N = np.diff(starts_N1)
     status_N = np.where(length_N < min_words, TOO_SHORT, CHECKED).astype(np.uint8)
     long_enough = np.flatnonzero(length_N >= min_words)

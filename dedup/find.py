@@ -6,12 +6,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.clusters import KEPT, Memberships, Rules, Selection, collapse, group_memberships, select
-from dedup.components import finish, new_parents, unite
+from dedup.clusters import (
+    KEPT,
+    Memberships,
+    Rules,
+    Selection,
+    collapse,
+    group_memberships,
+    select_representatives,
+)
+from dedup.components import flatten_labels, new_parents, unite
 from dedup.join import buckets
 from dedup.lsh import band_digests, sort_run
 from dedup.minhash import Sketches, sketch_documents
-from dedup.presets import Preset, Verify, check_choice, resolve
+from dedup.presets import Preset, Verify, check_choice, resolve_preset
 from dedup.similarity import PairJaccard
 from dedup.text import Texts, join_texts
 
@@ -37,7 +45,7 @@ def find_duplicates(
     >>> find_duplicates([text, "something quite different here", text + "!"]).to_pylist()
     [{'row': 2, 'representative': 0, 'jaccard': 1.0}]
     """
-    recipe = resolve(preset)
+    recipe = resolve_preset(preset)
     check_choice("verify", verify, ("none", "estimate", "exact"))
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold is {threshold}; it must be above 0 and at most 1")
@@ -81,7 +89,7 @@ def _components(
 ) -> npt.NDArray[np.int64]:
     parents = new_parents(count)
     unite(parents, member, bucket.astype(np.uint32))
-    finish(parents)
+    flatten_labels(parents)
     return parents.astype(np.int64)
 
 
@@ -96,4 +104,4 @@ def _select(
         return pair.of(data, offsets[a], offsets[a + 1], data, offsets[b], offsets[b + 1])
 
     rules = Rules(verify, threshold, recipe.num_perm, same=1 << recipe.bands)
-    return select(memberships, sketches.signatures, rules, exact)
+    return select_representatives(memberships, sketches.signatures, rules, exact)

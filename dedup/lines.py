@@ -23,10 +23,10 @@ from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.lsh import sort_run
 from dedup.polynomial import fmix64
-from dedup.text import BLANK, DROPPED, TextArray, case_table, texts_of
+from dedup.text import BLANK, DROPPED, TextArray, case_table, view_texts
 from dedup.words import DOTTED, DOTTED_1, DOTTED_2, fold_character
 
-__all__ = ["UNITS", "Unit", "Units", "cut", "cut_column", "later_occurrences", "units_of"]
+__all__ = ["UNITS", "Unit", "Units", "cut_column", "cut_spans", "later_occurrences", "units_of"]
 
 Unit = Literal["line", "paragraph"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -58,7 +58,7 @@ def units_of(texts: TextArray, unit: Unit = "line", min_characters: int = 40) ->
     """The units of N texts with `min_characters` normalised characters or more.
 
     Raises ValueError for an unknown unit, a min_characters below 1, a text of 4 GiB or more, and as
-    `texts_of`.
+    `view_texts`.
     """
     if unit not in UNITS or min_characters < 1:
         raise ValueError(
@@ -67,7 +67,7 @@ def units_of(texts: TextArray, unit: Unit = "line", min_characters: int = 40) ->
         )
     columns: list[tuple[U64, U32, U32, U32]] = []
     base = 0
-    for chunk in texts_of(texts):
+    for chunk in view_texts(texts):
         if len(chunk) and int(np.diff(chunk.offsets).max()) > _LARGEST:
             raise ValueError("a text has 4 GiB or more; split it")
         digests, rows, starts, ends = _units(
@@ -106,10 +106,10 @@ def later_occurrences(
     return order[later], order[starts][number[later]]
 
 
-def cut(text: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
+def cut_spans(text: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
     """The text without these byte spans, which ascend and do not overlap.
 
-    >>> cut(b"one\\ntwo\\nthree", [(4, 8)])
+    >>> cut_spans(b"one\\ntwo\\nthree", [(4, 8)])
     b'one\\nthree'
     """
     kept, position = [], 0
@@ -129,7 +129,7 @@ def cut_column(
     Raises ValueError when the spans are not so, or cut a character of more than one byte.
     """
     row_S, start_S, end_S = (np.asarray(a, np.int64) for a in (rows, byte_starts, byte_ends))
-    chunks = texts_of(texts)
+    chunks = view_texts(texts)
     lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(c.offsets) for c in chunks)])
     _check_spans(row_S, start_S, end_S, lengths)
     parts, base = [pa.array([], pa.large_string())], 0

@@ -19,7 +19,7 @@ from dedup.arrays import I64, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.presets import BASE
-from dedup.presets import fmix64 as fmix64_of_int
+from dedup.presets import fmix64_integer as fmix64_of_int
 
 
 def band_digests(signatures_NP: U32 | U64, bands: int, rows: int) -> U64:
@@ -146,9 +146,11 @@ def sort_entries(
     passes = max(1, (wanted + DIGIT - 1) // DIGIT)
     shift = max(0, bits - passes * DIGIT)
     places = np.empty(RADIX, np.int64)
-    scatter(digests, rows, low, np.uint64(shift), places, near, near_rows)
+    sort_by_digit(digests, rows, low, np.uint64(shift), places, near, near_rows)
     for number in range(1, passes):
-        scatter(near, near_rows, low, np.uint64(shift + number * DIGIT), places, far, far_rows)
+        sort_by_digit(
+            near, near_rows, low, np.uint64(shift + number * DIGIT), places, far, far_rows
+        )
         near, near_rows, far, far_rows = far, far_rows, near, near_rows
     _repair(near, near_rows, low, np.uint64(shift), places, far, far_rows)
     return near, near_rows
@@ -165,7 +167,7 @@ def bit_length(value: np.uint64) -> int:
 
 
 @kernel
-def scatter(
+def sort_by_digit(
     digests: U64, rows: U32, low: np.uint64, shift: np.uint64, places: I64, out: U64, out_rows: U32
 ) -> None:
     """Stable sort by the digit of (digest - low) at bit `shift` (below 64).
@@ -263,5 +265,5 @@ def _sort_all_digits(digests: U64, rows: U32, places: I64, far: U64, far_rows: U
         _scatter_by_row(digests, rows, np.uint32(bit), places, far, far_rows)
         _scatter_by_row(far, far_rows, np.uint32(bit + DIGIT), places, digests, rows)
     for bit in range(0, 64, 2 * DIGIT):
-        scatter(digests, rows, none, np.uint64(bit), places, far, far_rows)
-        scatter(far, far_rows, none, np.uint64(bit + DIGIT), places, digests, rows)
+        sort_by_digit(digests, rows, none, np.uint64(bit), places, far, far_rows)
+        sort_by_digit(far, far_rows, none, np.uint64(bit + DIGIT), places, digests, rows)

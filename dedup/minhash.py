@@ -27,11 +27,21 @@ from dedup.arrays import I64, U32, U64
 from dedup.base_hash import BaseHasher
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
-from dedup.presets import BASE, Preset, resolve
-from dedup.presets import fmix64 as plain_fmix64
+from dedup.presets import BASE, Preset, resolve_preset
+from dedup.presets import fmix64_integer as plain_fmix64
 from dedup.sketches import EMPTY, affine32, affine64, fast_sketch, legacy, permutations
-from dedup.stream import CAPACITY, ENDS, ROW, START, STOP, Batch, Shingler, Stream, count_shingles
-from dedup.text import TextArray, Texts, Whole, texts_of
+from dedup.stream import (
+    CAPACITY,
+    ENDS,
+    ROW,
+    START,
+    STOP,
+    Shingler,
+    Stream,
+    TextBatch,
+    count_shingles,
+)
+from dedup.text import TextArray, Texts, Whole, view_texts
 
 BLOCK = 1024
 
@@ -137,21 +147,21 @@ def signatures(
     """
     given = {"num_perm": num_perm, "scheme": scheme, "hash": hash, "seed": seed}
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    recipe = replace(resolve(preset), bands=0, **values)
+    recipe = replace(resolve_preset(preset), bands=0, **values)
     return _sketch(texts, recipe, with_digest=False).signatures
 
 
 def sketch_documents(texts: TextArray, preset: str | Preset) -> Sketches:
     """Signatures by a `preset`, numbers of shingles and digests of `texts`, taken as by
     `signatures`. ValueError for an unknown preset, nulls and text that is not UTF-8."""
-    return _sketch(texts, resolve(preset), with_digest=True)
+    return _sketch(texts, resolve_preset(preset), with_digest=True)
 
 
 def _sketch(
     texts: TextArray, recipe: Preset, *, with_digest: bool, capacity: int = CAPACITY
 ) -> Sketches:
     """`capacity`: code points in a batch, which changes nothing in the result."""
-    chunks = texts_of(texts)
+    chunks = view_texts(texts)
     count = sum(len(chunk) for chunk in chunks)
     cells: Any = np.uint64 if recipe.scheme == "affine64" else np.uint32
     sketches = Sketches(
@@ -193,12 +203,14 @@ class _Sketcher:
                     state, sketches.text_digest,
                 )  # fmt: skip
 
-    def _permute(self, batch: Batch, windows_S3: I64, signatures_NP: Any) -> None:
+    def _permute(self, batch: TextBatch, windows_S3: I64, signatures_NP: Any) -> None:
         recipe = self._recipe
         a, b = permutations(recipe.scheme, recipe.num_perm, recipe.seed)
         _PERMUTE[recipe.scheme](self._hasher.hashes(batch), windows_S3, a, b, signatures_NP)
 
-    def _fast_sketch(self, texts: Texts, batch: Batch, windows_S3: I64, signatures_NP: Any) -> None:
+    def _fast_sketch(
+        self, texts: Texts, batch: TextBatch, windows_S3: I64, signatures_NP: Any
+    ) -> None:
         fast_sketch(
             self._shingler.hashes, windows_S3, batch.continues, batch.is_open, self._recipe.seed,
             signatures_NP,

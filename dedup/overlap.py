@@ -21,13 +21,13 @@ import numpy as np
 
 from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.eval_index import COMMON, ItemIndex, Whole, backwards, build_index, forwards
+from dedup.eval_index import COMMON, ItemIndex, Whole, backwards, build_item_index, forwards
 from dedup.polynomial import fmix64
 from dedup.presets import BASE
-from dedup.text import TextArray, case_table, texts_of
+from dedup.text import TextArray, case_table, view_texts
 from dedup.words import read_words
 
-__all__ = ["SPANS", "Hits", "ItemIndex", "build_index", "find_overlaps"]
+__all__ = ["SPANS", "Hits", "ItemIndex", "build_item_index", "find_overlaps"]
 
 SPANS = 16
 """Spans listed at most for one part in one document; its share counts all of them."""
@@ -88,7 +88,7 @@ class _Tally(NamedTuple):
 
 
 def find_overlaps(texts: TextArray, index: ItemIndex) -> Hits:
-    """Every place where a document holds a gram of the index. Raises ValueError as `texts_of`."""
+    """Every place where a document holds a gram of the index. Raises ValueError as `view_texts`."""
     if not len(index.gram_key):
         none = np.zeros(0, np.int64)
         return Hits(none, none, none, none, np.zeros(0))
@@ -99,7 +99,7 @@ def find_overlaps(texts: TextArray, index: ItemIndex) -> Hits:
     lengths = np.unique(index.gram).astype(np.int64)
     bloom = _bloom(index, lengths[0])
     found, documents = [], 0
-    for chunk in texts_of(texts):
+    for chunk in view_texts(texts):
         rows = _scan(chunk.data, chunk.offsets, case_table(), index, bloom, lengths, scratch)
         rows[:, 0] += documents
         documents += len(chunk)

@@ -102,12 +102,12 @@ PRESETS = {
 }
 
 
-def resolve(preset: str | Preset) -> Preset:
+def resolve_preset(preset: str | Preset) -> Preset:
     """The preset of that name; a Preset is returned as it is. ValueError for an unknown name.
 
-    >>> resolve("strict").bands
+    >>> resolve_preset("strict").bands
     20
-    >>> resolve("fineweeb")
+    >>> resolve_preset("fineweeb")
     Traceback (most recent call last):
     ValueError: unknown preset 'fineweeb'; did you mean 'fineweb'?
     """
@@ -133,7 +133,7 @@ def describe(preset: str | Preset) -> str:
     >>> describe("slimpajama")
     'slimpajama: char 13-grams, 9 bands x 13 rows: J=0.7 8.4%, 0.8 39.9%, 0.9 92.9%, 0.95 99.8%'
     """
-    p = resolve(preset)
+    p = resolve_preset(preset)
     found = ", ".join(
         f"{j:g} {100 * detection_probability(j, p.bands, p.rows):.1f}%" for j in JACCARDS
     )
@@ -181,7 +181,7 @@ def shingles(text: str, preset: str | Preset = "slimpajama") -> list[bytes]:
     >>> shingles("Hello, big world")
     [b'hello big wor', b'ello big worl', b'llo big world']
     """
-    recipe = resolve(preset)
+    recipe = resolve_preset(preset)
     normal = normalize(text)
     if recipe.unit == "char":
         units, glue = list(normal), ""
@@ -192,14 +192,14 @@ def shingles(text: str, preset: str | Preset = "slimpajama") -> list[bytes]:
     ]
 
 
-def fmix64(value: int) -> int:
+def fmix64_integer(value: int) -> int:
     """The 64-bit finaliser of MurmurHash3, a bijection on [0, 2^64)."""
     value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
     value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
     return value ^ value >> 33
 
 
-def polynomial(shingle: bytes) -> int:
+def evaluate_polynomial(shingle: bytes) -> int:
     """Polynomial in `BASE` over the code points + 1, first code point highest, modulo 2^64."""
     value = 0
     for character in shingle.decode():
@@ -221,5 +221,5 @@ def shingle_hash(shingle: bytes, hash: str = "poly64") -> int:
     if hash in ("sha1", "sha1_full"):
         digest = hashlib.sha1(shingle, usedforsecurity=False).digest()
         return int.from_bytes(digest[: 4 if hash == "sha1" else 8], "little")
-    mixed = fmix64(polynomial(shingle))
+    mixed = fmix64_integer(evaluate_polynomial(shingle))
     return mixed if hash == "poly64_full" else mixed >> 32

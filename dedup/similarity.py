@@ -5,7 +5,7 @@ import numpy as np
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.polynomial import fmix64
-from dedup.presets import Preset, resolve, shingles
+from dedup.presets import Preset, resolve_preset, shingles
 from dedup.stream import Shingler, Stream
 from dedup.text import Texts, without_sigma
 
@@ -80,7 +80,7 @@ class PairJaccard:
     """
 
     def __init__(self, preset: str | Preset = "slimpajama", slots: int = SLOTS) -> None:
-        recipe = resolve(preset)
+        recipe = resolve_preset(preset)
         self._shingler = Shingler(recipe)
         self._stream = Stream(recipe.size)
         self._most_slots = slots

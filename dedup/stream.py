@@ -38,7 +38,7 @@ _DOCUMENT, _POSITION, _FILLED, _BLANK, _SPECIAL = range(5)
 
 
 @dataclass(kw_only=True)
-class Batch:
+class TextBatch:
     """Normalised documents, or a part of one.
 
     points: code points, valid below `filled`, and room for one shingle. segments (S, 4) int64:
@@ -117,7 +117,7 @@ class Stream:
         self._points = np.zeros(self._capacity + self._slack, np.uint32)
         self._segments = np.empty((SEGMENTS, 4), np.int64)
 
-    def batches(self, texts: Texts) -> Iterator[Batch]:
+    def batches(self, texts: Texts) -> Iterator[TextBatch]:
         """Every document of `texts` in order; rows are numbered from 0.
 
         A document that holds a capital sigma may appear twice: cut short, then whole, from its
@@ -136,7 +136,7 @@ class Stream:
                 yield from self._batches(alone, start, row=document)
                 cursor[_DOCUMENT] += 1
 
-    def _batches(self, texts: Texts, cursor: I64, row: int | None) -> Iterator[Batch]:
+    def _batches(self, texts: Texts, cursor: I64, row: int | None) -> Iterator[TextBatch]:
         """Until the texts end or a document holds a sigma; `row` overrides the row of all."""
         table, steps = case_table(), ascii_steps()
         continues = False
@@ -150,7 +150,7 @@ class Stream:
             segments = self._segments[:count]
             if row is not None:
                 segments[:, ROW] = row
-            batch = Batch(
+            batch = TextBatch(
                 points=self._points,
                 filled=filled,
                 segments=segments,
@@ -250,7 +250,7 @@ class Shingler:
         self.hashes: U64 = np.empty(0, np.uint64)
         self._windows = np.empty((SEGMENTS, 3), np.int64)
 
-    def windows(self, batch: Batch) -> I64:
+    def windows(self, batch: TextBatch) -> I64:
         """(segments, 3) int64: row, first shingle and end of the shingles of every segment.
 
         Sets what the batch keeps for the next one. The result is valid until the next call.

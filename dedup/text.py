@@ -91,7 +91,7 @@ Whole: TypeAlias = int | np.int64
 TextArray: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray | Texts
 
 
-def texts_of(texts: TextArray) -> list[Texts]:
+def view_texts(texts: TextArray) -> list[Texts]:
     """The buffers of a list of str, or of a pyarrow array of strings: one Texts per chunk.
 
     large_string arrays, memory-mapped ones too, are not copied. ValueError for a null and for
@@ -107,7 +107,7 @@ def texts_of(texts: TextArray) -> list[Texts]:
 
 def join_texts(texts: TextArray) -> Texts:
     """All texts as one Texts; chunks are copied together if there are several."""
-    parts = texts_of(texts)
+    parts = view_texts(texts)
     if len(parts) == 1:
         return parts[0]
     lengths = [np.diff(part.offsets) for part in parts]

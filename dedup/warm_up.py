@@ -9,12 +9,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dedup.components import components, label_components
-from dedup.eval_index import build_index
+from dedup.eval_index import build_item_index
 from dedup.find import find_duplicates
 from dedup.lines import units_of
 from dedup.minhash import sketch_documents
 from dedup.overlap import find_overlaps
-from dedup.presets import PRESETS, Preset, resolve
+from dedup.presets import PRESETS, Preset, resolve_preset
 from dedup.similarity import PairJaccard
 from dedup.text import Texts, join_texts
 
@@ -29,7 +29,7 @@ def warm_up(
     lines, overlap: also those of `dedup.lines` and `dedup.overlap`.
     """
     texts = join_texts(pa.array([_SENTENCE, f"{_SENTENCE}!", _SENTENCE.upper()], pa.large_string()))
-    recipes = _every_recipe() if preset is None else [resolve(preset)]
+    recipes = _every_recipe() if preset is None else [resolve_preset(preset)]
     for recipe in recipes:
         _sign(texts, recipe)
     for recipe in recipes if any(recipe.bands for recipe in recipes) else []:
@@ -37,7 +37,7 @@ def warm_up(
     if lines:
         units_of(texts)
     if overlap:
-        index, _, _ = build_index(texts)
+        index, _, _ = build_item_index(texts)
         find_overlaps(texts, index)
 
 

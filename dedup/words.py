@@ -29,7 +29,7 @@ def one_sigma(normal: str) -> str:
     return normal.replace(chr(_FINAL_SIGMA), chr(_SIGMA))
 
 
-def words_of(chunks: list[Texts]) -> tuple[U64, I64]:
+def hash_text_words(chunks: list[Texts]) -> tuple[U64, I64]:
     """Hashes of the words of all texts end to end, (words,), and where those of each text begin,
     (N + 1,) int64."""
     read = [_words_of(chunk.data, chunk.offsets, case_table()) for chunk in chunks]

@@ -6,6 +6,7 @@ python docs/make_configuration.py --check  # exit 1 when it is out of date
 
 import enum
 import json
+import re
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -135,7 +136,7 @@ def sections(
             if (section, one) not in seen:
                 seen.add((section, one))
                 needed = "required" if info.is_required() else "optional"
-                words = one.__name__ if prefix or len(inner) > 1 else needed
+                words = name_of(one) if prefix or len(inner) > 1 else needed
                 yield from sections(
                     one, f"{shown}.", f"`{shown}` ({words})", seen, shared if place else ()
                 )
@@ -184,12 +185,19 @@ def words_of(annotation: Any, metadata: list[Any]) -> str:
     if origin is dict:
         return f"mapping of {' to '.join(words_of(argument, []) for argument in arguments)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel | enum.Enum):
-        return annotation.__name__
+        return name_of(annotation)
     if any(isinstance(m, BeforeValidator) and m.func is config_model._bytes for m in metadata):
         return f"size{limits(metadata)}"
     if any(isinstance(m, BeforeValidator) and m.func is config_model._share for m in metadata):
         return f"share{limits(metadata)}"
     return NAMES[annotation] + limits(metadata)
+
+
+def name_of(kind: type) -> str:
+    """The name of a model; where a key chooses one, what the file says: AdamW for AdamWConfig."""
+    keys = {"optimizer_type", "scheduler", "algorithm"}
+    chosen = not keys.isdisjoint(getattr(kind, "model_fields", ()))
+    return re.sub("(Config|Scheduler)$", "", kind.__name__) if chosen else kind.__name__
 
 
 def limits(metadata: list[Any]) -> str:

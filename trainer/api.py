@@ -19,10 +19,10 @@ from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model, 
 from trainer.generation.text import GeneratedText, GenerationOptions, Sampling
 from trainer.loop import ranks
 from trainer.loop.options import TrainOptions, resolve_params
-from trainer.loop.run import run
+from trainer.loop.run import run_training
 from trainer.runs import checkpoint as checkpoints
 from trainer.runs import metrics
-from trainer.runs.console import Pulse, print_line
+from trainer.runs.console import Pulse, print_fitted_line
 from wafer_backend.compiled import Target
 from wafer_backend.transports import TransportName
 
@@ -123,14 +123,14 @@ def train(
         disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
     )
     with contextlib.ExitStack() as entered:
-        say = entered.enter_context(Pulse(print_line)) if progress else _say_nothing
+        say = entered.enter_context(Pulse(print_fitted_line)) if progress else _say_nothing
         with as_prep_errors():
             if ranks.is_launcher(resolve_params(request)):
                 raise ConfigError(
                     "transport: distributed starts its ranks with the command line of `train`; "
                     "use that command, or start this program with torchrun"
                 )
-        code = run(request, say)
+        code = run_training(request, say)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt
     if code:
@@ -177,7 +177,7 @@ def evaluate(
         reference_tokenizer=local_path_or_none(reference_tokenizer),
     )
     with as_prep_errors():
-        return evaluate_checkpoint(wanted, print_line if progress else _say_nothing)
+        return evaluate_checkpoint(wanted, print_fitted_line if progress else _say_nothing)
 
 
 def load(
@@ -234,7 +234,7 @@ def generate(
     if vocabulary is None:
         vocabulary = tokenizer_for(None, loaded.checkpoint, hint=_TOKENIZER_HINT)
     asked = [prompts] if isinstance(prompts, str) else prompts
-    return [text.generate(loaded, vocabulary, prompt, wish) for prompt in asked]
+    return [text.generate_text(loaded, vocabulary, prompt, wish) for prompt in asked]
 
 
 def _params(params: ParamsLike | None) -> Path | Params | None:

@@ -21,7 +21,7 @@ from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
 from trainer.commands import options
 from trainer.commands.options import LogLevel, TargetName, Targets, one_line_errors, without_effect
-from trainer.runs.console import Pulse, print_line
+from trainer.runs.console import Pulse, print_fitted_line
 from trainer.runs.jobs import INTERRUPTED
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -192,10 +192,10 @@ def train(
         "credentials_path": credentials_path,
     }
     quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
-    with one_line_errors(), Pulse(_say_nothing if quiet else print_line) as pulse:
+    with one_line_errors(), Pulse(_say_nothing if quiet else print_fitted_line) as pulse:
         pulse.activity = "loading PyTorch"
         from trainer.loop.options import TrainOptions
-        from trainer.loop.run import run
+        from trainer.loop.run import run_training
         from trainer.plan.dry_run import compile_only as show_plan
         from trainer.plan.dry_run import validate_only as check_only
 
@@ -220,7 +220,7 @@ def train(
             job_labels=tuple(job_labels or ()),
             notes=tuple(filter(None, [without_effect(unused)])),
         )
-        action = show_plan if compile_only else check_only if validate_only else run
+        action = show_plan if compile_only else check_only if validate_only else run_training
         try:
             code = action(request, pulse)
         except KeyboardInterrupt:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.commands.options import one_line_errors
-from trainer.config import AdamW, ModelConfig
+from trainer.config import AdamWConfig, ModelConfig
 from trainer.model import GPT, optimizer
 from trainer.model.mup import PEAK_LEARNING_RATE, to_mup
 
@@ -98,7 +98,7 @@ class Slope:
     slope: float
 
 
-def measure(plan: CoordinateCheckPlan) -> Iterator[CoordinateRecord]:
+def measure_coordinates(plan: CoordinateCheckPlan) -> Iterator[CoordinateRecord]:
     """Train every model of the plan, both parametrizations, and yield its records."""
     for seed in plan.seeds:
         for width in plan.widths:
@@ -106,7 +106,7 @@ def measure(plan: CoordinateCheckPlan) -> Iterator[CoordinateRecord]:
                 yield from _one(plan, kind, width, seed)
 
 
-def model_config(plan: CoordinateCheckPlan, kind: Parametrization, width: int) -> ModelConfig:
+def make_model_config(plan: CoordinateCheckPlan, kind: Parametrization, width: int) -> ModelConfig:
     """A GPT-2-like decoder of this width, as in the paper."""
     plain = ModelConfig(
         vocab_size=plan.vocabulary,
@@ -162,10 +162,10 @@ def _one(
     plan: CoordinateCheckPlan, kind: Parametrization, width: int, seed: int
 ) -> Iterator[CoordinateRecord]:
     """Train one model, and measure it after the steps of the plan."""
-    config = model_config(plan, kind, width)
+    config = make_model_config(plan, kind, width)
     model = GPT(config, seed)
-    rule = AdamW(learning_rate=plan.learning_rate)
-    adam = optimizer.build(dict(model.named_parameters()), rule, config)
+    rule = AdamWConfig(learning_rate=plan.learning_rate)
+    adam = optimizer.build_optimizer(dict(model.named_parameters()), rule, config)
     for group in adam.param_groups:
         group["lr"] = plan.learning_rate * group["adjust_learning_rate"]
     for step in range(max(plan.steps) + 1):
@@ -246,9 +246,9 @@ def plot(records: Sequence[CoordinateRecord]) -> bytes:
     return image.getvalue()
 
 
-def check(plan: CoordinateCheckPlan, out: Path) -> tuple[list[Slope], list[str]]:
+def run_coordinate_check(plan: CoordinateCheckPlan, out: Path) -> tuple[list[Slope], list[str]]:
     """Measure, write OUT/coordinate_check.json and .png; returns slopes and `broken_bounds`."""
-    records = list(measure(plan))
+    records = list(measure_coordinates(plan))
     found = slopes(records)
     broken = broken_bounds(found)
     table = {
@@ -294,7 +294,7 @@ def main(
             seeds=tuple(range(seeds)),
             steps=_integers("--steps", steps),
         )
-        found, broken = check(plan, out)
+        found, broken = run_coordinate_check(plan, out)
     for at in found:
         typer.echo(f"{at.parametrization:<4} step {at.step:<3} {at.quantity:<16} {at.slope:+.3f}")
     for line in broken:

@@ -92,7 +92,7 @@ def mixed_precision() -> bool:
     return _half_dtype is not None if _enabled is None else _enabled
 
 
-def reset() -> None:
+def reset_amp() -> None:
     """Forget the half dtype and the switch: for notebooks and tests."""
     global _half_dtype, _enabled
     _half_dtype = _enabled = None

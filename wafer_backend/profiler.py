@@ -224,7 +224,7 @@ def step(number: int) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if _active is None else _active.step(number)
 
 
-def reset() -> None:
+def reset_profiler() -> None:
     """No profile is active any more."""
     global _active
     _active = None

@@ -180,7 +180,7 @@ def checkpoint_closure(closure: Callable[Inputs, Any]) -> Callable[Inputs, None]
     return later
 
 
-def reset() -> None:
+def reset_tracing() -> None:
     """Forget executors and queued closures: for notebooks and tests."""
     global _state
     _state = _State()

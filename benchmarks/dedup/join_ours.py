@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.dedup.peers.clock import Clock, answer, peak_bytes
 from benchmarks.dedup.planted import CELLS, planted_signatures
-from dedup.components import finish, label_components, new_parents, unite
+from dedup.components import flatten_labels, label_components, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
 from dedup.lsh import band_digests, slice_run, sort_run
 
@@ -114,7 +114,7 @@ def join_runs(options: argparse.Namespace) -> np.ndarray:
             digests = [run[0][part] for run, part in slices]
             documents = [run[1][part] for run, part in slices]
             unite(parents, *buckets(digests, documents))
-    return finish(parents)
+    return flatten_labels(parents)
 
 
 if __name__ == "__main__":

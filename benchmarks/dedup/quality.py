@@ -50,7 +50,7 @@ from benchmarks.common.measuring import (
 )
 from benchmarks.dedup.peer_processes import PACKAGES, PEERS
 from benchmarks.dedup.peers.shingling import shingle_set
-from dedup.presets import Preset, resolve
+from dedup.presets import Preset, resolve_preset
 
 THRESHOLDS = (0.7, 0.8, 0.9)
 WORDS = Preset(name="fineweb with word 5-grams", unit="word", size=5, bands=14, rows=8)
@@ -130,7 +130,10 @@ def our_methods() -> Iterator[Method]:
     """Every preset with every verification."""
     for preset in PRESETS:
         for verify in VERIFY:
-            name, at_t = f"wafermill {resolve(preset).name}, verify {verify}", verify != "none"
+            name, at_t = (
+                f"wafermill {resolve_preset(preset).name}, verify {verify}",
+                verify != "none",
+            )
             yield Method(name, None, preset=preset, verify=verify, threshold_option=at_t)
 
 

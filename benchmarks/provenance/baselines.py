@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dedup.arrays import U64
 from dedup.text import join_texts
 from pipeline.screening.fingerprints.sketch import grams_of
-from pipeline.screening.fingerprints.words import BASE, words_of
+from pipeline.screening.fingerprints.words import BASE, find_words
 
 _ALL = np.uint64((1 << 64) - 1)
 
@@ -28,7 +28,7 @@ class Method(Protocol):
 
 
 def words(text: str) -> U64:
-    return words_of(join_texts([text])).hashes
+    return find_words(join_texts([text])).hashes
 
 
 class ExactGrams:

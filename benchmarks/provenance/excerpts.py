@@ -36,7 +36,7 @@ from benchmarks.common.measuring import machine
 from benchmarks.provenance.baselines import Ensemble, ExactGrams, Method, fired
 from benchmarks.provenance.edits import Edit, Vocabulary, edits, verbatim
 from pipeline.screening.fingerprints import FingerprintIndex, build_index, find_passages
-from pipeline.screening.fingerprints.find import warm_up
+from pipeline.screening.fingerprints.find import warm_up_fingerprints
 
 HOST = 18_000
 """Characters of the document that an excerpt is put into."""
@@ -76,7 +76,7 @@ def main() -> None:
     options = _options()
     corpus = read_corpus(options.files, options.editions, options.reference)
     tier = "whole_book" if options.whole_book else "excerpt"
-    warm_up()
+    warm_up_fingerprints()
     index = build_index([(t, tier, text) for t, text in corpus.works.items()], k=options.k)
     methods = [] if options.ours_alone else _baselines(list(corpus.works.values()))
     rows = _recall(corpus, index, methods, options)

@@ -17,7 +17,7 @@ from dedup.arrays import I64
 from pipeline.core import rng
 from pipeline.engine.stage import Output, parquet_output
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE, shard_name
-from pipeline.lineage.tables import StreamDocuments, spans, stream_inverse, stream_rows_at
+from pipeline.lineage.tables import StreamDocuments, make_lineage, stream_inverse, stream_rows_at
 from pipeline.runs import layout
 from pipeline.stages.pack import lineage_output
 from pipeline.stages.shards import inverse_output
@@ -65,7 +65,7 @@ def _pack(directory: Path, stream: StreamDocuments, documents: int) -> Made:
     files = []
     for index, first in enumerate(range(0, rows, ROWS_PER_SHARD)):
         place = np.arange(first, min(rows, first + ROWS_PER_SHARD))
-        lineage = spans(stream, stream_rows_at(place, rows, SEED, "train"), LENGTH)
+        lineage = make_lineage(stream, stream_rows_at(place, rows, SEED, "train"), LENGTH)
         _write(directory, lineage_output("train", index, lineage))
         entry = {"name": shard_name(index), "n_examples": len(place)}
         files.append({**entry, "hash": "", "content_hash": ""})

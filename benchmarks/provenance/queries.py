@@ -33,7 +33,7 @@ from pipeline.lineage.tables import Inverse
 from pipeline.lineage.trace import trace_row, trace_step
 from pipeline.lineage.training import read_training
 from pipeline.runs.tables import DocumentTable
-from pipeline.takedown.data_set import find_places
+from pipeline.takedown.data_set import find_document_places
 
 BATCH = 512
 EPOCHS = 2
@@ -128,7 +128,7 @@ def _places(run: Path, docs: np.ndarray, tokens: np.ndarray) -> Callable[[], Any
     gone = np.zeros(len(tokens), np.bool_)
     gone[docs] = True
     counts = tokens.astype(np.int64)
-    return lambda: find_places(open_dataset(run / "hdf5/train"), gone, counts)
+    return lambda: find_document_places(open_dataset(run / "hdf5/train"), gone, counts)
 
 
 def _median(rounds: list[Callable[[], Any]]) -> float:

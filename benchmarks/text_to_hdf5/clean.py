@@ -138,10 +138,10 @@ def _cleaner(name: str, texts: list[str]) -> tuple[str, Callable[[], Any]]:
         return name, lambda: [plsfix.fix_text(text) for text in texts]
     import pyarrow as pa
 
-    from pipeline.cleaning import clean_texts
+    from pipeline.cleaning import clean_array
 
     given = pa.array(texts, pa.large_string()) if name.endswith("Arrow") else texts
-    return "wafermill", lambda: clean_texts(given)
+    return "wafermill", lambda: clean_array(given)
 
 
 def _digest(text: str) -> str:

@@ -172,7 +172,7 @@ def report(
             filter_size=4 * shape.width,
         )  # fmt: skip
         rows = options.leaves * options.sequences
-        needed = model_parameters.training_flops_per_sequence(config) * rows / options.peak
+        needed = model_parameters.count_training_flops(config) * rows / options.peak
         print(f"MFU {needed / medians[0]:.1%} against {needed / medians[1]:.1%}")
 
 

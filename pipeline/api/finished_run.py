@@ -14,8 +14,7 @@ from pipeline.api import questions
 from pipeline.api.values import AnyPath, local_path
 from pipeline.core.errors import InputError
 from pipeline.core.ledger import Ledger, ledger_from_dict
-from pipeline.explain.explain import Explanation
-from pipeline.explain.explain import explain as explain_document
+from pipeline.explain.explain import Explanation, explain_document
 from pipeline.explain.search import SearchAnswer
 from pipeline.hdf5.dataset import HDF5Dataset, Labels
 from pipeline.hdf5.format import DATA_PARAMS
@@ -24,7 +23,7 @@ from pipeline.lineage.exposure import ForwardTrace
 from pipeline.lineage.trace import TokenSpan
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import texts_of, wrap_read_errors
+from pipeline.runs.records import select_texts, wrap_read_errors
 from pipeline.runs.run_directory import read_committed
 from pipeline.stories.verify import Check
 
@@ -127,7 +126,7 @@ class FinishedRun:
             # Both are in document order, so those of this shard are among the next ones.
             nearby = kept.slice(place, len(table))
             place += pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0
-            for key, text in texts_of(table, nearby, None).items():
+            for key, text in select_texts(table, nearby, None).items():
                 yield key.hex(), text
 
     def verify(self, *, lineage: int | None = None) -> list[Check]:

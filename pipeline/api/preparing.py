@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from dedup.presets import check_choice
 from pipeline.api.values import AnyPath, local_path, local_path_or_none, names_of, progress_of
-from pipeline.cleaning import clean_texts as clean_array
+from pipeline.cleaning import clean_array
 from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
 from pipeline.config.sections import InputConfig
@@ -20,12 +20,12 @@ from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError
 from pipeline.stages.records import Format
 from pipeline.stories import preparation
-from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
-from pipeline.stories.dedup import DEDUP, NAME, config_of
+from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
+from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
 from pipeline.stories.loop import Manifest
-from pipeline.stories.plan import StageForecast, Total, forecast, total_of
+from pipeline.stories.plan import StageForecast, Total, forecast_stages, total_of
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
-from pipeline.tokenizers.engine import tokenize_texts as tokenize
+from pipeline.tokenizers.engine import tokenize_array as tokenize
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run(
     balance, ResourceError for disk, memory, a lock that is held or workers that die.
     """
     loaded = load_config(config, tuple(overrides))
-    return preparation.run(
+    return preparation.run_preparation(
         loaded, local_path_or_none(out), workers, verify_inputs=verify_inputs,
         progress=progress_of(progress),
     )  # fmt: skip
@@ -94,7 +94,7 @@ def plan(
     """
     loaded = load_config(config, tuple(overrides))
     prepared = preparation.prepare(loaded, local_path_or_none(out))
-    stages = tuple(forecast(prepared))
+    stages = tuple(forecast_stages(prepared))
     return Plan(prepared.out, stages, total_of(stages, prepared), tuple(prepared.plan.notes))
 
 
@@ -154,8 +154,12 @@ def clean(
         text_key=text_key,
     )
     loaded = clean_settings(config, names_of(files), options, tuple(overrides))
-    return preparation.run(
-        loaded, local_path(out), workers, progress=progress_of(progress), story=story_of(format)
+    return preparation.run_preparation(
+        loaded,
+        local_path(out),
+        workers,
+        progress=progress_of(progress),
+        story=make_clean_story(format),
     )
 
 
@@ -203,8 +207,8 @@ def dedup(
     )  # fmt: skip
     reading = _checked(ReadConfig, max_bad_share=max_bad_share)
     named = NAME if name is None else _checked(InputConfig, name=name, path="").name
-    loaded = config_of(names_of(files), rules, name=named, text_key=text_key, read=reading)
-    return preparation.run(
+    loaded = make_dedup_config(names_of(files), rules, name=named, text_key=text_key, read=reading)
+    return preparation.run_preparation(
         loaded, local_path(out), workers, progress=progress_of(progress), story=DEDUP
     )
 

@@ -10,15 +10,14 @@ from pipeline.engine.progress import Progress
 from pipeline.explain import find
 from pipeline.explain.find import FoundDocuments, find_text
 from pipeline.explain.search import SearchAnswer
-from pipeline.explain.search import search as find_words
+from pipeline.explain.search import search_run as find_words
 from pipeline.lineage import trace as backwards
 from pipeline.lineage.checkpoint_trace import CheckpointTrace, trace_checkpoint
 from pipeline.lineage.exposure import ForwardTrace, trace_documents
 from pipeline.lineage.trace import TokenSpan
 from pipeline.runs.origin import texts_home
 from pipeline.runs.references import split_row
-from pipeline.stories.verify import Check
-from pipeline.stories.verify import verify as verify_run
+from pipeline.stories.verify import Check, verify_run
 
 
 def verify(directory: AnyPath, *, lineage: int | None = None) -> list[Check]:

@@ -1,6 +1,6 @@
 """Cleaning at the speed of memory: the same bytes as `ftfy.fix_text(text, normalization="NFC")`.
 
-`clean_texts` copies what ftfy leaves alone, makes its simple repairs on the way and asks ftfy for
+`clean_array` copies what ftfy leaves alone, makes its simple repairs on the way and asks ftfy for
 the few lines where something else may happen. `short_mask` is the low-length filter.
 
 ftfy 6.3 cuts a text after every "\\n" (and after 1,000,000 characters without one: `spans`), and
@@ -47,6 +47,6 @@ Limits: ftfy's default configuration with NFC only. One suspect character sends 
 to a million characters, to ftfy. The first call on a machine compiles for about 10 s.
 """
 
-from pipeline.cleaning.clean import clean_text, clean_texts, short_mask, slow_because
+from pipeline.cleaning.clean import clean_array, clean_text, short_mask, slow_because
 
-__all__ = ["clean_text", "clean_texts", "short_mask", "slow_because"]
+__all__ = ["clean_array", "clean_text", "short_mask", "slow_because"]

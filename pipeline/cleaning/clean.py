@@ -24,14 +24,14 @@ import pyarrow as pa
 
 from dedup.arrays import I64, U8
 from dedup.compiled import kernel
-from dedup.text import TextArray, Texts, code_point, texts_of
+from dedup.text import TextArray, Texts, code_point, view_texts
 from pipeline.cleaning.known_ftfy import every_character
 from pipeline.cleaning.repair import fixed_lines, spans_of
 from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, ScanResult, scan_spans
 from pipeline.cleaning.tables import Tables, tables_or_reason
 
 
-def has_surrogate(text: str) -> bool:
+def _has_surrogate(text: str) -> bool:
     """Whether UTF-8 cannot hold the text."""
     try:
         text.encode()
@@ -41,7 +41,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def encode_texts(texts: TextArray) -> list[Texts]:
-    """`dedup.text.texts_of`; ValueError names a text with a lone surrogate.
+    """`dedup.text.view_texts`; ValueError names a text with a lone surrogate.
 
     >>> encode_texts(["fine", "\\ud800"])
     Traceback (most recent call last):
@@ -49,7 +49,7 @@ def encode_texts(texts: TextArray) -> list[Texts]:
     ValueError: text 1 holds a lone surrogate, U+D800 at character 0, ...
     """
     try:
-        return texts_of(texts)
+        return view_texts(texts)
     except UnicodeEncodeError as error:
         index = list(cast("Sequence[str]", texts)).index(error.object)
         raise ValueError(
@@ -88,20 +88,20 @@ _TOGETHER = 4096
 """Suspect lines that are repaired together; bounds the Python objects alive at a time."""
 
 
-def clean_texts(texts: TextArray) -> pa.LargeStringArray:
+def clean_array(texts: TextArray) -> pa.LargeStringArray:
     """`ftfy.fix_text(text, normalization="NFC")` of every text, in the same order.
 
     texts: a sequence of str, or a pyarrow array or chunked array of strings without nulls. Raises
     ValueError for a null and for invalid UTF-8, TypeError for an array of anything but strings.
 
-    >>> clean_texts(["schÃ¶n", "&lt;b&gt; it’s", "<b>&amp;</b>"]).to_pylist()
+    >>> clean_array(["schÃ¶n", "&lt;b&gt; it’s", "<b>&amp;</b>"]).to_pylist()
     ['schön', "<b> it's", '<b>&amp;</b>']
     """
     tables = tables_or_reason()
     if isinstance(tables, str):
         warnings.warn(f"cleaning is slow: {tables}", RuntimeWarning, stacklevel=2)
         return _by_ftfy(texts)
-    if isinstance(texts, Sequence) and any(map(has_surrogate, texts)):
+    if isinstance(texts, Sequence) and any(map(_has_surrogate, texts)):
         return _beside_surrogates(texts)
     cleaned = [_clean(chunk, tables) for chunk in encode_texts(texts)]
     if len(cleaned) == 1:
@@ -115,7 +115,7 @@ def clean_text(text: str) -> str:
     >>> clean_text("&quot;ＬＯＵＤ&quot;")
     '"LOUD"'
     """
-    return str(clean_texts([text])[0].as_py())
+    return str(clean_array([text])[0].as_py())
 
 
 def slow_because() -> str | None:
@@ -126,8 +126,8 @@ def slow_because() -> str | None:
 
 def _beside_surrogates(texts: Sequence[str]) -> pa.LargeStringArray:
     """Lone surrogates, which UTF-8 cannot hold, are for ftfy itself to replace."""
-    by_ftfy = list(map(has_surrogate, texts))
-    others = iter(clean_texts([t for t, odd in zip(texts, by_ftfy, strict=True) if not odd]))
+    by_ftfy = list(map(_has_surrogate, texts))
+    others = iter(clean_array([t for t, odd in zip(texts, by_ftfy, strict=True) if not odd]))
     fixed = [
         ftfy.fix_text(text, normalization="NFC") if odd else next(others).as_py()
         for text, odd in zip(texts, by_ftfy, strict=True)
@@ -192,7 +192,7 @@ _DROPPED, _ONE, _TWO, _BLANK = range(4)
 def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
     """Which texts have fewer than `min_length` characters after `dedup.presets.normalize`.
 
-    texts: as for `clean_texts`. Returns (documents,) bool.
+    texts: as for `clean_array`. Returns (documents,) bool.
 
     >>> short_mask(["a" * 199 + ".", "a" * 200, "İ" * 100], 200).tolist()
     [True, False, False]

@@ -99,7 +99,7 @@ def check_masks(kinds: Sequence[Kind], regions: Sequence[str]) -> None:
             )
 
 
-def software(kinds: Sequence[Kind]) -> dict[str, str]:
+def read_mask_versions(kinds: Sequence[Kind]) -> dict[str, str]:
     """The versions that the answers depend on."""
     return {"phonenumbers": _phonenumbers().__version__} if "phone" in kinds else {}
 

@@ -78,7 +78,7 @@ class Tables(NamedTuple):
     """(K, 9) uint64; row ENDS belongs to no character."""
 
 
-def build() -> Tables:
+def build_tables() -> Tables:
     """The tables for the installed ftfy; raises UnprovenError. Takes about a second."""
     require_known_code()
     changed = changed_characters()
@@ -210,7 +210,7 @@ def tables_or_reason() -> Tables | str:
     tables = _read(path) if path else None
     if tables is None:
         try:
-            tables = build()
+            tables = build_tables()
         except UnprovenError as error:
             return str(error)
         if path:

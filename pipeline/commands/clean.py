@@ -96,11 +96,11 @@ def clean(
     Every record that is left out is listed in documents.parquet with its reason. Finished work is
     reused; the same command resumes an interrupted run.
     """
-    from pipeline.commands.run import show_plan
+    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stages.records import FORMATS
-    from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
-    from pipeline.stories.preparation import prepare, run
+    from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
+    from pipeline.stories.preparation import prepare, run_preparation
 
     chosen = next((name for name in FORMATS if name == form), None)
     if chosen is None:
@@ -117,13 +117,15 @@ def clean(
         text_key=text_key,
     )
     loaded = clean_settings(config, files or (), options, tuple(set_ or ()))
-    story = story_of(chosen)
+    story = make_clean_story(chosen)
     if dry_run:
-        return show_plan(prepare(loaded, out), as_json, story)
-    return show_run(run(loaded, out, workers, progress=Progress(), story=story), as_json)
+        return show_run_plan(prepare(loaded, out), as_json, story)
+    return show_clean_run(
+        run_preparation(loaded, out, workers, progress=Progress(), story=story), as_json
+    )
 
 
-def show_run(manifest: "Manifest", as_json: bool) -> None:
+def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep clean`: documents by source, reasons, and where things stand."""
     directory = manifest.directory
     ledger = json.loads((directory / layout.LEDGER).read_bytes())

@@ -168,11 +168,11 @@ _COUNTS = {
 
 def run_and_show(options: "ConvertOptions", dry_run: bool, as_json: bool) -> None:
     """Convert, or only look, and print the outcome."""
-    from pipeline.convert.options import detect
+    from pipeline.convert.options import detect_inputs
     from pipeline.convert.plan import splits_to_convert
     from pipeline.convert.run import saved_rows
 
-    inputs = detect(options.inputs, options.kind, options.text_key)
+    inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     if inputs.kind == "dataset" and options.to == "hdf5" and options.length is None:
         return _saved(saved_rows(inputs), options, dry_run, as_json)
     parts = [options]

@@ -146,23 +146,25 @@ def dedup(
     Text is compared as it is, without cleaning. Finished work is reused; the same command resumes
     an interrupted run. `prep dedup index` keeps an index for documents that come later.
     """
-    from pipeline.commands.run import show_plan
+    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
-    from pipeline.stories.dedup import DEDUP, NAME, config_of
-    from pipeline.stories.preparation import describe_dedup, prepare, run
+    from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
+    from pipeline.stories.preparation import describe_dedup, prepare, run_preparation
 
     settings = _dedup_config(
         preset, memory, max_source_share, verify=verify, threshold=threshold, key=key,
         indexes=tuple(index or ()),
     )  # fmt: skip
-    loaded = config_of(
+    loaded = make_dedup_config(
         files, settings, name=_named(name) or NAME, text_key=text_key, read=_reading(max_bad_share)
     )
     if dry_run:
-        return show_plan(prepare(loaded, out), as_json, DEDUP)
+        return show_run_plan(prepare(loaded, out), as_json, DEDUP)
     progress = Progress()
     progress.note(describe_dedup(settings))
-    return show_run(run(loaded, out, workers, progress=progress, story=DEDUP), as_json)
+    return show_dedup_run(
+        run_preparation(loaded, out, workers, progress=progress, story=DEDUP), as_json
+    )
 
 
 @index_app.command(epilog="Example: `prep dedup index build IDX 2023/ --preset fineweb --key url`")
@@ -192,7 +194,7 @@ def build(
     work = _work(workers, memory, max_source_share, max_bad_share)
     work.progress.note(describe_dedup(checked))
     settings = settings_of(checked, text_key)
-    show_added(dedup_index.build(index, files, settings, _named(name), work), as_json)
+    show_added(dedup_index.create_index(index, files, settings, _named(name), work), as_json)
 
 
 @index_app.command(epilog="Example: `prep dedup index add IDX 2024/`")
@@ -210,7 +212,7 @@ def add(
     from pipeline.stories import index as dedup_index
 
     work = _work(workers, memory, max_source_share, max_bad_share)
-    show_added(dedup_index.add(index, files, _named(name), work), as_json)
+    show_added(dedup_index.add_to_index(index, files, _named(name), work), as_json)
 
 
 @index_app.command(
@@ -238,7 +240,7 @@ def query(
     from pipeline.stories import index as dedup_index
 
     how = _work(workers, memory, "100 %", max_bad_share)
-    answer = dedup_index.query(index, files, how, work)
+    answer = dedup_index.query_index(index, files, how, work)
     show_answer(answer, out, as_json)
 
 
@@ -300,7 +302,7 @@ _KINDS = ("exact", "near", "key", "chain")
 _SHOWN = 40
 
 
-def show_run(manifest: "Manifest", as_json: bool) -> None:
+def show_dedup_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep dedup`: documents by source, and where things stand."""
     directory = manifest.directory
     ledger, kinds = _account(directory)

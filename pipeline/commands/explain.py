@@ -22,7 +22,7 @@ from pipeline.commands.terminal import (
 )
 from pipeline.core.errors import escape_text
 from pipeline.core.words import pluralise
-from pipeline.report.side_by_side import LinePair, Piece, compare, shorten_row
+from pipeline.report.side_by_side import LinePair, Piece, compare_texts, shorten_row
 from pipeline.runs.references import LEAST_DIGITS
 
 if TYPE_CHECKING:
@@ -51,21 +51,21 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show what became of a document; a duplicate is shown next to the document that was kept."""
-    from pipeline.explain.explain import explain as find
+    from pipeline.explain.explain import explain_document as find
 
     most = None if all_ else lines
-    show(find(directory, document, most), most, as_json)
+    show_explanation(find(directory, document, most), most, as_json)
 
 
 _REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
 """Style of a stretch that differs, and its marks where there are no colours."""
 
 
-def show(found: "Explanation", lines: int | None, as_json: bool) -> None:
+def show_explanation(found: "Explanation", lines: int | None, as_json: bool) -> None:
     """Print an explanation; of the texts `lines` rows around differences (None: all rows)."""
     rows = []
     if found.texts:
-        rows = compare(*found.texts) if lines else compare(*found.texts, context=None)
+        rows = compare_texts(*found.texts) if lines else compare_texts(*found.texts, context=None)
     if as_json:
         return print_json(_as_json(found, rows[:lines], len(rows)))
     print_facts(_about_document(found))

@@ -77,7 +77,7 @@ def disclose(
         return typer.echo(template(), nl=False)
     if directory is None or out is None:
         raise typer.BadParameter("expected a run directory and --out, or --about-template")
-    from pipeline.disclosure.publish import disclose as write
+    from pipeline.disclosure.publish import write_disclosure as write
 
     names = tuple(name.strip() for name in only.split(",") if name.strip())
     done = write(directory, out, about, names, public=public)
@@ -131,12 +131,11 @@ def export(
     """
     from pipeline.commands.terminal import print_json, print_line
     from pipeline.engine.progress import Progress
-    from pipeline.stories.export import export as export_run
-    from pipeline.stories.export import forecast
+    from pipeline.stories.export import export_run, forecast_export
 
     request = _request(form, split, shard_size, shuffle, fields)
     if dry_run:
-        splits = forecast(directory, request)
+        splits = forecast_export(directory, request)
         if as_json:
             return print_json([asdict(found) for found in splits])
         return _print_splits(splits)

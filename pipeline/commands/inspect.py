@@ -246,7 +246,7 @@ def inspect(
     """
     from pipeline.commands.terminal import print_json
     from pipeline.explain.inspect import ClusterFilters, inspect_cluster
-    from pipeline.explain.inspect import inspect as inspect_run
+    from pipeline.explain.inspect import inspect_clusters as inspect_run
     from pipeline.runs.origin import texts_home
 
     directory = texts_home(directory)

@@ -38,7 +38,7 @@ def _today() -> date:
 
 
 @_app.command("list", epilog="Example: `prep quarantine list runs/pile`")
-def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
+def list_quarantine(directory: RunArgument, as_json: JsonOption = False) -> None:
     """List the documents in quarantine, without their text; those past their date are due."""
     from rich.table import Table
 
@@ -139,7 +139,7 @@ def purge(
     Keys, hashes, rules and evidence stay. Documents on hold are not deleted.
     """
     from pipeline.commands.terminal import print_line
-    from pipeline.quarantine.access import purge as purge_texts
+    from pipeline.quarantine.access import purge_documents as purge_texts
 
     done = purge_texts(directory, tuple(document or ()), older_than, by, _today())
     if done is None:

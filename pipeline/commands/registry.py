@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
         "list",
         epilog="Examples:\n\n`prep registry list claims --status asserted`\n\n"
         "`prep registry list claims --search 'darius james' --json`",
-    )(list_)
+    )(list_works)
     group.command(
         epilog="Examples:\n\n`prep registry show claims TX0003372564`\n\n"
         "`prep registry show claims 'Negrophobia' --json`"
@@ -160,7 +160,7 @@ def import_(
     show_import(import_works(files, into, settings), into, dry_run, list_refused, as_json)
 
 
-def list_(
+def list_works(
     directory: RegistryArgument,
     status: StatusOption = None,
     search: Annotated[

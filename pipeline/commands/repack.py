@@ -71,8 +71,7 @@ def repack(
     """
     from pipeline.config.yaml import loads_value
     from pipeline.engine.progress import Progress
-    from pipeline.stories.repack import RepackOptions
-    from pipeline.stories.repack import repack as repack_run
+    from pipeline.stories.repack import RepackOptions, repack_run
 
     size = None if shard_bytes is None else loads_value(shard_bytes)
     changes = RepackOptions(
@@ -127,7 +126,7 @@ def rescan(
     """
     from pipeline.engine.progress import Progress
     from pipeline.stories.rescan import matched_works, plan_rescan
-    from pipeline.stories.rescan import rescan as look_through
+    from pipeline.stories.rescan import rescan_run as look_through
 
     asked = plan_rescan(directory, registry, policy, name)
     cost = {"bytes": asked.bytes, "cpu_seconds": round(asked.cpu_seconds, 1),

@@ -48,7 +48,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Prepare data by a config. Finished work is reused, and an interrupted run resumes."""
-    from pipeline.stories.preparation import run as run_config
+    from pipeline.stories.preparation import run_preparation as run_config
 
     if dry_run:
         return plan(config, out, set_, as_json)
@@ -80,15 +80,15 @@ def plan(
     """Check a config and show what would run. Nothing is written to the run directory."""
     from pipeline.stories.preparation import PREPARATION, prepare
 
-    show_plan(prepare(load_config(config, tuple(set_ or ())), out), as_json, PREPARATION)
+    show_run_plan(prepare(load_config(config, tuple(set_ or ())), out), as_json, PREPARATION)
 
 
-def show_plan(prepared: "Preparation", as_json: bool, story: "Story") -> None:
+def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> None:
     """Print it, and last what all of it costs; nothing is written."""
-    from pipeline.stories.plan import forecast, total_of
+    from pipeline.stories.plan import forecast_stages, total_of
     from pipeline.stories.preparation import describe_dedup
 
-    stages = forecast(prepared, story)
+    stages = forecast_stages(prepared, story)
     if as_json:
         return print_json([vars(stage) for stage in stages])
     files, size = len(prepared.plan.files), format_bytes(prepared.plan.bytes)

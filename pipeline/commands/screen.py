@@ -74,18 +74,18 @@ def screen(
     in the data, not a finding about permission. No match is not evidence of absence. This is not
     legal advice.
     """
-    from pipeline.commands.run import show_plan
+    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stories.clean import SCREEN, ScreeningOptions, screen_settings
-    from pipeline.stories.preparation import prepare, run
+    from pipeline.stories.preparation import prepare, run_preparation
 
     if out is None:
         return _another_policy(files or [], policy, as_json)
     options = ScreeningOptions(registry or (), policy, origins or (), optout or (), text_key)
     loaded = screen_settings(config, files or (), options, tuple(set_ or ()))
     if dry_run:
-        return show_plan(prepare(loaded, out), as_json, SCREEN)
-    manifest = run(loaded, out, workers, progress=Progress(), story=SCREEN)
+        return show_run_plan(prepare(loaded, out), as_json, SCREEN)
+    manifest = run_preparation(loaded, out, workers, progress=Progress(), story=SCREEN)
     return show_decisions(manifest, as_json)
 
 

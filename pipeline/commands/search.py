@@ -57,7 +57,7 @@ def search(
     Shows each document with file:line, state, HDF5 rows and training steps.
     """
     from pipeline.engine.progress import Progress
-    from pipeline.explain.search import search as find
+    from pipeline.explain.search import search_run as find
 
     most = _SHOWN if limit is None and not as_json else limit
     show_search(find(directory, words, train, most, Progress()), as_json)

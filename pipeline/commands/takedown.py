@@ -109,7 +109,7 @@ def _day(text: str | None) -> date:
 _MOST = 40
 
 
-def show_plan(plan: "TakedownPlan") -> None:
+def show_takedown_plan(plan: "TakedownPlan") -> None:
     """The plan for people: documents, splits, training runs, stored copies, what stays."""
     from pipeline.report.page import DELETED
 
@@ -219,14 +219,16 @@ def run_command(wanted: TakedownOptions) -> None:
         return _forget(plan, wanted)
     if wanted.as_json:
         return print_json({**plan.as_dict(), "taken": _readable(plan)})
-    return show_plan(plan)
+    return show_takedown_plan(plan)
 
 
 def _plan(wanted: TakedownOptions) -> "TakedownPlan":
-    from pipeline.takedown.copies import open_run
-    from pipeline.takedown.plan import make_plan
+    from pipeline.takedown.copies import open_run_tables
+    from pipeline.takedown.plan import plan_takedown
 
-    return make_plan(open_run(wanted.run), wanted.claim, wanted.model_dirs, wanted.exports)
+    return plan_takedown(
+        open_run_tables(wanted.run), wanted.claim, wanted.model_dirs, wanted.exports
+    )
 
 
 def _readable(plan: "TakedownPlan") -> list[dict[str, object]]:
@@ -235,18 +237,24 @@ def _readable(plan: "TakedownPlan") -> list[dict[str, object]]:
 
 def take_down(wanted: TakedownOptions) -> "Takedown":
     """Apply a claim to a run, or go on with it; a claim that was applied before changes nothing."""
-    from pipeline.takedown.apply import SignOff, begin, check_same, find_begun, finish
+    from pipeline.takedown.apply import (
+        SignOff,
+        begin_takedown,
+        check_same_takedown,
+        find_begun,
+        finish_takedown,
+    )
 
     name = wanted.claim.claim.id
     if not wanted.run.is_dir():
         raise InputError(f"{wanted.run}: no such run directory")
-    with journal.hold(wanted.run):
+    with journal.hold_lock(wanted.run):
         begun = find_begun(wanted.run, name)
         if begun is None:
-            begin(_plan(wanted), SignOff(wanted.by, wanted.on, wanted.mode))
+            begin_takedown(_plan(wanted), SignOff(wanted.by, wanted.on, wanted.mode))
         else:
-            check_same(begun, wanted.claim.digest, wanted.mode)
-        return finish(wanted.run, name) if begun is None or begun.pending else begun
+            check_same_takedown(begun, wanted.claim.digest, wanted.mode)
+        return finish_takedown(wanted.run, name) if begun is None or begun.pending else begun
 
 
 def _forget(plan: "TakedownPlan", wanted: TakedownOptions) -> None:

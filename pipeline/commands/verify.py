@@ -89,7 +89,7 @@ def verify(
     HDF5 files, and what is wrong with it is listed. Exit code 4 means that something is wrong.
     """
     from pipeline.hdf5.foreign.check import check_directory
-    from pipeline.stories.verify import verify as verify_run
+    from pipeline.stories.verify import verify_run
 
     if hdf5:
         return show_foreign(check_directory(directory, vocab_size, eos), as_json)
@@ -103,7 +103,7 @@ def verify(
 
 def clean_up(directory: DirectoryArgument) -> None:
     """Delete intermediate files that are no longer needed; verify and trace still work."""
-    from pipeline.stories.status import clean_up as delete_intermediates
+    from pipeline.stories.status import delete_intermediates
 
     removed, freed = delete_intermediates(directory)
     print_line(f"removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import Bytes, FrozenModel, RelativePath, Share, parse
 from pipeline.config.sections import InputConfig, MixtureConfig, Name, column_name, field_path
-from pipeline.config.yaml import YamlDocument, load
+from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.shipped import find_config
 
 SHARD_LIMIT = 256 << 20
@@ -306,7 +306,7 @@ class Hdf5Config(FrozenModel):
     )
 
 
-class ClusterConfig(FrozenModel):
+class ExecutorConfig(FrozenModel):
     """Where tasks run; nothing here changes the output."""
 
     address: str | None = Field(
@@ -322,7 +322,7 @@ class Config(FrozenModel):
     name: Name = Field(description="name of the run; the default output is ./runs/<name>")
     seed: int = Field(1, ge=0, lt=1 << 63, description="seed of splits and shuffles")
     inputs: tuple[InputConfig, ...] = Field(min_length=1, description="collections of raw shards")
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: ExecutorConfig = ExecutorConfig()
     read: ReadConfig = ReadConfig()
     clean: CleanConfig = CleanConfig()
     dedup: DedupConfig = DedupConfig()
@@ -424,7 +424,7 @@ def load_config(config: ConfigLike | LoadedConfig, overrides: tuple[str, ...] = 
     if isinstance(config, Mapping):
         return _of_mapping(config, Path.cwd(), overrides)
     path = find_config("prep", Path(config))
-    loaded = load(path)
+    loaded = load_yaml(path)
     if isinstance(loaded.value, dict):
         loaded.value.setdefault("name", path.stem)
     return LoadedConfig(config=parse(Config, loaded, overrides), base=path.resolve().parent)

@@ -203,7 +203,7 @@ def scalar_value(text: str) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
-def load(path: Path, builder: Builder | None = None) -> YamlDocument:
+def load_yaml(path: Path, builder: Builder | None = None) -> YamlDocument:
     """Read a YAML file whose top level is a mapping; strictly, or as `builder` does.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.

@@ -86,7 +86,7 @@ class SequenceIndex:
         return int(self.pointers[sequence]) // self.dtype.itemsize
 
 
-def read_index(path: Path, data_bytes: int) -> SequenceIndex:
+def read_sequence_index(path: Path, data_bytes: int) -> SequenceIndex:
     """The index at `path` of a .bin of `data_bytes` bytes.
 
     Raises InputError for anything but a version 1 index whose sequences follow each other from the
@@ -245,7 +245,7 @@ class BinSource:
 
 def _index_of(path: Path) -> SequenceIndex | None:
     index = path.with_suffix(".idx")
-    return read_index(index, file_size(path)) if index.exists() else None
+    return read_sequence_index(index, file_size(path)) if index.exists() else None
 
 
 def id_limit(path: Path) -> int | None:

@@ -31,7 +31,7 @@ class ConvertInputs:
     paths: tuple[Path, ...] = ()
 
 
-def detect(given: Sequence[str], kind: Kind | None, text_key: str) -> ConvertInputs:
+def detect_inputs(given: Sequence[str], kind: Kind | None, text_key: str) -> ConvertInputs:
     """Look at the inputs. Raises InputError for one that is not there, ConfigError for several
     kinds at once."""
     expanded = [path for name in given for path in _expanded(name)]

@@ -30,12 +30,12 @@ from pipeline.convert.options import (
     DEFAULT_SHARD,
     ConvertInputs,
     ConvertOptions,
-    detect,
+    detect_inputs,
     open_saved,
 )
 from pipeline.convert.pack import CorpusTarget, RowTarget, SampleTarget, ShardPlace
 from pipeline.convert.stream import Ends, StreamSource, StreamVocabulary, Target
-from pipeline.convert.texts import RunSource, TextSource, open_run
+from pipeline.convert.texts import RunSource, TextSource, open_run_source
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
@@ -71,7 +71,7 @@ def plan_of(options: ConvertOptions) -> ConvertPlan:
 
 
 def _plan_of(options: ConvertOptions) -> ConvertPlan:
-    inputs = detect(options.inputs, options.kind, options.text_key)
+    inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     if inputs.kind == "text":
         return _from_text(options)
     if inputs.kind == "run":
@@ -87,14 +87,14 @@ def _plan_of(options: ConvertOptions) -> ConvertPlan:
 def splits_to_convert(options: ConvertOptions) -> tuple[str, ...]:
     """The splits of a run that are converted each on its own, into a directory of its name; none
     for other inputs, and for `bin`, where each is a pair of files."""
-    inputs = detect(options.inputs, options.kind, options.text_key)
+    inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     return () if inputs.kind != "run" or options.to == "bin" else tuple(_open_run(inputs).tokens)
 
 
 def _open_run(inputs: ConvertInputs, split: str | None = None) -> RunSource:
     if len(inputs.paths) > 1:
         raise ConfigError("prep runs: convert one at a time")
-    return open_run(inputs.paths[0], split)
+    return open_run_source(inputs.paths[0], split)
 
 
 def _from_run(options: ConvertOptions, source: RunSource) -> ConvertPlan:

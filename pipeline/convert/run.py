@@ -138,9 +138,9 @@ def run_conversion(plan: ConvertPlan, out: Path) -> ConvertSummary:
     """
     identity = _identity(plan)
     ours = _ours(plan.target(ShardPlace()))
-    convert_state.check(out, identity, _visible, ours)
-    with journal.hold(out):
-        state = convert_state.begin(out, identity, _visible, ours)
+    convert_state.check_conversion(out, identity, _visible, ours)
+    with journal.hold_lock(out):
+        state = convert_state.begin_conversion(out, identity, _visible, ours)
         there = 0
         while state.whole(there):
             there += 1

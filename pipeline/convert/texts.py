@@ -32,7 +32,7 @@ from pipeline.core.storage import verify_file
 from pipeline.engine.executor import check_semaphores
 from pipeline.runs import layout
 from pipeline.runs.splits import TRAIN
-from pipeline.sources.files import HashingReader, InputFile, read
+from pipeline.sources.files import HashingReader, InputFile, read_records
 from pipeline.sources.record import BAD_REASONS, BadRecord, Place, RecordRules
 from pipeline.stories.repack import MIXTURE, TokenizedRun, open_tokenized, vocabulary_of
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
@@ -97,7 +97,7 @@ class TextSource:
         texts: list[str] = []
         size = bad = 0
         start: Place | None = None
-        for record in read(file, reader, self.rules):
+        for record in read_records(file, reader, self.rules):
             place = record.place
             if place.ordinal < begin:
                 continue
@@ -240,7 +240,7 @@ class RunSource:
         return found.astype(np.int64)
 
 
-def open_run(directory: Path, split: str | None = None) -> RunSource:
+def open_run_source(directory: Path, split: str | None = None) -> RunSource:
     """Raises InputError when there is no finished `prep run`, or its tokens are gone."""
     source = RunSource(open_tokenized(directory), split)
     if not source.tokens:

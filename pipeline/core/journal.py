@@ -21,7 +21,7 @@ from typing import Any
 
 from pipeline.core import storage
 from pipeline.core.errors import ReadOnlyError, ResourceError
-from pipeline.core.storage import append, make_directory
+from pipeline.core.storage import append_log_line, make_directory
 
 DIRECTORY = "journal"
 EVENTS = "events.jsonl"
@@ -37,7 +37,7 @@ class Journal:
     def event(self, kind: str, **fields: Any) -> None:
         """Record one event with the wall-clock time in seconds."""
         entry = {"time": round(time.time(), 3), "event": kind, **fields}
-        append(self.path, json.dumps(entry, ensure_ascii=False, sort_keys=True))
+        append_log_line(self.path, json.dumps(entry, ensure_ascii=False, sort_keys=True))
 
     def events(self) -> list[dict[str, Any]]:
         """Every readable event, oldest first."""
@@ -65,7 +65,7 @@ _TRIES = 4
 
 
 @contextlib.contextmanager
-def hold(directory: Path) -> Iterator[None]:
+def hold_lock(directory: Path) -> Iterator[None]:
     """Hold DIRECTORY/.lock for the life of the block, in which nothing is written through symbolic
     links below DIRECTORY (`storage.confine_writes`). The file names the holder's pid and host, and
     since when.

@@ -268,7 +268,7 @@ def open_file(path: Path, flags: int) -> Iterator[int]:
         os.close(handle)
 
 
-def append(path: Path, line: str) -> None:
+def append_log_line(path: Path, line: str) -> None:
     """Add one line to an append-only log (metrics, journal); creates the file when needed."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with (

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, Field
 
 from pipeline.config.model import FrozenModel, parse
-from pipeline.config.yaml import load
+from pipeline.config.yaml import load_yaml
 
 Basis = Literal["about", "tables", "todo"]
 Date = Annotated[
@@ -246,7 +246,7 @@ class Answer:
 
 def load_about(path: Path | None) -> About:
     """Read about.yaml; nothing is said without one. Raises ConfigError with file, line and key."""
-    return About() if path is None else parse(About, load(path))
+    return About() if path is None else parse(About, load_yaml(path))
 
 
 def find_answer(about: About, key: str) -> Answer:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.core.words import pluralise
-from pipeline.disclosure.disclosure import Disclosure, hash_words, preview
+from pipeline.disclosure.disclosure import Disclosure, hash_text, preview
 from pipeline.disclosure.facts import (
     DecisionFacts,
     Facts,
@@ -331,7 +331,7 @@ def _shown_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
         for name in _MEASURES
         if name in passage.attributes
     ]
-    text = hash_words(passage.seen) if disclosure.public else preview(passage.seen)
+    text = hash_text(passage.seen) if disclosure.public else preview(passage.seen)
     return ShownPassage(
         passage.document,
         f"bytes {passage.byte_offset:,} to {passage.byte_offset + passage.byte_length:,}",

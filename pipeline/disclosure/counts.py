@@ -45,7 +45,7 @@ _WEB = ("meta_url", "meta_domain", "meta_host", "meta_uri")
 _HOST = r"(?i)^(?:[a-z][a-z0-9+.-]*:)?(?://)?(?:[^/@?#]*@)?(?P<host>[a-z0-9.-]+\.[a-z0-9-]+)"
 
 
-def read_documents(directory: Path) -> pa.Table:
+def read_counted_documents(directory: Path) -> pa.Table:
     """documents.parquet with the columns that are counted; `host` (lower case, null for none) from
     the metadata of the documents, where the run has kept any."""
     path = directory / layout.DOCUMENTS
@@ -58,7 +58,7 @@ def read_documents(directory: Path) -> pa.Table:
     return table.select(list(_COLUMNS)).append_column("host", hosts)
 
 
-def sources_of(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple[SourceFacts, ...]:
+def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple[SourceFacts, ...]:
     """The sources of the ledger, those with most tokens first."""
     kept = _kept(documents)
     licences: dict[str, list[LicenceFacts]] = {}
@@ -99,7 +99,7 @@ def _inputs_by_source(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[s
     return {source: tuple(sorted(names)) for source, names in found.items()}
 
 
-def licences_of(documents: pa.Table) -> tuple[LicenceFacts, ...]:
+def count_licences(documents: pa.Table) -> tuple[LicenceFacts, ...]:
     """Licence statements of the kept documents, those with most tokens first."""
     return tuple(_licence(row) for row in _grouped(_kept(documents), ["licence"]))
 
@@ -120,7 +120,7 @@ def screened_of(documents: pa.Table) -> tuple[tuple[str, int], ...]:
     return tuple((name, counts[name]) for name in DECISIONS if name in counts)
 
 
-def decisions_of(documents: pa.Table, matches: Matches) -> tuple[DecisionFacts, ...]:
+def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFacts, ...]:
     """What each rule decided, the most documents first."""
     decisions = matches.decisions
     at = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())

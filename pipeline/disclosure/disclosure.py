@@ -125,13 +125,13 @@ class Disclosure:
 
     def shown(self, text: str) -> str:
         """Text that only the internal edition shows; its hash in the public one."""
-        return hash_words(text) if self.public and text else text
+        return hash_text(text) if self.public and text else text
 
 
-def hash_words(text: str) -> str:
+def hash_text(text: str) -> str:
     """A name for a text that does not show it.
 
-    >>> hash_words("some text")
+    >>> hash_text("some text")
     'sha256 b94f6f125c79e3a5'
     """
     return f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -201,7 +201,7 @@ def todos(form: Form) -> Iterator[str]:
                 yield field.answer.text
 
 
-def as_json(form: Form) -> dict[str, Any]:
+def form_to_json(form: Form) -> dict[str, Any]:
     """Plain data: sections with fields, each with its basis."""
     return {
         "title": form.title,

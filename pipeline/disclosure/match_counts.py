@@ -90,7 +90,7 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def evidence_of(matches: Matches) -> tuple[EvidenceFacts, ...]:
+def count_evidence(matches: Matches) -> tuple[EvidenceFacts, ...]:
     """Evidence by detector and kind; the rule stands for the kind of filters, which have none."""
     table = matches.evidence
     kind = pc.if_else(pc.equal(table["kind"], ""), table["rule"], table["kind"])
@@ -107,7 +107,7 @@ def evidence_of(matches: Matches) -> tuple[EvidenceFacts, ...]:
     )  # fmt: skip
 
 
-def works_of(
+def count_works(
     matches: Matches, documents: pa.Table, works: Mapping[str, Mapping[str, Any]]
 ) -> tuple[WorkFacts, ...]:
     """The works that evidence names, those with most documents first, at most `MOST_WORKS`."""

@@ -28,7 +28,7 @@ from pipeline.disclosure.card import dataset_card
 from pipeline.disclosure.disclosure import (
     BASES,
     Disclosure,
-    as_json,
+    form_to_json,
     markdown_page,
     published_files,
 )
@@ -46,7 +46,7 @@ _LOOKS = ("filters", "custom_filters", "overlap", "lines")
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class RunManifests:
     """A finished run directory, opened: its sealed manifest and the manifests of its stages."""
 
     directory: Path
@@ -54,7 +54,7 @@ class FinishedRun:
     stages: Mapping[str, StageManifest]
 
 
-def open_run(directory: Path) -> FinishedRun:
+def read_run_manifests(directory: Path) -> RunManifests:
     """Open a finished run. Raises InputError for another directory, IntegrityError for damage."""
     if not (directory / layout.MANIFEST).is_file():
         raise InputError(
@@ -67,27 +67,27 @@ def open_run(directory: Path) -> FinishedRun:
         raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`")
     names = [stage["stage"] for stage in manifest["stages"]]
     found = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in names}
-    return FinishedRun(directory, manifest, {n: m for n, m in found.items() if m is not None})
+    return RunManifests(directory, manifest, {n: m for n, m in found.items() if m is not None})
 
 
-def read_facts(run: FinishedRun) -> Facts:
+def read_disclosure_facts(run: RunManifests) -> Facts:
     """All facts of a run. Raises IntegrityError when a published table is missing or damaged."""
     try:
         ledger = ledger_from_dict(json.loads((run.directory / layout.LEDGER).read_bytes()))
-        documents = counts.read_documents(run.directory)
+        documents = counts.read_counted_documents(run.directory)
         registry = counts.read_registry(run.directory, run.stages.get("registry"))
         matches = match_counts.read_matches(run.directory, registry.works)
         return Facts(
             identity=_identity(run),
             ledger=ledger,
             inputs=counts.inputs_of(run.directory),
-            sources=counts.sources_of(documents, ledger, run.directory),
-            licences=counts.licences_of(documents),
+            sources=counts.count_sources(documents, ledger, run.directory),
+            licences=counts.count_licences(documents),
             removed=counts.removed_of(documents),
-            decisions=counts.decisions_of(documents, matches),
+            decisions=counts.count_decisions(documents, matches),
             flows=counts.flows_of(documents),
-            evidence=match_counts.evidence_of(matches),
-            works=match_counts.works_of(matches, documents, registry.works),
+            evidence=match_counts.count_evidence(matches),
+            works=match_counts.count_works(matches, documents, registry.works),
             optouts=match_counts.optouts_of(matches, documents),
             clusters=counts.clusters_of(run.directory, documents, matches.decisions),
             splits=counts.splits_of(run.directory, ledger),
@@ -105,7 +105,7 @@ def read_facts(run: FinishedRun) -> Facts:
         ) from error
 
 
-def _identity(run: FinishedRun) -> Identity:
+def _identity(run: RunManifests) -> Identity:
     stages = tuple(
         (s["stage"], s["fingerprint"], s["content_hash"]) for s in run.manifest["stages"]
     )
@@ -157,7 +157,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[Disclosure], bytes]]] = {
     "croissant": {"croissant.json": lambda d: canonical_json(croissant(d))},
     "eu": {
         "eu_training_summary.md": _eu,
-        "eu_training_summary.json": lambda d: canonical_json(as_json(eu_summary(d))),
+        "eu_training_summary.json": lambda d: canonical_json(form_to_json(eu_summary(d))),
     },
     "california": {"california_ab2013.md": _california},
     "spdx": {"spdx.json": lambda d: canonical_json(spdx(d))},
@@ -177,7 +177,7 @@ class DisclosureFiles:
     todos: tuple[str, ...]
 
 
-def disclose(
+def write_disclosure(
     directory: Path,
     out: Path,
     about: Path | None = None,
@@ -199,8 +199,8 @@ def disclose(
         )
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
-    run = open_run(directory)
-    facts = read_facts(run)
+    run = read_run_manifests(directory)
+    facts = read_disclosure_facts(run)
     _check_sources(said, facts, about)
     files = published_files(directory, run.manifest["files"]) if _NEED_FILES & {*names} else ()
     disclosure = Disclosure(facts, said, public, files)

@@ -52,7 +52,7 @@ class Executor(Protocol):
         ...
 
 
-class InProcess:
+class LocalExecutor:
     """Runs everything here, one call after the other."""
 
     workers = 0
@@ -189,7 +189,7 @@ def executor(
     if workers is None:
         workers = automatic_workers(input_bytes)
     if workers == 0:
-        yield InProcess()
+        yield LocalExecutor()
         return
     check_semaphores(workers)
     import dask

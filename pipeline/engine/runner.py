@@ -212,7 +212,7 @@ class Runner:
         fields: Mapping[str, Any],
         planned: _StagePlan,
     ) -> None:
-        changed = reasons(old.fields, fields) if old else []
+        changed = find_rerun_reasons(old.fields, fields) if old else []
         if changed:
             self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
         self._journal.event(
@@ -274,7 +274,7 @@ def _directory(shard: Shard) -> str:
     return shard.path.partition("/")[0]
 
 
-def reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def find_rerun_reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The fields that changed; `inputs` only when nothing else tells more."""
     changed = changed_fields(old, new)
     return [name for name in changed if name != "inputs"] or changed

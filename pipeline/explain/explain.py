@@ -18,7 +18,7 @@ from pipeline.lineage.shards import takedowns_of
 from pipeline.runs import layout
 from pipeline.runs.origin import Recipe, recipe_of, texts_home
 from pipeline.runs.records import QUARANTINED, RecordPlace, RunRecord, RunRecords, wrap_read_errors
-from pipeline.runs.tables import rows_of
+from pipeline.runs.tables import read_rows_by_key
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000
@@ -90,7 +90,7 @@ class Explanation:
     jaccard_now: float | None
 
 
-def explain(directory: Path, wanted: str, most: int | None = None) -> Explanation:
+def explain_document(directory: Path, wanted: str, most: int | None = None) -> Explanation:
     """Explain the document `wanted` (see `RunRecords.find`), or the one a row or work leads to;
     lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
     asked.
@@ -114,7 +114,7 @@ def explain(directory: Path, wanted: str, most: int | None = None) -> Explanatio
         decision_of=(decision.get("propagated_from") or b"").hex(),
         taken_down=takedowns_of(asked, key),
         origin=None if asked == directory else directory,
-        evidence=evidence_of(directory, [key]).get(key, ()),
+        evidence=read_evidence(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         in_quarantine=record.state == QUARANTINED and key not in records.texts([key], 1),
         kept_by=kept_by,
@@ -141,8 +141,8 @@ def _links(
     path = records.directory / layout.CLUSTERS
     if not path.exists():
         return None, (), 0
-    above = rows_of(path, "member", [key]).to_pylist()
-    kept = rows_of(path, "kept", [key])
+    above = read_rows_by_key(path, "member", [key]).to_pylist()
+    kept = read_rows_by_key(path, "kept", [key])
     below = kept.filter(pc.equal(kept["index"], ""))
     by_similarity = pc.coalesce(below["jaccard"], below["estimate"])
     below = below.append_column("similarity", by_similarity).sort_by(
@@ -192,7 +192,7 @@ def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | No
     return jaccard(*texts, recipe.preset)
 
 
-def evidence_of(
+def read_evidence(
     directory: Path, keys: Sequence[bytes]
 ) -> dict[bytes, tuple[DocumentEvidence, ...]]:
     """All evidence on documents, by key; nothing while there is no such table."""

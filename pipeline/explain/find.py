@@ -41,7 +41,7 @@ from pipeline.runs.tables import DocumentTable, find_siblings
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works
-from pipeline.screening.registry.works import Work, works_of
+from pipeline.screening.registry.works import Work, make_works
 
 WORKS = "registry/works.arrow"
 """The works that a run was screened with (`pipeline.stages.registry`)."""
@@ -146,7 +146,7 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
     for path in paths:
         with wrap_read_errors(path):
             table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        works |= {work.work_id: work for work in works_of(table)}
+        works |= {work.work_id: work for work in make_works(table)}
     return list(works.values())
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core.errors import ConfigError, InputError, escape_text
-from pipeline.explain.explain import DocumentEvidence, evidence_of
+from pipeline.explain.explain import DocumentEvidence, read_evidence
 from pipeline.report.cluster_summary import (
     Cluster,
     ClusterSummary,
@@ -95,7 +95,7 @@ class Members:
     members: tuple[ClusterMember, ...]
 
 
-def inspect(directory: Path, filters: ClusterFilters, top: int) -> Inspection:
+def inspect_clusters(directory: Path, filters: ClusterFilters, top: int) -> Inspection:
     """The summary of what passes the filters, and its `top` largest clusters."""
     records = RunRecords(directory)
     clusters, documents = _load(directory, records)
@@ -285,7 +285,7 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
 def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
     keys = table["doc_key"].to_pylist()
     texts = records.texts(keys, EXCERPT_BYTES)
-    evidence = evidence_of(records.directory, keys)
+    evidence = read_evidence(records.directory, keys)
     rows = zip(
         keys, records.places(table), table["state"].to_pylist(), table["text_bytes"].to_pylist(),
         strict=True,

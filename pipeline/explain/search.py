@@ -20,14 +20,14 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
-from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_places, query_of
+from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matching_rows, query_of
 from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
 from pipeline.runs.records import quarantine_path, read_held_shard, wrap_read_errors
 from pipeline.runs.tables import DocumentTable
-from pipeline.screening.fingerprints.find import compile_first
+from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4
 _MOST_TOKENIZED = 200
@@ -117,7 +117,7 @@ class SearchAnswer:
     exposure: Exposure | None
 
 
-def search(
+def search_run(
     directory: Path, text: str, model_dir: Path | None = None, most: int | None = None,
     progress: Progress | None = None,
 ) -> SearchAnswer:  # fmt: skip
@@ -174,11 +174,11 @@ def _row_name(row: RowName) -> str:
 
 def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], SearchScope]:
     """The documents whose texts hold `text`, and what was looked at. Raises InputError as
-    `search`."""
+    `search_run`."""
     if not text.strip():
         raise InputError("expected words to look for, got only white space")
     home = find_readable_home(directory)
-    compile_first(progress.note)
+    compile_fingerprint_kernels(progress.note)
     queries = _queries(home, text)
     shards = sorted((home / "documents").glob("*.arrow"))
     counts = np.zeros(4, np.int64)
@@ -252,9 +252,9 @@ def clean_query(home: Path, text: str) -> str:
     settings = manifest.fields["settings"] if manifest else {}
     texts = pa.array([text], pa.large_string())
     if settings.get("fix_text", True):
-        from pipeline.cleaning import clean_texts
+        from pipeline.cleaning import clean_array
 
-        texts = clean_texts([text])
+        texts = clean_array([text])
     if settings.get("mask"):
         from pipeline.cleaning.mask import mask_texts
 
@@ -284,7 +284,7 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
     differs least."""
     best: dict[int, RowPlaces] = {}
     for query in queries:
-        for found in find_places(table["text"], query):
+        for found in find_matching_rows(table["text"], query):
             known = best.get(found.row, found)
             best[found.row] = min(known, found, key=lambda row: row.places[0].edits)
     for row, found in sorted(best.items()):

@@ -1,10 +1,10 @@
 """The places of one text in many, word for word or with few words changed, at the speed of memory.
 
-One pass over the bytes (`literals.sweep`) finds the texts that hold enough of the query's longest
-words; only those are read word by word (`fingerprints.near`). Words are compared as fingerprints
-compare them: without case, accents, punctuation and line breaks. A query of few words is looked for
-character by character too, except for case and white space, so that a part of a word and a sign are
-found.
+One pass over the bytes (`literals.find_literals`) finds the texts that hold enough of the query's
+longest words; only those are read word by word (`fingerprints.near`). Words are compared as
+fingerprints compare them: without case, accents, punctuation and line breaks. A query of few words
+is looked for character by character too, except for case and white space, so that a part of a word
+and a sign are found.
 
 Limits: the first pass knows no accents and no words cut at a line end. A word that is spelled so
 counts as changed there, so a query of less than five words misses it. Of an excerpt that is cut
@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64, U64
-from dedup.text import Texts, join_texts, texts_of
-from pipeline.screening.fingerprints.literals import find_near, sweep
-from pipeline.screening.fingerprints.words import words_of
+from dedup.text import Texts, join_texts, view_texts
+from pipeline.screening.fingerprints.literals import find_literals, find_near
+from pipeline.screening.fingerprints.words import find_words
 
 WORDS_PER_EDIT, MOST_EDITS = 5, 16
 """One word in so many may be changed, and so many at most."""
@@ -80,7 +80,7 @@ class Query:
 
 def query_of(text: str) -> Query:
     """The query for a text, which holds more than white space."""
-    data, words = text.encode(), words_of(join_texts([text]))
+    data, words = text.encode(), find_words(join_texts([text]))
     spans = zip(words.hashes.tolist(), words.starts.tolist(), words.ends.tolist(), strict=True)
     surfaces = {word: data[start:end].decode() for word, start, end in spans}
     tokens = tuple(text.split())
@@ -95,7 +95,7 @@ def query_of(text: str) -> Query:
 
 
 def _spellings(word: str) -> tuple[str, ...]:
-    """As `sweep` has to look for it, which knows no case but that of ASCII.
+    """As `find_literals` has to look for it, which knows no case but that of ASCII.
 
     >>> sorted(_spellings("été")), _spellings("ice")
     (['ÉTÉ', 'Été', 'été'], ('ice',))
@@ -105,12 +105,12 @@ def _spellings(word: str) -> tuple[str, ...]:
     return tuple({word, word.lower(), word.upper(), word.title()})
 
 
-def find_places(texts: pa.ChunkedArray, query: Query) -> list[RowPlaces]:
+def find_matching_rows(texts: pa.ChunkedArray, query: Query) -> list[RowPlaces]:
     """The rows of these large strings without nulls that hold the query, ascending."""
     found: list[RowPlaces] = []
     before = 0
     for array in texts.chunks:
-        (chunk,) = texts_of(array)
+        (chunk,) = view_texts(array)
         held = _anchors_held(chunk, query)
         rows = _by_words(chunk, np.flatnonzero(held >= query.needed), query)
         if len(query.words) < _FEW_WORDS:
@@ -130,7 +130,9 @@ def _anchors_held(chunk: Texts, query: Query) -> I64:
     of_needle = np.repeat(np.arange(len(query.anchors)), list(map(len, query.anchors)))
     if not len(of_needle):
         return np.zeros(len(chunk), np.int64)
-    found = sweep(chunk, [spelling for every in query.anchors for spelling in every], places=1)
+    found = find_literals(
+        chunk, [spelling for every in query.anchors for spelling in every], places=1
+    )
     pairs = np.unique(found.text * len(query.anchors) + of_needle[found.needle])
     return np.bincount(pairs // len(query.anchors), minlength=len(chunk))
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dedup.arrays import F64, I64, U8, U32
 from dedup.compiled import kernel
-from dedup.text import TextArray, code_point, texts_of
+from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import C4Config
 from pipeline.filters.characters import (
     DOT,
@@ -66,9 +66,11 @@ def check(
 ) -> Iterator[RuleFailures]:
     """The documents that fail each rule."""
     if config.lorem_ipsum:
-        yield list_failures("c4_lorem_ipsum", np.flatnonzero(holds(texts, LOREM_IPSUM)))
+        yield list_failures("c4_lorem_ipsum", np.flatnonzero(contains_phrase(texts, LOREM_IPSUM)))
     if config.curly_bracket:
-        yield list_failures("c4_curly_bracket", np.flatnonzero(holds(texts, CURLY_BRACKET)))
+        yield list_failures(
+            "c4_curly_bracket", np.flatnonzero(contains_phrase(texts, CURLY_BRACKET))
+        )
     if bad_words:
         rows = np.flatnonzero(holds_word(texts, bad_words))
         words = [first_word(texts[int(row)].as_py(), bad_words) for row in rows]
@@ -80,13 +82,13 @@ def check(
 
 def measure(texts: TextArray, min_line_words: int) -> F64:
     """What the rules on lines look at, (N, 2) float64 in the order of `MEASURES`; 0 for texts
-    without lines. Raises as `dedup.text.texts_of`."""
+    without lines. Raises as `dedup.text.view_texts`."""
     table = character_table()
-    parts = [_measure(t.data, t.offsets, table, min_line_words) for t in texts_of(texts)]
+    parts = [_measure(t.data, t.offsets, table, min_line_words) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
 
-def holds(texts: pa.ChunkedArray | pa.Array, phrase: str) -> Truth:
+def contains_phrase(texts: pa.ChunkedArray | pa.Array, phrase: str) -> Truth:
     """Which texts hold a phrase, in any case of ASCII letters, (N,) bool."""
     return np.asarray(pc.match_substring(texts, phrase, ignore_case=True))
 

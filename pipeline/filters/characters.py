@@ -64,7 +64,7 @@ def absorb(value: np.uint64, other: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(32))
 
 
-def hash_of(numbers: Any) -> np.uint64:
+def hash_numbers(numbers: Any) -> np.uint64:
     """`absorb` over several numbers, from 0."""
     value = np.uint64(0)
     for number in numbers:

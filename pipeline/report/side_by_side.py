@@ -51,13 +51,13 @@ class LinePair:
         )
 
 
-def compare(left: str, right: str, context: int | None = CONTEXT) -> list[LinePair]:
+def compare_texts(left: str, right: str, context: int | None = CONTEXT) -> list[LinePair]:
     """The texts as rows; equal lines farther than `context` from a difference are skipped (None
     skips nothing).
 
-    >>> [row.differs for row in compare("one\\ntwo words", "one\\ntwo birds")]
+    >>> [row.differs for row in compare_texts("one\\ntwo words", "one\\ntwo birds")]
     [False, True]
-    >>> compare("one\\ntwo words", "one\\ntwo birds")[1].right
+    >>> compare_texts("one\\ntwo words", "one\\ntwo birds")[1].right
     (('two ', False), ('birds', True))
     """
     rows = list(_rows(left.split("\n"), right.split("\n")))

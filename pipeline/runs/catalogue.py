@@ -14,7 +14,7 @@ from pipeline.runs import layout
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RunEntry:
     """A directory, or a file, at the top of a run directory."""
 
     name: str
@@ -29,11 +29,11 @@ class Place:
     """Whether it is handed on as part of the data set, so that disclosures list it."""
 
 
-def _intermediate(*names: str, holds_text: bool = False) -> tuple[Place, ...]:
-    return tuple(Place(name=name, is_intermediate=True, holds_text=holds_text) for name in names)
+def _intermediate(*names: str, holds_text: bool = False) -> tuple[RunEntry, ...]:
+    return tuple(RunEntry(name=name, is_intermediate=True, holds_text=holds_text) for name in names)
 
 
-PLACES: Mapping[str, Place] = {
+PLACES: Mapping[str, RunEntry] = {
     place.name: place
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
@@ -41,21 +41,21 @@ PLACES: Mapping[str, Place] = {
         *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
                        "withheld", "keep", "splits", "lines", "repeats", "redactions", "cuts",
                        "bins"),
-        Place(name="documents", holds_text=True, text_column="text"),
-        Place(name="quarantine", holds_text=True, text_column="text"),
-        Place(name="drops", holds_text=True, text_column="excerpt"),
-        Place(name="tokens", holds_text=True, text_column="tokens"),
-        Place(name=layout.EVIDENCE, holds_text=True),
-        Place(name=layout.DECISIONS, holds_text=True),
-        Place(name=layout.REPORT, holds_text=True),
-        Place(name=layout.CLUSTER_REPORT, holds_text=True),
-        Place(name="hdf5", holds_text=True, is_data_set=True),
-        Place(name=layout.RECORDS, holds_text=True, is_data_set=True),
-        Place(name=layout.CLEANED, holds_text=True, is_data_set=True),
-        *(Place(name=name) for name in ("masked", "registry", "mixture", "manifests")),
-        *(Place(name=name) for name in (layout.INPUTS, layout.POLICY, layout.RETENTION,
+        RunEntry(name="documents", holds_text=True, text_column="text"),
+        RunEntry(name="quarantine", holds_text=True, text_column="text"),
+        RunEntry(name="drops", holds_text=True, text_column="excerpt"),
+        RunEntry(name="tokens", holds_text=True, text_column="tokens"),
+        RunEntry(name=layout.EVIDENCE, holds_text=True),
+        RunEntry(name=layout.DECISIONS, holds_text=True),
+        RunEntry(name=layout.REPORT, holds_text=True),
+        RunEntry(name=layout.CLUSTER_REPORT, holds_text=True),
+        RunEntry(name="hdf5", holds_text=True, is_data_set=True),
+        RunEntry(name=layout.RECORDS, holds_text=True, is_data_set=True),
+        RunEntry(name=layout.CLEANED, holds_text=True, is_data_set=True),
+        *(RunEntry(name=name) for name in ("masked", "registry", "mixture", "manifests")),
+        *(RunEntry(name=name) for name in (layout.INPUTS, layout.POLICY, layout.RETENTION,
                                         layout.MANIFEST, layout.CUTS, layout.EVAL_ITEMS)),
-        *(Place(name=name, is_data_set=True)
+        *(RunEntry(name=name, is_data_set=True)
           for name in (layout.DOCUMENTS, layout.SOURCES, layout.CLUSTERS, layout.LEDGER,
                        layout.TOKENIZER, layout.TOKENIZER_CONFIG)),
     )

@@ -95,7 +95,7 @@ def append_line(path: Path, line: str) -> None:
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
         storage.truncate(path, whole)
-    storage.append(path, line)
+    storage.append_log_line(path, line)
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -140,7 +140,7 @@ class RunRecords:
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found: dict[bytes, str] = {}
         for path in self._shards():
-            found |= texts_of(_arrow(path), value_set, most_bytes)
+            found |= select_texts(_arrow(path), value_set, most_bytes)
         return found
 
     def excerpt(self, key: bytes) -> str:
@@ -210,7 +210,7 @@ def wrap_read_errors(path: Path) -> Iterator[Path]:
         ) from error
 
 
-def texts_of(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:
+def select_texts(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:
     """Texts by key from a table with `doc_key` and `text`, cut after `most_bytes`. Where it has
     `text_bytes` too, documents whose text was taken out are left out."""
     found = {}
@@ -317,7 +317,7 @@ def read_held_text(directory: Path, key: bytes) -> dict[bytes, str]:
     wanted = pa.array([key], SCHEMA.field("doc_key").type)
     found: dict[bytes, str] = {}
     for table in read_held_shards(directory):
-        found |= texts_of(table, wanted, None)
+        found |= select_texts(table, wanted, None)
     return found
 
 

@@ -21,7 +21,7 @@ def hold_and_run(
 ) -> Finished:
     """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
     that clean-up removed, and called again when a stage needs some of them after all."""
-    with journal.hold(out):
+    with journal.hold_lock(out):
         storage.sweep_temps(out)
         removed = removed_directories(out)
         while True:
@@ -44,7 +44,7 @@ def removed_directories(out: Path) -> frozenset[str]:
     return frozenset()
 
 
-def commit(
+def commit_run(
     out: Path, names: tuple[str, str], stages: dict[str, StageManifest], removed: frozenset[str]
 ) -> None:
     """Delete what no manifest names, then publish manifest.json: the commit of the run. `names` are

@@ -199,7 +199,7 @@ def with_sources(clusters: pa.Table, documents: pa.Table) -> pa.Table:
     )
 
 
-def rows_of(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table:
+def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table:
     """All columns of the rows whose `column` (`kept` or `member`) is among these keys, read one row
     group at a time."""
     wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
@@ -215,7 +215,7 @@ def rows_of(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table:
 
 def read_bands(path: Path, members: Sequence[bytes]) -> dict[bytes, tuple[int, ...]]:
     """The bands that these documents share with the ones that stand for them."""
-    table = rows_of(path, "member", members)
+    table = read_rows_by_key(path, "member", members)
     bands = (tuple(shared) for shared in table["bands"].to_pylist())
     return dict(zip(table["member"].to_pylist(), bands, strict=True))
 
@@ -275,9 +275,9 @@ def find_siblings(path: Path, keys: Iterable[bytes], only_verified: bool) -> Sib
 
 def _edges(path: Path, keys: list[bytes]) -> Iterator[Sibling]:
     """The other ends of all edges at these keys."""
-    for row in rows_of(path, "member", keys).to_pylist():
+    for row in read_rows_by_key(path, "member", keys).to_pylist():
         yield _sibling(row, row["kept"], row["member"])
-    below: pa.Table = rows_of(path, "kept", keys)
+    below: pa.Table = read_rows_by_key(path, "kept", keys)
     for row in below.filter(pc.equal(below["index"], "")).to_pylist():
         yield _sibling(row, row["member"], row["kept"])
 

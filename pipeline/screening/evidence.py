@@ -159,14 +159,14 @@ def _names(keys: pa.ChunkedArray, numbers: "np.typing.NDArray[np.int64]", letter
 _ORDER = ["row", "byte_offset", "kind", "target", "work_id", "seen"]
 
 
-def spread(finding: Finding, rows: I64) -> pa.Table:
+def spread_finding(finding: Finding, rows: I64) -> pa.Table:
     """FINDINGS that say of every one of the (N,) rows what `finding` says of its own."""
     one = findings_table([finding]).combine_chunks()
     repeated = one.take(pa.array(np.zeros(len(rows), np.int64)))
     return repeated.set_column(0, FINDINGS.field("row"), pa.array(rows, pa.int64()))
 
 
-def in_order(tables: Iterable[pa.Table]) -> pa.Table:
+def sort_findings(tables: Iterable[pa.Table]) -> pa.Table:
     """All findings in the order of the contract."""
     together = pa.concat_tables([FINDINGS.empty_table(), *tables])
     return together.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()

@@ -53,15 +53,15 @@ def copy_records(
         return
     compressor = _compressor(compression)
     blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
-    for piece in cut(blocks, starts, starts + sizes + BEHIND[kind]):
+    for piece in cut_ranges(blocks, starts, starts + sizes + BEHIND[kind]):
         yield compressor.compress(piece)
     yield compressor.flush()
 
 
-def cut(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[bytes]:
+def cut_ranges(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[bytes]:
     """The bytes in [start, stop) for ascending ranges of a stream, which may end before the last.
 
-    >>> list(cut(iter([b"abc", b"defg"]), np.array([1, 4]), np.array([4, 9])))
+    >>> list(cut_ranges(iter([b"abc", b"defg"]), np.array([1, 4]), np.array([4, 9])))
     [b'bc', b'd', b'efg']
     """
     position, index = 0, 0
@@ -77,7 +77,7 @@ def cut(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[bytes]:
         position = end
 
 
-class _Plain:
+class _NoCompression:
     """No compression behind the interface of a compressor."""
 
     def compress(self, data: bytes) -> bytes:
@@ -101,7 +101,7 @@ def _compressor(compression: str | None) -> Any:
             return bz2.BZ2Compressor()
         case "xz":
             return lzma.LZMACompressor()
-    return _Plain()
+    return _NoCompression()
 
 
 class _Sink(io.RawIOBase):
@@ -191,7 +191,7 @@ def count_records(path: Path) -> int:
             return int(any(blocks))
         if kind == "warc":
             rules = RecordRules(text_key="text", max_document_bytes=0, sources=None)
-            return sum(1 for _ in warc.read(path, blocks, rules))
+            return sum(1 for _ in warc.read_warc(path, blocks, rules))
         return _lines(blocks)
 
 

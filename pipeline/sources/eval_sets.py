@@ -59,7 +59,7 @@ def _hash(path: Path) -> str:
         raise InputError(f"{path}: cannot read: {error.strerror or error}") from error
 
 
-def records(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_eval_set(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
     """(1-based line, record) of every line of a set but blank ones.
 
     Raises InputError for damaged or changed files, and naming the line for one that is no object.

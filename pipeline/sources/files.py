@@ -236,13 +236,13 @@ def change_error(location: str) -> InputError:
     )
 
 
-def hash_of(location: str) -> str:
+def hash_input(location: str) -> str:
     """The hex digest of a file at a path or a URL. Raises InputError when it cannot be read."""
     with contextlib.closing(HashingReader(location)) as reader:
         return reader.hash_rest()
 
 
-def read(
+def read_records(
     file: InputFile, reader: HashingReader, rules: RecordRules
 ) -> Iterator[Record | BadRecord]:
     """Every record of a file, good or bad, in order. Raises InputError when the file is damaged."""
@@ -275,7 +275,7 @@ def read_blocks(
     elif kind == "text":
         yield from text.read_whole(blocks, rules)
     else:
-        yield from warc.read(file.shown, blocks, rules, start)
+        yield from warc.read_warc(file.shown, blocks, rules, start)
 
 
 def read_rows(
@@ -341,7 +341,7 @@ class InputHashes:
         known = self._known.get(_key(file))
         if known and known[:2] == list(stamp):
             return str(known[2])
-        digest = hash_of(file.location)
+        digest = hash_input(file.location)
         self._keep(file, stamp, digest)
         return digest
 

@@ -41,7 +41,7 @@ def wanted_columns(path: object, names: Sequence[str], rules: RecordRules) -> li
     return [name for name in names if name in asked]
 
 
-def records(
+def read_batch_records(
     batches: Iterator[pa.RecordBatch], rules: RecordRules, allowance: Allowance, row: int = 0
 ) -> Iterator[Record | BadRecord]:
     """A record, good or bad, for each row of the batches, of which `row` is the first."""
@@ -132,7 +132,7 @@ def read_parquet(
         parquet = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
         wanted = wanted_columns(path, parquet.schema_arrow.names, rules)
         batches = _batches(parquet, wanted, allowance, first)
-        yield from records(batches, rules, allowance, first)
+        yield from read_batch_records(batches, rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not a valid parquet file: {error}") from error
 
@@ -197,7 +197,7 @@ def read_arrow(
     try:
         source = pa.PythonFile(file, "r") if location is None else pa.memory_map(location)
         found = _file(path, source, rules) if head == _FILE_MAGIC else _stream(path, source, rules)
-        yield from records(_validated(found, first), rules, allowance, first)
+        yield from read_batch_records(_validated(found, first), rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not a valid Arrow file: {error}") from error
 

@@ -22,7 +22,7 @@ META_HEADERS = {"url": "warc-target-uri", "date": "warc-date", "record_id": "war
 """Key of meta -> the record header that fills it."""
 
 
-def read(
+def read_warc(
     path: object, blocks: Iterator[bytes], rules: RecordRules, start_at: Place | None = None
 ) -> Iterator[Record | BadRecord]:
     """Every conversion record, good or bad, in file order; `start_at` is where the blocks begin in

@@ -235,13 +235,13 @@ class ComponentsJob:
 def _components(job: ComponentsJob, inputs: Inputs) -> Result:
     """MEMBERS: columns member, component (uint32), by component, then index; TASK_OF: column task
     (uint32) per dense index, 0 for a document without candidates, else 1 + its task."""
-    from dedup.components import components, finish, new_parents, unite
+    from dedup.components import components, flatten_labels, new_parents, unite
 
     parents = new_parents(job.documents)
     for shard in job.bands:
         table = inputs.table(shard)
         unite(parents, table["member"].to_numpy(), table["bucket"].to_numpy())
-    finish(parents)
+    flatten_labels(parents)
     members, starts = components(parents)
     cuts = task_cuts(starts, job.documents_per_task)
     task_of = np.zeros(job.documents, np.uint32)

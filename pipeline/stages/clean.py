@@ -13,7 +13,7 @@ from typing import Any
 
 import ftfy
 
-from pipeline.cleaning.mask import software as mask_software
+from pipeline.cleaning.mask import read_mask_versions as mask_software
 from pipeline.config.prep import Config
 from pipeline.core.errors import InputError, escape_text
 from pipeline.engine.stage import Inputs, Result, Stage, Task
@@ -85,7 +85,7 @@ def _take_file(
     file, problem = part.file, ""
     with closing(files.HashingReader(file.location)) as reader:
         try:
-            found = _checked(files.read(file, reader, rules), file, on_bad_record)
+            found = _checked(files.read_records(file, reader, rules), file, on_bad_record)
             task.take(found, part)
         except InputError as error:
             problem = str(error)

@@ -84,7 +84,7 @@ class _RankedDocuments:
 
 
 def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
-    from dedup.clusters import KEPT, collapse, select
+    from dedup.clusters import KEPT, collapse, select_representatives
 
     corpus = Corpus(job.batches, inputs)
     ranked = _rank(job, corpus, inputs)
@@ -92,7 +92,7 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
     if job.rules.verify == "none":
         found = collapse(memberships, ranked.component, ranked.origin)
     else:
-        found = select(
+        found = select_representatives(
             memberships, _signatures(corpus, ranked), selection_rules(job.rules),
             _Reader(job.rules.preset, corpus, ranked.index), ranked.origin,
         )  # fmt: skip
@@ -126,13 +126,13 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
             state = corpus.table("keep", shard)["state"].to_numpy()[rows]
             origin[place] = np.where(state == KEPT_STATE, 1, 2)
         elif job.batches.all[-1].decisions:
-            decision[place] = decisions_of(corpus.table("decisions", shard), doc_id[place])
+            decision[place] = look_up_decisions(corpus.table("decisions", shard), doc_id[place])
     keys = ids.keys_as_u64(columns["doc_key"])
     rank = ids.sort_order(keys, np.array(priority), decision, batch)
     return _RankedDocuments(index[rank], component[rank], origin[rank])
 
 
-def decisions_of(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
+def look_up_decisions(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
     """Index into DECISIONS of each of these ascending doc_ids; 0 for those without a row."""
     rank = np.zeros(len(doc_id), np.int64)
     found = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)

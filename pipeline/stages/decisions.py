@@ -34,7 +34,7 @@ from pipeline.runs.layout import KINDS
 from pipeline.screening.evidence import DECISION_SCHEMA
 from pipeline.screening.policy import (
     Policy,
-    evaluate,
+    evaluate_policy,
     number_decisions,
     propagate,
     reads_documents,
@@ -66,7 +66,7 @@ def _decisions(job: DecisionsJob, inputs: Inputs) -> Result:
     works = inputs.table(job.works) if job.works else None
     documents = inputs.table(job.documents, _RECORD) if job.documents else None
     policy = Policy.model_validate_json(job.policy)
-    own = evaluate(policy, evidence, works, documents)
+    own = evaluate_policy(policy, evidence, works, documents)
     decisions = worst_decisions(own, *(inputs.table(s) for s in job.decisions))
     outputs = (
         arrow_output(f"decisions/{job.index:06d}.evidence.arrow", evidence),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import Mask
-from pipeline.cleaning import clean_texts, short_mask
+from pipeline.cleaning import clean_array, short_mask
 from pipeline.cleaning.mask import KINDS, Kind, mask_texts
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.ids import key_of_prefix, path_prefix, text_keys
@@ -180,7 +180,7 @@ class DocumentRows:
         texts = pa.array([record.text for record in records], pa.large_string())
         rules = self.cleaning
         if rules.fix_text:
-            texts = clean_texts(texts)
+            texts = clean_array(texts)
         if rules.mask:
             texts, counts = mask_texts(texts, rules.mask, rules.phone_regions)
             self.masked.append(masked_rows(places, counts))

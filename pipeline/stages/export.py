@@ -125,7 +125,7 @@ def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> I
 
 def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
     """Per document the number of its split, -1 where it is not asked for; copies of the others."""
-    ends = rows_of(job.ends, ["state", "split", "doc_key"], run)
+    ends = read_table_rows(job.ends, ["state", "split", "doc_key"], run)
     kept = pc.equal(ends["state"], _KEPT)
     number = numbers_of(ends["split"], job.splits)
     state = kept.to_numpy()
@@ -154,12 +154,12 @@ def numbers_of(names_N: pa.ChunkedArray, splits: tuple[str, ...]) -> I64:
 
 def _cuts(cuts: TableRows, run: Inputs, doc_key: pa.ChunkedArray) -> pa.Table:
     """The cuts of the shard with these keys, by row and start."""
-    found = rows_of(cuts, ["doc_key", "byte_start", "byte_end"], run)
+    found = read_table_rows(cuts, ["doc_key", "byte_start", "byte_end"], run)
     row = pc.index_in(found["doc_key"], value_set=doc_key.combine_chunks())
     return found.append_column("row", row)
 
 
-def rows_of(rows: TableRows, columns: list[str], run: Inputs) -> pa.Table:
+def read_table_rows(rows: TableRows, columns: list[str], run: Inputs) -> pa.Table:
     """Rows of a parquet table; only the row groups that hold them are read."""
     with pq.ParquetFile(run.path(rows.table)) as file:
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]

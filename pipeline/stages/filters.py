@@ -31,7 +31,7 @@ from pipeline.filters.custom.functions import CustomFilter
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
 from pipeline.runs import layout
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, attributes_json, table_of
-from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, records
+from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, read_eval_set
 from pipeline.stages.plan import Reading
 
 if TYPE_CHECKING:
@@ -167,10 +167,10 @@ class _Items:
 def _index(job: IndexJob, inputs: Inputs) -> Result:
     """PARTS, GRAMS: the index of `dedup.overlap`, with set, item and field of every part; the
     items table: every item, and why it is not looked for."""
-    from dedup.eval_index import build_index
+    from dedup.eval_index import build_item_index
 
     items, names = _read_items(job)
-    index, entry, status = build_index(items.text, job.n, job.min_words, job.min_overlap)
+    index, entry, status = build_item_index(items.text, job.n, job.min_words, job.min_overlap)
     table = _items_table(items, names, status)
     checked = table["checked"].to_numpy(zero_copy_only=False)
     outputs = (*_index_outputs(index, entry, items), parquet_output(layout.EVAL_ITEMS, table))
@@ -187,7 +187,7 @@ def _read_items(job: IndexJob) -> tuple[_Items, list[tuple[str, str]]]:
     names: list[tuple[str, str]] = []
     for found in job.sets:
         before = len(items.text)
-        for line, record in records(found):
+        for line, record in read_eval_set(found):
             name = item_name(record, line)
             try:
                 texts = item_texts(record, job.fields, job.min_words)

@@ -168,7 +168,7 @@ def weight_of(config: MixtureConfig, source: str) -> float | None:
     return 1.0 if value is None and config.weights is None else value
 
 
-def fill(
+def fill_quotas(
     target_S: I64, tokens_S: I64, parts: Callable[[], Iterator[DocumentTokens]], seed: int
 ) -> tuple[Quota, ...]:
     """The quotas that come closest to S targets of tokens from below.
@@ -303,7 +303,7 @@ def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> 
         return tuple(quota_of_epochs(weight_of(config, name) or 0.0) for name in job.sources)
     wanted = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
     target = np.array([wanted[name] for name in job.sources], np.int64)
-    return fill(target, tokens, lambda: _train(path, job.sources), job.seed)
+    return fill_quotas(target, tokens, lambda: _train(path, job.sources), job.seed)
 
 
 def _train(path: Path, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:

@@ -151,7 +151,7 @@ def lineage_output(split: str, index: int, lineage: pa.Table) -> Output:
     return parquet_output(f"hdf5/{split}/{name}", lineage.combine_chunks(), encodings)
 
 
-def compression_of(config: Config) -> Compression:
+def choose_compression(config: Config) -> Compression:
     """How chunks are stored: gzip alone leaves the counting channels of `vsl` several times as
     large (docs/packing.md)."""
     if config.hdf5.compression is not None:
@@ -169,7 +169,7 @@ def pack_stage(
     config: Config, vocabulary: PackVocabulary, gather: StageManifest, rows: StageManifest
 ) -> Stage:
     """One task per shard of each split."""
-    pack, per_shard, compression = config.pack, rows_per_shard(config), compression_of(config)
+    pack, per_shard, compression = config.pack, rows_per_shard(config), choose_compression(config)
     tasks = []
     for stream in split_streams(gather):
         records = [task for task in rows.tasks if task.counters["split"] == stream.name]
@@ -291,7 +291,7 @@ def corpus_stage(
                 buckets_start=int(starts[low]),
                 first=first,
                 count=count,
-                compression=compression_of(config),
+                compression=choose_compression(config),
                 records_before_task=before,
             )
             tasks.append(Task(f"{stream.name} shard {index}", job, buckets, 2 * count))

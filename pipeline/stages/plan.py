@@ -146,7 +146,7 @@ class Reading:
         return tuple(range(first[i], last[i] + 1) for i in range(len(self.files)))
 
 
-def make_plan(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
+def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
     """Find every input file and what is to be cut; what stands in the output directory is no input.
 
     Raises InputError when an input names nothing.

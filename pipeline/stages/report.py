@@ -37,7 +37,7 @@ from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
 from pipeline.runs import layout
 from pipeline.runs.origin import recipe_of
-from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, texts_of
+from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, select_texts
 from pipeline.runs.tables import find_mentioned_keys, read_bands, read_clusters, with_sources
 
 _CLUSTERS = 10
@@ -66,7 +66,7 @@ class _Document:
     whole: bool
 
 
-def load(path: Path, documents: pa.Table, files: Sequence[str]) -> ClusterTables:
+def load_clusters(path: Path, documents: pa.Table, files: Sequence[str]) -> ClusterTables:
     """The tables behind the page; `documents` has one row per record of the run."""
     clusters = read_clusters(path)
     named = documents.filter(pc.is_in(documents["doc_key"], find_mentioned_keys(clusters)))
@@ -107,7 +107,7 @@ def _documents(
     wanted = pa.array(keys, pa.binary(ids.KEY_BYTES))
     texts: dict[bytes, str] = {}
     for shard in shards:
-        texts |= texts_of(inputs.table(shard, ["doc_key", "text"]), wanted, _READ_BYTES)
+        texts |= select_texts(inputs.table(shard, ["doc_key", "text"]), wanted, _READ_BYTES)
     found = {}
     for row in tables.documents.filter(pc.is_in(tables.documents["doc_key"], wanted)).to_pylist():
         key, hidden = row["doc_key"], row["state"] == QUARANTINED
@@ -177,7 +177,7 @@ def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
     documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
     sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
     files = [f"{row['input']}/{row['path']}" for row in sources]
-    found = load(inputs.path(job.clusters), documents, files)
+    found = load_clusters(inputs.path(job.clusters), documents, files)
     page = ClusterPage(
         config_name=job.name,
         manifest_hash=job.identity,
@@ -269,7 +269,9 @@ class _Tables:
     def _excerpts(self, keys: pa.Array) -> dict[bytes, str]:
         found: dict[bytes, str] = {}
         for shard in self._job.texts:
-            found |= texts_of(self._inputs.table(shard, ["doc_key", "text"]), keys, _EXCERPT_BYTES)
+            found |= select_texts(
+                self._inputs.table(shard, ["doc_key", "text"]), keys, _EXCERPT_BYTES
+            )
         for shard in self._job.drops:
             table = pq.read_table(self._inputs.path(shard), columns=["doc_key", "excerpt"])
             table = table.filter(pc.is_in(table["doc_key"], keys))
@@ -281,7 +283,7 @@ class _Tables:
 
 def _report(job: ReportJob, inputs: Inputs) -> Result:
     tables = _Tables(job, inputs)
-    found = load(inputs.path(job.clusters), tables.documents, tables.files)
+    found = load_clusters(inputs.path(job.clusters), tables.documents, tables.files)
     summary = summarize(found.clusters)
     report = html.render_report(_report_page(job, tables, summary, inputs))
     page = html.render_clusters(_cluster_page(job, tables, found, summary, inputs))

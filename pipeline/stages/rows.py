@@ -27,7 +27,7 @@ from pipeline.config.prep import Config
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
-from pipeline.lineage.tables import StreamDocuments, row_positions, spans
+from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
 from pipeline.packing import PACKERS, Placement, Segments, fold, gather_segments, place
 from pipeline.packing.rows import Tokens
 from pipeline.stages.tokenize import flat_tokens, list_lengths, token_lists
@@ -74,7 +74,7 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
     length = job.max_sequence_length
     end = job.bucket_start + job.bucket_tokens
     stream_rows = np.arange(-(-job.bucket_start // length), min(-(-end // length), job.rows))
-    stream_rows, position = in_order(stream_rows, job.rows, job.seed, job.split)
+    stream_rows, position = sort_by_position(stream_rows, job.rows, job.seed, job.split)
     tables = [inputs.table(shard, ["doc_id", "tokens"]) for shard in job.buckets]
     windows = _windows(_tokens(job, tables), stream_rows * length - job.bucket_start, length + 1)
     table = pa.table(
@@ -85,12 +85,12 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
             "tokens": token_lists(windows.reshape(-1), np.full(len(stream_rows), length + 1)),
         }
     )
-    lineage = spans(_documents(job, tables), stream_rows, length)
+    lineage = make_lineage(_documents(job, tables), stream_rows, length)
     outputs = row_shards(job.split, job.bucket, table, lineage)
     return Result(outputs, {"rows": len(stream_rows), "split": job.split})
 
 
-def in_order(stream_rows: I64, rows: int, seed: int, split: str) -> tuple[I64, I64]:
+def sort_by_position(stream_rows: I64, rows: int, seed: int, split: str) -> tuple[I64, I64]:
     """Stream rows and their positions in the data set of `rows` rows, sorted by position."""
     position = row_positions(stream_rows, rows, seed, split)
     order = np.argsort(position)
@@ -281,7 +281,7 @@ def _vsl_rows(job: VslRowsJob, inputs: Inputs) -> Result:
     """Two shards sorted by position: rows (position, stream_row, labels of its segments, tokens of
     its segments, labels + 1 each) and spans."""
     stream_rows = np.arange(job.first_row, job.first_row + job.bucket_rows)
-    stream_rows, position = in_order(stream_rows, job.rows, job.seed, job.split)
+    stream_rows, position = sort_by_position(stream_rows, job.rows, job.seed, job.split)
     documents = inputs.table(job.stream, ["doc_id", "tokens"])
     segments, placed = _segments(job, inputs, stream_rows)
     lengths = list_lengths(documents["tokens"])

@@ -35,7 +35,12 @@ from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs
-from pipeline.stories.selection import compile_screening, decisions_of, deduplicate, screening
+from pipeline.stories.selection import (
+    compile_screening,
+    deduplicate,
+    find_decision_shards,
+    screening,
+)
 
 NAME = "files"
 """The name of the input that the files make."""
@@ -163,9 +168,9 @@ def _clean(
     if found:
         decided = run(decisions_stage(clean, NO_RULES, None, *found))
         run(evidence_stage(decided))
-        own = replace(own, decisions=decisions_of(decided))
+        own = replace(own, decisions=find_decision_shards(decided))
         verdicts = run(verdicts_stage(NO_RULES, decided, Batches((own,))))
-        own = replace(own, decisions=decisions_of(verdicts))
+        own = replace(own, decisions=find_decision_shards(verdicts))
     keep = run(keep_stage(prepared.config, Batches((own,)), None, ()))
     check_survivors(keep)
     run(sources_stage(reading, clean))
@@ -174,7 +179,7 @@ def _clean(
     run(cleaned_stage(clean, keep, form))
 
 
-def story_of(form: Format, detectors: Sequence[Detector] = ()) -> Story:
+def make_clean_story(form: Format, detectors: Sequence[Detector] = ()) -> Story:
     """The story that writes this format. `detectors` are stages of your own that find evidence and
     decide, in the form of the screen stage: see docs/add_a_stage.md."""
     return Story("clean", partial(_clean, form, detectors))

@@ -29,7 +29,7 @@ NAME = "files"
 """The name of the one input, unless another is given."""
 
 
-def config_of(
+def make_dedup_config(
     files: Sequence[str], dedup: DedupConfig, *,
     name: str = NAME, text_key: str = "text", read: ReadConfig | None = None,
 ) -> LoadedConfig:  # fmt: skip

@@ -85,7 +85,7 @@ def is_index(directory: Path) -> bool:
     return (directory / INDEX).exists()
 
 
-def read_index(directory: Path) -> DedupIndex:
+def read_dedup_index(directory: Path) -> DedupIndex:
     """Raises InputError when there is no index, IntegrityError when it is damaged or of another
     format."""
     path = directory / INDEX
@@ -134,7 +134,7 @@ def _runs_of(directory: Path, name: str) -> list[tuple[Path, str]]:
     """The finished runs of an index, oldest first, or the one run that `directory` is."""
     if not is_index(directory):
         return [(directory, name)]
-    index = read_index(directory)
+    index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(
             f"index {directory}: no finished batch; `prep dedup index build` resumes it"

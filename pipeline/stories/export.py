@@ -34,12 +34,12 @@ from pipeline.stages.export import (
     files_of,
     gather_text_stage,
     numbers_of,
-    rows_of,
+    read_table_rows,
     scatter_text_stage,
 )
 from pipeline.stages.records import FIELDS, Format
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
-from pipeline.stories.status import story_of
+from pipeline.stories.status import read_story
 from pipeline.takedown.record import read_takedown_state
 
 
@@ -157,7 +157,7 @@ class ExportResult:
     reused: bool
 
 
-def forecast(run: Path, request: ExportOptions) -> tuple[ExportedSplit, ...]:
+def forecast_export(run: Path, request: ExportOptions) -> tuple[ExportedSplit, ...]:
     """What an export would hold. Lines that are still to be cut count as text. Writes nothing.
 
     Raises InputError for a run that cannot be exported, ConfigError for a split it does not have.
@@ -179,7 +179,7 @@ def _ends(
     job: TextJob, run: Inputs
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Of the documents of one shard that are wanted: number of the split, copies, bytes of text."""
-    kept = rows_of(job.ends, ["state", "split", "text_bytes"], run)
+    kept = read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
     kept = kept.filter(pc.equal(kept["state"], "kept"))
     number = numbers_of(kept["split"], job.splits)
     copies = np.ones(len(kept), np.int64)
@@ -190,7 +190,7 @@ def _ends(
     return number[wanted], copies[wanted], size[wanted]
 
 
-def export(
+def export_run(
     run: Path, out: Path, request: ExportOptions, workers: int | None = None,
     progress: Progress | None = None,
 ) -> ExportResult:  # fmt: skip
@@ -243,7 +243,7 @@ def _check_out(run: Path, out: Path) -> None:
     if place == run or run in place.parents:
         raise ConfigError(f"--out: {out} lies in the run that is exported; give another directory")
     begun = any((out / name).exists() for name in (layout.MANIFEST, "manifests", "journal"))
-    if begun and story_of(out) != STORY:
+    if begun and read_story(out) != STORY:
         raise ConfigError(f"--out: {out} is the directory of another run; give one of its own")
 
 

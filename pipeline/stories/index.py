@@ -24,16 +24,16 @@ from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
 from pipeline.stages.plan import ReadPlan
-from pipeline.stories.dedup import BATCH, config_of
+from pipeline.stories.dedup import BATCH, make_dedup_config
 from pipeline.stories.earlier import (
     DedupIndex,
     IndexBatch,
     IndexSettings,
     is_index,
-    read_index,
+    read_dedup_index,
     write_index,
 )
-from pipeline.stories.preparation import Preparation, prepare, run
+from pipeline.stories.preparation import Preparation, prepare, run_preparation
 
 _FIRST = "000000"
 _QUERY = "query"
@@ -89,7 +89,7 @@ class IndexAnswer:
     matches: tuple[IndexMatch, ...]
 
 
-def build(
+def create_index(
     directory: Path,
     files: Sequence[str],
     settings: IndexSettings,
@@ -99,7 +99,7 @@ def build(
     """Make an index whose first batch holds these files. Raises ConfigError when something else
     stands there, and what a run raises."""
     _prepared(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
-    with journal.hold(directory):
+    with journal.hold_lock(directory):
         storage.sweep_temps(directory)
         return _add(_opened(directory, settings), files, name, work, first=True)
 
@@ -110,7 +110,7 @@ def _opened(directory: Path, settings: IndexSettings) -> DedupIndex:
         if any(path.name != ".lock" for path in directory.iterdir()):
             raise ConfigError(f"{directory}: not empty and not an index; choose another directory")
         return DedupIndex(directory, settings)
-    index = read_index(directory)
+    index = read_dedup_index(directory)
     changed = changed_fields(asdict(index.settings), asdict(settings))
     if changed:
         raise ConfigError(
@@ -120,13 +120,15 @@ def _opened(directory: Path, settings: IndexSettings) -> DedupIndex:
     return index
 
 
-def add(directory: Path, files: Sequence[str], name: str | None, work: IndexOptions) -> AddedBatch:
+def add_to_index(
+    directory: Path, files: Sequence[str], name: str | None, work: IndexOptions
+) -> AddedBatch:
     """Add these files to an index as its next batch. Raises InputError or ConfigError, and what a
     run raises."""
-    read_index(directory)
-    with journal.hold(directory):
+    read_dedup_index(directory)
+    with journal.hold_lock(directory):
         storage.sweep_temps(directory)
-        return _add(read_index(directory), files, name, work)
+        return _add(read_dedup_index(directory), files, name, work)
 
 
 def _add(
@@ -158,7 +160,7 @@ def _add(
         )
     out = index.run(entry)
     loaded = _config(index, files, entry, work)
-    run(loaded, out, work.workers, progress=work.progress, story=BATCH)
+    run_preparation(loaded, out, work.workers, progress=work.progress, story=BATCH)
     return AddedBatch(entry.batch, out, fresh=True)
 
 
@@ -177,7 +179,7 @@ def _config(
         "memory": work.memory, "max_source_share": work.max_source_share,
     })  # fmt: skip
     read = ReadConfig(max_bad_share=work.max_bad_share)
-    return config_of(files, dedup, name=entry.name, text_key=settings.text_key, read=read)
+    return make_dedup_config(files, dedup, name=entry.name, text_key=settings.text_key, read=read)
 
 
 def _prepared(
@@ -215,20 +217,20 @@ def _check_names(
                 )
 
 
-def query(
+def query_index(
     directory: Path, files: Sequence[str], work: IndexOptions, place: Path | None = None
 ) -> IndexAnswer:
     """Compare files with every batch of an index, adding nothing.
 
     The run for that lies in `place`, and stays there; by default in a temporary directory.
     """
-    index = read_index(directory)
+    index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(f"{directory}: no finished batch; `prep dedup index build` resumes it")
     with _workspace(place) as out:
         asked = replace(work, max_source_share=_NO_ALARM)
         loaded = _config(index, files, _entry("", _QUERY), asked)
-        run(loaded, out, work.workers, progress=work.progress, story=BATCH)
+        run_preparation(loaded, out, work.workers, progress=work.progress, story=BATCH)
         return _answer(index, out)
 
 

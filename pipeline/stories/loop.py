@@ -14,7 +14,7 @@ from pipeline.engine.executor import Executor, executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Stage
-from pipeline.runs.run_directory import commit, hold_and_run
+from pipeline.runs.run_directory import commit_run, hold_and_run
 
 RunStage = Callable[[Stage], StageManifest]
 Stages = dict[str, StageManifest]
@@ -94,5 +94,5 @@ class StoryRun:
             return Manifest(self.out, stages, reused)
 
     def _commit(self, stages: Stages, runner: Runner, _: Executor) -> Stages:
-        commit(self.out, (self.config, self.story), stages, runner.removed)
+        commit_run(self.out, (self.config, self.story), stages, runner.removed)
         return stages

@@ -23,13 +23,13 @@ def compile_kernels(config: Config, note: Note, screens: bool) -> None:
 
     if config.clean.fix_text and compiled.first_use(Path(cleaning.__file__).parent):
         note("compiling the cleaning kernels for this machine, once")
-        cleaning.clean_texts(["schÃ¶n"])
+        cleaning.clean_array(["schÃ¶n"])
     if screens:
         _compile_screening(bool(config.screen.registry), note)
     if has_rules(config.filters):
-        from pipeline.filters.rules import compile_first
+        from pipeline.filters.rules import compile_filter_kernels
 
-        compile_first(note)
+        compile_filter_kernels(note)
     compiling = config.decontaminate.sets or config.lines.unit != "none"
     if (preset_of(config.dedup) is not None or compiling) and compiled.first_use():
         from dedup.warm_up import warm_up
@@ -46,8 +46,8 @@ def compile_detectors(note: Note) -> None:
     packages = (Path(literals.__file__).parent, Path(titles.__file__).parent)
     if any(compiled.first_use(package) for package in packages):
         note("compiling the kernels for screening on this machine, once")
-        literals.warm_up()
-        titles.warm_up()
+        literals.warm_up_literals()
+        titles.warm_up_titles()
 
 
 def _compile_screening(has_registry: bool, note: Note) -> None:
@@ -55,7 +55,7 @@ def _compile_screening(has_registry: bool, note: Note) -> None:
 
     compile_detectors(note)
     if has_registry:
-        fingerprints.compile_first(note)
+        fingerprints.compile_fingerprint_kernels(note)
 
 
 def check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:

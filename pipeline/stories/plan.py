@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
 from pipeline.engine.executor import automatic_workers
-from pipeline.engine.runner import manifest_path, reasons, stage_fields
+from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import Stage
 from pipeline.filters.rules import has_rules
 from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, stages_left_out
@@ -80,7 +80,7 @@ def stage_states(prepared: Preparation, story: Story) -> dict[str, str]:
         manifest = _committed(prepared.out, stage.name)
         fields = stage_fields(stage)
         if manifest is None or manifest.fingerprint != fingerprint_of(fields):
-            changed = reasons(manifest.fields, fields) if manifest else []
+            changed = find_rerun_reasons(manifest.fields, fields) if manifest else []
             states[stage.name] = f"run: changed {', '.join(changed)}" if changed else "run"
             raise _RunNeeded
         if stage.still_valid and not all(stage.still_valid(t.counters) for t in manifest.tasks):
@@ -130,7 +130,7 @@ def _large(plan: ReadPlan) -> int:
     return sum(f.text_estimate for f in files if f.format[1] is not None and not f.has_rows)
 
 
-def forecast(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
+def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
     """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
     largest = max(prepared.plan.estimate)

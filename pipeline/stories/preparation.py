@@ -15,15 +15,15 @@ from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.demo import quickstart
-from pipeline.engine.executor import Executor, InProcess
+from pipeline.engine.executor import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
-from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore
+from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.layout import MANIFEST
 from pipeline.runs.origin import Recipe
-from pipeline.runs.run_directory import commit, hold_and_run, removed_directories
+from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
 from pipeline.sources.files import InputHashes
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
@@ -43,7 +43,7 @@ from pipeline.stages.mixture import (
     source_documents,
 )
 from pipeline.stages.pieces import pieces_stage, reading_of
-from pipeline.stages.plan import Reading, ReadPlan, make_plan, plan_stage
+from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage
@@ -108,7 +108,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
     wanted = check_screening(config, loaded.base, out)
-    plan = make_plan(config, loaded.base, builtin, out)
+    plan = plan_reading(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenizer = _tokenizer(config.tokenize, loaded.base)
@@ -202,7 +202,7 @@ def read_inputs(
     return reading, clean
 
 
-def run(
+def run_preparation(
     config: str | Path | Config | LoadedConfig,
     out: str | Path | None = None,
     workers: int | None = None,
@@ -236,12 +236,12 @@ def run(
         now = replace(prepared, takedowns=read_takedown_state(prepared.out))
         finish_moving(prepared.out)
         if not STORIES[story.name].screens:
-            restore(prepared.out)
+            restore_texts(prepared.out)
         while True:
             try:
                 return _run_stages(now, story, workers, verify_inputs, progress, removed)
             except TextsApartError as needed:
-                if not restore(prepared.out):
+                if not restore_texts(prepared.out):
                     raise
                 progress.note(
                     f"{needed}: they are put back for now, and moved to quarantine again at the end"
@@ -271,7 +271,7 @@ def _find_finished(
     if not (out / MANIFEST).exists():
         raise error
     runner = Runner(
-        out, InProcess(), Journal(out), progress, removed_directories(out),
+        out, LocalExecutor(), Journal(out), progress, removed_directories(out),
         frozen=frozenset(STORIES[story.name].stages),
     )  # fmt: skip
     hashes = InputHashes(out, prepared.plan.files, verify_inputs)
@@ -333,7 +333,7 @@ def _run_stages(
         stages = keep_apart(runner.root, stages, where)
         note_days(out, stages, datetime.now().astimezone().date())
         dropped = runner.removed | raw_copies(out, prepared.takedowns)
-        commit(out, (config.name, story.name), stages, dropped)
+        commit_run(out, (config.name, story.name), stages, dropped)
         if screens and "verdicts" in stages:
             record_screening(out, stages)
         return stages

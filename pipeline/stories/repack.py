@@ -72,17 +72,17 @@ class RepackOptions:
     compression: str | None = None
 
 
-def repack(
+def repack_run(
     directory: Path, out: Path, changes: RepackOptions | None = None, workers: int | None = None,
     *, progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
     """Pack the tokens of the run in `directory` into `out`; finished work is reused.
 
     Raises ConfigError for changes that make no sense, InputError when there is no finished run with
-    tokens, and the errors of `pipeline.stories.preparation.run`.
+    tokens, and the errors of `pipeline.stories.preparation.run_preparation`.
     """
     run = open_tokenized(directory)
-    config = config_of(run, changes or RepackOptions())
+    config = make_repack_config(run, changes or RepackOptions())
     _check_place(directory, out)
     work = StoryRun(
         out=out, config=run.name, story=STORY, workers=workers,
@@ -136,7 +136,7 @@ def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
     return RunVocabulary(settings["vocab_size"], settings["eos_id"])
 
 
-def config_of(run: TokenizedRun, changes: RepackOptions) -> Config:
+def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
     """The packing half of a config: as in the run, but for the changes. Raises ConfigError naming
     the option that is wrong."""
     before = run.settings("pack")

@@ -105,11 +105,11 @@ def plan_rescan(
     )
 
 
-def rescan(
+def rescan_run(
     asked: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
 ) -> Manifest:
     """Look through the documents; finished work is reused. Raises the errors of
-    `pipeline.stories.preparation.run`."""
+    `pipeline.stories.preparation.run_preparation`."""
     work = StoryRun(
         out=asked.out, config=asked.config, story=STORY, size=asked.bytes, workers=workers,
         progress=progress or Progress(quiet=True),

@@ -140,7 +140,7 @@ def _decided(batch: Batch, decided: StageManifest | None) -> Batch:
     if decided is None:
         return batch
     counts = tuple(task.counters["documents"] for task in decided.tasks)
-    return replace(batch, decisions=decisions_of(decided), counts=counts)
+    return replace(batch, decisions=find_decision_shards(decided), counts=counts)
 
 
 def _judged(
@@ -151,10 +151,12 @@ def _judged(
     if screening is None or decided is None:
         return batches
     verdicts = run(verdicts_stage(screening.policy, decided, batches, clusters, names))
-    return Batches((*batches.all[:-1], replace(batches.all[-1], decisions=decisions_of(verdicts))))
+    return Batches(
+        (*batches.all[:-1], replace(batches.all[-1], decisions=find_decision_shards(verdicts)))
+    )
 
 
-def decisions_of(manifest: StageManifest) -> tuple[Shard, ...]:
+def find_decision_shards(manifest: StageManifest) -> tuple[Shard, ...]:
     """The shards of decisions of a stage, in the order of documents shards."""
     return tuple(s for s in manifest.shards if s.path.endswith(".decisions.arrow"))
 

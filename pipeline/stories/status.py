@@ -71,7 +71,7 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
         raise InputError(f"{directory}: no such run directory")
     finished = (directory / layout.MANIFEST).exists()
     found = []
-    for stage in story_entry(story_of(directory)).stages:
+    for stage in story_entry(read_story(directory)).stages:
         try:
             manifest = read_manifest(manifest_path(directory, stage))
         except IntegrityError:
@@ -93,7 +93,7 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
     return finished, found
 
 
-def story_of(directory: Path) -> str:
+def read_story(directory: Path) -> str:
     """The story of a run: from its manifest, or, while it is not finished, from the journal."""
     try:
         return str(read_sealed(directory / layout.MANIFEST).get("story", "prepare"))
@@ -102,12 +102,12 @@ def story_of(directory: Path) -> str:
         return str(told[-1]) if told else "prepare"
 
 
-def clean_up(directory: Path) -> tuple[list[str], int]:
+def delete_intermediates(directory: Path) -> tuple[list[str], int]:
     """Delete intermediates of a finished run; returns the directories removed and the bytes freed.
 
     What is left still verifies and traces; a later `prep run` of a changed config rebuilds them.
     """
-    with journal.hold(directory):
+    with journal.hold_lock(directory):
         path = directory / layout.MANIFEST
         if not path.exists():
             raise InputError(

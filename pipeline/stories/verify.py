@@ -135,7 +135,7 @@ class Check:
     detail: str
 
 
-def verify(
+def verify_run(
     directory: Path, lineage: int | None = None, on_file: Callable[[], None] = lambda: None
 ) -> list[Check]:
     """Check hashes, ledger, copied records, HDF5 contract, count(EOS) and lineage coverage of a run

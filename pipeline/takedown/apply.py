@@ -32,7 +32,7 @@ from pipeline.report.page import CHAIN, DELETED, NOT_ADVICE, report_environment
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES
 from pipeline.runs.events import Kind, append_event, verify_events
-from pipeline.runs.run_directory import commit, removed_directories
+from pipeline.runs.run_directory import commit_run, removed_directories
 from pipeline.stages.report import report_stage
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
@@ -222,7 +222,7 @@ def find_begun(directory: Path, name: str) -> Takedown | None:
     return next((t for t in read_takedowns(directory) if t.id == name), None)
 
 
-def check_same(takedown: Takedown, digest: str, mode: str) -> None:
+def check_same_takedown(takedown: Takedown, digest: str, mode: str) -> None:
     """Raises InputError when a takedown of the same id was another one."""
     if takedown.value["claim_digest"] != digest:
         raise InputError(
@@ -233,7 +233,7 @@ def check_same(takedown: Takedown, digest: str, mode: str) -> None:
         raise ConfigError(f"--mode {mode}: the takedown {takedown.id} was begun as {takedown.mode}")
 
 
-def begin(plan: TakedownPlan, signed: SignOff) -> dict[str, Any]:
+def begin_takedown(plan: TakedownPlan, signed: SignOff) -> dict[str, Any]:
     """Write down what is to be done; from here on the texts are withheld. The caller holds the
     run's lock. Raises InputError, and writes nothing, when a document is on hold."""
     if not signed.by.strip():
@@ -342,24 +342,24 @@ def _commit(directory: Path, value: Mapping[str, Any], removed: frozenset[str]) 
                 f"{manifest_path(directory, stage)}: missing; restore it from a copy"
             )
         stages[stage] = manifest
-    commit(directory, (value["run"]["config"], value["run"]["story"]), stages, removed)
+    commit_run(directory, (value["run"]["config"], value["run"]["story"]), stages, removed)
 
 
 def apply(plan: TakedownPlan, signed: SignOff) -> Takedown:
     """Begin a takedown that was planned, and carry it out, as the only writer of the run."""
     directory, name = plan.run.directory, plan.loaded.claim.id
-    with journal.hold(directory):
-        begin(plan, signed)
-        return finish(directory, name)
+    with journal.hold_lock(directory):
+        begin_takedown(plan, signed)
+        return finish_takedown(directory, name)
 
 
 def resume(directory: Path, name: str) -> Takedown:
     """Go on with a takedown that was begun."""
-    with journal.hold(directory):
-        return finish(directory, name)
+    with journal.hold_lock(directory):
+        return finish_takedown(directory, name)
 
 
-def finish(directory: Path, name: str) -> Takedown:
+def finish_takedown(directory: Path, name: str) -> Takedown:
     """Carry out a takedown that was begun; returns its record. The caller holds the run's lock."""
     found = find_begun(directory, name)
     assert found is not None, "it was begun"

@@ -20,7 +20,7 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_COLUMNS
 from pipeline.runs.records import wrap_read_errors
 from pipeline.takedown.copies import RunTables
-from pipeline.takedown.data_set import MaskedSpans, count_left_over, find_places
+from pipeline.takedown.data_set import MaskedSpans, count_left_over, find_document_places
 from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
 
 
@@ -123,7 +123,7 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
     gone = np.zeros(len(run.documents), np.bool_)
     gone[run.rows_of(keys_taken(directory, done))] = True
     tokens = run.documents["tokens"].to_numpy().astype(np.int64)
-    places = find_places(dataset, gone, tokens)
+    places = find_document_places(dataset, gone, tokens)
     for found in places:
         file = dataset.files.open(found.index)
         data = file.read(0, file.rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.model import FrozenModel, parse
-from pipeline.config.yaml import load
+from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import hash_bytes, read_at_most
@@ -78,7 +78,7 @@ def load_claim(path: Path, texts_from: Path | None = None) -> LoadedClaim:
     Raises ConfigError with file, line and key; InputError for a text that is not below that
     directory once links are resolved, cannot be read, is not UTF-8 or is larger than 64 MiB.
     """
-    claim = parse(Claim, load(path))
+    claim = parse(Claim, load_yaml(path))
     directory = path.parent if texts_from is None else texts_from
     texts = tuple((name, _text(_place(directory, name))) for name in claim.what.texts)
     digests = [hash_bytes(text.encode()) for _, text in texts]

@@ -85,7 +85,7 @@ class RunTables:
         return sorted(path.parent.name for path in found)
 
 
-def open_run(directory: Path) -> RunTables:
+def open_run_tables(directory: Path) -> RunTables:
     """A finished run that a takedown can reach. Raises InputError for anything else."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")

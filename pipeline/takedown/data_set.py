@@ -94,7 +94,7 @@ class ShardPlaces:
         return np.unique(np.concatenate([self.inputs.row, self.labels.row]))
 
 
-def find_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> list[ShardPlaces]:
+def find_document_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> list[ShardPlaces]:
     """The places of the documents that are `gone`, (documents,) bool; `tokens`, as many int64, are
     the tokens that each document has. They are looked up in the inverse of the split's lineage.
     Raises InputError when the run has none."""
@@ -174,11 +174,11 @@ _PACK, _PARAMS = "pack", "params"
 
 def mask_split(directory: Path, split: str, name: str, gone: Mask, tokens: I64) -> None:
     """Mask documents in one split of a run, as takedown `name`; what is done already is not done
-    again. `gone`, `tokens`: see `find_places`. A split without them stays as it is."""
+    again. `gone`, `tokens`: see `find_document_places`. A split without them stays as it is."""
     place = directory / "hdf5" / split
     dataset = open_dataset(place)
     if name not in dataset.takedowns:
-        found = find_places(dataset, gone, tokens)
+        found = find_document_places(dataset, gone, tokens)
         if not found:
             return
         files = [_publish_version(dataset, places) for places in found]

@@ -37,13 +37,13 @@ from pipeline.takedown.copies import (
     Copy,
     OutsideCopy,
     RunTables,
-    open_run,
+    open_run_tables,
     outside_copies,
     stored_copies,
 )
-from pipeline.takedown.data_set import MaskedSpans, ShardPlaces, find_places
+from pipeline.takedown.data_set import MaskedSpans, ShardPlaces, find_document_places
 from pipeline.takedown.record import keys_taken, read_takedowns
-from pipeline.takedown.resolve import RelatedDocument, resolve
+from pipeline.takedown.resolve import RelatedDocument, resolve_claim
 
 MOST_STEPS = 1000
 """Steps of a training run that are listed one by one."""
@@ -139,7 +139,7 @@ class TakedownPlan:
         }
 
 
-def make_plan(
+def plan_takedown(
     run: RunTables, loaded: LoadedClaim, model_dirs: Sequence[Path] = (),
     exports: Sequence[Path] = (),
 ) -> TakedownPlan:  # fmt: skip
@@ -147,7 +147,7 @@ def make_plan(
     InputError when it names nothing in the run, for unknown documents, for a model_dir of no
     training run on this data, and for texts, addresses or works when that other run is lost."""
     home = _home(run, loaded)
-    resolved = resolve(home, loaded)
+    resolved = resolve_claim(home, loaded)
     before = keys_taken(run.directory, read_takedowns(run.directory))
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
     taken = resolved.taken.filter(fresh)
@@ -181,12 +181,12 @@ def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
         if what.texts or what.urls or what.works:
             raise
         return run
-    return run if home == run.directory else open_run(home)
+    return run if home == run.directory else open_run_tables(home)
 
 
 def gone_and_tokens(run: RunTables, docs: I64) -> tuple[Mask, I64]:
-    """What `find_places` asks for: which rows of documents.parquet are among `docs`, and the tokens
-    of all."""
+    """What `find_document_places` asks for: which rows of documents.parquet are among `docs`, and
+    the tokens of all."""
     gone = np.zeros(len(run.documents), np.bool_)
     gone[docs] = True
     return gone, run.documents["tokens"].to_numpy().astype(np.int64)
@@ -202,7 +202,7 @@ def _splits(run: RunTables, taken: pa.Table) -> Iterator[SplitPlan]:
     gone, tokens = gone_and_tokens(run, docs_of(taken))
     for split in run.splits():
         dataset = open_dataset(run.directory / "hdf5" / split)
-        places = find_places(dataset, gone, tokens)
+        places = find_document_places(dataset, gone, tokens)
         if places:
             yield _split(dataset, split, places, tokens)
 
@@ -290,7 +290,7 @@ def _outputs(plan: TakedownPlan) -> Iterator[Output]:
     gone, tokens = gone_and_tokens(plan.run, docs_of(plan.taken))
     for split in plan.run.splits():
         dataset = open_dataset(plan.run.directory / "hdf5" / split)
-        places = find_places(dataset, gone, tokens)
+        places = find_document_places(dataset, gone, tokens)
         if not places:
             continue
         yield parquet_output(f"{split}.rows.parquet", _rows(plan, dataset, places))

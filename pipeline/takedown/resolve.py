@@ -53,9 +53,9 @@ class TextPassage:
 def same_text(table: pa.Table, text: str) -> I64:
     """Rows whose text is this one, as it is or cleaned as the pipeline cleans texts; `table` has
     `text_key`."""
-    from pipeline.cleaning import clean_texts
+    from pipeline.cleaning import clean_array
 
-    cleaned = clean_texts([text])[0].as_py()
+    cleaned = clean_array([text])[0].as_py()
     keys = {text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     wanted = pa.array(sorted(keys), pa.binary(KEY_BYTES))
     return np.flatnonzero(pc.is_in(table["text_key"], wanted).to_numpy()).astype(np.int64)
@@ -137,7 +137,7 @@ class _FoundRows:
         return np.array(sorted(self.because), np.int64)
 
 
-def resolve(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
+def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
     """Find every document of the claim in a finished run.
 
     Raises InputError when an entry of `documents` is unknown or ambiguous, and when works are named

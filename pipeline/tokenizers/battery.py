@@ -84,7 +84,7 @@ def battery(tokenizer: Tokenizer, added_tokens: Sequence[str]) -> list[str]:
         *_fixed(),
         *_special(added_tokens),
         *_contractions(vocabulary),
-        *random_strings(_RANDOM_STRINGS, seed=1, extra=spread(vocabulary, _VOCABULARY_PIECES)),
+        *random_strings(_RANDOM_STRINGS, seed=1, extra=take_evenly(vocabulary, _VOCABULARY_PIECES)),
         *random_strings(_RANDOM_STRINGS // 4, seed=2, extra=added_tokens),
         *_runs(),
         *_words(),
@@ -149,7 +149,7 @@ def _special(added_tokens: Sequence[str]) -> Iterator[str]:
 def _contractions(vocabulary: Sequence[str]) -> Iterator[str]:
     """Words, and tokens that end in an apostrophe, with every ending in every case."""
     stems = [text[:-1] for text in vocabulary if text.endswith("'") and len(text) > 1]
-    for word in (*_WORDS, *spread(stems, 100)):
+    for word in (*_WORDS, *take_evenly(stems, 100)):
         yield " ".join(f"{word}'{ending}" for ending in _ENDINGS)
         yield "".join(f"{word}'{ending} {word}'{ending}x\n" for ending in _ENDINGS)
 
@@ -205,15 +205,15 @@ def _near_borders(points: Sequence[int], distance: int) -> set[int]:
 def token_texts(tokenizer: Tokenizer) -> list[str]:
     """The texts of the tokens of the vocabulary, by id; at most 65,536, evenly spread."""
     ids = sorted(tokenizer.get_vocab(with_added_tokens=False).values())
-    ids = spread(ids, _MOST_TOKENS)
+    ids = take_evenly(ids, _MOST_TOKENS)
     texts = tokenizer.decode_batch([[number] for number in ids], skip_special_tokens=False)
     return [str(text) for text in texts]
 
 
-def spread(items: Sequence[_T], limit: int) -> list[_T]:
+def take_evenly(items: Sequence[_T], limit: int) -> list[_T]:
     """At most `limit` of `items`, evenly spread.
 
-    >>> spread(range(10), 4)
+    >>> take_evenly(range(10), 4)
     [0, 3, 6, 9]
     """
     return list(items[:: -(-len(items) // limit)]) if items else []

@@ -2,7 +2,7 @@
 
 >>> import pyarrow as pa
 >>> tokenizer = open_tokenizer("gpt2")
->>> tokenize_texts(pa.array(["Hello world", "", "<|endoftext|>"]), tokenizer).to_pylist()
+>>> tokenize_array(pa.array(["Hello world", "", "<|endoftext|>"]), tokenizer).to_pylist()
 [[15496, 995], [], [27, 91, 437, 1659, 5239, 91, 29]]
 
 Limits: an array's texts are decoded to Python strings a few MB at a time, whole documents at a
@@ -82,7 +82,7 @@ def choose_engine(definition: TokenizerDefinition) -> tuple[str, str]:
     return name, "; ".join(reasons)
 
 
-def tokenize_texts(
+def tokenize_array(
     texts: pa.Array | pa.ChunkedArray, tokenizer: TextTokenizer
 ) -> pa.LargeListArray:
     """Ids of every text, in the same order, as a large list of uint32; without EOS.
@@ -101,7 +101,7 @@ def tokenize_documents(
     texts: pa.Array | pa.ChunkedArray, tokenizer: TextTokenizer
 ) -> pa.LargeListArray:
     """Ids of every text, each ended by one EOS, as a large list of uint16 where every id fits,
-    else of uint32. Arguments and errors are those of `tokenize_texts`.
+    else of uint32. Arguments and errors are those of `tokenize_array`.
     """
     definition = tokenizer.definition
     ids, lengths = _TokenArray(definition.dtype, _room(texts) + len(texts)), [np.zeros(0, np.int64)]

@@ -33,7 +33,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.storage import canonical_json, publish
-from pipeline.tokenizers.engine import TextTokenizer, tokenize_texts
+from pipeline.tokenizers.engine import TextTokenizer, tokenize_array
 
 EOS = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257
@@ -181,7 +181,7 @@ def measure_fertility(
 
 
 def _count(source: str, texts: pa.Array, tokenizer: TextTokenizer) -> Fertility:
-    tokens = len(tokenize_texts(texts, tokenizer).values)
+    tokens = len(tokenize_array(texts, tokenizer).values)
     strings = texts.to_pylist()
     return Fertility(
         source=source,

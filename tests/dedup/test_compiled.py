@@ -12,12 +12,12 @@ import dedup.compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = """
-from dedup.compiled import directory, first_use
+from dedup.compiled import find_kernel_directory, first_use
 before = first_use()
 import numpy as np
 from dedup.polynomial import fmix64
 fmix64(np.uint64(1))
-print(before, first_use(), sum(fmix64.stats.cache_hits.values()), directory())
+print(before, first_use(), sum(fmix64.stats.cache_hits.values()), find_kernel_directory())
 """
 
 

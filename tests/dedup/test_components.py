@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.components import components, finish, label_components, new_parents, unite
+from dedup.components import components, flatten_labels, label_components, new_parents, unite
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
 from dedup.lsh import band_digests, slice_run, sort_run
 from tests.dedup.plain_join import U32, Runs, plain_buckets, plain_labels
@@ -28,7 +28,7 @@ def united(count: int, groups: list[list[int]]) -> U32:
     members = np.array([m for group in groups for m in group], np.uint32)
     bucket = np.repeat(np.arange(len(groups), dtype=np.uint32), [len(g) for g in groups])
     unite(parents, members, bucket.astype(np.uint32))
-    return finish(parents)
+    return flatten_labels(parents)
 
 
 @given(memberships(), st.randoms(use_true_random=False))
@@ -56,7 +56,7 @@ def test_components(case: tuple[int, list[list[int]]]) -> None:
 
 
 def test_no_documents() -> None:
-    labels = finish(new_parents(0))
+    labels = flatten_labels(new_parents(0))
     members, starts = components(labels)
     assert len(labels) == len(members) == 0 and starts.tolist() == [0]
     assert len(label_components(np.zeros((0, 128), np.uint32), 9, 13)) == 0
@@ -112,7 +112,7 @@ def out_of_core(signatures: U32, cuts: list[int], memory: int, skip: npt.NDArray
             slices = [(run, slice(*slice_run(run[0], low, high))) for run in runs[band]]
             found = buckets([r[0][s] for r, s in slices], [r[1][s] for r, s in slices])
             unite(parents, *found)
-    return finish(parents)
+    return flatten_labels(parents)
 
 
 @settings(max_examples=8)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dedup
 from dedup.arrays import F64
 from dedup.minhash import _sketch
-from dedup.presets import BASE, PRESETS, Preset, fmix64, polynomial
+from dedup.presets import BASE, PRESETS, Preset, evaluate_polynomial, fmix64_integer
 from dedup.sketches import EMPTY, ROUNDS, fast_sketch
 
 SET = Preset(name="set", unit="word", size=1, bands=1, rows=1)
@@ -22,7 +22,7 @@ def plain(shingles: set[bytes], cells: int, seed: int) -> list[int]:
     """The sketch as its module describes it, in plain Python."""
 
     def key(number: int) -> int:
-        return fmix64(fmix64(seed + BASE & MASK) + (number + 1) * BASE & MASK)
+        return fmix64_integer(fmix64_integer(seed + BASE & MASK) + (number + 1) * BASE & MASK)
 
     row: list[int | None] = [None] * cells
     for number in range(ROUNDS):
@@ -30,13 +30,13 @@ def plain(shingles: set[bytes], cells: int, seed: int) -> list[int]:
             break
         thrown: dict[int, int] = {}
         for shingle in shingles:
-            mixed = fmix64(polynomial(shingle) ^ key(number))
+            mixed = fmix64_integer(evaluate_polynomial(shingle) ^ key(number))
             cell, value = (mixed >> 32) % cells, number << 28 | (mixed & 0xFFFFFFFF) >> 4
             thrown[cell] = min(thrown.get(cell, value), value)
         row = [thrown.get(c) if row[c] is None else row[c] for c in range(cells)]
     for cell in range(cells):
         if row[cell] is None and shingles:
-            mixes = [fmix64(polynomial(s) ^ key(ROUNDS + cell)) for s in shingles]
+            mixes = [fmix64_integer(evaluate_polynomial(s) ^ key(ROUNDS + cell)) for s in shingles]
             row[cell] = min(0xFFFFFFFE, *(0xF << 28 | (m & 0xFFFFFFFF) >> 4 for m in mixes))
     return [int(EMPTY) if value is None else value for value in row]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dedup
 from dedup.presets import PRESETS, Preset
 from dedup.similarity import PairJaccard
-from dedup.text import Texts, texts_of
+from dedup.text import Texts, view_texts
 from pipeline.sources.streams import zstd
 
 WORDS = Preset(name="words", unit="word", size=2, bands=1, rows=1)
@@ -21,7 +21,7 @@ text = st.text(st.sampled_from("abcABC  .,\tİΣσ東😀"), max_size=60)
 
 
 def similarity(pair: PairJaccard, a: str, b: str) -> float:
-    texts = texts_of([a, b])[0]
+    texts = view_texts([a, b])[0]
     start, middle, end = texts.offsets.tolist()
     return pair.of(texts.data, start, middle, texts.data, middle, end)
 
@@ -93,7 +93,7 @@ def test_labelled_pairs(shared_data: Path) -> None:
     lines = zstd.decompress((shared_data / "near_dups/docs.jsonl.zst").read_bytes()).splitlines()
     rows = [json.loads(line) for line in lines]
     number = {row["id"]: i for i, row in enumerate(rows)}
-    texts: Texts = texts_of([row["text"] for row in rows])[0]
+    texts: Texts = view_texts([row["text"] for row in rows])[0]
     pair, offsets = PairJaccard(), texts.offsets.tolist()
     labelled = pq.read_table(shared_data / "near_dups/pairs.parquet").to_pylist()
     close = [p for p in labelled if p["kind"] != "random"] + labelled[-2000:]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.join import buckets
-from dedup.lines import UNITS, Unit, Units, cut, cut_column, later_occurrences, units_of
+from dedup.lines import UNITS, Unit, Units, cut_column, cut_spans, later_occurrences, units_of
 from dedup.presets import normalize
 from dedup.words import one_sigma
 
@@ -77,7 +77,7 @@ def test_against_the_oracle(
     assert cuts == python_cuts(documents, ranks, unit, least, min_documents)
     spans = np.array(sorted(cuts), np.int64).reshape(-1, 3)
     expected = [
-        cut(text.encode(), [(a, b) for n, a, b in sorted(cuts) if n == number]).decode()
+        cut_spans(text.encode(), [(a, b) for n, a, b in sorted(cuts) if n == number]).decode()
         for number, text in enumerate(documents)
     ]
     column = pa.chunked_array([documents[:2], documents[2:]], pa.large_string())

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.eval_index import ALL_COMMON, CHECKED, COMMON, TOO_SHORT, build_index
+from dedup.eval_index import ALL_COMMON, CHECKED, COMMON, TOO_SHORT, build_item_index
 from dedup.overlap import SPANS, Hits, find_overlaps
 from dedup.presets import normalize
 from dedup.words import one_sigma
@@ -118,7 +118,7 @@ def test_against_the_oracle(
 ) -> None:  # fmt: skip
     documents = [*documents, *(f"sun {items[i]} moon" for i in planted if i < len(items))]
     n = min_words + more
-    index, entry, status = build_index(items, n, min_words, min_overlap)
+    index, entry, status = build_item_index(items, n, min_words, min_overlap)
     expected, expected_status = oracle(documents, items, n, min_words, min_overlap)
     assert as_dict(find_overlaps(documents, index), entry) == expected
     assert status.tolist() == expected_status
@@ -133,7 +133,7 @@ def numbered(first: int, count: int) -> str:
 def test_an_item_across_blocks(before: int) -> None:
     item = numbered(100_000, 40)
     document = f"{numbered(0, before)} {item.upper()}, {numbered(1, 50)}"
-    index, _, _ = build_index([item])
+    index, _, _ = build_item_index([item])
     hits = find_overlaps([document], index)
     start = document.index("WORD")
     assert hits.byte_start.tolist() == [start]
@@ -143,7 +143,7 @@ def test_an_item_across_blocks(before: int) -> None:
 
 def test_share_of_what_is_planted() -> None:
     item = numbered(0, 60)
-    index, _, _ = build_index([item], 13, 8, 0.4)
+    index, _, _ = build_item_index([item], 13, 8, 0.4)
     halves = [numbered(0, count) for count in (12, 13, 23, 24, 30, 60)]
     hits = find_overlaps(halves, index)
     assert dict(zip(hits.document.tolist(), hits.share.tolist(), strict=True)) == {
@@ -153,7 +153,7 @@ def test_share_of_what_is_planted() -> None:
 
 
 def test_a_short_part_is_found_by_its_share_in_one_run() -> None:
-    index, _, status = build_index([numbered(0, 16), numbered(50, 7)], 13, 8, 0.4)
+    index, _, status = build_item_index([numbered(0, 16), numbered(50, 7)], 13, 8, 0.4)
     assert status.tolist() == [CHECKED, TOO_SHORT]
     hits = find_overlaps([numbered(4, 8), numbered(4, 7), numbered(50, 7)], index)
     assert hits.document.tolist() == [0]
@@ -162,7 +162,7 @@ def test_a_short_part_is_found_by_its_share_in_one_run() -> None:
 
 def test_text_without_blanks_is_not_compared() -> None:
     item = "天地玄黄，宇宙洪荒。" * 50
-    index, _, status = build_index([item])
+    index, _, status = build_item_index([item])
     assert status.tolist() == [TOO_SHORT]
     assert len(find_overlaps([item], index)) == 0
 
@@ -170,7 +170,7 @@ def test_text_without_blanks_is_not_compared() -> None:
 def test_spans_are_limited_and_shares_are_not() -> None:
     item = numbered(0, 10)
     document = " and ".join([item] * (SPANS + 5))
-    hits = find_overlaps([document, item], build_index([item])[0])
+    hits = find_overlaps([document, item], build_item_index([item])[0])
     assert hits.document.tolist() == [0] * SPANS + [1]
     assert set(hits.share.tolist()) == {1.0}
 
@@ -179,24 +179,24 @@ def test_what_many_items_share_is_no_item() -> None:
     """A prompt in front of every item, or as a field of every item."""
     prompt = numbered(0, 20)
     items = [f"{prompt} {numbered(1000 * (k + 1), 30)}" for k in range(COMMON + 1)]
-    index, _, status = build_index(items)
+    index, _, status = build_item_index(items)
     assert status.tolist() == [CHECKED] * (COMMON + 1)
     hits = find_overlaps([f"Now {prompt} says who?", items[7]], index)
     assert hits.document.tolist() == [1]
     assert hits.share.tolist() == [1.0]
-    assert find_overlaps([prompt], build_index(items[1:])[0]).document.tolist() == [0] * COMMON
-    assert build_index([prompt] * (COMMON + 1))[2].tolist() == [ALL_COMMON] * (COMMON + 1)
-    assert build_index([prompt] * COMMON)[2].tolist() == [CHECKED] * COMMON
+    assert find_overlaps([prompt], build_item_index(items[1:])[0]).document.tolist() == [0] * COMMON
+    assert build_item_index([prompt] * (COMMON + 1))[2].tolist() == [ALL_COMMON] * (COMMON + 1)
+    assert build_item_index([prompt] * COMMON)[2].tolist() == [CHECKED] * COMMON
 
 
 def test_chunks_and_slices() -> None:
     item = numbered(0, 20)
-    index, _, _ = build_index(pa.array([item]))
+    index, _, _ = build_item_index(pa.array([item]))
     chunks = pa.chunked_array([["x", item], [], [f"ü {item}", "y"]], pa.large_string())
     assert find_overlaps(chunks, index).document.tolist() == [1, 2]
     assert find_overlaps(chunks.slice(1), index).document.tolist() == [0, 1]
     assert find_overlaps(chunks.slice(2), index).byte_start.tolist() == [3]
-    assert len(find_overlaps([], index)) == len(find_overlaps([item], build_index([])[0])) == 0
+    assert len(find_overlaps([], index)) == len(find_overlaps([item], build_item_index([])[0])) == 0
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_chunks_and_slices() -> None:
 )
 def test_refused_settings(n: int, min_words: int, min_overlap: float) -> None:
     with pytest.raises(ValueError, match="expected 1 <= min_words <= n"):
-        build_index(["a"], n, min_words, min_overlap)
+        build_item_index(["a"], n, min_words, min_overlap)
 
 
 @pytest.mark.shared_data
@@ -219,7 +219,7 @@ def test_planted_items(shared_data: Path) -> None:
     ]
     lines = (shared_data / "eval_sets/contaminated_docs.jsonl").read_text().splitlines()
     documents = [json.loads(line) for line in lines]
-    index, entry, _ = build_index([text for _, _, text in items])
+    index, entry, _ = build_item_index([text for _, _, text in items])
     hits = find_overlaps([d["text"] for d in documents], index).at_least(0.4)
     found: dict[int, set[tuple[str, str]]] = {}
     for document, part in zip(hits.document.tolist(), hits.part.tolist(), strict=True):

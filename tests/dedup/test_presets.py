@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dedup
-from dedup.presets import PRESETS, Preset, describe, detection_probability, resolve
+from dedup.presets import PRESETS, Preset, describe, detection_probability, resolve_preset
 
 
 def test_shapes() -> None:
@@ -48,7 +48,7 @@ def test_describe() -> None:
 
 def test_resolve() -> None:
     custom = Preset(name="mine", unit="word", size=5, bands=2, rows=3)
-    assert resolve(custom) is custom and resolve("strict") is PRESETS["strict"]
+    assert resolve_preset(custom) is custom and resolve_preset("strict") is PRESETS["strict"]
     with pytest.raises(FrozenInstanceError):
         custom.bands = 3  # type: ignore[misc]
 

@@ -15,7 +15,7 @@ from dedup.clusters import (
     Rules,
     collapse,
     group_memberships,
-    select,
+    select_representatives,
 )
 
 CELLS = 16
@@ -45,7 +45,7 @@ class Case:
         )
 
     def run(self, random: np.random.Generator | None = None) -> clusters.Selection:
-        return select(
+        return select_representatives(
             self.memberships(random), self.signatures, self.rules,
             lambda a, b: float(self.exact[a, b]), self.origin,
         )  # fmt: skip
@@ -160,7 +160,7 @@ def test_collapse_keeps_the_smallest_of_every_component(case: Case) -> None:
 def test_nothing_at_all() -> None:
     nothing = np.zeros(0, np.int64)
     memberships = group_memberships(nothing.astype(np.uint32), nothing, nothing.astype(np.uint8), 0)
-    found = select(
+    found = select_representatives(
         memberships, np.zeros((0, 4), np.uint32), Rules("exact", 0.8, 4), lambda a, b: 1.0
     )
     assert found.representative.tolist() == []
@@ -173,7 +173,9 @@ def boilerplate(documents: int) -> clusters.Selection:
     member = np.arange(documents, dtype=np.uint32)
     zeros = np.zeros(documents, np.int64)
     memberships = group_memberships(member, zeros, zeros.astype(np.uint8), documents)
-    return select(memberships, signatures, Rules("exact", 0.8, 64), lambda a, b: 1.0)
+    return select_representatives(
+        memberships, signatures, Rules("exact", 0.8, 64), lambda a, b: 1.0
+    )
 
 
 def test_work_is_linear_in_the_size_of_a_bucket() -> None:
@@ -200,7 +202,7 @@ def test_of_many_doubtful_candidates_the_most_alike_are_read() -> None:
         read.append((a, b))
         return 0.81 if (a, b) == (pages, duplicate) else 0.5
 
-    found = select(memberships, signatures, Rules("exact", 0.8, cells), exact)
+    found = select_representatives(memberships, signatures, Rules("exact", 0.8, cells), exact)
     assert np.flatnonzero(found.representative != KEPT).tolist() == [pages]
     assert found.representative[pages] == duplicate
     assert [b for a, b in read if a == pages] == [*range(DOUBTFUL_READS - 1), duplicate]

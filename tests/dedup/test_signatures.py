@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import dedup
 from dedup.minhash import _sketch
-from dedup.presets import BASE, PRESETS, Preset, normalize, resolve
+from dedup.presets import BASE, PRESETS, Preset, normalize, resolve_preset
 from dedup.sketches import PADDING, permutations
 from pipeline.sources.streams import zstd
 
@@ -52,7 +52,7 @@ DELETE = str.maketrans("", "", string.punctuation)
 
 def recipe(preset: str | Preset, scheme: str, hash: str, num_perm: int, seed: int) -> Preset:
     values: dict[str, Any] = {"scheme": scheme, "hash": hash, "num_perm": num_perm, "seed": seed}
-    return replace(resolve(preset), bands=1, rows=1, **values)
+    return replace(resolve_preset(preset), bands=1, rows=1, **values)
 
 
 def by_datasketch(text: str, preset: Preset) -> list[int]:

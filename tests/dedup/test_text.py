@@ -18,8 +18,8 @@ from dedup.text import (
     case_table,
     join_texts,
     normalize_part,
-    texts_of,
     to_lower_case,
+    view_texts,
 )
 
 ODD = "İΣςσΆßẞﬁǅK𐐀𐐨😀東é́\x00\ufeff\u200d\U0010ffff"
@@ -38,7 +38,7 @@ def plain(text: str) -> str:
 
 
 def by_kernel(text: str) -> str | None:
-    texts = texts_of([text])[0]
+    texts = view_texts([text])[0]
     size = len(texts.data)
     out = np.zeros(size + 3, np.uint32)
     at, count, _ = normalize_part(
@@ -78,7 +78,7 @@ def test_the_two_special_capitals_are_all() -> None:
 def test_stream_delivers_every_text_once(texts: list[str], capacity: int) -> None:
     """Joined again, the batches are the normalised texts, wherever they were cut."""
     found = [""] * len(texts)
-    for batch in Stream(overlap=1, capacity=capacity).batches(texts_of(texts)[0]):
+    for batch in Stream(overlap=1, capacity=capacity).batches(view_texts(texts)[0]):
         for number, (row, start, stop, _) in enumerate(batch.segments.tolist()):
             goes_on = number == 0 and batch.continues
             part = "".join(map(chr, batch.points[batch.fresh if goes_on else start : stop]))
@@ -97,7 +97,7 @@ def test_buffers_of_arrays(values: list[str], data: st.DataObject) -> None:
         array = array.dictionary_encode()
     chunked = pa.chunked_array([array[:low], array[low:]])
     for texts, expected in ((array[low:], values[low:]), (chunked, values), (values, values)):
-        found = [chunk.text(i) for chunk in texts_of(texts) for i in range(len(chunk))]
+        found = [chunk.text(i) for chunk in view_texts(texts) for i in range(len(chunk))]
         assert found == expected
         whole = join_texts(texts)
         assert [whole.text(i) for i in range(len(whole))] == expected
@@ -106,29 +106,29 @@ def test_buffers_of_arrays(values: list[str], data: st.DataObject) -> None:
 
 def test_memory_is_not_copied() -> None:
     array = pa.array(["one", "two"], pa.large_string())
-    assert texts_of(array)[0].data.ctypes.data == array.buffers()[2].address
-    assert texts_of(texts_of(array)[0])[0].offsets.tolist() == [0, 3, 6]
+    assert view_texts(array)[0].data.ctypes.data == array.buffers()[2].address
+    assert view_texts(view_texts(array)[0])[0].offsets.tolist() == [0, 3, 6]
 
 
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="1 texts are null"):
-        texts_of(pa.array(["a", None]))
+        view_texts(pa.array(["a", None]))
     with pytest.raises(ValueError, match="2 texts are null"):
-        texts_of(pa.array(["a", None, "a", None]).dictionary_encode())
+        view_texts(pa.array(["a", None, "a", None]).dictionary_encode())
     with pytest.raises(TypeError, match="one str; give a list"):
-        texts_of("text")
+        view_texts("text")
     with pytest.raises(TypeError, match="text 1 is a NoneType; give strings"):
-        texts_of(["text", None])  # type: ignore[list-item]
+        view_texts(["text", None])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="array of int64; give strings"):
-        texts_of(pa.array([1]))
+        view_texts(pa.array([1]))
     with pytest.raises(TypeError, match="array of binary; give strings"):
-        texts_of(pa.array([b"a"]))
+        view_texts(pa.array([b"a"]))
     with pytest.raises(UnicodeEncodeError):
-        texts_of(["\ud800"])
+        view_texts(["\ud800"])
     offsets, data = pa.py_buffer(np.array([0, 1], np.int64)), pa.py_buffer(b"\xf4")
     broken = pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, data])
     with pytest.raises(pa.ArrowInvalid, match="UTF8"):
-        texts_of(broken)
+        view_texts(broken)
 
 
 def test_dotted_capitals_fill_the_buffer() -> None:
@@ -136,7 +136,7 @@ def test_dotted_capitals_fill_the_buffer() -> None:
     for text in ("İ" * 70, "a" + "İ" * 70, "İ ." * 40 + "İ"):
         assert by_kernel(text) == plain(text)
         found = []
-        for batch in Stream(capacity=64).batches(texts_of([text])[0]):
+        for batch in Stream(capacity=64).batches(view_texts([text])[0]):
             _, start, stop, _ = batch.segments[0].tolist()
             found += batch.points[batch.fresh if batch.continues else start : stop].tolist()
             batch.keep_from = stop

@@ -21,7 +21,7 @@ def test_the_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pipeline.explain.inspect import find_dropped
-    from pipeline.stories.verify import verify
+    from pipeline.stories.verify import verify_run
 
     stage, use = blocks()
     (tmp_path / "shouting.py").write_text(stage)
@@ -41,7 +41,7 @@ def test_the_example(
     found = find_dropped(Path("cleaned"), "shouting", "", 10)
     assert [record.excerpt for record in found.records] == [SHOUTED]
     assert found.records[0].evidence[0].target == "73%"
-    verify(Path("cleaned"))
+    verify_run(Path("cleaned"))
 
 
 def test_the_example_is_short() -> None:

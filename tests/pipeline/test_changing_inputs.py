@@ -77,13 +77,13 @@ def test_written_after_the_last_record_was_read(
     path, data = config.parent / "raw" / name, FORMS[name](texts)
     path.write_bytes(data)
     os.utime(path, (1, 1))
-    reading = files.read
+    reading = files.read_records
 
     def read(*arguments: Any) -> Iterator[Any]:
         yield from reading(*arguments)
         write(path, data)
 
-    monkeypatch.setattr(clean.files, "read", read)
+    monkeypatch.setattr(clean.files, "read_records", read)
     with pytest.raises(InputError, match=f"{name}: changed while this run read it"):
         pipeline.run(config, config.parent / "run", 0)
     assert not (config.parent / "run" / "manifest.json").exists()

@@ -16,10 +16,10 @@ from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
 from pipeline.runs.catalogue import STORIES
 from pipeline.sources.streams import zstd
-from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
-from pipeline.stories.preparation import run
+from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
+from pipeline.stories.preparation import run_preparation
 from pipeline.stories.status import read_status
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 
 Prep = Callable[..., Any]
 RULES = ("--gopher", "--set", "filters.gopher={min_words: 80, min_stop_words: 0}", "--c4",
@@ -76,7 +76,7 @@ def test_every_record_in_input_order(raw: Any, tmp_path: Path, prep: Prep) -> No
     ledger = json.loads(ended.out)["ledger"]
     kept = sum(source["kept"]["documents"] for source in ledger["sources"].values())
     assert kept == len(found)
-    assert "records" in [check.name for check in verify(tmp_path / "out")]
+    assert "records" in [check.name for check in verify_run(tmp_path / "out")]
 
 
 def test_rules_and_what_they_dropped(raw: Any, tmp_path: Path, prep: Prep) -> None:
@@ -118,10 +118,10 @@ def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     options = clean_settings(None, (str(raw.root / "raw"),), CleaningOptions(gopher=True), (
         "read.max_bad_share=10 %", "filters.gopher.min_stop_words=0", "read.task_bytes=40000",
     ))  # fmt: skip
-    story = story_of("jsonl.zst")
+    story = make_clean_story("jsonl.zst")
     one, two = tmp_path / "one", tmp_path / "two"
-    first = run(options, one, 0, story=story)
-    run(options, two, two_workers, story=story)
+    first = run_preparation(options, one, 0, story=story)
+    run_preparation(options, two, two_workers, story=story)
     cleaned = {p.name: storage.hash_file(p) for p in (one / layout.CLEANED).iterdir()}
     assert cleaned == {p.name: storage.hash_file(p) for p in (two / layout.CLEANED).iterdir()}
     for name in (layout.DOCUMENTS, layout.LEDGER, layout.EVIDENCE):
@@ -132,7 +132,7 @@ def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     shutil.rmtree(broken / layout.CLEANED)
     (broken / "manifests/cleaned.json").unlink()
     (broken / "filters/000001.evidence.arrow").write_bytes(b"torn")
-    resumed = run(options, broken, 0, story=story)
+    resumed = run_preparation(options, broken, 0, story=story)
     assert {"clean", "keep"} <= set(resumed.reused)
     assert cleaned == {p.name: storage.hash_file(p) for p in (broken / layout.CLEANED).iterdir()}
     assert set(first.stages) <= set(STORIES["clean"].stages)
@@ -245,4 +245,4 @@ def test_masks(raw: Any, tmp_path: Path, prep: Prep) -> None:
         (0, 2, 0, 0), (2, 0, 1, 0), (3, 1, 0, 0),
     ]  # fmt: skip
     assert json.loads(ended.out)["masked"] == {"email": 3, "ip": 1, "phone": 0}
-    verify(out)
+    verify_run(out)

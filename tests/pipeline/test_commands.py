@@ -20,7 +20,7 @@ from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.words import format_bytes
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, stages_by_default
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 
 PREP = Path(sys.executable).with_name("prep")
@@ -80,7 +80,7 @@ def test_set_rebuilds_what_depends_on_it(
     assert not reused & {"pack", "params", "account", "report"}
     assert value["ledger"]["splits"]["train"]["max_sequence_length"] == 64
     assert "max_sequence_length" in ended.err + ended.out
-    verify(own_run)
+    verify_run(own_run)
 
 
 @pytest.mark.parametrize(
@@ -238,10 +238,10 @@ def test_one_flipped_bit_in_any_file_is_found_and_named(
         bad[len(bad) // 2] ^= 0x10
         path.write_bytes(bad)
         with pytest.raises(IntegrityError) as found:
-            verify(own_run)
+            verify_run(own_run)
         assert str(path) in str(found.value)
         path.write_bytes(good)
-    verify(own_run)
+    verify_run(own_run)
     stray = own_run / "tokens/stray.arrow"
     stray.write_bytes(b"x")
     ended = prep("verify", own_run)
@@ -253,7 +253,7 @@ def test_missing_file_is_found_and_rebuilt(small_run: Any, own_run: Path) -> Non
     for relative in ("hdf5/train/examples_000001.h5", "documents.parquet", "tokens/000002.arrow"):
         (own_run / relative).unlink()
         with pytest.raises(IntegrityError, match=relative):
-            verify(own_run)
+            verify_run(own_run)
         pipeline.run(small_run.corpus.config, own_run, 0)
         assert storage.tree_hash(own_run) == before
 
@@ -301,28 +301,28 @@ def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> No
     assert "everything was up to date" in again.out
     assert not (own_run / INTERMEDIATE_DIRECTORIES[0]).exists()
     assert prep("clean-up", own_run).code == 0
-    verify(own_run)
+    verify_run(own_run)
 
 
 def test_change_after_clean_up_rebuilds(small_run: Any, own_run: Path, tmp_path: Path) -> None:
     """A changed setting brings back what it needs, and ends where a fresh run ends."""
-    from pipeline.stories.status import clean_up
+    from pipeline.stories.status import delete_intermediates
 
-    clean_up(own_run)
+    delete_intermediates(own_run)
     overrides = ("pack.max_sequence_length=64",)
     pipeline.run(small_run.corpus.config, own_run, 0, overrides=overrides)
-    verify(own_run)
+    verify_run(own_run)
     pipeline.run(small_run.corpus.config, tmp_path / "fresh", 0, overrides=overrides)
     for name in ("ledger.json", "hdf5/train/data_params.json", "documents.parquet"):
         assert (own_run / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
 
 
 def test_clean_up_of_an_unfinished_run_is_refused(own_run: Path) -> None:
-    from pipeline.stories.status import clean_up
+    from pipeline.stories.status import delete_intermediates
 
     (own_run / "manifest.json").unlink()
     with pytest.raises(InputError, match="not a finished run"):
-        clean_up(own_run)
+        delete_intermediates(own_run)
 
 
 def test_as_a_process(corpus: Any, tmp_path: Path, prep_process: Callable[..., Any]) -> None:

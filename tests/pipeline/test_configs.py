@@ -12,7 +12,7 @@ from pipeline.config.prep import load_config
 from pipeline.core.errors import ConfigError
 from pipeline.demo import planted, quickstart
 from pipeline.sources.record import BAD_REASONS
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((REPOSITORY / "configs/prep").glob("*.yaml"))
@@ -70,7 +70,7 @@ def test_own_policy_and_origins(corpus: Any, tmp_path: Path) -> None:
     assert wiki == {("dropped", "no-wiki"), ("dropped", "too_short")}
     book = [r for r in table if r["source"] == "Books3"]
     assert [(r["decision"], r["rule"]) for r in book] == [("review", "look")]
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_planted_records_show_every_reason(quickstart_run: Path) -> None:
     states = Counter(r["state"] for r in rows)
     assert states == {"kept": 5, "dropped": 2, "duplicate": 2, "quarantined": 4, "bad_record": 2}
     assert {r["reason"] for r in rows if r["state"] == "bad_record"} <= set(BAD_REASONS)
-    verify(quickstart_run)
+    verify_run(quickstart_run)
 
 
 @pytest.mark.slow
@@ -113,4 +113,4 @@ def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(r["state"], r["reason"]) for r in rows} >= PLANTED_REASONS
     natural = [r for r in rows if r["state"] == "duplicate" and r["source"] != "Planted"]
     assert len(natural) > 20, "licences and vendored copies"
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.convert.flat import index_bytes, read_index
+from pipeline.convert.flat import index_bytes, read_sequence_index
 from pipeline.core.errors import InputError
 from tests.pipeline.conversions import EOS, TEXTS, Prep, read_rows, stream, to, write_texts
 
@@ -74,7 +74,7 @@ def test_document_ends(sizes: list[int], low: int, span: int) -> None:
     path = Path(f"/dev/shm/wafermill-{os.getpid()}.idx")
     path.write_bytes(b"".join(index_bytes(np.dtype("<u2"), len(sizes), pieces)))
     try:
-        index = read_index(path, 2 * sum(sizes))
+        index = read_sequence_index(path, 2 * sum(sizes))
         ends = sorted(set(np.cumsum(sizes).tolist()))
         assert index.tokens == sum(sizes)
         expected = [end for end in ends if low < end <= low + span]

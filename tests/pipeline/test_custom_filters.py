@@ -15,10 +15,10 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.runs import layout
-from pipeline.stories.clean import CleaningOptions, clean_settings, story_of
+from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.loop import Manifest
-from pipeline.stories.preparation import run
-from pipeline.stories.verify import verify
+from pipeline.stories.preparation import run_preparation
+from pipeline.stories.verify import verify_run
 
 Prep = Callable[..., Any]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def home(tmp_path: Path) -> Path:
 
 def clean(home: Path, out: Path, workers: int = 0, *overrides: str) -> Manifest:
     loaded = clean_settings(home / "rules.yaml", (), CleaningOptions(), overrides)
-    return run(loaded, out, workers, story=story_of("jsonl"))
+    return run_preparation(loaded, out, workers, story=make_clean_story("jsonl"))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def command(home: Path, out: Path, *arguments: object) -> subprocess.CompletedPr
 def test_the_example(home: Path, tmp_path: Path, prep: Prep) -> None:
     out = tmp_path / "out"
     clean(home, out)
-    verify(out)
+    verify_run(out)
     assert [row["reason"] for row in rows(out / layout.DOCUMENTS)] == REASONS
     ledger = json.loads((out / layout.LEDGER).read_bytes())
     dropped = {
@@ -201,7 +201,7 @@ def test_in_a_whole_preparation(home: Path, tmp_path: Path, prep: Prep) -> None:
                "--set", "pack.max_sequence_length=16")  # fmt: skip
     ended = prep("run", home / "rules.yaml", "--out", tmp_path / "run", *options)
     assert ended.code == 0, ended.err
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")
     reasons = [row["reason"] for row in rows(tmp_path / "run" / layout.DOCUMENTS)]
     assert reasons == [*REASONS, "c4_curly_bracket"]
     assert LETTERS in (tmp_path / "run" / layout.REPORT).read_text()

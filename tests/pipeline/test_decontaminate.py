@@ -16,7 +16,7 @@ from pipeline.core import ids, storage
 from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.engine.executor import InProcess
+from pipeline.engine.executor import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
@@ -104,7 +104,7 @@ def run(tmp_path: Path) -> Callable[[Stage], StageManifest]:
 
     def one(stage: Stage) -> StageManifest:
         root = tmp_path / "run"
-        runner = Runner(root, InProcess(), Journal(root), Progress(quiet=True))
+        runner = Runner(root, LocalExecutor(), Journal(root), Progress(quiet=True))
         manifest = runner.run(stage)
         reused[:] = runner.reused
         return manifest

@@ -16,7 +16,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.runs.catalogue import stages_by_default
 from pipeline.sources import files
 from pipeline.sources.streams import zstd
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 from tests.pipeline.raw_shards import OPTIONS, Prep, Raw, line, near
 
@@ -212,7 +212,7 @@ def test_upkeep_of_such_a_run(raw: Raw, own: Path, prep: Prep) -> None:
     assert changed.code == 0 and "rebuilding" in changed.err
     assert prep("dedup", raw.root, "--out", own, *OPTIONS).code == 0
     assert before == {p: storage.hash_file(own / p) for p in before}
-    verify(own)
+    verify_run(own)
 
 
 def test_status_while_not_finished(own: Path, prep: Prep) -> None:
@@ -234,7 +234,7 @@ def test_damage_is_found_and_mended(raw: Raw, kept: Path, own: Path, prep: Prep)
     path = own / "records/sub/d.parquet"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(IntegrityError, match=r"d\.parquet: damaged"):
-        verify(own)
+        verify_run(own)
     assert prep("dedup", raw.root, "--out", own, *OPTIONS).code == 0
     assert storage.tree_hash(own) == storage.tree_hash(kept)
 

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, write_sealed
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 
 Prep = Callable[..., Any]
@@ -162,7 +162,7 @@ def test_a_document_once_kept_stays_kept(shards: list[Path], own: Path, prep: Pr
     assert len(old) >= 10 and {row["index"] for row in old} <= {"000000", "000001"}
     assert {row["kept"] for row in old} <= kept and not {row["kept"] for row in rows} & gone
     assert any(row["member"] < row["kept"] for row in old), "an older batch outranks smaller keys"
-    verify(batch(own, 2))
+    verify_run(batch(own, 2))
 
 
 def test_a_query_answers_with_old_identities(
@@ -373,4 +373,4 @@ def test_a_batch_may_hold_nothing_new(
         assert ended.code == 0, ended.err
         ledger = json.loads(ended.out)["ledger"]
         assert sum(s["kept"]["documents"] for s in ledger["sources"].values()) == 0
-        verify(batch(own, number))
+        verify_run(batch(own, number))

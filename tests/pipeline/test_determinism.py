@@ -14,7 +14,7 @@ import pipeline
 from pipeline.core import rng, storage
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.trace import trace_row
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.pipeline.trees import differences
 
 TREE_HASH = storage.tree_hash
@@ -87,7 +87,7 @@ def test_moved_directory(
     moved.parent.mkdir()
     (tmp_path / "first").rename(moved)
     assert TREE_HASH(moved) == expected
-    verify(moved)
+    verify_run(moved)
     assert trace_row(moved, shard, 5) == before
     again = prep("run", small_run.corpus.config, "--out", moved, "--workers", 0)
     assert "everything was up to date" in again.out
@@ -163,7 +163,7 @@ def test_one_more_shard(
     after = facts(tmp_path / "run")
     changed = [after[k] for k in stood_for]
     assert any(r["line"] == target.line and r["state"] == "duplicate" for r in changed)
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")
 
 
 def test_incremental_run_equals_a_fresh_one(
@@ -209,7 +209,7 @@ def test_pile_sample_workers(
         environment = {"TZ": f"Etc/GMT+{workers}", "PYTHONHASHSEED": str(workers), "LC_ALL": "C"}
         ended = prep_process("run", config, *options, cwd=tmp_path, timeout=3600, **environment)
         assert ended.code == 0, ended.err
-        verify(out)
+        verify_run(out)
         hashes.add(TREE_HASH(out))
         shutil.rmtree(out)
     assert len(hashes) == 1

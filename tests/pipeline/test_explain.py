@@ -19,11 +19,11 @@ from dedup.similarity import jaccard
 from pipeline.core.errors import InputError
 from pipeline.core.ids import doc_key
 from pipeline.core.manifest import StageManifest
-from pipeline.explain.explain import explain
+from pipeline.explain.explain import explain_document
 from pipeline.report.side_by_side import (
     MOST_LINES,
     LinePair,
-    compare,
+    compare_texts,
     find_first_difference,
     shorten_row,
 )
@@ -88,11 +88,11 @@ def spelled(rows: list[dict[str, Any]], side: str) -> str:
 
 def test_ways_to_name_a_document(small_run: Any, near: str) -> None:
     directory = small_run.directory
-    place = explain(directory, near).record.place
+    place = explain_document(directory, near).record.place
     ending = place.file.rpartition("/")[2]
     for wanted in (near[:8], near.upper(), f"{place.file}:{place.line}", f"{ending}:{place.line}"):
-        assert explain(directory, wanted).record.place == place
-    parquet = explain(directory, "papers/part-0.parquet:34").record.place
+        assert explain_document(directory, wanted).record.place == place
+    parquet = explain_document(directory, "papers/part-0.parquet:34").record.place
     assert (parquet.file, parquet.line) == ("papers/part-0.parquet", 34)
 
 
@@ -100,11 +100,11 @@ def test_a_kept_document_lists_those_it_stands_for(small_run: Any, prep: Prep) -
     rows = small_run.table("clusters.parquet").to_pylist()
     kept = rows[0]["kept"]
     members = {row["member"].hex() for row in rows if row["kept"] == kept}
-    found = explain(small_run.directory, kept.hex())
+    found = explain_document(small_run.directory, kept.hex())
     assert found.record.state == "kept" and found.kept_by is None and found.texts is None
     assert {link.key for link in found.stands_for} == members
     assert found.stands_for_total == len(members)
-    assert len(explain(small_run.directory, kept.hex(), 1).stands_for) == 1
+    assert len(explain_document(small_run.directory, kept.hex(), 1).stands_for) == 1
     ended = prep("explain", small_run.directory, kept.hex(), "--lines", 1)
     assert f"kept instead of {len(members)}" in ended.out
     assert f"{len(members) - 1} more; --all lists them" in ended.out
@@ -115,11 +115,11 @@ def test_other_ends(small_run: Any, prep: Prep) -> None:
     assert "quarantine by origin-listed: its label is on list" in quarantined.out
     assert "evidence   origin label 'books3': 'Books3'" in quarantined.out
     assert "exact" in quarantined.out and "texts      equal" in quarantined.out
-    marker = explain(small_run.directory, key_of(small_run, "marker", "quarantined"))
+    marker = explain_document(small_run.directory, key_of(small_run, "marker", "quarantined"))
     assert marker.evidence[0].byte_length > 0
-    short = explain(small_run.directory, key_of(small_run, "short", "dropped"))
+    short = explain_document(small_run.directory, key_of(small_run, "short", "dropped"))
     assert short.record.reason == "too_short" and short.excerpt.startswith("too short")
-    bad = explain(small_run.directory, key_of(small_run, "bad_json", "bad_record"))
+    bad = explain_document(small_run.directory, key_of(small_run, "bad_json", "bad_record"))
     assert (bad.record.state, bad.record.reason) == ("bad_record", "bad_json")
     assert bad.kept_by is None and bad.evidence == ()
 
@@ -137,9 +137,9 @@ def test_wrong_questions(small_run: Any, tmp_path: Path, prep: Prep) -> None:
         assert ended.code == 3 and words in ended.err, wanted
         assert "\x1b" not in ended.err
     with pytest.raises(InputError, match="no such run directory"):
-        explain(tmp_path / "nowhere", "a.jsonl:1")
+        explain_document(tmp_path / "nowhere", "a.jsonl:1")
     with pytest.raises(InputError, match="expected a run directory"):
-        explain(tmp_path, "a.jsonl:1")
+        explain_document(tmp_path, "a.jsonl:1")
 
 
 def test_a_prefix_or_an_ending_of_several_is_refused(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_after_clean_up(small_run: Any, near: str, tmp_path: Path, prep: Prep) -
     copy = tmp_path / "run"
     shutil.copytree(small_run.directory, copy)
     assert prep("clean-up", copy).code == 0
-    assert explain(copy, near) == explain(small_run.directory, near)
+    assert explain_document(copy, near) == explain_document(small_run.directory, near)
 
 
 def test_damage_is_named(small_run: Any, near: str, tmp_path: Path, prep: Prep) -> None:
@@ -212,7 +212,7 @@ def second(
 def test_a_run_that_the_alarm_stopped(second: Any, tmp_path: Path, prep: Prep) -> None:
     with pytest.raises(InputError, match="would be removed as duplicates"):
         pipeline.run(second.config, tmp_path, 0)
-    found = explain(tmp_path, "spam.jsonl:7")
+    found = explain_document(tmp_path, "spam.jsonl:7")
     assert not found.finished and found.record.state == "duplicate"
     assert found.kept_by and found.kept_by.place and found.texts
     ended = prep("explain", tmp_path, "spam.jsonl:7")
@@ -232,8 +232,8 @@ def unverified(second: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_verification_the_similarity_is_computed_now(unverified: Path, prep: Prep) -> None:
-    found = explain(unverified, "spam.jsonl:7")
-    found = found if found.kept_by else explain(unverified, "spam.jsonl:8")
+    found = explain_document(unverified, "spam.jsonl:7")
+    found = found if found.kept_by else explain_document(unverified, "spam.jsonl:8")
     assert found.kept_by and found.texts
     assert found.kept_by.jaccard is None and found.kept_by.estimate is None
     assert found.jaccard_now == jaccard(*found.texts)
@@ -246,7 +246,7 @@ def test_kept_in_an_earlier_index(small_run: Any, second: Any, tmp_path: Path, p
     overrides = (f'dedup.indexes=["{small_run.directory}"]', "dedup.max_source_share=1")
     pipeline.run(second.config, tmp_path, 0, overrides=overrides)
     name = small_run.directory.name
-    found = explain(tmp_path, "web/a.jsonl:1")
+    found = explain_document(tmp_path, "web/a.jsonl:1")
     assert found.kept_by and found.kept_by.index == name and found.kept_by.place is None
     assert found.kept_by.key == found.record.place.key, "the same record, met again"
     assert found.stands_for == () and found.texts is None
@@ -298,14 +298,14 @@ LINES = st.lists(
 @given(LINES, LINES)
 def test_rows_spell_both_texts(left: list[str], right: list[str]) -> None:
     a, b = "\n".join(left), "\n".join(right)
-    rows = compare(a, b, context=None)
+    rows = compare_texts(a, b, context=None)
     for side, text in (("left", a), ("right", b)):
         lines = [row for row in rows if getattr(row, f"{side}_line")]
         assert "\n".join("".join(t for t, _ in getattr(row, side)) for row in lines) == text
     equal = [row for row in rows if not row.differs]
     assert all(row.left == row.right for row in equal)
     assert (a == b) == (len(equal) == len(rows))
-    near = compare(a, b)
+    near = compare_texts(a, b)
     assert sum(row.skipped or 1 for row in near) == len(rows)
     assert [row for row in near if row.differs] == [row for row in rows if row.differs]
 
@@ -322,11 +322,11 @@ def test_the_first_difference_is_shown(left: str, right: str) -> None:
 
 def test_long_lines_and_texts_stay_short() -> None:
     long = "word " * 5000
-    row = next(row for row in compare(long + "end", long + "tail") if row.differs)
+    row = next(row for row in compare_texts(long + "end", long + "tail") if row.differs)
     assert sum(len(text) for text, _ in shorten_row(row).left) < 100
     many = "\n".join(map(str, range(MOST_LINES * 2)))
     other = "\n".join(f"{n} x" for n in range(MOST_LINES * 2))
-    assert len(compare(many, other)) == MOST_LINES * 2
+    assert len(compare_texts(many, other)) == MOST_LINES * 2
     assert (
         shorten_row(LinePair(1, 1, (("x" * 2000, True),), ()))
         .left[0][0]
@@ -335,6 +335,6 @@ def test_long_lines_and_texts_stay_short() -> None:
 
 
 def test_lines_are_paired_by_their_words() -> None:
-    rows = compare("alpha beta gamma\nsame", "new line here\nalpha beta delta\nsame")
+    rows = compare_texts("alpha beta gamma\nsame", "new line here\nalpha beta delta\nsame")
     assert [(row.left_line, row.right_line) for row in rows] == [(0, 1), (1, 2), (2, 3)]
     assert rows[1].left == (("alpha beta ", False), ("gamma", True))

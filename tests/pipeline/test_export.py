@@ -19,7 +19,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import tree_hash
 from pipeline.sources.streams import zstd
 from pipeline.stages.records import label_meta
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 
 SEED = 7
@@ -110,7 +110,7 @@ def test_every_format(run: Path, form: str, tmp_path: Path, prep: Callable[..., 
             assert (record["source"], record["licence"]) == (row["source"], row["licence"])
             assert list(record) == ["text", "meta", "key", "source", "licence"]
     assert len(files(tmp_path, "train")) > 3
-    verify(tmp_path)
+    verify_run(tmp_path)
 
 
 def test_stream_order(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
@@ -241,7 +241,7 @@ def test_again_and_otherwise(run: Path, tmp_path: Path, prep: Callable[..., Any]
     prep("export", run, "--out", tmp_path, "--format", "jsonl", "--split", "test")
     assert [p.name for p in (tmp_path / "records" / "test").iterdir()] == ["000000.jsonl"]
     assert not list((tmp_path / "records").glob("train/*"))
-    verify(tmp_path)
+    verify_run(tmp_path)
     prep("status", tmp_path)
 
 
@@ -259,7 +259,7 @@ def test_manifest(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
     path = tmp_path / "records/test/000000.jsonl.zst"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(IntegrityError, match="damaged"):
-        verify(tmp_path)
+        verify_run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_what_cannot_be_exported(
     for out in (run, run / "text", tmp_path / "dedup"):
         ended = prep("export", run, "--out", out)
         assert (ended.code, "--out" in ended.err) == (2, True)
-    verify(run)
+    verify_run(run)
 
 
 def test_labels() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import pipeline
 from pipeline.filters.rules import RULES
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 
 Prep = Callable[..., Any]
 
@@ -91,7 +91,7 @@ def test_evidence_and_decisions(filtered: Path) -> None:
 
 
 def test_the_books_balance(filtered: Path) -> None:
-    verify(filtered)
+    verify_run(filtered)
     ledger = json.loads((filtered / "ledger.json").read_bytes())
     dropped: Counter[str] = Counter()
     for source in ledger["sources"].values():

@@ -19,7 +19,7 @@ from pipeline.hdf5.verify import count_rows
 from pipeline.lineage.trace import trace_row
 from pipeline.sources import files
 from pipeline.sources.record import Record, RecordRules
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 
 pytestmark = pytest.mark.shared_data
@@ -110,7 +110,7 @@ def read_counts(path: Path) -> tuple[int, int]:
         rules = RecordRules(
             text_key="text", max_document_bytes=LIMIT, sources=SOURCES.get(path.name)
         )
-        items = [isinstance(item, Record) for item in files.read(found, reader, rules)]
+        items = [isinstance(item, Record) for item in files.read_records(found, reader, rules)]
     finally:
         reader.close()
     return items.count(True), items.count(False)
@@ -161,7 +161,7 @@ def test_whole_run(name: str, hostile: Path, stated: dict[str, Outcome], tmp_pat
     good = sum(s["documents"]["documents"] for s in ledger["sources"].values())
     bad = sum(t["documents"] for s in ledger["sources"].values() for t in s["bad"].values())
     assert (good, bad) == expected
-    verify(out)
+    verify_run(out)
     assert {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")} == {"run"}
 
 
@@ -308,4 +308,4 @@ def test_awkward_file_names(hostile: Path, tmp_path: Path) -> None:
     records = sum(s["records"]["documents"] for s in ledger["sources"].values())
     assert records == 200 * len(seen)
     assert {s.file for s in trace_row(tmp_path / "run", Path("hdf5/train/examples_000000.h5"), 0)}
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import IntegrityError
-from pipeline.explain.inspect import ClusterFilters, inspect, inspect_cluster
+from pipeline.explain.inspect import ClusterFilters, inspect_cluster, inspect_clusters
 from pipeline.report.cluster_summary import (
     MatrixColumn,
     SizeBin,
@@ -27,7 +27,7 @@ def test_sums(small_run: Any) -> None:
     """Clusters, kinds, sizes, similarities and the matrix count every row once."""
     rows = small_run.table("clusters.parquet").to_pylist()
     ends = {row["doc_key"]: row for row in small_run.table("documents.parquet").to_pylist()}
-    found = inspect(small_run.directory, ALL, 10)
+    found = inspect_clusters(small_run.directory, ALL, 10)
     summary = found.summary
     assert found.all_rows == summary.documents == len(rows)
     assert summary.clusters == len({row["kept"] for row in rows})
@@ -51,7 +51,7 @@ def test_sums(small_run: Any) -> None:
 
 def test_matrix_rows_are_the_duplicates_of_the_ledger(small_run: Any) -> None:
     ledger = small_run.json("ledger.json")["sources"]
-    found = inspect(small_run.directory, ALL, 0)
+    found = inspect_clusters(small_run.directory, ALL, 0)
     matrix = found.summary.matrix
     rows = dict(zip(matrix.rows, map(sum, matrix.counts), strict=True))
     expected = {name: source["duplicates"]["documents"] for name, source in ledger.items()}
@@ -63,12 +63,12 @@ def test_matrix_rows_are_the_duplicates_of_the_ledger(small_run: Any) -> None:
 def test_filters(small_run: Any, prep: Prep) -> None:
     rows = small_run.table("clusters.parquet").to_pylist()
     directory = small_run.directory
-    near = inspect(directory, ClusterFilters(kind="near"), 10)
+    near = inspect_clusters(directory, ClusterFilters(kind="near"), 10)
     assert near.summary.documents == sum(row["kind"] == "near" for row in rows) > 0
-    below = inspect(directory, ClusterFilters(max_jaccard=0.999), 10).summary.documents
-    above = inspect(directory, ClusterFilters(min_jaccard=1.0), 10).summary.documents
+    below = inspect_clusters(directory, ClusterFilters(max_jaccard=0.999), 10).summary.documents
+    above = inspect_clusters(directory, ClusterFilters(min_jaccard=1.0), 10).summary.documents
     assert below + above == len(rows)
-    papers = inspect(directory, ClusterFilters(source="papers"), 10)
+    papers = inspect_clusters(directory, ClusterFilters(source="papers"), 10)
     assert papers.summary.documents == 1 and papers.summary.matrix.rows == ("papers",)
     ended = prep("inspect", directory, "--kind", "chain")
     assert ended.code == 0 and "0 of 9 rows pass the filters" in ended.out

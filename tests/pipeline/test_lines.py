@@ -15,7 +15,7 @@ from dedup.presets import normalize
 from pipeline.core import ids
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
-from pipeline.engine.executor import InProcess
+from pipeline.engine.executor import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
@@ -78,7 +78,7 @@ def publish(run: Callable[[Stage], StageManifest], shards: Shards) -> StageManif
 
 
 def runner_in(root: Path) -> Runner:
-    return Runner(root, InProcess(), Journal(root), Progress(quiet=True))
+    return Runner(root, LocalExecutor(), Journal(root), Progress(quiet=True))
 
 
 def cuts_of(root: Path, shards: Shards, rules: LineRules, memory: int) -> StageManifest:

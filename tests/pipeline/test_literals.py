@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screening.fingerprints.literals import sweep
+from pipeline.screening.fingerprints.literals import find_literals
 
 LETTERS = st.text("aAbB-.é©\U0001f600", max_size=30)
 TEXTS = st.lists(LETTERS, max_size=5)
@@ -48,7 +48,7 @@ def rows_of(found: object) -> list[Place]:
 
 @given(TEXTS, NEEDLES, st.integers(0, 3))
 def test_sweep_equals_finditer(texts: list[str], needles: list[str], cut: int) -> None:
-    assert rows_of(sweep(chunked(texts, cut), needles)) == places_of(texts, needles)
+    assert rows_of(find_literals(chunked(texts, cut), needles)) == places_of(texts, needles)
 
 
 @given(TEXTS, NEEDLES, st.integers(1, 3))
@@ -59,21 +59,23 @@ def test_the_limit_keeps_the_first_places(texts: list[str], needles: list[str], 
         kept[row, needle] = kept.get((row, needle), 0) + 1
         if kept[row, needle] <= most:
             expected.append((row, needle, offset))
-    assert rows_of(sweep(chunked(texts, 1), needles, most)) == expected
+    assert rows_of(find_literals(chunked(texts, 1), needles, most)) == expected
 
 
 def test_goes_on_where_a_part_of_the_output_was_full() -> None:
     texts = ["ab" * 9_000, "x", "ab" * 5_000]
-    found = sweep(texts, ["ab", "abab"], 10_000)
+    found = find_literals(texts, ["ab", "abab"], 10_000)
     assert rows_of(found) == places_of(texts, ["ab", "abab"])
 
 
 def test_a_needle_does_not_reach_into_the_next_text() -> None:
-    assert len(sweep(["is", "bn", "isb", "n"], ["isbn"])) == 0
+    assert len(find_literals(["is", "bn", "isb", "n"], ["isbn"])) == 0
 
 
 def test_the_kelvin_sign_is_no_letter_k() -> None:
-    found = sweep(["BOO\N{KELVIN SIGN}S book \N{LATIN SMALL LETTER LONG S}can"], ["book", "scan"])
+    found = find_literals(
+        ["BOO\N{KELVIN SIGN}S book \N{LATIN SMALL LETTER LONG S}can"], ["book", "scan"]
+    )
     assert rows_of(found) == [(0, 0, 8)]
 
 
@@ -82,9 +84,9 @@ def test_random_bytes_of_every_class() -> None:
     words = ["".join(map(chr, rng.integers(32, 126, length))) for length in (2, 3, 4, 9) * 10]
     needles = list({word.lower(): word for word in words}.values())
     texts = ["".join(rng.choice(needles, 40)) for _ in range(20)]
-    assert rows_of(sweep(texts, needles)) == places_of(texts, needles)
+    assert rows_of(find_literals(texts, needles)) == places_of(texts, needles)
 
 
 def test_short_needles_are_refused() -> None:
     with pytest.raises(ValueError, match="'x' is too short; give two bytes or more"):
-        sweep(["text"], ["ok", "x"])
+        find_literals(["text"], ["ok", "x"])

@@ -137,7 +137,7 @@ def test_functions_refuse_it_before_they_write(
     assert "secret" not in str(refused.value)
     with pytest.raises(ConfigError, match=SAID):
         storage.publish(Path(url) / "file", b"")
-    with pytest.raises(ConfigError, match=SAID), journal.hold(Path(url)):
+    with pytest.raises(ConfigError, match=SAID), journal.hold_lock(Path(url)):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 

@@ -17,7 +17,7 @@ from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.stages.mixture import ALL
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 
 MIXED = (
     "mixture={epochs: {Wiki: 2.5, Code: 0.5, Books3: 7}}", "splits={test: 10 %}",
@@ -43,7 +43,7 @@ def stream(run: Path, split: str) -> pa.Table:
 
 def test_a_mixed_run(mixed: Path) -> None:
     """Every kept document of train as often as its draws say, of other splits once."""
-    verify(mixed)
+    verify_run(mixed)
     table = pq.read_table(mixed / "documents.parquet").to_pylist()
     kept = [row for row in table if row["state"] == "kept"]
     epochs = {"Wiki": Fraction(5, 2), "Code": Fraction(1, 2)}
@@ -105,13 +105,13 @@ def test_another_mixture_reuses_the_tokens(mixed: Path, corpus: Any, tmp_path: P
     again = pipeline.run(corpus.config, out, 0, overrides=(*MIXED, "mixture.epochs.Wiki=1.5"))
     assert {"clean", "keep", "tokenize", "documents"} <= set(again.reused)
     assert not {"mixture", "scatter", "gather"} & set(again.reused)
-    verify(out)
+    verify_run(out)
 
 
 def test_weights(corpus: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:
     out = tmp_path / "run"
     pipeline.run(corpus.config, out, 0, overrides=WEIGHED)
-    verify(out)
+    verify_run(out)
     found = json.loads((out / "ledger.json").read_bytes())["mixture"]
     longest = max(pq.read_table(out / "documents.parquet")["tokens"].to_pylist())
     assert 6750 - longest < found["Wiki"]["stream_tokens"] <= 6750

@@ -22,7 +22,7 @@ from pipeline.stages.mixture import (
     DocumentTokens,
     check_sources,
     copies_of,
-    fill,
+    fill_quotas,
     quota_of_epochs,
     targets,
 )
@@ -107,7 +107,7 @@ def test_fill_comes_within_a_document(
         for at in np.array_split(np.arange(len(rows)), pieces):
             yield DocumentTokens(whole.key_N2[at], source[at], tokens[at])
 
-    quotas = fill(target, totals, parts, SEED)
+    quotas = fill_quotas(target, totals, parts, SEED)
     copies = copies_of(whole, quotas, SEED).astype(np.int64)
     got = np.bincount(source, tokens * copies, 3).astype(np.int64)
     for s in range(3):
@@ -132,7 +132,7 @@ def test_one_more_document_only_thins_out_its_source(
         part = DocumentTokens(keys(len(rows)), source, tokens)
         totals = np.bincount(source, tokens, 3).astype(np.int64)
         target = np.where(totals > 0, target, 0)
-        return copies_of(part, fill(target, totals, lambda: iter([part]), SEED), SEED)
+        return copies_of(part, fill_quotas(target, totals, lambda: iter([part]), SEED), SEED)
 
     target = np.full(3, wanted)
     before, after = copies(rows, target), copies([*rows, new], target)

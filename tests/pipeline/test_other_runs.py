@@ -15,7 +15,7 @@ import pipeline
 from pipeline.config.prep import Config
 from pipeline.core import rng
 from pipeline.lineage.trace import trace_row
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from tests.pipeline.plain_reading import fixed, key_of, read_shard, tokens_of
 
 
@@ -46,7 +46,7 @@ def test_split_follows_the_representative(
         assert row["split"] == split == by_key[row["representative"]]["split"]
         families[row["state"], split] += 1
     assert min(families.values()) > 5 and len(families) == 4
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")
 
 
 def test_odd_documents(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_odd_documents(tmp_path: Path) -> None:
         "dedup": {"preset": "none"}, "pack": {"max_sequence_length": 2, "validation_share": 0},
     }  # fmt: skip
     pipeline.run(Config.model_validate_json(json.dumps(config)), tmp_path / "run", 0)
-    verify(tmp_path / "run")
+    verify_run(tmp_path / "run")
     rows = read_shard(tmp_path / "run/hdf5/train/examples_000000.h5")
     expected = sum(len(tokens_of(ftfy.fix_text(t))) for t in texts) - 1
     assert rows.rows[:, 1].sum() == expected

@@ -74,7 +74,7 @@ def test_lines_are_cut_by_the_rule(data: bytes, cuts: list[int], size: int) -> N
 def items_of(path: Path, rules: RecordRules, kind: str | None = None) -> Items:
     ((file,), _) = files.find("in", str(path), path.parent, kind)
     with closing(HashingReader(file.location)) as reader:
-        return list(files.read(file, reader, rules))
+        return list(files.read_records(file, reader, rules))
 
 
 def run_task(job: PiecesJob, root: Path) -> TaskRecord:

@@ -17,7 +17,7 @@ from pipeline.core.errors import InputError
 from pipeline.sources.streams import decompress_blocks, zstd
 from pipeline.stages.tables import sources_stage
 from pipeline.stories import preparation
-from pipeline.stories.dedup import DEDUP, config_of
+from pipeline.stories.dedup import DEDUP, make_dedup_config
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import (
     PREPARATION,
@@ -27,7 +27,7 @@ from pipeline.stories.preparation import (
     prepare,
     read_inputs,
 )
-from pipeline.stories.status import clean_up
+from pipeline.stories.status import delete_intermediates
 from tests.forked import prep_in_fork
 from tests.pipeline.packed import PACKED
 
@@ -72,7 +72,7 @@ READ = Story("prepare", _read)
 
 def run(root: Path, out: Path, *overrides: str, workers: int = 0, story: Story = READ) -> Any:
     config = load_config(root / "c.yaml", (*OVERRIDES, *overrides))
-    return preparation.run(config, out, workers, story=story)
+    return preparation.run_preparation(config, out, workers, story=story)
 
 
 def made(tmp_path_factory: pytest.TempPathFactory, *arguments: Any, **more: Any) -> Path:
@@ -170,7 +170,7 @@ def test_reuse_and_clean_up(collection: Path, tmp_path: Path) -> None:
     """A second run does nothing; pieces go with clean-up and come back when clean needs them."""
     out = tmp_path / "run"
     first = run(collection, out, SMALL)
-    removed, _ = clean_up(out)
+    removed, _ = delete_intermediates(out)
     assert "pieces" in removed
     assert set(run(collection, out, SMALL).reused) == set(first.stages)
     again = run(collection, out, SMALL, "clean.min_length=201")
@@ -282,8 +282,10 @@ def test_dedup_copies_the_kept_records(collection: Path, tmp_path: Path) -> None
     """`prep dedup` writes one file per raw shard, however many tasks read it."""
     for name, size in (("cut", 6000), ("whole", 64 << 20)):
         read = ReadConfig(task_bytes=size, max_bad_share=1.0)
-        loaded = config_of([str(collection / "raw")], DedupConfig(max_source_share=1.0), read=read)
-        preparation.run(loaded, tmp_path / name, 0, story=DEDUP)
+        loaded = make_dedup_config(
+            [str(collection / "raw")], DedupConfig(max_source_share=1.0), read=read
+        )
+        preparation.run_preparation(loaded, tmp_path / name, 0, story=DEDUP)
     assert len(list((tmp_path / "cut/documents").iterdir())) > 20
     assert tree(tmp_path / "cut/records") == tree(tmp_path / "whole/records")
     assert len(tree(tmp_path / "cut/records")) == 5

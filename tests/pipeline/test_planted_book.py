@@ -23,12 +23,12 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.runs import layout
 from pipeline.screening.registry import load_registry
 from pipeline.screening.registry.importing import ImportOptions, import_works
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
 from trainer.config import load_params
 from trainer.data import TrainingData
 from trainer.loop.options import TrainOptions
-from trainer.loop.run import run as train
+from trainer.loop.run import run_training as train
 from trainer.runs.record import batch_size_schedule, order_seed
 
 MSL, BATCH, STEPS, EVERY = 32, 4, 300, 5
@@ -250,7 +250,7 @@ def test_found_traced_and_taken_down(drill: Drill, prep: Prep, tmp_path: Path) -
     assert not masked[:, 1][mine].any(), "no label of the book counts"
     assert (masked[:, 1][~mine] == untouched[:, 1][~mine]).all()
     assert (masked[:, 2][~mine] == untouched[:, 2][~mine]).all(), "nothing else changed"
-    verify(drill.run)
+    verify_run(drill.run)
     for folder in ("documents", "tokens"):
         for path in (drill.run / folder).glob("*.arrow"):
             for text in ("Chapter 0.", "Chapter 4."):

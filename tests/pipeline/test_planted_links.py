@@ -16,13 +16,13 @@ from tests.pipeline.takedown.conftest import write_claim
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "publish": lambda path: storage.publish(path, b"planted"),
-    "append": lambda path: storage.append(path, "planted"),
+    "append": lambda path: storage.append_log_line(path, "planted"),
     "truncate": lambda path: storage.truncate(path, 0),
     "remove": storage.remove,
     "remove_tree": lambda path: storage.remove_tree(path.parent),
     "make_directory": lambda path: storage.make_directory(path / "more"),
     "sync_directory": lambda path: storage.sync_directory(path.parent),
-    "lock": lambda path: journal.hold(path.parent).__enter__(),
+    "lock": lambda path: journal.hold_lock(path.parent).__enter__(),
 }
 
 
@@ -120,7 +120,7 @@ def test_the_run_itself_may_be_reached_through_links(tmp_path: Path) -> None:
     (tmp_path / "disk/run").mkdir(parents=True)
     (tmp_path / "home").symlink_to("disk")
     (tmp_path / "home/alias").symlink_to("run")
-    with journal.hold(tmp_path / "home/alias"):
+    with journal.hold_lock(tmp_path / "home/alias"):
         for way in ("home/alias", "home/run", "disk/run"):
             storage.publish(tmp_path / way / "a" / way / "x", b"ours")
         (tmp_path / "disk/run/b").symlink_to(tmp_path / "home")

@@ -19,7 +19,7 @@ from pipeline.explain.find import find_text
 from pipeline.quarantine.access import (
     export_quarantined,
     list_quarantined,
-    purge,
+    purge_documents,
     release_quarantined,
     show_quarantined,
 )
@@ -27,9 +27,9 @@ from pipeline.quarantine.store import read_days
 from pipeline.runs.events import verify_events
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import record_review
-from pipeline.stories.clean import SCREEN, story_of
-from pipeline.stories.preparation import run as run_config
-from pipeline.stories.verify import verify
+from pipeline.stories.clean import SCREEN, make_clean_story
+from pipeline.stories.preparation import run_preparation as run_config
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.holds import lift_hold, read_holds, set_hold
 
 DAY = date(2026, 3, 2)
@@ -79,7 +79,7 @@ def test_purge_deletes_texts_and_keeps_the_rest(run: Path, small_run: Any) -> No
     before = texts(small_run.directory, "quarantine")
     found = quarantined(run)
     held = [key for key in found if [before[k] for k in found].count(before[key]) == 1]
-    done = purge(run, (held[0],), None, "Jane", DAY)
+    done = purge_documents(run, (held[0],), None, "Jane", DAY)
     assert done is not None
     assert done.id == "purge-0001"
     about = {a.key: a for a in list_quarantined(run)}
@@ -87,8 +87,8 @@ def test_purge_deletes_texts_and_keeps_the_rest(run: Path, small_run: Any) -> No
     assert about[held[0]].text_bytes == len(before[held[0]].encode())
     probe = before[held[0]][40:80].splitlines()[0].encode()
     assert not [p for p in run.rglob("*.arrow") if probe in p.read_bytes()]
-    verify(run)
-    assert purge(run, (held[0],), None, "Jane", DAY) is None
+    verify_run(run)
+    assert purge_documents(run, (held[0],), None, "Jane", DAY) is None
     manifest = pipeline.run(small_run.corpus.config, run, 0)
     assert set(manifest.reused) == set(manifest.stages)
     with pytest.raises(InputError, match="was purged"):
@@ -101,19 +101,19 @@ def test_a_purge_leaves_other_copies_of_the_text(run: Path, small_run: Any) -> N
     """Only the document goes, not whatever has the same text."""
     held = set(quarantined(run))
     before = texts(small_run.directory, "quarantine")
-    purge(run, sorted(held), None, "Jane", DAY)
+    purge_documents(run, sorted(held), None, "Jane", DAY)
     pipeline.run(small_run.corpus.config, run, 0, overrides=("seed=8",))
     table = pq.read_table(run / "documents.parquet").to_pylist()
     ends = {row["doc_key"].hex(): row["state"] for row in table}
     assert {ends[key] for key in held} == {"dropped"}
     assert sum(state == "kept" for state in ends.values()) > 100
     assert {before[key] for key in held}.isdisjoint(texts(run).values())
-    verify(run)
+    verify_run(run)
 
 
 def test_retention_counts_days(run: Path) -> None:
-    assert purge(run, (), 30, "Jane", DAY + timedelta(days=30)) is None
-    done = purge(run, (), 30, "Jane", DAY + timedelta(days=31))
+    assert purge_documents(run, (), 30, "Jane", DAY + timedelta(days=30)) is None
+    done = purge_documents(run, (), 30, "Jane", DAY + timedelta(days=31))
     assert done is not None
     assert done.value["documents"]["count"] == len(quarantined(run))
 
@@ -121,7 +121,7 @@ def test_retention_counts_days(run: Path) -> None:
 def test_retention_of_a_config(run: Path, small_run: Any) -> None:
     """The run says how long; nothing but a purge deletes, and a hold keeps."""
     with pytest.raises(ConfigError, match=r"no screen\.quarantine_days"):
-        purge(run, (), None, "Jane", DAY)
+        purge_documents(run, (), None, "Jane", DAY)
     for _ in range(2):
         pipeline.run(small_run.corpus.config, run, 0, overrides=("screen.quarantine_days=30",))
     held = list_quarantined(run)
@@ -131,7 +131,7 @@ def test_retention_of_a_config(run: Path, small_run: Any) -> None:
     late = DAY + timedelta(days=31)
     assert not any(about.is_due(DAY + timedelta(days=30)) for about in held)
     assert [a.is_due(late) for a in list_quarantined(run)] == [False] + [True] * (len(held) - 1)
-    done = purge(run, (), None, "Jane", late)
+    done = purge_documents(run, (), None, "Jane", late)
     assert done is not None
     assert done.value["documents"]["count"] == len(held) - 1
     assert done.value["claim"]["basis"] == "in quarantine for over 30 days"
@@ -155,8 +155,8 @@ def test_purge_of_a_run_that_only_screened(tmp_path: Path, small_run: Any) -> No
     loaded = load_config(small_run.corpus.config)
     run_config(loaded, out, 0, story=SCREEN)
     key = quarantined(out)[0]
-    assert purge(out, (key,), None, "Jane", DAY) is not None
-    verify(out)
+    assert purge_documents(out, (key,), None, "Jane", DAY) is not None
+    verify_run(out)
     manifest = run_config(loaded, out, 0, story=SCREEN)
     assert set(manifest.reused) == set(manifest.stages)
     assert [about.purged for about in list_quarantined(out) if about.key == key] == [True]
@@ -166,7 +166,7 @@ def test_a_purged_document_does_not_come_back(run: Path, small_run: Any) -> None
     """Neither as texts are put back for another policy, nor as its raw shard is read again."""
     gone = next(about for about in list_quarantined(run) if about.rule == "origin-listed")
     text = texts(run, "quarantine")[gone.key]
-    purge(run, (gone.key,), None, "Jane", DAY)
+    purge_documents(run, (gone.key,), None, "Jane", DAY)
     copies = [p for p in run.rglob("*.arrow") if text[:60].encode() in p.read_bytes()]
     for path in (run / "documents").glob("*.arrow"):
         path.unlink()
@@ -174,20 +174,20 @@ def test_a_purged_document_does_not_come_back(run: Path, small_run: Any) -> None
     assert texts(run)[gone.key] == texts(run, "quarantine")[gone.key] == ""
     found = [p for p in run.rglob("*.arrow") if text[:60].encode() in p.read_bytes()]
     assert found == copies
-    verify(run)
+    verify_run(run)
 
 
 def test_holds_forbid_deletion(run: Path, tmp_path: Path) -> None:
     held = quarantined(run)
     set_hold(run, held[0], "Counsel", "case 7")
     with pytest.raises(InputError, match="must be kept for now"):
-        purge(run, (held[0],), None, "Jane", DAY)
-    done = purge(run, (), 0, "Jane", DAY + timedelta(days=1))
+        purge_documents(run, (held[0],), None, "Jane", DAY)
+    done = purge_documents(run, (), 0, "Jane", DAY + timedelta(days=1))
     assert done is None or done.value["documents"]["count"] == len(held) - 1
     assert [hold.what for hold in read_holds(run)] == [held[0]]
     lift_hold(run, held[0], "Counsel", "case closed")
     assert read_holds(run) == ()
-    assert purge(run, (held[0],), None, "Jane", DAY) is not None
+    assert purge_documents(run, (held[0],), None, "Jane", DAY) is not None
     with pytest.raises(InputError, match="not on hold"):
         lift_hold(run, held[0], "Counsel", "again")
 
@@ -203,7 +203,7 @@ def test_holds_forbid_takedowns(run: Path, tmp_path: Path, prep: Callable[..., A
     assert ended.code == 3
     assert "on hold by Counsel" in ended.err
     assert not (run / "takedowns").exists()
-    verify(run)
+    verify_run(run)
 
 
 def test_a_released_document_has_a_review(run: Path) -> None:
@@ -263,7 +263,9 @@ def test_other_commands_show_no_text(run: Path, prep: Callable[..., Any]) -> Non
 def test_a_run_that_screens_nothing_has_no_store(
     small_run: Any, tmp_path: Path, prep: Callable[..., Any]
 ) -> None:
-    run_config(load_config(small_run.corpus.config), tmp_path / "run", 0, story=story_of("jsonl"))
+    run_config(
+        load_config(small_run.corpus.config), tmp_path / "run", 0, story=make_clean_story("jsonl")
+    )
     ended = prep("quarantine", "list", tmp_path / "run")
     assert ended.code == 3
     assert "nothing was screened here" in ended.err

@@ -18,11 +18,11 @@ from pipeline.config.prep import load_config
 from pipeline.core import journal, storage
 from pipeline.core.manifest import read_manifest
 from pipeline.quarantine.access import list_quarantined, release_quarantined
-from pipeline.quarantine.store import restore
+from pipeline.quarantine.store import restore_texts
 from pipeline.stages import document_rows
-from pipeline.stories.clean import SCREEN, story_of
-from pipeline.stories.preparation import run as run_config
-from pipeline.stories.verify import verify
+from pipeline.stories.clean import SCREEN, make_clean_story
+from pipeline.stories.preparation import run_preparation as run_config
+from pipeline.stories.verify import verify_run
 from tests.forked import forked
 
 ALLOW_ALL = "version: 1\nrules: []\n"
@@ -81,7 +81,7 @@ def test_every_run_moves_the_texts_and_nothing_else(small_run: Any, allowed: Pat
         assert one.drop_columns(["text"]).equals(other.drop_columns(["text"]))
     rules = {about.rule for about in list_quarantined(small_run.directory)}
     assert rules == {"origin-listed", "marker-download"}
-    verify(small_run.directory)
+    verify_run(small_run.directory)
 
 
 def test_the_text_stands_nowhere_else(small_run: Any, allowed: Path) -> None:
@@ -107,14 +107,14 @@ def test_nothing_quarantined_makes_no_store(allowed: Path) -> None:
     assert not (allowed / "quarantine").exists()
     assert not (allowed / "quarantine.json").exists()
     assert list_quarantined(allowed) == []
-    verify(allowed)
+    verify_run(allowed)
 
 
 def test_shards_come_back_to_the_byte(run: Path, allowed: Path) -> None:
-    with journal.hold(run):
-        restore(run)
+    with journal.hold_lock(run):
+        restore_texts(run)
         assert shard_hashes(run) == shard_hashes(allowed)
-        restore(run)
+        restore_texts(run)
     assert shard_hashes(run) == shard_hashes(allowed)
 
 
@@ -129,8 +129,8 @@ def test_shards_of_many_batches_come_back_to_the_byte(
     pipeline.run(small_run.corpus.config, one, 0)
     pipeline.run(small_run.corpus.config, other, 0, overrides=(policy,))
     assert any(table["text"].num_chunks > 3 for table in tables(one))
-    with journal.hold(one):
-        restore(one)
+    with journal.hold_lock(one):
+        restore_texts(one)
     assert shard_hashes(one) == shard_hashes(other)
 
 
@@ -175,7 +175,7 @@ def test_a_changed_run_equals_a_fresh_one(
     held = quarantined(run)
     assert texts(run, "quarantine").keys() == held
     assert all((texts(run)[key] == "") == (key in held) for key in texts(run))
-    verify(run)
+    verify_run(run)
     pipeline.run(small_run.corpus.config, run, 0)
     assert storage.tree_hash(run) == storage.tree_hash(small_run.directory)
 
@@ -234,7 +234,7 @@ def test_a_run_that_screens_nothing_gets_its_texts_back(
 ) -> None:
     """`prep clean` in the directory of a `prep run`, and the other way round."""
     loaded = load_config(small_run.corpus.config)
-    run_config(loaded, run, 0, story=story_of("jsonl"))
+    run_config(loaded, run, 0, story=make_clean_story("jsonl"))
     assert shard_hashes(run) == shard_hashes(allowed)
     assert not (run / "quarantine").exists()
     pipeline.run(small_run.corpus.config, run, 0)
@@ -246,7 +246,7 @@ def test_screening_alone_moves_them_too(run: Path, small_run: Any, tmp_path: Pat
     run_config(loaded, tmp_path / "screened", 0, story=SCREEN)
     assert shard_hashes(tmp_path / "screened") == shard_hashes(run)
     assert texts(tmp_path / "screened", "quarantine") == texts(run, "quarantine")
-    verify(tmp_path / "screened")
+    verify_run(tmp_path / "screened")
 
 
 @pytest.mark.crash

@@ -175,7 +175,7 @@ def read_parquet(table: pa.Table, path: Path, rules: RecordRules = RULES) -> lis
     (found,), _ = files.find("p", str(path), path.parent)
     reader = files.HashingReader(found.location)
     try:
-        return list(files.read(found, reader, rules))
+        return list(files.read_records(found, reader, rules))
     finally:
         reader.close()
 

@@ -14,9 +14,9 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.engine.runner import Runner
 from pipeline.lineage.trace import trace_row, trace_tokens
-from pipeline.stories.repack import RepackOptions, repack
-from pipeline.stories.status import clean_up, read_status
-from pipeline.stories.verify import verify
+from pipeline.stories.repack import RepackOptions, repack_run
+from pipeline.stories.status import delete_intermediates, read_status
+from pipeline.stories.verify import verify_run
 
 SAME_FILES = ("ledger.json", "documents.parquet", "sources.parquet", "tokenizer.json")
 OVERRIDES = {
@@ -39,19 +39,19 @@ def same_outputs(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_equals_a_run_with_those_settings(small_run: Any, tmp_path: Path, name: str) -> None:
     changes, overrides = OVERRIDES[name]
-    repack(small_run.directory, tmp_path / "packed", RepackOptions(**changes), 0)
+    repack_run(small_run.directory, tmp_path / "packed", RepackOptions(**changes), 0)
     shutil.copytree(small_run.directory, tmp_path / "run")
     pipeline.run(small_run.corpus.config, tmp_path / "run", 0, overrides=overrides)
     same_outputs(tmp_path / "packed", tmp_path / "run")
-    assert "lineage/train" in {check.name for check in verify(tmp_path / "packed")}
+    assert "lineage/train" in {check.name for check in verify_run(tmp_path / "packed")}
 
 
 def test_without_changes_after_clean_up(small_run: Any, tmp_path: Path) -> None:
     """tokens/ and the tables are enough; the run itself is not touched."""
     shutil.copytree(small_run.directory, tmp_path / "run")
-    clean_up(tmp_path / "run")
+    delete_intermediates(tmp_path / "run")
     before = storage.tree_hash(tmp_path / "run")
-    repack(tmp_path / "run", tmp_path / "packed", workers=0)
+    repack_run(tmp_path / "run", tmp_path / "packed", workers=0)
     same_outputs(tmp_path / "packed", small_run.directory)
     assert storage.tree_hash(tmp_path / "run") == before
 
@@ -59,28 +59,28 @@ def test_without_changes_after_clean_up(small_run: Any, tmp_path: Path) -> None:
 def test_a_mixture_and_more_splits_stay(small_run: Any, tmp_path: Path) -> None:
     overrides = ("mixture.epochs={Wiki: 2.5}", "splits={test: 10 %}")
     run = pipeline.run(small_run.corpus.config, tmp_path / "run", 0, overrides=overrides)
-    packed = repack(run.directory, tmp_path / "packed", workers=0).directory
+    packed = repack_run(run.directory, tmp_path / "packed", workers=0).directory
     same_outputs(packed, run.directory)
     assert {p.name for p in (packed / "hdf5").iterdir()} == {"train", "validation", "test"}
-    repack(run.directory, tmp_path / "vsl", RepackOptions(format="vsl"), 0)
-    verify(tmp_path / "vsl")
+    repack_run(run.directory, tmp_path / "vsl", RepackOptions(format="vsl"), 0)
+    verify_run(tmp_path / "vsl")
 
 
 def test_another_seed_is_another_order_of_the_same_documents(
     small_run: Any, tmp_path: Path
 ) -> None:
-    packed = repack(small_run.directory, tmp_path / "p", RepackOptions(seed=99), 0).directory
+    packed = repack_run(small_run.directory, tmp_path / "p", RepackOptions(seed=99), 0).directory
     ledgers = [json.loads((d / "ledger.json").read_bytes()) for d in (packed, small_run.directory)]
     assert ledgers[0] == ledgers[1]
     assert storage.tree_hash(packed / "hdf5") != storage.tree_hash(small_run.directory / "hdf5")
-    verify(packed)
+    verify_run(packed)
 
 
 def test_an_interrupted_repack_goes_on(
     small_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = RepackOptions(format="vsl", max_sequence_length=64)
-    whole = repack(small_run.directory, tmp_path / "whole", changes, 0).directory
+    whole = repack_run(small_run.directory, tmp_path / "whole", changes, 0).directory
     original, calls = Runner.run, []
 
     def stopped(self: Any, stage: Any) -> Any:
@@ -91,21 +91,21 @@ def test_an_interrupted_repack_goes_on(
 
     monkeypatch.setattr(Runner, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
-        repack(small_run.directory, tmp_path / "again", changes, 0)
+        repack_run(small_run.directory, tmp_path / "again", changes, 0)
     monkeypatch.undo()
-    manifest = repack(small_run.directory, tmp_path / "again", changes, 0)
+    manifest = repack_run(small_run.directory, tmp_path / "again", changes, 0)
     assert manifest.reused == tuple(calls[:-1])
     assert storage.tree_hash(tmp_path / "again") == storage.tree_hash(whole)
     (tmp_path / "again/hdf5/train/examples_000000.h5").unlink()
-    repack(small_run.directory, tmp_path / "again", changes, 0)
+    repack_run(small_run.directory, tmp_path / "again", changes, 0)
     assert storage.tree_hash(tmp_path / "again") == storage.tree_hash(whole)
 
 
 @pytest.mark.slow
 def test_workers_change_no_byte(small_run: Any, tmp_path: Path) -> None:
     changes = RepackOptions(format="vsl")
-    one = repack(small_run.directory, tmp_path / "one", changes, 0).directory
-    two = repack(small_run.directory, tmp_path / "two", changes, 2).directory
+    one = repack_run(small_run.directory, tmp_path / "one", changes, 0).directory
+    two = repack_run(small_run.directory, tmp_path / "two", changes, 2).directory
     assert storage.tree_hash(one) == storage.tree_hash(two)
 
 
@@ -124,7 +124,7 @@ def test_trace_and_the_command(small_run: Any, tmp_path: Path, prep: Callable[..
         trace_tokens(out, Path(shard), 2, 3)
     finished, stages = read_status(out)
     assert finished and {s.state for s in stages} == {"done"}
-    clean_up(out)
+    delete_intermediates(out)
     assert prep("verify", out).code == 0
     again = prep("repack", small_run.directory, "--out", out, "--format", "vsl", "--workers", 0,
                  "--json")  # fmt: skip
@@ -133,7 +133,9 @@ def test_trace_and_the_command(small_run: Any, tmp_path: Path, prep: Callable[..
 
 def test_trace_of_a_corpus(small_run: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:
     """Token t of the shard is token t - start of the document that is named."""
-    out = repack(small_run.directory, tmp_path / "c", RepackOptions(format="corpus"), 0).directory
+    out = repack_run(
+        small_run.directory, tmp_path / "c", RepackOptions(format="corpus"), 0
+    ).directory
     shard = Path("hdf5/train/examples_000000.h5")
     (span,) = trace_tokens(out, shard, 5000, 5001)
     assert span.token_start <= 5000 < span.token_end and span.row is None
@@ -152,19 +154,21 @@ def test_trace_of_a_corpus(small_run: Any, tmp_path: Path, prep: Callable[..., A
 def test_wrong_runs_and_places(small_run: Any, tmp_path: Path) -> None:
     run = small_run.directory
     with pytest.raises(InputError, match="no such run directory"):
-        repack(tmp_path / "nowhere", tmp_path / "out", workers=0)
+        repack_run(tmp_path / "nowhere", tmp_path / "out", workers=0)
     for out in (run, run / "inside", run.parent):
         with pytest.raises(ConfigError, match="apart from the run"):
-            repack(run, out, workers=0)
+            repack_run(run, out, workers=0)
     shutil.copytree(run, tmp_path / "run")
     with pytest.raises(ConfigError, match="holds another run"):
-        repack(run, tmp_path / "run", workers=0)
+        repack_run(run, tmp_path / "run", workers=0)
     shutil.rmtree(tmp_path / "run/tokens")
     with pytest.raises(InputError, match=r"tokens/000000\.arrow is missing"):
-        repack(tmp_path / "run", tmp_path / "out", workers=0)
-    packed = repack(run, tmp_path / "packed", RepackOptions(max_sequence_length=64), 0).directory
+        repack_run(tmp_path / "run", tmp_path / "out", workers=0)
+    packed = repack_run(
+        run, tmp_path / "packed", RepackOptions(max_sequence_length=64), 0
+    ).directory
     with pytest.raises(InputError, match=r"made by `prep repack`; expected a run of `prep run`"):
-        repack(packed, tmp_path / "out", workers=0)
+        repack_run(packed, tmp_path / "out", workers=0)
     assert not (tmp_path / "out").exists(), "nothing is written before the checks"
 
 
@@ -189,7 +193,7 @@ def test_wrong_options(
     small_run: Any, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        repack(small_run.directory, tmp_path / "out", RepackOptions(**changes), 0)
+        repack_run(small_run.directory, tmp_path / "out", RepackOptions(**changes), 0)
     assert not (tmp_path / "out").exists()
 
 
@@ -197,7 +201,7 @@ def test_training_says_which_format_it_needs(small_run: Any, tmp_path: Path) -> 
     from trainer.config import ModelConfig
     from trainer.data import open_checked
 
-    out = repack(small_run.directory, tmp_path / "v", RepackOptions(format="vsl"), 0).directory
+    out = repack_run(small_run.directory, tmp_path / "v", RepackOptions(format="vsl"), 0).directory
     model = ModelConfig(vocab_size=50257, max_position_embeddings=128, hidden_size=8,
                         num_hidden_layers=1, num_heads=1, filter_size=8)  # fmt: skip
     with pytest.raises(ConfigError, match="format vsl, but training needs sample"):

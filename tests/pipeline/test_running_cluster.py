@@ -9,7 +9,7 @@ import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
 import pipeline
-from pipeline.engine.executor import InProcess
+from pipeline.engine.executor import LocalExecutor
 from tests.pipeline.trees import differences
 
 Prep = Callable[..., Any]
@@ -46,15 +46,15 @@ def test_what_travels_to_the_scheduler(
     """The figures of docs/clusters.md: a few kB for a task of one shard, at most 1 kB a shard for
     one that joins them, and the tokenizer once."""
     sizes: dict[str, list[int]] = {}
-    run_here = InProcess.run
+    run_here = LocalExecutor.run
 
-    def measured(self: InProcess, call: Any, jobs: Any, names: Any) -> Any:
+    def measured(self: LocalExecutor, call: Any, jobs: Any, names: Any) -> Any:
         for job in jobs:
             stage = Path(getattr(job, "record_path", "texts/0")).parent.name
             sizes.setdefault(stage, []).append(len(pickle.dumps((call, job))))
         return run_here(self, call, jobs, names)
 
-    monkeypatch.setattr(InProcess, "run", measured)
+    monkeypatch.setattr(LocalExecutor, "run", measured)
     pipeline.run(corpus.config, tmp_path / "run", 0)
     assert 1.4e6 < sizes.pop("tokenizer")[0] < 1.6e6
     shards = len(sizes["clean"])

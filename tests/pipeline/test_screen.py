@@ -16,12 +16,12 @@ import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.demo import planted, quickstart
-from pipeline.disclosure.publish import disclose
+from pipeline.disclosure.publish import write_disclosure
 from pipeline.runs import layout
 from pipeline.screening.reviews import record_review
-from pipeline.stories.rescan import matched_works, plan_rescan, rescan
+from pipeline.stories.rescan import matched_works, plan_rescan, rescan_run
 from pipeline.stories.selection import demo_registry
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
 Prep = Callable[..., Any]
@@ -93,14 +93,14 @@ def test_the_demo_work_is_found(run: Path) -> None:
     assert seen.startswith("On the first Tuesday of October") and "seven" in seen
     report = (run / layout.REPORT).read_text()
     assert "registered-text" in report and "registered-passage" in report
-    verify(run)
+    verify_run(run)
 
 
 def test_the_public_audit_names_no_work(run: Path, tmp_path: Path) -> None:
     title = "ran on Tuesdays"
-    disclose(run, tmp_path / "public", only=("audit",))
+    write_disclosure(run, tmp_path / "public", only=("audit",))
     assert title not in (tmp_path / "public/audit.html").read_text()
-    disclose(run, tmp_path / "internal", only=("audit",), public=False)
+    write_disclosure(run, tmp_path / "internal", only=("audit",), public=False)
     assert title in (tmp_path / "internal/audit.html").read_text()
 
 
@@ -116,7 +116,7 @@ def test_a_review_counts_and_nothing_is_detected_again(
     assert (row["state"], row["decision"], row["rule"]) == ("kept", "allow", "reviewed-allow")
     [review] = [e for e in rows(again, layout.EVIDENCE) if e["detector"] == "review"]
     assert json.loads(review["attributes"])["by"] == "A. Reader"
-    verify(again)
+    verify_run(again)
     assert len(prepare(raw, again).reused) == len(prepare(raw, again).stages)
 
 
@@ -138,7 +138,7 @@ def test_what_is_redacted_is_not_tokenized(raw: Path, run: Path, tmp_path: Path)
     assert [(c["byte_start"], c["byte_end"], c["digest"], c["first"]) for c in cuts] == [
         (start, end + 1, None, None)
     ]
-    verify(again, lineage=100)
+    verify_run(again, lineage=100)
 
 
 def test_evidence_and_decisions_for_any_number_of_workers(
@@ -186,7 +186,7 @@ def test_works_that_are_registered_later(
     estimate = prep("rescan", out, "--registry", demo_registry(), "--estimate", "--json")
     assert json.loads(estimate.out)["works"] == 1 and not (out / layout.RESCANS).exists()
     asked = plan_rescan(out, [demo_registry()])
-    first = rescan(asked, 0)
+    first = rescan_run(asked, 0)
     [work] = matched_works(asked)
     assert (work.documents, work.kept, work.detectors) == (2, 2, ("text_match",))
     tokens = [document(out, name)["tokens"] for name in ("sheets.txt", "minutes.txt")]
@@ -194,8 +194,8 @@ def test_works_that_are_registered_later(
     decisions = rows(asked.out, layout.DECISIONS)
     assert {d["rule"] for d in decisions} == {"registered-text", "registered-passage"}
     assert tree(out) == before, "the run itself is not touched"
-    verify(out)
-    assert len(rescan(asked, 0).reused) == len(first.stages)
+    verify_run(out)
+    assert len(rescan_run(asked, 0).reused) == len(first.stages)
     options = ("--name", "other", "--workers", two_workers)
     shown = prep("rescan", out, "--registry", demo_registry(), *options)
     assert shown.code == 0 and "1 work matched" in shown.out
@@ -228,6 +228,6 @@ def test_screening_alone(raw: Path, run: Path, tmp_path: Path, prep: Prep) -> No
     assert ends == Counter((row["state"], row["rule"]) for row in rows(run, layout.DOCUMENTS))
     again = json.loads(prep(*arguments).out)
     assert {"screen", "verdicts", "account"} <= set(again["reused"])
-    verify(out)
+    verify_run(out)
     nothing = prep("screen", raw)
     assert nothing.code == 2 and "--out" in nothing.err

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.runs.catalogue import stages_by_default
-from pipeline.stories.preparation import run
+from pipeline.stories.preparation import run_preparation
 from tests.forked import prep_in_fork
 
 STAGES = stages_by_default()
@@ -25,7 +25,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
 def test_an_unchanged_run_is_reused_whole(collection: Any, clean: Any, tmp_path: Path) -> None:
     directory = clean.copy(tmp_path / "run")
     stamps = {p: p.stat().st_mtime_ns for p in directory.rglob("*.h5")}
-    manifest = run(collection.config, directory, 0)
+    manifest = run_preparation(collection.config, directory, 0)
     assert manifest.reused == STAGES
     assert {p: p.stat().st_mtime_ns for p in directory.rglob("*.h5")} == stamps
     assert storage.tree_hash(directory) == clean.tree_hash
@@ -35,14 +35,14 @@ def test_another_sequence_length_reuses_everything_up_to_the_shuffle(
     collection: Any, clean: Any, tmp_path: Path, undamaged: Any
 ) -> None:
     directory, change = clean.copy(tmp_path / "run"), ("pack.max_sequence_length=48",)
-    manifest = run(collection.config, directory, 0, overrides=change)
+    manifest = run_preparation(collection.config, directory, 0, overrides=change)
     assert set(BEFORE_PACKING) <= set(manifest.reused)
     assert not {"rows", "pack", "params", "account"} & set(manifest.reused)
-    fresh = run(collection.config, tmp_path / "fresh", 0, overrides=change).directory
+    fresh = run_preparation(collection.config, tmp_path / "fresh", 0, overrides=change).directory
     assert storage.tree_hash(directory) == storage.tree_hash(fresh) != clean.tree_hash
     changes = {e["name"]: e["changed"] for e in events(directory) if e["event"] == "stage"}
     assert "settings.max_sequence_length" in changes["rows"]
-    run(collection.config, directory, 0)
+    run_preparation(collection.config, directory, 0)
     undamaged(directory)
 
 
@@ -66,9 +66,9 @@ def test_changed_content_of_equal_size_is_noticed(
     shard = mine.plain_shard
     shard.write_bytes(shard.read_bytes().replace(b"river", b"RIVER", 1))
     assert shard.stat().st_size == collection.plain_shard.stat().st_size
-    manifest = run(mine.config, directory, 0)
+    manifest = run_preparation(mine.config, directory, 0)
     assert "clean" not in manifest.reused
-    fresh = run(mine.config, tmp_path / "fresh", 0).directory
+    fresh = run_preparation(mine.config, tmp_path / "fresh", 0).directory
     assert storage.tree_hash(directory) == storage.tree_hash(fresh) != clean.tree_hash
 
 
@@ -88,10 +88,10 @@ def test_a_lost_journal_costs_work_never_correctness(
 ) -> None:
     directory = clean.copy(tmp_path / "run")
     shutil.rmtree(directory / "journal")
-    assert run(collection.config, directory, 0).reused == STAGES
+    assert run_preparation(collection.config, directory, 0).reused == STAGES
     (directory / "journal/inputs.json").write_bytes(b'{"torn')
     (directory / "journal/events.jsonl").write_bytes(b"\xff\x00not json")
-    assert run(collection.config, directory, 0).reused == STAGES
+    assert run_preparation(collection.config, directory, 0).reused == STAGES
     undamaged(directory)
 
 
@@ -121,9 +121,9 @@ def test_cleaned_up_intermediates_are_rebuilt_when_needed(
     assert prep("clean-up", directory).code == 0
     assert prep("verify", directory).code == 0
     lean = storage.tree_hash(directory)
-    assert run(collection.config, directory, 0).reused == STAGES
+    assert run_preparation(collection.config, directory, 0).reused == STAGES
     assert storage.tree_hash(directory) == lean
-    run(collection.config, directory, 0, overrides=("pack.max_sequence_length=48",))
+    run_preparation(collection.config, directory, 0, overrides=("pack.max_sequence_length=48",))
     assert prep("verify", directory).code == 0
 
 

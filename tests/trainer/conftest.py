@@ -119,7 +119,7 @@ class Trainer:
 
     def train(self, out: str, **changes: Any) -> int:
         """Run here; returns the exit code."""
-        return trainer_run.run(self.request(out, **changes), self.said.append)
+        return trainer_run.run_training(self.request(out, **changes), self.said.append)
 
     def train_forked(self, out: str, fault: str = "", **changes: Any) -> int:
         """Run in a child process with a fault plan; returns its wait status as an exit code.
@@ -140,7 +140,9 @@ class Trainer:
         request = self.request(out, **changes)
 
         def call() -> None:
-            raise SystemExit(trainer_run.run(request, lambda line: print(line, flush=True)))
+            raise SystemExit(
+                trainer_run.run_training(request, lambda line: print(line, flush=True))
+            )
 
         return Program(call, WAFERMILL_FAILPOINT=fault)
 
@@ -150,7 +152,7 @@ class Trainer:
             os.environ["WAFERMILL_FAILPOINT"] = fault
             failpoint._hits.clear()
             failpoint._plan = failpoint._read_plan()
-            code = trainer_run.run(request, lambda line: None)
+            code = trainer_run.run_training(request, lambda line: None)
         except PrepError as error:
             code = error.exit_code
         except Exception:  # noqa: BLE001 - the child has nobody above to raise to

@@ -100,7 +100,7 @@ def test_training_in_another_thread(trainer: Any) -> None:
 def test_a_signal_is_raised_after_the_checkpoint(
     trainer: Any, monkeypatch: pytest.MonkeyPatch, code: int, raised: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(api, "run", lambda request, say: code)
+    monkeypatch.setattr(api, "run_training", lambda request, say: code)
     with pytest.raises(raised):
         public.train(params=trainer.params, data=trainer.data, num_steps=2)
 

@@ -29,7 +29,7 @@ KILLED = -signal.SIGKILL
 def memoryx(trainer) -> MemoryX:
     params = load_params(trainer.params)
     made = MemoryX(GPT(params.model, seed=1))
-    made.optimizer = optimizer.build(made.parameters, params.optimizer, params.model)
+    made.optimizer = optimizer.build_optimizer(made.parameters, params.optimizer, params.model)
     for parameter in made.parameters.values():
         parameter.grad = torch.ones_like(parameter)
     for group in made.optimizer.param_groups:
@@ -55,7 +55,7 @@ class Gate:
 
 def test_what_is_written_is_the_state_of_the_step(trainer, memoryx, monkeypatch):
     """The weights change while the checkpoint is on its way; its bytes are those of before."""
-    expected = checkpoint.save(
+    expected = checkpoint.save_checkpoint(
         trainer.root / "sync", 3, checkpoint.Tensors.of(memoryx).copied(), {"seed": 1}
     )
     gate = Gate(monkeypatch)
@@ -193,7 +193,7 @@ def test_a_disk_that_is_really_full(trainer, monkeypatch):
     trainer.train("whole", **options)
     place = trainer.root / "disk"
     place.mkdir()
-    monkeypatch.setattr(disk, "check", lambda *_: None)
+    monkeypatch.setattr(disk, "check_disk_space", lambda *_: None)
 
     def fill_and_resume() -> None:
         try:

@@ -86,8 +86,10 @@ def test_files_are_cut_by_size_in_parameter_order(trainer, tmp_path):
     params = load_params(trainer.params)
     model = GPT(params.model, seed=1)
     memoryx = MemoryX(model)
-    memoryx.optimizer = optimizer.build(memoryx.parameters, params.optimizer, params.model)
-    path = checkpoint.save(
+    memoryx.optimizer = optimizer.build_optimizer(
+        memoryx.parameters, params.optimizer, params.model
+    )
+    path = checkpoint.save_checkpoint(
         tmp_path / "cut", 3, checkpoint.Tensors.of(memoryx), {}, max_file_bytes=5000
     )
     files = sorted(path.glob("weights-*.safetensors"))

@@ -110,9 +110,9 @@ def test_an_error_is_one_line_with_its_exit_code(trainer, more, code, text):
 
 
 def test_a_locked_directory_names_its_holder(trainer):
-    from pipeline.core.journal import hold
+    from pipeline.core.journal import hold_lock
 
-    with hold(trainer.root / "out"):
+    with hold_lock(trainer.root / "out"):
         result = RUNNER.invoke(app, arguments(trainer))
     assert result.exit_code == 5
     assert "in use by pid" in result.stderr

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.commands.jobs import table
+from trainer.commands.jobs import format_jobs
 from trainer.runs.jobs import JobStore, Phase
 
 RUNNER = CliRunner()
@@ -136,7 +136,7 @@ def test_the_table_says_what_is_unknown(trainer):
     store = JobStore(trainer.root / "jobs")
     store.register(command=["train"], systems=0, labels={})
     queued = store.jobs()[0]
-    assert table([queued], queued.created + 61).splitlines()[1].split()[:5] == [
+    assert format_jobs([queued], queued.created + 61).splitlines()[1].split()[:5] == [
         "wsjob-000001", "1m1s", "-", "QUEUED", "-",
     ]  # fmt: skip
     assert os.getpid() == queued.process.pid

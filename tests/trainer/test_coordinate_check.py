@@ -21,7 +21,7 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def records():
     torch.set_num_threads(1)
-    return list(check.measure(SMALL))
+    return list(check.measure_coordinates(SMALL))
 
 
 def by_name(found):
@@ -41,23 +41,23 @@ def test_mup_keeps_its_bounds_and_sp_grows(records):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_whole_check_widths_64_to_1024_three_seeds():
-    found = check.slopes(list(check.measure(check.CoordinateCheckPlan())))
+    found = check.slopes(list(check.measure_coordinates(check.CoordinateCheckPlan())))
     print(*found, sep="\n")
     assert check.broken_bounds(found) == []
 
 
 def test_what_is_measured_is_reproducible_and_depends_on_the_seed():
     tiny = replace(SMALL, widths=(64, 128), steps=(0, 1), length=8, sequences=2)
-    records = list(check.measure(tiny))
-    assert records == list(check.measure(tiny))
-    other = list(check.measure(replace(tiny, seeds=(1,))))
+    records = list(check.measure_coordinates(tiny))
+    assert records == list(check.measure_coordinates(tiny))
+    other = list(check.measure_coordinates(replace(tiny, seeds=(1,))))
     assert not {record.size for record in records} & {record.size for record in other}
 
 
 def test_sizes_are_means_over_units_and_blocks():
     """The residual stream at step 0, taken from the model by hand."""
     tiny = replace(SMALL, widths=(64, 128), steps=(0,), length=8, sequences=2)
-    config = check.model_config(tiny, "mup", 128)
+    config = check.make_model_config(tiny, "mup", 128)
     model = check.GPT(config, 0)
     ids_BS = check._batch(tiny, 0, 0)["input_ids"]
     outputs = []
@@ -66,7 +66,7 @@ def test_sizes_are_means_over_units_and_blocks():
     with torch.no_grad():
         logits = model.logits(ids_BS)
     expected = {"residual_stream": torch.stack(outputs).abs().mean(), "logits": logits.abs().mean()}
-    sizes = {r.quantity: r.size for r in check.measure(tiny)
+    sizes = {r.quantity: r.size for r in check.measure_coordinates(tiny)
              if (r.parametrization, r.width) == ("mup", 128)}  # fmt: skip
     for quantity, size in expected.items():
         assert sizes[quantity] == pytest.approx(float(size), rel=1e-6)

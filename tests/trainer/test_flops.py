@@ -74,7 +74,7 @@ def test_the_family(name):
     v, s, d, layers = 50257, 2048, config.hidden_size, config.num_hidden_layers
     block = 2 * d + 4 * (d * d + d) + 2 * d + 8 * d * d + 5 * d
     assert model_parameters.parameter_count(config) == v * d + d * s + layers * block + 2 * d
-    total = model_parameters.training_flops_per_sequence(config) * TOKENS[name] / s
+    total = model_parameters.count_training_flops(config) * TOKENS[name] / s
     assert Decimal(f"{total:.1e}") == Decimal(f"{TRAINING_FLOPS[name]:.1e}")
 
 
@@ -82,16 +82,14 @@ def test_the_family(name):
 def test_ratio_to_six_per_parameter_and_token(name, ratio):
     config = gpt2(name)
     six = 6 * model_parameters.parameter_count(config) * 2048
-    assert model_parameters.training_flops_per_sequence(config) / six == pytest.approx(
-        ratio, abs=0.005
-    )
+    assert model_parameters.count_training_flops(config) / six == pytest.approx(ratio, abs=0.005)
 
 
 def test_training_is_three_times_inference_but_for_embeddings():
     config = gpt2("111M")
     embeddings = 2 * 2048 * 50257 * 768 + 2 * 768 * 2048
-    once = model_parameters.inference_flops_per_sequence(config)
-    assert model_parameters.training_flops_per_sequence(config) == 3 * once - embeddings
+    once = model_parameters.count_inference_flops(config)
+    assert model_parameters.count_training_flops(config) == 3 * once - embeddings
 
 
 S, D, F = 2048, 768, 3072
@@ -121,11 +119,11 @@ S, D, F = 2048, 768, 3072
 )
 def test_what_an_option_adds(changes, each_layer, once):
     plain, other = gpt2("111M"), ModelConfig.model_validate({**dict(gpt2("111M")), **changes})
-    added = model_parameters.inference_flops_per_sequence(
-        other
-    ) - model_parameters.inference_flops_per_sequence(plain)
+    added = model_parameters.count_inference_flops(other) - model_parameters.count_inference_flops(
+        plain
+    )
     assert added == 10 * each_layer + once
-    trained = model_parameters.training_flops_per_sequence(
-        other
-    ) - model_parameters.training_flops_per_sequence(plain)
+    trained = model_parameters.count_training_flops(other) - model_parameters.count_training_flops(
+        plain
+    )
     assert trained == 3 * 10 * each_layer + 2 * once

@@ -19,7 +19,7 @@ from pipeline.tokenizers.definition import load_definition
 from trainer.cli import app
 from trainer.config import load_params
 from trainer.generation.loaded import find_checkpoint, load_model
-from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate
+from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate_text
 from trainer.loop import run as trainer_run
 from trainer.loop import stop
 
@@ -59,7 +59,7 @@ class Infer:
         said: list[str] = []
         wish = {"target": "CPU", "model_dir": self.model, "data": self.run, **changes}
         request = trainer_run.TrainOptions(params=params, mode="infer", **wish)
-        assert trainer_run.run(request, said.append) == 0
+        assert trainer_run.run_training(request, said.append) == 0
         self.said = "\n".join(said)
         text = (wish["model_dir"] / "predictions" / "step_0000007.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
@@ -82,7 +82,7 @@ def expected(infer: Infer, prompt: str, count: int) -> tuple[str, list[int], str
     """What `train generate` writes, greedily."""
     loaded = load_model(find_checkpoint(infer.model))
     wish = GenerationOptions(count, Sampling(temperature=0.0))
-    made = generate(loaded, load_definition(infer.run), prompt, wish)
+    made = generate_text(loaded, load_definition(infer.run), prompt, wish)
     return made.text, list(made.ids), {"length": "max_tokens"}.get(made.ended, made.ended)
 
 
@@ -258,7 +258,7 @@ def test_a_signal_leaves_nothing_half_written(
     request = trainer_run.TrainOptions(
         target="CPU", params=params, mode="infer", model_dir=infer.model, data=infer.run
     )
-    assert trainer_run.run(request, lambda line: None) == 143
+    assert trainer_run.run_training(request, lambda line: None) == 143
     assert list((infer.model / "predictions").iterdir()) == []
 
 

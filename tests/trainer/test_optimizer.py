@@ -8,7 +8,7 @@ import yaml
 from torch import nn
 
 from pipeline.core.errors import ConfigError
-from trainer.config import AdamW, ModelConfig, load_params
+from trainer.config import AdamWConfig, ModelConfig, load_params
 from trainer.config.optimizer import OPTIMIZERS
 from trainer.data import to_batch
 from trainer.loop import disk
@@ -25,7 +25,9 @@ def groups(rule=None, **model):
     """name -> (weight decay, factor for the learning rate); and how many groups there are."""
     config = ModelConfig(**SHAPE, **model)
     parameters = dict(GPT(config, 1).named_parameters())
-    adam = optimizer.build(parameters, AdamW(learning_rate=1.0, **(rule or {})), config)
+    adam = optimizer.build_optimizer(
+        parameters, AdamWConfig(learning_rate=1.0, **(rule or {})), config
+    )
     found = {
         id(p): (group["weight_decay"], group["adjust_learning_rate"])
         for group in adam.param_groups
@@ -71,8 +73,10 @@ def test_frozen_parameters_are_in_no_group():
         nn.Parameter(torch.ones(2, 2), requires_grad=False),
         nn.Parameter(torch.ones(2)),
     )
-    config = AdamW(learning_rate=1.0)
-    adam = optimizer.build({"frozen": frozen, "trained": trained}, config, ModelConfig(**SHAPE))
+    config = AdamWConfig(learning_rate=1.0)
+    adam = optimizer.build_optimizer(
+        {"frozen": frozen, "trained": trained}, config, ModelConfig(**SHAPE)
+    )
     assert [group["params"] for group in adam.param_groups] == [[trained]]
 
 
@@ -80,8 +84,8 @@ def test_a_step_is_adamw_at_the_groups_own_rate():
     """Loshchilov and Hutter (arXiv 1711.05101), algorithm 2, with bias correction."""
     config = ModelConfig(**SHAPE, mup_base_hidden_size=4)
     weight = nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3))
-    rule = AdamW(learning_rate=1.0, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.2)
-    adam = optimizer.build({"blocks.0.x.weight": weight}, rule, config)
+    rule = AdamWConfig(learning_rate=1.0, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.2)
+    adam = optimizer.build_optimizer({"blocks.0.x.weight": weight}, rule, config)
     (group,) = adam.param_groups
     group["lr"] = rate = 0.1 * group["adjust_learning_rate"]
     expected, first, second = weight.detach().clone(), 0.0, 0.0
@@ -290,7 +294,7 @@ def test_only_adam_is_fused():
     fused = []
     for name, kind in OPTIMIZERS.items():
         config = kind(learning_rate=1.0)
-        made = optimizer.build(parameters, config, ModelConfig(**SHAPE), fused=True)
+        made = optimizer.build_optimizer(parameters, config, ModelConfig(**SHAPE), fused=True)
         assert optimizer.can_fuse(config) is bool(made.defaults.get("fused"))
         fused += [name] if optimizer.can_fuse(config) else []
     assert fused == ["AdamW", "Adam"]

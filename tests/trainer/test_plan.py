@@ -76,7 +76,7 @@ def test_the_plan_of_a_model_of_ones_own(trainer):
     found = lines("\n".join(trainer.said))
     model = load_params(trainer.params).model
     assert found["parameters"] == f"{model_parameters.parameter_count(model):,}"
-    each = model_parameters.training_flops_per_sequence(model)
+    each = model_parameters.count_training_flops(model)
     assert found["FLOPs per sequence"] == f"{each:.4g}, per step: {12 * each:.4g}"
     assert found["training FLOPs"] == f"{6 * 12 * each:.4g}"
     assert "12 leaves of 1 sequence; per CS-2: 6 on 2 CS-2" in found["leaves"]

@@ -15,7 +15,7 @@ from trainer import recipe
 from trainer.cli import app
 from trainer.config import load_params, model_parameters
 from trainer.plan.run import plan_run
-from trainer.plan.settings import PlanOptions, choose
+from trainer.plan.settings import PlanOptions, choose_model
 from trainer.plan.size import (
     TOLERANCE,
     optimum,
@@ -170,7 +170,7 @@ def test_flops_per_token_of_the_family(name):
     shape = SHAPES[name]
     each = training_flops_per_token(shape.parameters) * 2048
     config = load_params(Path(f"cerebras_gpt/{name.lower()}")).model
-    assert each == pytest.approx(model_parameters.training_flops_per_sequence(config))
+    assert each == pytest.approx(model_parameters.count_training_flops(config))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_help_has_examples():
 
 def test_a_wish_is_refused_before_a_cluster():
     with pytest.raises(ConfigError, match=r"num_csx is -1"):
-        plan_run(choose(PlanOptions("111M"), None, None), num_csx=-1)
+        plan_run(choose_model(PlanOptions("111M"), None, None), num_csx=-1)
 
 
 def test_a_corpus_has_rows_of_any_length(trainer, tmp_path):

@@ -140,7 +140,7 @@ def test_what_plays_no_part_is_not_in_the_record(trainer):
     data = TrainingData(dataset, seed=5, schedule=((1, 7),))
 
     def described(**sections: dict) -> dict:
-        return record.describe(load_params(trainer.configure(**sections)), data, 2)
+        return record.describe_run(load_params(trainer.configure(**sections)), data, 2)
 
     plain = described()
     assert plain == described(model={"fp16_type": "bfloat16"})

@@ -87,7 +87,7 @@ def test_a_signal_finishes_the_leaf_and_writes_a_checkpoint(trainer, number, cod
             os.kill(os.getpid(), number)
 
     request = trainer.request("out", mode="train_and_eval")
-    assert trainer_run.run(request, say_and_signal) == code
+    assert trainer_run.run_training(request, say_and_signal) == code
     assert (trainer.root / "out" / "checkpoints" / "step_0000004" / "manifest.json").is_file()
     assert trainer.train("out", mode="train_and_eval", num_csx=1) == 0
     assert trainer.bits("out") == expected

@@ -16,7 +16,7 @@ from trainer.cli import app
 from trainer.config import load_params, model_parameters
 from trainer.scaling import files
 from trainer.scaling.files import draw_law, read_points
-from trainer.scaling.power_law import GROUPS, Point, fit, loss_intervals
+from trainer.scaling.power_law import GROUPS, Point, fit_power_law, loss_intervals
 
 RUNNER = CliRunner()
 SP, MUP = GROUPS["Cerebras-GPT"], GROUPS["Cerebras-GPT muP"]
@@ -40,7 +40,7 @@ def made(a: float, b: float, c: float, noise: float = 0.0, count: int = 7, seed:
 
 
 def test_equation_1_is_recovered_from_the_papers_points():
-    law = fit(SP)
+    law = fit_power_law(SP)
     assert law.exponent_interval[0] < recipe.EXPONENT < law.exponent_interval[1]
     assert law.irreducible_interval[0] < recipe.IRREDUCIBLE < law.irreducible_interval[1]
     assert law.scale_interval[0] < recipe.SCALE < law.scale_interval[1]
@@ -50,7 +50,7 @@ def test_equation_1_is_recovered_from_the_papers_points():
 
 
 def test_with_its_irreducible_loss_the_exponent_is_the_papers():
-    law = fit(SP, irreducible=recipe.IRREDUCIBLE)
+    law = fit_power_law(SP, irreducible=recipe.IRREDUCIBLE)
     assert law.exponent == pytest.approx(recipe.EXPONENT, rel=0.01)
     assert law.irreducible_interval == (recipe.IRREDUCIBLE, recipe.IRREDUCIBLE)
 
@@ -70,7 +70,7 @@ LAWS = st.tuples(st.floats(1e18, 1e23), st.floats(0.03, 0.4), st.floats(0, 2))
 @given(LAWS)
 def test_an_exact_law_is_found(constants):
     a, b, c = constants
-    law = fit(made(a, b, c))
+    law = fit_power_law(made(a, b, c))
     assert law.exponent == pytest.approx(b, rel=1e-4)
     assert law.irreducible == pytest.approx(c, abs=1e-3 * (1 + c))
     assert math.log(law.scale) == pytest.approx(math.log(a), abs=0.02)
@@ -84,7 +84,7 @@ def test_the_fit_is_that_of_an_independent_optimizer():
         return (np.exp(-b * (np.log(f) - log_a)) + c) / losses
 
     found, covariance = curve_fit(relative, spent, np.ones(7), p0=(np.log(3e20), 0.1, 0.5))
-    law = fit(points)
+    law = fit_power_law(points)
     assert (math.log(law.scale), law.exponent, law.irreducible) == pytest.approx(found, rel=1e-4)
     low, high = law.exponent_interval
     assert low < found[1] < high
@@ -97,7 +97,7 @@ def test_intervals_hold_what_they_promise():
     held = {"b": 0, "c": 0, "loss": 0}
     truth = (5e21 / 1e20) ** -0.12 + 0.8
     for seed in range(60):
-        law = fit(made(1e20, 0.12, 0.8, noise=0.004, count=6, seed=seed))
+        law = fit_power_law(made(1e20, 0.12, 0.8, noise=0.004, count=6, seed=seed))
         held["b"] += law.exponent_interval[0] <= 0.12 <= law.exponent_interval[1]
         held["c"] += law.irreducible_interval[0] <= 0.8 <= law.irreducible_interval[1]
         ((low, high),) = loss_intervals(law, [5e21])
@@ -106,7 +106,7 @@ def test_intervals_hold_what_they_promise():
 
 
 def test_intervals_widen_with_fewer_points_and_further_out():
-    many, few = (fit(made(1e20, 0.12, 0.8, noise=0.004, count=n)) for n in (12, 4))
+    many, few = (fit_power_law(made(1e20, 0.12, 0.8, noise=0.004, count=n)) for n in (12, 4))
     assert np.ptp(few.exponent_interval) > 2 * np.ptp(many.exponent_interval)
     widths = [np.ptp(interval) for interval in loss_intervals(many, [1e20, 1e22, 1e24])]
     assert widths == sorted(widths)
@@ -115,7 +115,7 @@ def test_intervals_widen_with_fewer_points_and_further_out():
 
 
 def test_the_irreducible_loss_is_never_negative():
-    law = fit(
+    law = fit_power_law(
         [Point(str(f), f, 3.0 - 0.2 * math.log10(f / 1e17)) for f in (1e17, 1e18, 1e19, 1e20)]
     )
     assert law.irreducible == 0
@@ -135,11 +135,11 @@ def test_the_irreducible_loss_is_never_negative():
 )
 def test_what_cannot_be_fitted(points, irreducible, text):
     with pytest.raises(InputError, match=text):
-        fit(points, irreducible)
+        fit_power_law(points, irreducible)
 
 
 def test_three_points_with_a_fixed_irreducible_loss():
-    law = fit(SP[:3], irreducible=recipe.IRREDUCIBLE)
+    law = fit_power_law(SP[:3], irreducible=recipe.IRREDUCIBLE)
     assert law.degrees_of_freedom == 1
     assert law.exponent == pytest.approx(recipe.EXPONENT, rel=0.1)
 
@@ -157,13 +157,13 @@ def test_the_command(table, tmp_path):
     output = scaling("fit", table, "--out", law, "--plot", picture)
     assert "4 degrees of freedom" in output
     assert "13B" in output
-    assert files.read_law(law) == fit(SP)
+    assert files.read_law(law) == fit_power_law(SP)
     assert json.loads(scaling("fit", table, "--json")) == json.loads(law.read_text())
     assert picture.read_text().startswith("<?xml")
     first = picture.read_bytes()
-    draw_law(picture, fit(SP))
+    draw_law(picture, fit_power_law(SP))
     assert picture.read_bytes() == first
-    draw_law(tmp_path / "law.png", fit(SP))
+    draw_law(tmp_path / "law.png", fit_power_law(SP))
     assert (tmp_path / "law.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -171,7 +171,7 @@ def test_predictions(table, tmp_path):
     law = tmp_path / "law.json"
     scaling("fit", table, "--out", law)
     found = json.loads(scaling("predict", "--flops", "1e23", "--law", law, "--json"))
-    assert found["loss"] == fit(SP).loss(1e23)
+    assert found["loss"] == fit_power_law(SP).loss(1e23)
     assert found["interval"][0] < found["loss"] < found["interval"][1]
     assert "an extrapolation" in scaling("predict", "--flops", "1e23", "--law", law)
     own = json.loads(scaling("predict", "--flops", "1e20", "--json"))
@@ -185,7 +185,7 @@ def test_runs_are_points(trainer):
     (point,) = read_points([trainer.root / "out"])
     last = json.loads((trainer.root / "out" / "eval.jsonl").read_text().splitlines()[-1])
     model = load_params(trainer.params).model
-    assert point.flops == 6 * 7 * model_parameters.training_flops_per_sequence(model)
+    assert point.flops == 6 * 7 * model_parameters.count_training_flops(model)
     assert (point.name, point.loss, last["step"]) == ("out", last["loss"], 6)
 
 
@@ -219,4 +219,4 @@ def test_errors_are_one_line(table, tmp_path):
     assert "expected a positive number" in scaling("predict", "--flops", "x", code=2)
     assert "not a law" in scaling("predict", "--flops", "1e20", "--law", table, code=3)
     with pytest.raises(ConfigError, match=r"\.svg or \.png"):
-        draw_law(tmp_path / "law.gif", fit(SP))
+        draw_law(tmp_path / "law.gif", fit_power_law(SP))

@@ -15,12 +15,12 @@ from pipeline.core.errors import ConfigError
 from trainer.cli import app
 from trainer.config import load_params
 from trainer.convert.conversion import CheckpointConvertOptions as Conversion
-from trainer.convert.conversion import convert
+from trainer.convert.conversion import convert_checkpoint
 from trainer.loop.sparsity import speedup
 from trainer.plan import dry_run
 from trainer.runs import checkpoint
 from wafer_backend.sparse import configure, simulated_speedup
-from wafer_backend.sparse.masks import unpack
+from wafer_backend.sparse.masks import unpack_mask
 
 RIGL = {"algorithm": "rigl", "sparsity": 0.75, "update": {"freq": 2, "stop": 6}}
 SET = {"algorithm": "set", "sparsity": 0.5, "update": {"steps": [2, 3, 5]}}
@@ -55,7 +55,7 @@ def masks(trainer: Any, out: str) -> dict[str, torch.Tensor]:
     """Masks of the newest checkpoint by parameter name, true where a weight is kept."""
     found = saved(trainer, out)
     weights, packed = checkpoint.read_weights(found), checkpoint.read_masks(found)
-    return {name: unpack(bits, weights[name].shape) for name, bits in packed.items()}
+    return {name: unpack_mask(bits, weights[name].shape) for name, bits in packed.items()}
 
 
 def assert_masked(trainer: Any, out: str) -> None:
@@ -135,7 +135,7 @@ def test_zeros_stay_zeros_in_an_export(trainer):
     model = {"position_embedding_type": "learned", "nonlinearity": "gelu"}
     trainer.train("out", params=sparse(trainer, [RIGL], model=model), num_steps=3)
     out = trainer.root / "hf"
-    convert(
+    convert_checkpoint(
         Conversion(checkpoint=saved(trainer, "out").path, source="wafermill", target="hf", out=out),
         trainer.said.append,
     )
@@ -212,7 +212,7 @@ def test_a_predicted_loss_is_that_of_dense_weights(trainer):
 
 def test_the_simulated_bound_is_that_of_the_backend():
     from trainer.config import ModelConfig
-    from trainer.config.sparsity import Static
+    from trainer.config.sparsity import StaticConfig
     from trainer.config.sparsity_names import resolve_groups
     from trainer.model import GPT
 
@@ -221,7 +221,7 @@ def test_the_simulated_bound_is_that_of_the_backend():
             vocab_size=13, max_position_embeddings=8, hidden_size=16, num_hidden_layers=2,
             num_heads=2, filter_size=24, share_embedding_weights=tied,
         )  # fmt: skip
-        groups = resolve_groups((Static(sparsity=0.5),), model)
+        groups = resolve_groups((StaticConfig(sparsity=0.5),), model)
         gpt = GPT(model, 1)
         gpt.apply(configure({"sparsity": 0.5, "param_filter": list(groups[0].param_filter)}))
         assert speedup(groups, model) == simulated_speedup(gpt)

@@ -17,7 +17,7 @@ from tests.wafer_backend.modules import (
     train_outside,
 )
 from wafer_backend.cluster.outputs import LossRule
-from wafer_backend.cluster.tree import Partial, add
+from wafer_backend.cluster.tree import Partial, add_partials
 from wafer_backend.compiled import BackendConfig
 
 CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
@@ -105,7 +105,7 @@ class _InOrder:
         sums = self._sums
         while len(sums) > 1:
             pairs = [sums[i : i + 2] for i in range(0, len(sums), 2)]
-            sums = [add(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+            sums = [add_partials(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
         return sums[0]
 
     def abandon(self) -> None:

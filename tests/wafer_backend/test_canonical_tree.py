@@ -12,7 +12,7 @@ from wafer_backend.cluster.tree import (
     leaves_of_system,
     maximal_nodes,
     samples_of_leaf,
-    spans,
+    split_leaves,
 )
 from wafer_backend.errors import BackendConfigError
 
@@ -31,7 +31,7 @@ def documented(level: int, index: int, leaves: int) -> object:
 def brackets(num_csx: int, leaves: int, system_order: list[int] | None = None) -> object:
     """What the lanes of MemoryX and the tree of SwarmX compute, as nested pairs."""
     pair = lambda left, right: (left, right)  # noqa: E731
-    owned = spans(num_csx, leaves)
+    owned = split_leaves(num_csx, leaves)
     swarmx: Combiner[object] = Combiner(leaves, range(leaves), pair)
     roots = []
     for system in system_order or range(num_csx):
@@ -125,4 +125,4 @@ def test_auto_micro_batch_obeys_wafer_memory():
 
 def test_more_systems_than_leaves_is_refused():
     with pytest.raises(BackendConfigError, match="num_csx = 13 but the global batch has only 12"):
-        spans(13, 12)
+        split_leaves(13, 12)

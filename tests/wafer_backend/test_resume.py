@@ -20,8 +20,8 @@ SPEC = {"x": SampleSpec((6,)), "y": SampleSpec((), torch.int64, (0, 4))}
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     yield
-    backends.reset()
-    tracing.reset()
+    backends.reset_backend()
+    tracing.reset_tracing()
 
 
 class Resumable(torch.utils.data.DataLoader[Any]):
@@ -53,8 +53,8 @@ def input_fn() -> Resumable:
 
 
 def run(num_csx: int, workers: int, steps: int, directory: Path, resume: Path | None) -> Any:
-    backends.reset()
-    tracing.reset()
+    backends.reset_backend()
+    tracing.reset_tracing()
     backend = cstorch.backend(
         "CSX", cluster_config=cstorch.distributed.ClusterConfig(num_csx=num_csx)
     )

@@ -139,7 +139,7 @@ def convert(
 ) -> None:
     """Convert the weights of one model from one format to another."""
     from trainer.convert.conversion import CheckpointConvertOptions
-    from trainer.convert.conversion import convert as run
+    from trainer.convert.conversion import convert_checkpoint as run
 
     with one_line_errors():
         request = CheckpointConvertOptions(
@@ -173,10 +173,10 @@ def diff(
     ] = False,
 ) -> None:
     """Compare two checkpoints: names, shapes, dtypes and values of all tensors."""
-    from trainer.convert.conversion import compare
+    from trainer.convert.conversion import compare_checkpoints
 
     with one_line_errors():
-        found = compare(left, right, tolerance, unsafe_pickle)
+        found = compare_checkpoints(left, right, tolerance, unsafe_pickle)
         for difference in found.differences:
             print(f"{difference.name}: {difference.what}")
         print(

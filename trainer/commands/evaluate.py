@@ -172,12 +172,14 @@ def crows_pairs(
 ) -> None:
     """Measure bias with CrowS-Pairs, overall and in nine categories."""
     from trainer.evaluation.checkpoint_loss import print_scores
-    from trainer.evaluation.scoring import likelihoods, measure, read_pairs
+    from trainer.evaluation.scoring import likelihoods, measure_bias, read_pairs
 
     with one_line_errors():
         pairs = read_pairs(data_file, limit)
         loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
-        biases = measure(pairs, lambda texts: likelihoods(loaded, vocabulary, texts, batch_size))
+        biases = measure_bias(
+            pairs, lambda texts: likelihoods(loaded, vocabulary, texts, batch_size)
+        )
     results = {name: dataclasses.asdict(bias) for name, bias in biases.items()}
     if as_json:
         print(json.dumps(_identity(loaded) | {"results": results}))

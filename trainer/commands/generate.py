@@ -63,7 +63,7 @@ def generate(
 ) -> None:
     """Continue a prompt with a trained model."""
     from trainer.generation.text import GenerationOptions, Sampling, escape_for_terminal
-    from trainer.generation.text import generate as run
+    from trainer.generation.text import generate_text as run
 
     with one_line_errors():
         wish = GenerationOptions(max_new_tokens, Sampling(temperature, top_k, top_p), seed)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from trainer.commands.options import one_line_errors
-from trainer.runs.jobs import Job, JobStore, as_json, current_user, parse_labels
+from trainer.runs.jobs import Job, JobStore, current_user, job_to_json, parse_labels
 
 HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
 
 
-def table(jobs: Sequence[Job], now: float) -> str:
+def format_jobs(jobs: Sequence[Job], now: float) -> str:
     """Aligned columns, a line per job; `now` in seconds since 1970 UTC."""
     if not jobs:
         return "No jobs found"
@@ -112,7 +112,7 @@ def own(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         with one_line_errors():
             mine = [job for job in JobStore.default().jobs() if job.user == current_user()]
-            print(table(mine, time.time()))
+            print(format_jobs(mine, time.time()))
 
 
 @app.command(epilog=GET_EXAMPLES)
@@ -128,9 +128,9 @@ def get(
     with one_line_errors():
         jobs = [job for job in JobStore.default().jobs() if everything or job.active]
         if output is OutputName.json:
-            print(json.dumps([as_json(job) for job in jobs], indent=1))
+            print(json.dumps([job_to_json(job) for job in jobs], indent=1))
         else:
-            print(table(jobs, time.time()))
+            print(format_jobs(jobs, time.time()))
 
 
 @app.command(epilog=CANCEL_EXAMPLES)

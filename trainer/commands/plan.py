@@ -81,20 +81,20 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Estimate the cost and the loss of a training run, without running it."""
-    from trainer.plan.run import data_at_hand, plan_run
+    from trainer.plan.run import inspect_data, plan_run
     from trainer.plan.sections import table_lines
-    from trainer.plan.settings import PlanOptions, choose, write_params
+    from trainer.plan.settings import PlanOptions, choose_model, write_planned_params
 
     wish = PlanOptions(params_count, flops, tokens, params, mup)
     with one_line_errors():
-        hand = data_at_hand(data) if data else None
+        hand = inspect_data(data) if data else None
         shape = (hand.vocab_size, hand.max_sequence_length) if hand else (None, None)
-        chosen = choose(wish, *shape)
+        chosen = choose_model(wish, *shape)
         if data:
-            hand = data_at_hand(data, chosen.shape.sequence_length)
+            hand = inspect_data(data, chosen.shape.sequence_length)
         planned = plan_run(chosen, num_csx=num_csx, inference_tokens=inference_tokens, data=hand)
         if write is not None:
-            write_params(write, chosen)
+            write_planned_params(write, chosen)
     if as_json:
         print(json.dumps(dataclasses.asdict(planned), indent=1))
         return

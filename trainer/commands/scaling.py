@@ -71,7 +71,7 @@ def fit(
     """Fit loss = (flops / a) ** -b + c to runs."""
     from trainer.scaling import files
     from trainer.scaling.files import draw_law, read_points
-    from trainer.scaling.power_law import fit as fit_law
+    from trainer.scaling.power_law import fit_power_law as fit_law
 
     with one_line_errors():
         law = fit_law(read_points(runs), irreducible)

@@ -70,19 +70,19 @@ def _sweep(
     from pipeline.commands.terminal import out as console
     from pipeline.commands.terminal import print_line
     from trainer.sweep import results
-    from trainer.sweep.plan import plan
+    from trainer.sweep.plan import plan_sweep
     from trainer.sweep.results import transfer
-    from trainer.sweep.sweep import run
+    from trainer.sweep.sweep import run_sweep
 
-    planned = plan(file, data)
+    planned = plan_sweep(file, data)
     if dry_run:
-        for line in results.describe_plan(planned):
+        for line in results.describe_sweep(planned):
             print_line(line)
         return 0
-    code = run(planned, out, jobs, print_line)
-    found = results.read(out)
+    code = run_sweep(planned, out, jobs, print_line)
+    found = results.read_results(out)
     if found:
-        console.print(results.table(planned, found))
+        console.print(results.tabulate_results(planned, found))
     for line in results.summary(planned, found):
         print_line(line)
     if code == 0 and carried is not None:

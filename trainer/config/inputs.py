@@ -38,7 +38,7 @@ class BatchSizeStep(FrozenModel):
     batch_size: Count = Field(description="global batch in sequences")
 
 
-class InputConfig(FrozenModel):
+class SampleInputConfig(FrozenModel):
     """What `train_input` and `eval_input` share: where samples come from."""
 
     data_processor: Literal["GptHDF5DataProcessor", "GptHDF5MapDataProcessor"] = Field(
@@ -63,13 +63,13 @@ class InputConfig(FrozenModel):
     )
 
     @model_validator(mode="after")
-    def _one_source(self) -> "InputConfig":
+    def _one_source(self) -> "SampleInputConfig":
         if self.mixture and self.data_dir is not None:
             raise ValueError("give data_dir or mixture, not both")
         return self
 
 
-class TrainInput(InputConfig):
+class TrainInput(SampleInputConfig):
     """Section `train_input`. Rows are read in the keyed order of `pipeline.core.order`."""
 
     batch_size_schedule: tuple[BatchSizeStep, ...] = Field(
@@ -120,7 +120,7 @@ class TrainInput(InputConfig):
         return tuple((entry.from_step, entry.batch_size) for entry in self.batch_size_schedule)
 
 
-class EvalInput(InputConfig):
+class EvalInput(SampleInputConfig):
     """Section `eval_input`. Rows are read once, in file order; the last batch may be short."""
 
     shuffle: Literal[False] = Field(False, description="evaluation reads rows in file order")

@@ -194,7 +194,7 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
                 "parameters here"
             )
         raise draft.error("optimizer.optimizer_type", reason)
-    optimizer["optimizer_type"] = kind.__name__
+    optimizer["optimizer_type"] = kind.model_fields["optimizer_type"].default
     return kind
 
 

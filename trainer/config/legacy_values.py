@@ -72,7 +72,8 @@ def _initializer_range(draft: Draft, model: dict[str, Any]) -> None:
 
 
 _ALL = get_args(get_args(Scheduler)[0])
-_NAMES = {kind.__name__.lower(): kind.__name__ for kind in _ALL}
+_NAME_OF = {kind: get_args(kind.model_fields["scheduler"].annotation)[0] for kind in _ALL}
+_NAMES = {name.lower(): name for name in _NAME_OF.values()}
 IN_TRAINER_FORM = {
     name if name.endswith("Restarts") else f"{name}LR": name for name in _NAMES.values()
 }
@@ -120,7 +121,7 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
         )
     if last and entry.get("scheduler") == "Constant":
         entry.setdefault("total_iters", 1)  # the last value stays
-    endless = [kind.__name__ for kind in _ALL if kind not in get_args(Ending)]
+    endless = [name for kind, name in _NAME_OF.items() if kind not in get_args(Ending)]
     if not last and entry.get("scheduler") in endless:
         raise draft.error(
             dotted,

@@ -118,12 +118,12 @@ def parameter_count(model: ModelConfig) -> int:
     return parameters_of(gpt_shape(model))
 
 
-def training_flops_per_sequence(model: ModelConfig) -> int:
+def count_training_flops(model: ModelConfig) -> int:
     """FLOPs of forward and backward for one sequence of MSL tokens (P Table 13)."""
     return _training_flops(gpt_shape(model))
 
 
-def inference_flops_per_sequence(model: ModelConfig) -> int:
+def count_inference_flops(model: ModelConfig) -> int:
     """FLOPs of forward for one sequence of MSL tokens that is read at once (P Table 13)."""
     return _inference_flops(gpt_shape(model))
 

@@ -78,7 +78,7 @@ class OptimizerConfig(FrozenModel):
         return value
 
 
-class AdamW(OptimizerConfig):
+class AdamWConfig(OptimizerConfig):
     """Section `optimizer`: AdamW with decoupled decay (none on 1-D parameters)."""
 
     optimizer_type: Literal["AdamW"] = "AdamW"
@@ -87,7 +87,7 @@ class AdamW(OptimizerConfig):
     weight_decay: float = Field(0.1, ge=0, description=_DECOUPLED)
 
 
-class Adam(OptimizerConfig):
+class AdamConfig(OptimizerConfig):
     """Section `optimizer` of Adam."""
 
     optimizer_type: Literal["Adam"] = "Adam"
@@ -96,7 +96,7 @@ class Adam(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
-class Adamax(OptimizerConfig):
+class AdamaxConfig(OptimizerConfig):
     """Section `optimizer` of Adamax."""
 
     optimizer_type: Literal["Adamax"] = "Adamax"
@@ -107,7 +107,7 @@ class Adamax(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
-class NAdam(OptimizerConfig):
+class NAdamConfig(OptimizerConfig):
     """Section `optimizer` of NAdam."""
 
     optimizer_type: Literal["NAdam"] = "NAdam"
@@ -119,7 +119,7 @@ class NAdam(OptimizerConfig):
     )
 
 
-class RAdam(OptimizerConfig):
+class RAdamConfig(OptimizerConfig):
     """Section `optimizer` of RAdam."""
 
     optimizer_type: Literal["RAdam"] = "RAdam"
@@ -128,7 +128,7 @@ class RAdam(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
-class Lamb(OptimizerConfig):
+class LambConfig(OptimizerConfig):
     """Section `optimizer` of LAMB, without bias correction."""
 
     optimizer_type: Literal["Lamb"] = "Lamb"
@@ -140,7 +140,7 @@ class Lamb(OptimizerConfig):
     adam: bool = Field(False, description="do not scale updates by the ratio of norms")
 
 
-class Lion(OptimizerConfig):
+class LionConfig(OptimizerConfig):
     """Section `optimizer` of Lion."""
 
     optimizer_type: Literal["Lion"] = "Lion"
@@ -150,7 +150,7 @@ class Lion(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_DECOUPLED)
 
 
-class SGD(OptimizerConfig):
+class SGDConfig(OptimizerConfig):
     """Section `optimizer` of SGD."""
 
     optimizer_type: Literal["SGD"] = "SGD"
@@ -171,7 +171,7 @@ class SGD(OptimizerConfig):
         return value
 
 
-class RMSprop(OptimizerConfig):
+class RMSpropConfig(OptimizerConfig):
     """Section `optimizer` of RMSprop."""
 
     optimizer_type: Literal["RMSprop"] = "RMSprop"
@@ -186,7 +186,7 @@ class RMSprop(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
-class Rprop(OptimizerConfig):
+class RpropConfig(OptimizerConfig):
     """Section `optimizer` of Rprop, which has no decay."""
 
     optimizer_type: Literal["Rprop"] = "Rprop"
@@ -207,7 +207,7 @@ class Rprop(OptimizerConfig):
         return value
 
 
-class Adagrad(OptimizerConfig):
+class AdagradConfig(OptimizerConfig):
     """Section `optimizer` of Adagrad."""
 
     optimizer_type: Literal["Adagrad"] = "Adagrad"
@@ -221,7 +221,7 @@ class Adagrad(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
-class Adadelta(OptimizerConfig):
+class AdadeltaConfig(OptimizerConfig):
     """Section `optimizer` of Adadelta."""
 
     optimizer_type: Literal["Adadelta"] = "Adadelta"
@@ -234,7 +234,7 @@ class Adadelta(OptimizerConfig):
     weight_decay: float = Field(0.0, ge=0, description=_COUPLED)
 
 
-class Adafactor(OptimizerConfig):
+class AdafactorConfig(OptimizerConfig):
     """Section `optimizer` of Adafactor, as PyTorch has it."""
 
     optimizer_type: Literal["Adafactor"] = "Adafactor"
@@ -251,7 +251,7 @@ class Adafactor(OptimizerConfig):
     warmup_init: Literal[False] = False
 
 
-class ASGD(OptimizerConfig):
+class ASGDConfig(OptimizerConfig):
     """Section `optimizer` of averaged SGD; weights are those of SGD, the average is state."""
 
     optimizer_type: Literal["ASGD"] = "ASGD"
@@ -262,33 +262,34 @@ class ASGD(OptimizerConfig):
 
 
 _ALL: tuple[type[OptimizerConfig], ...] = (
-    AdamW, Adam, Adamax, NAdam, RAdam, Lamb, Lion, SGD, RMSprop, Rprop, Adagrad, Adadelta,
-    Adafactor, ASGD,
+    AdamWConfig, AdamConfig, AdamaxConfig, NAdamConfig, RAdamConfig, LambConfig, LionConfig,
+    SGDConfig, RMSpropConfig, RpropConfig, AdagradConfig, AdadeltaConfig, AdafactorConfig,
+    ASGDConfig,
 )  # fmt: skip
-OPTIMIZERS = {kind.__name__: kind for kind in _ALL}
+OPTIMIZERS = {str(kind.model_fields["optimizer_type"].default): kind for kind in _ALL}
 
 
 def _name(value: Any) -> Any:
     if isinstance(value, dict):
-        return value.get("optimizer_type", AdamW.__name__)
+        return value.get("optimizer_type", "AdamW")
     return getattr(value, "optimizer_type", None)
 
 
 Optimizer = Annotated[
-    Annotated[AdamW, Tag("AdamW")]
-    | Annotated[Adam, Tag("Adam")]
-    | Annotated[Adamax, Tag("Adamax")]
-    | Annotated[NAdam, Tag("NAdam")]
-    | Annotated[RAdam, Tag("RAdam")]
-    | Annotated[Lamb, Tag("Lamb")]
-    | Annotated[Lion, Tag("Lion")]
-    | Annotated[SGD, Tag("SGD")]
-    | Annotated[RMSprop, Tag("RMSprop")]
-    | Annotated[Rprop, Tag("Rprop")]
-    | Annotated[Adagrad, Tag("Adagrad")]
-    | Annotated[Adadelta, Tag("Adadelta")]
-    | Annotated[Adafactor, Tag("Adafactor")]
-    | Annotated[ASGD, Tag("ASGD")],
+    Annotated[AdamWConfig, Tag("AdamW")]
+    | Annotated[AdamConfig, Tag("Adam")]
+    | Annotated[AdamaxConfig, Tag("Adamax")]
+    | Annotated[NAdamConfig, Tag("NAdam")]
+    | Annotated[RAdamConfig, Tag("RAdam")]
+    | Annotated[LambConfig, Tag("Lamb")]
+    | Annotated[LionConfig, Tag("Lion")]
+    | Annotated[SGDConfig, Tag("SGD")]
+    | Annotated[RMSpropConfig, Tag("RMSprop")]
+    | Annotated[RpropConfig, Tag("Rprop")]
+    | Annotated[AdagradConfig, Tag("Adagrad")]
+    | Annotated[AdadeltaConfig, Tag("Adadelta")]
+    | Annotated[AdafactorConfig, Tag("Adafactor")]
+    | Annotated[ASGDConfig, Tag("ASGD")],
     Discriminator(
         _name,
         custom_error_type="optimizer_type",
@@ -303,7 +304,7 @@ ANY_OPTIMIZER: TypeAdapter[Optimizer] = TypeAdapter(Optimizer)
 def find_optimizer(name: object) -> type[OptimizerConfig] | None:
     """The model of an optimizer by its name in any case; None where there is none.
 
-    >>> find_optimizer("adamw").__name__, find_optimizer("Sophia")
-    ('AdamW', None)
+    >>> find_optimizer("adamw") is AdamWConfig, find_optimizer("Sophia")
+    (True, None)
     """
     return next((k for n, k in OPTIMIZERS.items() if n.lower() == str(name).lower()), None)

@@ -17,9 +17,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.order import Schedule, samples_before_step
 from pipeline.core.shipped import find_config
 from trainer.config import legacy_keys, params_file, trainer_form
-from trainer.config.inputs import EvalInput, InferenceInput, InputConfig, TrainInput
+from trainer.config.inputs import EvalInput, InferenceInput, SampleInputConfig, TrainInput
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OPTIMIZERS, AdamW, Optimizer
+from trainer.config.optimizer import OPTIMIZERS, AdamWConfig, Optimizer
 from trainer.config.params_file import NO_EFFECT, Draft
 from trainer.config.runconfig import RunConfig
 from trainer.config.sparsity import SparsityGroup
@@ -34,7 +34,7 @@ def describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     optimizer = draft.section("optimizer")
     kind = OPTIMIZERS[optimizer["optimizer_type"]]
     for key, theirs in THEIRS.items():
-        if key not in optimizer and (kind is AdamW or key == "max_gradient_norm"):
+        if key not in optimizer and (kind is AdamWConfig or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
@@ -128,7 +128,7 @@ def _has_shape_of(model: ModelConfig, member: PaperModel) -> bool:
     )  # fmt: skip
 
 
-Section = TypeVar("Section", bound=InputConfig)
+Section = TypeVar("Section", bound=SampleInputConfig)
 
 
 class Params(FrozenModel):
@@ -171,7 +171,7 @@ def load_params(params: ParamsLike) -> Params:
     if isinstance(params, Mapping):
         return _read(YamlDocument.of_mapping("params", params), Path.cwd())
     file = find_config("train", Path(params))
-    return _read(params_file.load(file), file.resolve().parent)
+    return _read(params_file.load_params_yaml(file), file.resolve().parent)
 
 
 def _read(loaded: YamlDocument, base: Path) -> Params:

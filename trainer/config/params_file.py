@@ -93,12 +93,12 @@ class _ExpandingBuilder(Builder):
         return super().place(event, value)
 
 
-def load(path: Path) -> YamlDocument:
+def load_params_yaml(path: Path) -> YamlDocument:
     """Read the file; its top level is a mapping.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    return strict_yaml.load(path, _ExpandingBuilder(path=path))
+    return strict_yaml.load_yaml(path, _ExpandingBuilder(path=path))
 
 
 NO_EFFECT = "no effect here: "

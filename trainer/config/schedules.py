@@ -16,7 +16,7 @@ from trainer.config.model import Count, Rate
 Milestones = tuple[Annotated[int, Field(ge=0)], ...]
 
 
-class Linear(FrozenModel):
+class LinearScheduler(FrozenModel):
     """Learning rate on a straight line over `total_iters` steps."""
 
     scheduler: Literal["Linear"]
@@ -26,7 +26,7 @@ class Linear(FrozenModel):
     cycle: bool = Field(False, description="start again with a longer line at the end")
 
 
-class CosineDecay(FrozenModel):
+class CosineDecayScheduler(FrozenModel):
     """Learning rate on half a cosine over `total_iters` steps."""
 
     scheduler: Literal["CosineDecay"]
@@ -35,7 +35,7 @@ class CosineDecay(FrozenModel):
     total_iters: Count = Field(description="length in steps")
 
 
-class Constant(FrozenModel):
+class ConstantScheduler(FrozenModel):
     """One learning rate for `total_iters` steps."""
 
     scheduler: Literal["Constant"]
@@ -43,7 +43,7 @@ class Constant(FrozenModel):
     total_iters: Count = Field(description="length in steps")
 
 
-class Polynomial(FrozenModel):
+class PolynomialScheduler(FrozenModel):
     """Learning rate along a power of the share of `total_iters` that is left."""
 
     scheduler: Literal["Polynomial"]
@@ -54,7 +54,7 @@ class Polynomial(FrozenModel):
     cycle: bool = Field(False, description="start again with a longer decay at the end")
 
 
-class Exponential(FrozenModel):
+class ExponentialScheduler(FrozenModel):
     """Learning rate times `decay_rate` every `total_iters` steps."""
 
     scheduler: Literal["Exponential"]
@@ -64,7 +64,7 @@ class Exponential(FrozenModel):
     staircase: bool = Field(False, description="change only at multiples of total_iters")
 
 
-class InverseExponentialTimeDecay(FrozenModel):
+class InverseExponentialTimeDecayScheduler(FrozenModel):
     """Learning rate over 1 + decay_rate * t ** step_exponent / total_iters."""
 
     scheduler: Literal["InverseExponentialTimeDecay"]
@@ -77,7 +77,7 @@ class InverseExponentialTimeDecay(FrozenModel):
     )
 
 
-class InverseSquareRootDecay(FrozenModel):
+class InverseSquareRootDecayScheduler(FrozenModel):
     """Learning rate times scale / sqrt(max(t, warmup_steps))."""
 
     scheduler: Literal["InverseSquareRootDecay"]
@@ -86,7 +86,7 @@ class InverseSquareRootDecay(FrozenModel):
     warmup_steps: float = Field(1.0, gt=0, description="steps with a constant learning rate")
 
 
-class PiecewiseConstant(FrozenModel):
+class PiecewiseConstantScheduler(FrozenModel):
     """A learning rate for each stretch between milestones."""
 
     scheduler: Literal["PiecewiseConstant"]
@@ -106,7 +106,7 @@ class PiecewiseConstant(FrozenModel):
         return self
 
 
-class MultiStep(FrozenModel):
+class MultiStepScheduler(FrozenModel):
     """Learning rate times `gamma` at every milestone."""
 
     scheduler: Literal["MultiStep"]
@@ -120,7 +120,7 @@ class MultiStep(FrozenModel):
         return self
 
 
-class Step(FrozenModel):
+class StepScheduler(FrozenModel):
     """Learning rate times `gamma` every `step_size` steps."""
 
     scheduler: Literal["Step"]
@@ -129,7 +129,7 @@ class Step(FrozenModel):
     gamma: float = Field(gt=0, description="factor per change")
 
 
-class CosineAnnealing(FrozenModel):
+class CosineAnnealingScheduler(FrozenModel):
     """Learning rate on a cosine with half a period of `T_max` steps."""
 
     scheduler: Literal["CosineAnnealing"]
@@ -138,7 +138,7 @@ class CosineAnnealing(FrozenModel):
     eta_min: Rate = Field(0.0, description="smallest learning rate")
 
 
-class CosineAnnealingWarmRestarts(FrozenModel):
+class CosineAnnealingWarmRestartsScheduler(FrozenModel):
     """Learning rate on half a cosine, again and again."""
 
     scheduler: Literal["CosineAnnealingWarmRestarts"]
@@ -150,7 +150,7 @@ class CosineAnnealingWarmRestarts(FrozenModel):
     eta_min: Rate = Field(0.0, description="smallest learning rate")
 
 
-class Cyclic(FrozenModel):
+class CyclicScheduler(FrozenModel):
     """Learning rate on a triangle wave (arXiv 1506.01186)."""
 
     scheduler: Literal["Cyclic"]
@@ -167,7 +167,7 @@ class Cyclic(FrozenModel):
     )
 
 
-class OneCycle(FrozenModel):
+class OneCycleScheduler(FrozenModel):
     """Learning rate up to `max_lr` once, then far down (arXiv 1708.07120)."""
 
     scheduler: Literal["OneCycle"]
@@ -188,19 +188,26 @@ class OneCycle(FrozenModel):
     )
 
 
-Ending = Linear | CosineDecay | Constant | Polynomial | Exponential | InverseExponentialTimeDecay
+Ending = (
+    LinearScheduler
+    | CosineDecayScheduler
+    | ConstantScheduler
+    | PolynomialScheduler
+    | ExponentialScheduler
+    | InverseExponentialTimeDecayScheduler
+)
 """Schedulers with `total_iters`, which others can follow."""
 
 Scheduler = Annotated[
     Ending
-    | InverseSquareRootDecay
-    | PiecewiseConstant
-    | MultiStep
-    | Step
-    | CosineAnnealing
-    | CosineAnnealingWarmRestarts
-    | Cyclic
-    | OneCycle,
+    | InverseSquareRootDecayScheduler
+    | PiecewiseConstantScheduler
+    | MultiStepScheduler
+    | StepScheduler
+    | CosineAnnealingScheduler
+    | CosineAnnealingWarmRestartsScheduler
+    | CyclicScheduler
+    | OneCycleScheduler,
     Field(discriminator="scheduler"),
 ]
 

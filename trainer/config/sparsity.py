@@ -143,14 +143,14 @@ class SparsityConfig(FrozenModel):
         return value
 
 
-class Static(SparsityConfig):
+class StaticConfig(SparsityConfig):
     """A group of section `sparsity` whose first masks stay."""
 
     algorithm: Literal["static"] = "static"
     sparsity: Level = Field(description="share of weights to prune")
 
 
-class GMP(SparsityConfig):
+class GMPConfig(SparsityConfig):
     """A group of section `sparsity` with gradual magnitude pruning: the largest weights stay."""
 
     algorithm: Literal["gmp"] = "gmp"
@@ -162,7 +162,7 @@ _DROPPED = ConstantLevel(type="constant", value=0.3)
 _DROP = "share of the active weights that an update drops, smallest first"
 
 
-class SET(SparsityConfig):
+class SETConfig(SparsityConfig):
     """A group of section `sparsity` with SET: other weights grow at random."""
 
     algorithm: Literal["set"] = "set"
@@ -171,7 +171,7 @@ class SET(SparsityConfig):
     drop_fraction: LevelSchedule = Field(_DROPPED, description=_DROP)
 
 
-class RigL(SparsityConfig):
+class RigLConfig(SparsityConfig):
     """A group of section `sparsity` with RigL: others grow where the dense gradient is largest."""
 
     algorithm: Literal["rigl"] = "rigl"
@@ -192,7 +192,7 @@ class RigL(SparsityConfig):
         return value
 
 
-_ALL: tuple[type[SparsityConfig], ...] = (Static, GMP, SET, RigL)
+_ALL: tuple[type[SparsityConfig], ...] = (StaticConfig, GMPConfig, SETConfig, RigLConfig)
 ALGORITHMS = {str(kind.model_fields["algorithm"].default): kind for kind in _ALL}
 
 
@@ -203,10 +203,10 @@ def _algorithm(value: Any) -> Any:
 
 
 SparsityGroup = Annotated[
-    Annotated[Static, Tag("static")]
-    | Annotated[GMP, Tag("gmp")]
-    | Annotated[SET, Tag("set")]
-    | Annotated[RigL, Tag("rigl")],
+    Annotated[StaticConfig, Tag("static")]
+    | Annotated[GMPConfig, Tag("gmp")]
+    | Annotated[SETConfig, Tag("set")]
+    | Annotated[RigLConfig, Tag("rigl")],
     Discriminator(
         _algorithm,
         custom_error_type="algorithm",

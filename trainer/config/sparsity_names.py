@@ -13,7 +13,7 @@ import torch
 
 from trainer.config.model import ModelConfig
 from trainer.config.model_parameters import MODEL_ZOO, PREFIX, QKV, Shapes, shapes
-from trainer.config.sparsity import RigL, SparsityConfig, SparsityGroup
+from trainer.config.sparsity import RigLConfig, SparsityConfig, SparsityGroup
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.sparse.selection import Balance, default_filter
 
@@ -128,7 +128,7 @@ def _by_default(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _check_balance(group: SparsityConfig, index: int, taken: Shapes) -> None:
-    if not isinstance(group, RigL):
+    if not isinstance(group, RigLConfig):
         return
     asked: tuple[tuple[Literal["in", "out"], int | None], ...] = (
         ("in", group.balance_in_groups),

@@ -34,7 +34,7 @@ from trainer.convert.sources import (
     open_mdl,
     open_raw,
     open_wafermill,
-    read_json,
+    read_json_object,
 )
 from trainer.convert.targets import tokenizer_of
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
@@ -54,7 +54,7 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; give a directory")
     if (out / CONVERSION_FILE).is_file():
-        known = read_json(out / CONVERSION_FILE)
+        known = read_json_object(out / CONVERSION_FILE)
         _refuse_other(out, known.get("conversion"), identity)
         if "files" in known:
             for name, entry in known["files"].items():
@@ -122,7 +122,7 @@ class _SourceModel:
     masked: dict[str, int] = field(default_factory=dict)
 
 
-def convert(request: CheckpointConvertOptions, say: Say) -> None:
+def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
     """Carry it out. Raises PrepError."""
     _check(request)
     with _opened(request) as read:
@@ -293,7 +293,7 @@ def export_checkpoint(params: Params, model_dir: Path, say: Say) -> None:
     if params.runconfig.export is None or newest is None:
         return
     tokenizer = model_dir / TOKENIZER_FILES[0]
-    convert(
+    convert_checkpoint(
         CheckpointConvertOptions(
             checkpoint=newest,
             source="wafermill",
@@ -325,7 +325,7 @@ class CheckpointComparison:
     largest: float
 
 
-def compare(
+def compare_checkpoints(
     left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = False
 ) -> CheckpointComparison:
     """Names, shapes, dtypes and the largest absolute difference of every tensor.

@@ -59,7 +59,7 @@ def of(tensor: Tensor) -> LazyTensor:
     return LazyTensor(tuple(detached.shape), detached.dtype, lambda: detached)
 
 
-def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
+def make_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
     """Zeros."""
     return LazyTensor(shape, dtype, lambda: torch.zeros(shape, dtype=dtype))
 

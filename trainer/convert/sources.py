@@ -163,7 +163,7 @@ def open_hf(
         refuse_pickle(pickled[0])
     beside = (path if path.is_dir() else path.parent) / "config.json"
     config_path = config or beside
-    model = read_json(config_path) if config_path.is_file() else {}
+    model = read_json_object(config_path) if config_path.is_file() else {}
     digest = _files_hash(files)
     with contextlib.ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
@@ -210,7 +210,7 @@ def open_raw(path: Path, unsafe: bool = False) -> Iterator[tuple[str, dict[str, 
         yield form, _mdl_tensors(path)[0]
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object. Raises InputError naming the file."""
     try:
         value = json.loads(path.read_bytes())
@@ -235,7 +235,7 @@ def _hf_files(path: Path) -> list[Path]:
 
 
 def _indexed(directory: Path, index: Path) -> list[Path]:
-    named = read_json(index).get("weight_map")
+    named = read_json_object(index).get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
         raise InputError(f"{index}: expected weight_map: tensor -> file")
     names = sorted(set(named.values()))
@@ -252,7 +252,7 @@ def _files_hash(files: list[Path]) -> str:
 
 def _mdl_tensors(path: Path) -> tuple[dict[str, LazyTensor], Any]:
     try:
-        state = mdl_storage.read(path)
+        state = mdl_storage.read_checkpoint(path)
         leaves = state_tree.flatten(state)[1]
     except CheckpointError as error:
         raise InputError(str(error)) from error

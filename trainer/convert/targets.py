@@ -120,11 +120,11 @@ def write_wafermill(
 ) -> Files:
     """params.yaml and a checkpoint of weights in fp32, which masters are; manifest.json last.
 
-    Files, names and bytes are those of `trainer.runs.checkpoint.save`.
+    Files, names and bytes are those of `trainer.runs.checkpoint.save_checkpoint`.
     """
-    files = write_params(out, config)
+    files = write_params_yaml(out, config)
     section = record.model_section(load_params(out / "params.yaml"))
-    directory = checkpoint.directory(out, step)
+    directory = checkpoint.checkpoint_directory(out, step)
     masters = {name: lazy_tensors.cast(tensor, torch.float32) for name, tensor in state.items()}
     listed: dict[str, WrittenFile] = {}
     for index, group in enumerate(lazy_tensors.groups(masters, max_file_bytes)):
@@ -142,19 +142,19 @@ def write_wafermill(
 
 def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
     """params.yaml and checkpoint_STEP.mdl with `model` and `global_step`."""
-    files = write_params(out, config)
+    files = write_params_yaml(out, config)
     deferred: dict[int, DeferredTensor] = {}
     named = to_model_zoo(state, config)
     for tensor in named.values():
         deferred.setdefault(id(tensor), _deferred(tensor))
     model = {name: deferred[id(tensor)] for name, tensor in named.items()}
     name = f"checkpoint_{step}.mdl"
-    mdl_storage.write({"model": model, "global_step": step}, out / name)
+    mdl_storage.write_checkpoint({"model": model, "global_step": step}, out / name)
     files[name] = WrittenFile((out / name).stat().st_size, storage.hash_file(out / name))
     return files
 
 
-def write_params(out: Path, config: ModelConfig) -> Files:
+def write_params_yaml(out: Path, config: ModelConfig) -> Files:
     """A params.yaml that loads, with this section `model`."""
     sections = {
         "train_input": {"batch_size": 8},

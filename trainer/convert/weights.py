@@ -280,7 +280,7 @@ def to_hf(
     config = with_biases(config, family)
     dtype = next(iter(state.values())).dtype
     whole = {
-        name: state[name] if name in state else lazy_tensors.zeros(shape, dtype)
+        name: state[name] if name in state else lazy_tensors.make_zeros(shape, dtype)
         for name, shape in shapes(config).items()
     }
     tensors = to_layout(whole, config, family.layout)

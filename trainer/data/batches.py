@@ -18,7 +18,7 @@ from pipeline.core.errors import PrepError
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.sampler import OrderName
-from trainer.config import InputConfig, ModelConfig, Params
+from trainer.config import ModelConfig, Params, SampleInputConfig
 from trainer.data.source import Batch, SampleSource, to_batch
 from wafer_backend.cluster import tree
 from wafer_backend.streaming.activations import ActivationRule
@@ -161,7 +161,7 @@ def train_micro_batch(params: Params) -> int:
     return micro_batch_size(params, params.train_input)
 
 
-def micro_batch_size(params: Params, section: InputConfig) -> int:
+def micro_batch_size(params: Params, section: SampleInputConfig) -> int:
     """Sequences per leaf (m) of one input section; never depends on num_csx.
 
     Raises BackendConfigError when one sequence does not fit `runconfig.wafer_memory`.

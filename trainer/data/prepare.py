@@ -34,14 +34,14 @@ class DataDirectories:
 
 def data_directories(data: Path | None) -> DataDirectories:
     """What `--data` stands for. A prep config is run first (finished work is reused)."""
-    found = data_at_hand(data)
+    found = find_data_directories(data)
     if found is not None:
         return found
     assert data is not None, "no data is at hand"
     return _of_run(_prepared(data))
 
 
-def data_at_hand(data: Path | None) -> DataDirectories | None:
+def find_data_directories(data: Path | None) -> DataDirectories | None:
     """The directories that `--data` names; None when it is a prep config, which has to be run.
 
     Raises ConfigError when it is neither, InputError for a directory without data.

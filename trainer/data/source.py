@@ -29,7 +29,7 @@ from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.sampler import OrderName, training_order
 from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
-from trainer.config import InputConfig, ModelConfig
+from trainer.config import ModelConfig, SampleInputConfig
 
 Batch = dict[str, torch.Tensor]
 
@@ -163,7 +163,7 @@ class SampleSource:
 
 
 def open_training(
-    section: InputConfig, model: ModelConfig, override: Path | None = None
+    section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
     """The data sets of a section, checked against the model and each other; `override` is one that
     is read in place of all of them.
@@ -189,7 +189,7 @@ def open_training(
 
 
 def open_evaluation(
-    section: InputConfig, model: ModelConfig, override: Path | None = None
+    section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
     """The data sets that a section evaluates on, one behind the other. Raises as `open_training`,
     and ConfigError for weights."""
@@ -201,7 +201,7 @@ def open_evaluation(
     return open_training(section, model, override)
 
 
-def _wanted(section: InputConfig, override: Path | None) -> list[tuple[Path, float]]:
+def _wanted(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
     """Directories and weights."""
     if override is not None:
         return [(override, 1.0)]

@@ -8,7 +8,7 @@ from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.scoring import score_all, score_text
 from trainer.generation.loaded import LoadedModel
-from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate
+from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate_text
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -95,7 +95,7 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
             sampling=Sampling(temperature, options.get("top_k"), options.get("top_p")),
             stop=(until,) if isinstance(until, str) else tuple(until),
         )
-        return generate(self._loaded, self._tokenizer, context, wish).text
+        return generate_text(self._loaded, self._tokenizer, context, wish).text
 
     def _loglikelihood_tokens(
         self,

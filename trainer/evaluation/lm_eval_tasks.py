@@ -150,13 +150,13 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
             f"{evaluated}: no such file; {name} is evaluated on it, one JSON object per line "
             f"with {_fields(task.document)} (docs/evaluation.md)"
         )
-    lines = {task.evaluated: read_documents(evaluated, task.document)}
+    lines = {task.evaluated: read_task_documents(evaluated, task.document)}
     if not num_fewshot:
         return LocalTask(name, task.evaluated, None, lines)
     pool = directory / f"{task.examples}.jsonl"
     examples: Split = task.examples if pool.is_file() else task.evaluated
     if examples not in lines:
-        lines[examples] = read_documents(pool, task.document)
+        lines[examples] = read_task_documents(pool, task.document)
     distinct = len(set(lines[examples]))
     if distinct <= num_fewshot:
         raise InputError(
@@ -167,7 +167,7 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
     return LocalTask(name, task.evaluated, examples, lines)
 
 
-def read_documents(path: Path, document: type[msgspec.Struct]) -> list[bytes]:
+def read_task_documents(path: Path, document: type[msgspec.Struct]) -> list[bytes]:
     """The lines of a file as JSON of `document` alone; empty lines are skipped.
 
     Raises InputError naming the line that is no `document`.

@@ -173,7 +173,7 @@ class Evaluator:
         seconds = time.monotonic() - started
         if self.writes:
             line = {"step": step, **found.described()}
-            metrics.append(self.model_dir / metrics.EVALUATION, line)
+            metrics.append_metrics(self.model_dir / metrics.EVALUATION, line)
         if self.events is not None:
             self.events.add(step, _scalars(found))
         self.say(

@@ -188,7 +188,7 @@ def read_pairs(path: Path, limit: int | None = None) -> list[SentencePair]:
     return pairs
 
 
-def measure(
+def measure_bias(
     pairs: Sequence[SentencePair], likelihoods: Callable[[Sequence[str]], Sequence[float]]
 ) -> dict[str, Bias]:
     """Bias of `all` pairs and of every category there, by name.

@@ -21,7 +21,7 @@ from pipeline.runs import layout
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.config import InferenceInput, Params
 from trainer.data.prepare import DataDirectories
-from trainer.generation.loaded import LoadedModel, load_model, model_config, tokenizer_for
+from trainer.generation.loaded import LoadedModel, load_model, read_model_config, tokenizer_for
 from trainer.generation.text import Prompt, PromptReader, decode_ids
 from trainer.model.attention import KVCache
 from trainer.runs import console
@@ -207,7 +207,7 @@ def prepare_inference(
     section = params.inference_input or InferenceInput()
     place = _place(section, directories)
     tokenizer = _tokenizer(directories, found)
-    model = model_config(found)
+    model = read_model_config(found)
     for token in (token for word in section.stop_sequences for token in word):
         if token >= model.vocab_size:
             raise ConfigError(
@@ -249,7 +249,7 @@ def _tokenizer(directories: DataDirectories, found: Checkpoint) -> TokenizerDefi
         return tokenizer_for(
             None, found, hint="give --data RUN, the prep run that its data comes from"
         )
-    tokenizer, vocabulary = tokenizer_for(run, found), model_config(found).vocab_size
+    tokenizer, vocabulary = tokenizer_for(run, found), read_model_config(found).vocab_size
     if tokenizer.vocab_size != vocabulary:
         raise ConfigError(
             f"--data {run}: its tokenizer has {tokenizer.vocab_size:,} ids, but model.vocab_size "

@@ -67,13 +67,13 @@ def load_model(found: Checkpoint, device: str = "cpu") -> LoadedModel:
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no CUDA device on this machine; use cpu")
     with torch.device("meta"):
-        model = GPT(model_config(found), seed=0)
+        model = GPT(read_model_config(found), seed=0)
     _put(model, checkpoint.read_weights(found), found.path)
     model.eval().requires_grad_(False)
     return LoadedModel(model.to(device), found)
 
 
-def model_config(found: Checkpoint) -> ModelConfig:
+def read_model_config(found: Checkpoint) -> ModelConfig:
     """Section `model` of a checkpoint. Raises InputError for one of another release."""
     try:
         return ModelConfig.model_validate_json(json.dumps(found.state.get("model")))
@@ -93,7 +93,10 @@ def tokenizer_for(
     Raises ConfigError when there is none, with `hint` for what to do, or when it has more ids than
     the model.
     """
-    vocabulary, beside = model_config(found).vocab_size, found.path.parent.parent / layout.TOKENIZER
+    vocabulary, beside = (
+        read_model_config(found).vocab_size,
+        found.path.parent.parent / layout.TOKENIZER,
+    )
     if wanted is not None:
         definition = load_definition(GPT2 if str(wanted) == GPT2 else wanted)
     elif beside.is_file():

@@ -127,7 +127,7 @@ class GeneratedText:
     ended: str
 
 
-def generate(
+def generate_text(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
 ) -> GeneratedText:
     """Go on from `prompt`, from the start of a document where it is empty."""

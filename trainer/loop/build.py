@@ -34,14 +34,14 @@ def training(
         order=params.train_input.order,
     )
     micro_batch = batches.train_micro_batch(params)
-    known = record.describe(params, data, micro_batch)
-    start = resume.choose(model_dir, params.runconfig, say)
+    known = record.describe_run(params, data, micro_batch)
+    start = resume.choose_start(model_dir, params.runconfig, say)
     known |= start.origin
-    resume.check(start, model_dir, known, source)
+    resume.check_start(start, model_dir, known, source)
     resume.check_architecture(start, known, strict=strict)
     compiled = compile_model(params, request.target, micro_batch)
-    masks = resume.load(start, params, compiled, strict=strict, say=say)
-    writes = ranks.is_writer(params)
+    masks = resume.load_start(start, params, compiled, strict=strict, say=say)
+    writes = ranks.is_writing_rank(params)
     if writes:
         _prepare_directory(params, request, compiled, start.step, say)
     made = TrainingRun(
@@ -98,8 +98,10 @@ def _prepare_directory(
     """Check the room, then cut logs back to the checkpoint and delete leftovers of a kill."""
     shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
     one, there = disk.checkpoint_bytes(params, shapes), disk.count_checkpoints(request.model_dir)
-    disk.check(request.model_dir, disk.measure_need(params.runconfig, one, step, there), say)
-    checkpoint.sweep(request.model_dir)
+    disk.check_disk_space(
+        request.model_dir, disk.measure_need(params.runconfig, one, step, there), say
+    )
+    checkpoint.delete_uncommitted(request.model_dir)
     checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
     for name in (metrics.TRAINING, metrics.EVALUATION):
         metrics.cut_back(request.model_dir / name, step)
@@ -107,7 +109,7 @@ def _prepare_directory(
 
 def _record(made: TrainingRun, start: resume.RunStart) -> None:
     """Write run.json where it is not there yet, or the data sets have changed by masking."""
-    before = record.read(made.model_dir)
+    before = record.read_run_record(made.model_dir)
     earlier = before
     if before is None and start.found is not None and start.states is None:
         earlier = start.found.state
@@ -117,7 +119,7 @@ def _record(made: TrainingRun, start: resume.RunStart) -> None:
         return
     _tell_masked(made)
     if made.writes:
-        record.write(made.model_dir, made.record)
+        record.write_run_record(made.model_dir, made.record)
 
 
 def _tell_masked(made: TrainingRun) -> None:
@@ -135,7 +137,7 @@ def _tell_masked(made: TrainingRun) -> None:
 def _events(params: Params, request: TrainOptions, name: str, step: int | None) -> Events | None:
     """Where TensorBoard events go; None without tensorboardX and for ranks that do not write.
     Points after `step` that stand there already do not count."""
-    if not (ranks.is_writer(params) and metrics.has_tensorboard()):
+    if not (ranks.is_writing_rank(params) and metrics.has_tensorboard()):
         return None
     return Events(request.model_dir / name, None if step is None else step + 1)
 
@@ -170,7 +172,7 @@ def evaluator(
         micro_batch_size=batches.micro_batch_size(params, section),
         max_batches=params.runconfig.eval_steps,
         between_leaves=stop.check if compiled.transport.processes == 1 else _together,
-        writes=ranks.is_writer(params),
+        writes=ranks.is_writing_rank(params),
         say=say,
         events=_events(params, request, metrics.EVALUATION_EVENTS, purge_after),
     )
@@ -197,7 +199,7 @@ def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledM
         liveness=params.runconfig.liveness,
     )
     compiled = CompiledModule(GPT(params.model, params.runconfig.seed), config)
-    compiled.memoryx.optimizer = optimizer.build(
+    compiled.memoryx.optimizer = optimizer.build_optimizer(
         compiled.memoryx.parameters,
         params.optimizer,
         params.model,

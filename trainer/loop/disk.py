@@ -79,7 +79,7 @@ def _log_bytes(run: RunConfig, steps: int) -> int:
     return steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
 
 
-def check(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
+def check_disk_space(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
     """Say what the run needs. Raises ResourceError, naming need and room, when it does not fit."""
     free = shutil.disk_usage(model_dir).free
     one = format_bytes(wanted.checkpoint_bytes)

@@ -75,7 +75,7 @@ class StepLog:
         pruned = self.sparsity() if shown and self.sparsity is not None else {}
         if self.path is not None:
             line = self._line(result, learning_rate, time, watched)
-            metrics.append(self.path, line | ({"sparsity": pruned} if pruned else {}))
+            metrics.append_metrics(self.path, line | ({"sparsity": pruned} if pruned else {}))
         if shown or console.is_due(time.seconds):
             self.say(self._shown(step, result, time, pause))
         if shown:
@@ -191,7 +191,7 @@ class TrainingRun:
                 self._loop(writer, ahead)
             except StopSignal:
                 writer.finish()
-                here = checkpoint.directory(self.model_dir, self.step)
+                here = checkpoint.checkpoint_directory(self.model_dir, self.step)
                 if checkpoint.find_newest(self.model_dir) != here:
                     self._save(writer)
                 raise

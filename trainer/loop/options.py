@@ -19,7 +19,7 @@ from trainer.config import Params, RunConfig, load_params, override
 from trainer.convert import conversion
 from trainer.data import batches
 from trainer.loop import ranks
-from wafer_backend.cluster.tree import leaf_count, spans
+from wafer_backend.cluster.tree import leaf_count, split_leaves
 from wafer_backend.compiled import Target, device_of
 from wafer_backend.transports import TransportName
 
@@ -147,9 +147,11 @@ def _with_weight_servers(params: Params, count: int | None) -> Params:
 def check_cluster(params: Params, request: TrainOptions) -> None:
     """Refuse what cannot work, before data is prepared or a file is written."""
     _check_device(params, request.target)
-    ranks.check(params, request.target)
+    ranks.check_ranks(params, request.target)
     for _, batch_size in params.train_input.schedule:
-        spans(params.runconfig.num_csx, leaf_count(batch_size, batches.train_micro_batch(params)))
+        split_leaves(
+            params.runconfig.num_csx, leaf_count(batch_size, batches.train_micro_batch(params))
+        )
     if request.trains and not has_length(params.runconfig):
         raise ConfigError(NO_LENGTH)
     if request.mode in EVALUATING_MODES and params.eval_input is None:

@@ -28,7 +28,7 @@ def was_launched(params: Params) -> bool:
     return params.runconfig.transport == "distributed" and joined_environment()
 
 
-def is_writer(params: Params) -> bool:
+def is_writing_rank(params: Params) -> bool:
     """Whether this process writes and prints: rank 0, or the only one. A RANK that was set for
     something else does not count."""
     return params.runconfig.transport != "distributed" or os.environ.get("RANK", "0") == "0"
@@ -42,7 +42,7 @@ def errors_by_name(params: Params) -> Iterator[None]:
     except LostRankError:
         raise
     except PrepError as error:
-        if not is_writer(params):
+        if not is_writing_rank(params):
             error.args = (f"rank {os.environ['RANK']}: {error}",)
         raise
 
@@ -74,7 +74,7 @@ def _command(num_csx: int, data: DataDirectories) -> list[str]:
     return command if data.ready is None else [*command, "--data", str(data.ready)]
 
 
-def check(params: Params, target: str) -> None:
+def check_ranks(params: Params, target: str) -> None:
     """Refuse what ranks cannot do. Raises ConfigError."""
     run = params.runconfig
     if run.autorestart.min_num_csx > run.num_csx:

@@ -77,7 +77,7 @@ class RunStart:
         return {ORIGIN: came_from}
 
 
-def choose(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
+def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
     """What to start from. Raises ConfigError where the wishes contradict one another or what
     stands in `model_dir`."""
     asked, states = run.checkpoint_path, _states(run)
@@ -148,18 +148,20 @@ def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ..
         )
 
 
-def check(start: RunStart, model_dir: Path, now: dict[str, Any], source: SampleSource) -> None:
+def check_start(
+    start: RunStart, model_dir: Path, now: dict[str, Any], source: SampleSource
+) -> None:
     """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to go
     on from, is another one than `now`; or the model that weights are for."""
-    before = record.read(model_dir)
+    before = record.read_run_record(model_dir)
     if before is not None:
-        record.check(model_dir, before, now, source)
+        record.check_same_run(model_dir, before, now, source)
     if start.found is None:
         return
     if start.states is None:
         compared = now.keys() | {record.SPARSITY}
         state = {key: value for key, value in start.found.state.items() if key in compared}
-        record.check(start.found.path, state, now, source)
+        record.check_same_run(start.found.path, state, now, source)
 
 
 def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) -> None:
@@ -213,7 +215,7 @@ def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else " x ".join(map(str, shape))
 
 
-def load(
+def load_start(
     start: RunStart, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
 ) -> Group | None:
     """Bring the model to where it starts, its sparse weights masked; returns their masks, None for
@@ -235,7 +237,7 @@ def _load_all(
     masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
     checkpoint.load_into(found, compiled.memoryx)
     if masks is not None:
-        sparsity.restore(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
+        sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
     if compiled.loss_scale is not None:
         compiled.loss_scale.load_state_dict(found.state["loss_scale"])
     say(f"Loaded checkpoint {found.path} (step {found.step})")

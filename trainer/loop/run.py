@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.core.errors import InputError, PrepError
-from pipeline.core.journal import hold
+from pipeline.core.journal import hold_lock
 from pipeline.core.order import samples_before_step
 from pipeline.core.words import pluralise
 from trainer.config import Params, RunConfig
@@ -31,22 +31,22 @@ __all__ = [
     "as_prep_errors",
     "compile_model",
     "resolve_params",
-    "run",
+    "run_training",
 ]
 
 
-def run(request: TrainOptions, say: Say) -> int:
+def run_training(request: TrainOptions, say: Say) -> int:
     """Carry out a request; returns the exit code (0, or 128 + signal). Raises PrepError."""
     with as_prep_errors():
         params = resolve_params(request)
         log = RunLog(say)
         console.speak_through(log)
-        if not ranks.is_writer(params):
+        if not ranks.is_writing_rank(params):
             console.rest_pulse()
         console.doing("opening the data")
         systems = params.runconfig.num_csx if request.target == "CSX" else 0
         listed = request.listed and not ranks.was_launched(params)
-        directories = prepare.data_at_hand(request.data)
+        directories = prepare.find_data_directories(request.data)
         if directories is not None:
             params = _checked(params, request, directories, log)
         with jobs.list_job(request.job_labels, systems, log, really=listed) as entry:
@@ -69,7 +69,7 @@ def _checked(
     with ranks.errors_by_name(params):
         if request.params is None:
             params = prepare.fit_params(params, directories)
-            if ranks.is_writer(params) and not ranks.is_launcher(params):
+            if ranks.is_writing_rank(params) and not ranks.is_launcher(params):
                 log(
                     f"No --params given: using `{DEFAULT_PARAMS}` with rows of "
                     f"{params.model.max_position_embeddings:,} tokens"
@@ -95,10 +95,10 @@ def _carry_out(params: Params, request: TrainOptions, data: DataDirectories, log
 def _in_directory(params: Params, request: TrainOptions, log: RunLog) -> Iterator[Say]:
     """Hold the directory of the run, with its log, by the rank that writes; what the others say is
     not heard."""
-    if not ranks.is_writer(params):
+    if not ranks.is_writing_rank(params):
         yield lambda line: None
         return
-    with hold(request.model_dir):
+    with hold_lock(request.model_dir):
         log.open(request.model_dir)
         for note in (*params.notes, *request.notes):
             log(note)
@@ -191,7 +191,7 @@ def _evaluate(
 
 def _infer(params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog) -> int:
     """Go on from prompts with one checkpoint; of several ranks one does it."""
-    if not ranks.is_writer(params):
+    if not ranks.is_writing_rank(params):
         return 0
     found = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
     start, model = resume.RunStart(found, ("model",)), {"model": record.model_section(params)}

@@ -12,7 +12,7 @@ import torch
 
 from trainer.config import ModelConfig, Params, SparsityGroup
 from trainer.config.model_parameters import shapes
-from trainer.config.sparsity import SparsityConfig, Static
+from trainer.config.sparsity import SparsityConfig, StaticConfig
 from trainer.config.sparsity_names import sparse_names
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group, SimulatedSpeedup, configure, mask_of
@@ -40,7 +40,7 @@ def counters(masks: Group) -> list[dict[str, int]]:
     return [{"step": a.step, "updates": a.updates} for _, a in masks.groups]
 
 
-def restore(
+def restore_masks(
     masks: Group, saved: Mapping[str, torch.Tensor], counted: Sequence[Mapping[str, int]]
 ) -> None:
     """Go on with saved masks (packed bits by parameter name) and counters.
@@ -98,7 +98,7 @@ def mask_bytes(params: Params) -> int:
     return sum(-(-math.prod(every[name]) // 8) for name in names)
 
 
-def plan(params: Params) -> list[str]:
+def describe_sparsity(params: Params) -> list[str]:
     """What `--compile_only` tells of sparse weights, at their first masks; [] for a dense run."""
     lines = []
     for group in params.sparsity:
@@ -113,7 +113,7 @@ def plan(params: Params) -> list[str]:
 
 def first_level(group: SparsityGroup) -> float:
     """The share that the first masks prune, unless they are made from the zeros of the weights."""
-    if isinstance(group, Static):
+    if isinstance(group, StaticConfig):
         return group.sparsity
     level = make_schedule("sparsity", group.sparsity.model_dump())
     return min(max(level(0, 0), 0.0), 1.0)

@@ -135,7 +135,7 @@ def _draw(
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         parts = list(torch.split(parameter, [count * config.head_size for count in heads]))
     for part in parts:
-        fill(part, rule, generator)
+        initialize_matrix(part, rule, generator)
 
 
 def rule_of(name: str, config: ModelConfig) -> Initializer:
@@ -191,7 +191,7 @@ def as_variance_scaling(rule: FanScaled) -> VarianceScaling:
     )
 
 
-def fill(tensor: torch.Tensor, rule: Initializer, generator: torch.Generator) -> None:
+def initialize_matrix(tensor: torch.Tensor, rule: Initializer, generator: torch.Generator) -> None:
     """Draw a whole matrix (outputs, inputs) in place."""
     match rule:
         case TruncatedNormal():

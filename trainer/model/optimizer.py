@@ -15,14 +15,22 @@ import torch
 from torch import nn
 
 from trainer.config import (
-    AdamW,
-    InverseSquareRootDecay,
+    AdamWConfig,
+    InverseSquareRootDecayScheduler,
     ModelConfig,
     Optimizer,
     OptimizerConfig,
     Scheduler,
 )
-from trainer.config.optimizer import SGD, Adafactor, Adam, Lamb, NAdam, RAdam, RMSprop
+from trainer.config.optimizer import (
+    AdafactorConfig,
+    AdamConfig,
+    LambConfig,
+    NAdamConfig,
+    RAdamConfig,
+    RMSpropConfig,
+    SGDConfig,
+)
 from trainer.config.schedules import RATES, Ending
 from trainer.model.mup import fan_in_multiplier, in_block
 from wafer_backend.optim import configure_optimizer, lr_scheduler
@@ -33,7 +41,7 @@ Rates = float | Sequence[Scheduler]
 def learning_rate(step: int, rates: Rates) -> float:
     """Learning rate of 1-based `step`.
 
-    >>> from trainer.config import Linear
+    >>> from trainer.config import LinearScheduler as Linear
     >>> shape = {"initial_learning_rate": 0.0, "end_learning_rate": 1.0, "total_iters": 4}
     >>> [learning_rate(step, [Linear(scheduler="Linear", **shape)]) for step in (1, 2, 5, 9)]
     [0.0, 0.25, 1.0, 1.0]
@@ -48,7 +56,7 @@ def learning_rate(step: int, rates: Rates) -> float:
     return _value(rates[-1], iteration)
 
 
-def peak(rates: Rates) -> float:
+def find_peak_rate(rates: Rates) -> float:
     """The largest learning rate that the schedulers name, or that a decay begins with."""
     if isinstance(rates, int | float):
         return float(rates)
@@ -56,7 +64,7 @@ def peak(rates: Rates) -> float:
 
 
 def _named(scheduler: Scheduler) -> Iterator[float]:
-    if isinstance(scheduler, InverseSquareRootDecay):
+    if isinstance(scheduler, InverseSquareRootDecayScheduler):
         yield _value(scheduler, 0)
         return
     for key, value in scheduler:
@@ -78,7 +86,7 @@ STATE_BYTES = 4
 _TENSORS = {"Adagrad": 1, "ASGD": 1, "Lion": 1}
 
 
-def build(
+def build_optimizer(
     parameters: Mapping[str, nn.Parameter],
     config: Optimizer,
     model: ModelConfig,
@@ -100,8 +108,8 @@ def build(
                 factor = learning_rate_factor(name, config, model) if decays else 1.0
                 groups.setdefault((decays, factor), []).append(parameter)
     members = [_group(each, decays, factor, config) for (decays, factor), each in groups.items()]
-    if isinstance(config, AdamW | Adam):
-        kind = torch.optim.AdamW if isinstance(config, AdamW) else torch.optim.Adam
+    if isinstance(config, AdamWConfig | AdamConfig):
+        kind = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
         return kind(members, lr=0.0, betas=config.betas, eps=config.eps, fused=fused or None)
     own = config.model_dump(exclude={*OptimizerConfig.model_fields, "weight_decay"})
     return configure_optimizer(config.optimizer_type, members, lr=0.0, **own)
@@ -109,7 +117,7 @@ def build(
 
 def can_fuse(config: OptimizerConfig) -> bool:
     """Whether PyTorch has one kernel for all of its step."""
-    return isinstance(config, AdamW | Adam)
+    return isinstance(config, AdamWConfig | AdamConfig)
 
 
 def learning_rate_factor(name: str, config: OptimizerConfig, model: ModelConfig) -> float:
@@ -136,13 +144,13 @@ def state_bytes(config: Optimizer, shapes: Mapping[str, Sequence[int]]) -> int:
 
 def adam_eps(config: OptimizerConfig) -> float:
     """The eps of an optimizer that divides by sqrt(v) + eps; 0 for others."""
-    if isinstance(config, AdamW | Adam | NAdam | RAdam | Lamb):
+    if isinstance(config, AdamWConfig | AdamConfig | NAdamConfig | RAdamConfig | LambConfig):
         return config.eps
     return 0.0
 
 
 def _state_elements(config: Optimizer, shape: Sequence[int]) -> int:
-    if isinstance(config, Adafactor) and len(shape) >= 2:
+    if isinstance(config, AdafactorConfig) and len(shape) >= 2:
         *outer, rows, columns = shape
         return math.prod(outer) * (rows + columns)
     return math.prod(shape) * _state_tensors(config)
@@ -150,11 +158,11 @@ def _state_elements(config: Optimizer, shape: Sequence[int]) -> int:
 
 def _state_tensors(config: Optimizer) -> int:
     """Tensors of the shape of a parameter."""
-    if isinstance(config, SGD):
+    if isinstance(config, SGDConfig):
         return int(config.momentum > 0)
-    if isinstance(config, RMSprop):
+    if isinstance(config, RMSpropConfig):
         return 1 + int(config.momentum > 0) + int(config.centered)
-    if isinstance(config, Adafactor):
+    if isinstance(config, AdafactorConfig):
         return 1
     return _TENSORS.get(config.optimizer_type, 2)
 

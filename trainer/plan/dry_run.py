@@ -23,7 +23,7 @@ from trainer.plan.settings import known_steps
 from trainer.recipe import samples_in
 from trainer.runs.console import Say
 from wafer_backend.cluster.precision import Precision, streamed_dtype
-from wafer_backend.cluster.tree import leaf_count, spans
+from wafer_backend.cluster.tree import leaf_count, split_leaves
 from wafer_backend.performance_model import predict
 from wafer_backend.performance_model.prediction import MASTER_BYTES
 
@@ -36,7 +36,11 @@ def compile_only(request: TrainOptions, say: Say) -> int:
         params = resolve_params(request)
         _tell_notes(params, request, say)
         module = on_meta(params)
-        for line in (*_work(params, module), *sparsity.plan(params), *_emulated(params, module)):
+        for line in (
+            *_work(params, module),
+            *sparsity.describe_sparsity(params),
+            *_emulated(params, module),
+        ):
             say(line)
         say("")
         say("CS-2 systems (bf16; a micro-batch here is not a leaf of the emulated cluster)")
@@ -70,7 +74,7 @@ def _work(params: Params, module: GPT) -> Iterator[str]:
     model, batch, schedule = params.model, _largest_batch(params), params.train_input.schedule
     length, each = (
         model.max_position_embeddings,
-        model_parameters.training_flops_per_sequence(model),
+        model_parameters.count_training_flops(model),
     )
     yield "Plan of the run; nothing is run"
     yield f"parameters: {_parameters(module):,}"
@@ -92,7 +96,7 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     leaf, precision = train_micro_batch(params), params.model.precision
     count = leaf_count(_largest_batch(params), leaf)
     systems = params.runconfig.num_csx
-    owned = [len(span) for span in spans(systems, count)]
+    owned = [len(span) for span in split_leaves(systems, count)]
     down, up = streamed_bytes(params, module)
     weights = MASTER_BYTES * _parameters(module)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}

@@ -68,7 +68,7 @@ class DataAtHand:
     max_sequence_length: int
 
 
-def data_at_hand(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataAtHand:
+def inspect_data(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataAtHand:
     """The training split of a prep run directory, or a directory of shards; a corpus is cut into
     rows of `corpus_length`. Raises InputError."""
     split = directory if holds_shards(directory) else directory / "hdf5" / "train"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.core.words import format_bytes, pluralise
-from trainer.plan.size import Use
+from trainer.plan.size import ModelUse
 from trainer.recipe import Schedule
 
 
@@ -74,8 +74,8 @@ class InferencePlan:
     """Training and use together (eq 2). `optimum`: the family's cheapest model of the same loss."""
 
     tokens: float
-    this: Use
-    optimum: Use | None
+    this: ModelUse
+    optimum: ModelUse | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,7 @@ def _inference(found: InferencePlan) -> Iterator[str]:
     )
 
 
-def _use(use: Use) -> str:
+def _use(use: ModelUse) -> str:
     return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
 
 

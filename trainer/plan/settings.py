@@ -13,10 +13,10 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.config import (
-    CosineDecay,
-    Linear,
+    CosineDecayScheduler,
+    LinearScheduler,
     Params,
-    Polynomial,
+    PolynomialScheduler,
     RunConfig,
     load_params,
     model_parameters,
@@ -24,7 +24,7 @@ from trainer.config import (
 from trainer.config.model_parameters import shapes
 from trainer.loop import disk
 from trainer.model.optimizer import adam_eps
-from trainer.model.optimizer import peak as peak_of
+from trainer.model.optimizer import find_peak_rate as peak_of
 from trainer.plan import size
 from trainer.recipe import (
     BETAS,
@@ -76,7 +76,9 @@ class ModelChoice:
     sparse: bool = False
 
 
-def choose(wish: PlanOptions, vocabulary: int | None, sequence_length: int | None) -> ModelChoice:
+def choose_model(
+    wish: PlanOptions, vocabulary: int | None, sequence_length: int | None
+) -> ModelChoice:
     """Shape and settings of a wish; vocabulary and MSL are the paper's unless given.
 
     Raises ConfigError.
@@ -169,7 +171,7 @@ def _learning_rate(params: Params) -> tuple[float, int, Decay]:
     if isinstance(rates, int | float):
         return float(rates), 0, "constant"
     first, warmup = rates[0], 0
-    if isinstance(first, Linear | CosineDecay | Polynomial):
+    if isinstance(first, LinearScheduler | CosineDecayScheduler | PolynomialScheduler):
         rising = first.end_learning_rate > first.initial_learning_rate
         warmup = first.total_iters if rising else 0
     forms: dict[str, Decay] = {"Linear": "linear", "CosineDecay": "cosine"}
@@ -180,7 +182,7 @@ _PARTS_OF_A_RUN = 10
 """Checkpoints and evaluations of a run, as many as the released 111M has."""
 
 
-def write_params(path: Path, chosen: ModelChoice) -> None:
+def write_planned_params(path: Path, chosen: ModelChoice) -> None:
     """Publish `path`. Raises ConfigError when it is there already, and for what a file said."""
     if chosen.file is not None:
         raise ConfigError(

@@ -190,7 +190,7 @@ _POINTS = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class ModelUse:
     """A model with the FLOPs of its training and of its use. `tokens`: trained on."""
 
     parameters: float
@@ -201,7 +201,7 @@ class Use:
     total_flops: float
 
 
-def optimum(loss: float, inference_tokens: float) -> Use | None:
+def optimum(loss: float, inference_tokens: float) -> ModelUse | None:
     """The family's model of this loss whose total (eq 2) is least; None when none reaches it.
 
     From 20 tokens per parameter up, a model of τ tokens per parameter needs the FLOPs at which eq 1
@@ -211,7 +211,7 @@ def optimum(loss: float, inference_tokens: float) -> Use | None:
     taus = np.geomspace(TOKENS_PER_PARAMETER, _MOST_TOKENS_PER_PARAMETER, _POINTS)
     sizes = np.geomspace(1e5, 1e14, _POINTS)
     costs = np.log([training_flops_per_token(n) * n for n in sizes])
-    found: list[Use] = []
+    found: list[ModelUse] = []
     for tau in taus.tolist():
         training = flops_for(loss / (1 + degradation(tau)))
         if not math.isfinite(training):
@@ -227,11 +227,11 @@ def use(
     training: float,
     inference_tokens: float,
     per_token: float | None = None,
-) -> Use:
+) -> ModelUse:
     """A model of `parameters`; `per_token`: its inference FLOPs, None for those of the family."""
     each = inference_flops_per_token(parameters) if per_token is None else per_token
     total = total_flops(training, inference_tokens, each)
-    return Use(
+    return ModelUse(
         parameters=parameters,
         tokens=tokens,
         tokens_per_parameter=tokens / parameters,

@@ -16,7 +16,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from trainer.config import ModelConfig, Optimizer, OptimizerConfig, model_parameters
 from trainer.config.optimizer import ANY_OPTIMIZER
-from trainer.model.optimizer import peak as peak_of
+from trainer.model.optimizer import find_peak_rate as peak_of
 from trainer.recipe import FITTED_FLOPS, loss_at, predicted_loss
 from trainer.report.charts import Point
 from trainer.runs import checkpoint, metrics, record
@@ -198,7 +198,7 @@ class RunFacts:
     @property
     def flops(self) -> float:
         """Training FLOPs of these sequences (Cerebras-GPT, Table 13)."""
-        return float(model_parameters.training_flops_per_sequence(self.model) * self.samples)
+        return float(model_parameters.count_training_flops(self.model) * self.samples)
 
     @property
     def validation_loss(self) -> float | None:
@@ -237,10 +237,10 @@ class RunFacts:
         return [(name, _flat(section)) for name, section in sections.items()]
 
 
-def read_facts(model_dir: Path) -> RunFacts:
+def read_run_facts(model_dir: Path) -> RunFacts:
     """All facts of a run. Raises InputError for a directory without one, IntegrityError for
     damage."""
-    known = record.read(model_dir)
+    known = record.read_run_record(model_dir)
     if known is None:
         raise InputError(f"{model_dir}: not a model directory: no {record.NAME}")
     known = record.complete_record(known)
@@ -312,6 +312,6 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def peak(optimizer: OptimizerConfig) -> float:
+def find_peak_learning_rate(optimizer: OptimizerConfig) -> float:
     """The largest learning rate of a schedule."""
     return peak_of(optimizer.learning_rate)

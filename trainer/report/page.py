@@ -88,7 +88,7 @@ class Panel:
     note: str = ""
 
 
-def render_page(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
+def render_training_report(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The page in UTF-8; a pure function of what was read."""
     found = facts.curves
     return render_template(

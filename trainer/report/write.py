@@ -18,8 +18,8 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.words import format_percent, pluralise
 from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
 from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
-from trainer.report.facts import RunFacts, peak, read_facts
-from trainer.report.page import format_number, render_page
+from trainer.report.facts import RunFacts, find_peak_learning_rate, read_run_facts
+from trainer.report.page import format_number, render_training_report
 from trainer.runs.console import LATEST
 
 _MOST_SOURCES = 40
@@ -31,7 +31,7 @@ def render_card(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The card in UTF-8; a pure function of what was read and of the log of the last start."""
     front = yaml.safe_dump(_front(facts, data), sort_keys=False, allow_unicode=True)
     parts = [
-        f"---\n{front}---\n\n# {escape_markdown(facts.name)}",
+        f"---\n{front}---\n\n# {to_markdown(facts.name)}",
         "Written by `train card` from the files of the run. Nothing here was added by hand; "
         f"`{UNKNOWN}` means that no file records it.",
         _section("Model", _model(facts)),
@@ -44,10 +44,10 @@ def render_card(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     return ("\n\n".join(parts) + "\n").encode()
 
 
-def escape_markdown(text: str) -> str:
+def to_markdown(text: str) -> str:
     """Text from data for Markdown: characters that do not show spelled out, marks escaped.
 
-    >>> print(escape_markdown("a|b <i>\\x1b"))
+    >>> print(to_markdown("a|b <i>\\x1b"))
     a\\|b &lt;i&gt;\\\\x1b
     """
     spelled = "".join(
@@ -130,13 +130,13 @@ def _data(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
 
 
 def _list(names: Iterable[str]) -> str:
-    return ", ".join(map(escape_markdown, names))
+    return ", ".join(map(to_markdown, names))
 
 
 def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
     assert each.found is not None, "what is prepared was found"
     yield (
-        f"Prepared by `prep run` as {escape_markdown(run.config)}, manifest `{run.manifest_hash}`; "
+        f"Prepared by `prep run` as {to_markdown(run.config)}, manifest `{run.manifest_hash}`; "
         f"each row was read {format_number(each.found.epochs)} times on average."
     )
     yield ""
@@ -145,7 +145,7 @@ def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
         ("source", "documents", "tokens", "licences, by tokens"),
         [
             (
-                escape_markdown(s.name),
+                to_markdown(s.name),
                 f"{s.documents:,}",
                 f"{s.tokens:,}",
                 _licences(s.licences, s.tokens),
@@ -168,15 +168,12 @@ def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
         yield ""
         yield from _table(
             ("decision", "rule", "documents"),
-            [
-                (escape_markdown(what), escape_markdown(rule), f"{n:,}")
-                for what, rule, n in run.decisions
-            ],
+            [(to_markdown(what), to_markdown(rule), f"{n:,}") for what, rule, n in run.decisions],
         )
 
 
 def _licences(found: Sequence[tuple[str, int]], tokens: int) -> str:
-    shown = [f"{escape_markdown(name[:60])} {format_percent(n, tokens)}" for name, n in found[:4]]
+    shown = [f"{to_markdown(name[:60])} {format_percent(n, tokens)}" for name, n in found[:4]]
     more = [f"{len(found) - 4} more"] if len(found) > 4 else []
     return ", ".join([*shown, *more]) or UNKNOWN
 
@@ -201,7 +198,7 @@ def _training(facts: RunFacts) -> Iterator[str]:
             ("optimizer", _optimizer(o)),
             *_sparsity(facts),
             ("gradient norm limit", clip),
-            ("peak learning rate", f"{peak(o):g}"),
+            ("peak learning rate", f"{find_peak_learning_rate(o):g}"),
             ("learning rate", decay),
             ("initial weights", f"{_in_words(facts.model.initializer)}, "
                                 f"seed {facts.record.get('weights_seed', UNKNOWN)}"),
@@ -277,7 +274,7 @@ def _evaluation(facts: RunFacts) -> Iterator[str]:
         ordered = sorted(last.items(), key=lambda item: item[1])
         yield from _table(
             ("source", "validation loss"),
-            [(escape_markdown(name), f"{x:.4f}") for name, x in ordered],
+            [(to_markdown(name), f"{x:.4f}") for name, x in ordered],
         )
 
 
@@ -352,7 +349,7 @@ def write_report(model_dir: Path, places: Sequence[Path] = ()) -> Path:
     """
     facts, data = _read(model_dir, places)
     path = model_dir / REPORT
-    storage.publish(path, render_page(facts, data))
+    storage.publish(path, render_training_report(facts, data))
     return path
 
 
@@ -370,5 +367,5 @@ def write_card(model_dir: Path, out: Path | None = None, places: Sequence[Path] 
 
 
 def _read(model_dir: Path, places: Sequence[Path]) -> tuple[RunFacts, tuple[ReportedDataSet, ...]]:
-    facts = read_facts(model_dir)
+    facts = read_run_facts(model_dir)
     return facts, find_data_sets(facts.record, locate_data_sets(model_dir, places, facts.samples))

@@ -29,7 +29,7 @@ from pipeline.core.errors import ConfigError, IntegrityError, PrepError
 from pipeline.core.words import format_bytes
 from trainer.runs.console import Say
 from wafer_backend.cluster.memoryx import MemoryX
-from wafer_backend.sparse.masks import mask_of, pack
+from wafer_backend.sparse.masks import mask_of, pack_mask
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Tensors:
             for kind, tensor in kinds.items()
         }
         parameters = memoryx.parameters
-        masks = {n: pack(m) for n, p in parameters.items() if (m := mask_of(p)) is not None}
+        masks = {n: pack_mask(m) for n, p in parameters.items() if (m := mask_of(p)) is not None}
         return cls({name: p.detach() for name, p in parameters.items()}, optimizer, masks)
 
     def copied(self) -> "Tensors":
@@ -139,16 +139,16 @@ class Tensors:
         return sum(tensor.nbytes for kind in kinds for tensor in kind.values())
 
 
-def directory(model_dir: Path, step: int) -> Path:
+def checkpoint_directory(model_dir: Path, step: int) -> Path:
     """Where the checkpoint of a step stands.
 
-    >>> directory(Path("out"), 50).as_posix()
+    >>> checkpoint_directory(Path("out"), 50).as_posix()
     'out/checkpoints/step_0000050'
     """
     return model_dir / "checkpoints" / f"step_{step:07d}"
 
 
-def save(
+def save_checkpoint(
     model_dir: Path,
     step: int,
     tensors: Tensors,
@@ -160,7 +160,7 @@ def save(
     `state` (JSON values) says what else must agree on resume: micro-batch, threads, samples
     consumed, data sets, seed, schedules.
     """
-    target = directory(model_dir, step)
+    target = checkpoint_directory(model_dir, step)
     files: dict[str, dict[str, Any]] = {}
     for kind, named in (
         ("weights", tensors.weights),
@@ -200,7 +200,7 @@ def prune(model_dir: Path, keep: int) -> None:
         storage.remove_tree(path)
 
 
-def sweep(model_dir: Path) -> None:
+def delete_uncommitted(model_dir: Path) -> None:
     """Delete checkpoint directories that were never committed, and temporary files."""
     root, whole = model_dir / "checkpoints", list_committed(model_dir)
     for path in sorted(root.iterdir()) if root.is_dir() else ():
@@ -360,7 +360,7 @@ class CheckpointWriter:
             self._say(f"Saved checkpoint {pending.result()}")
 
     def _write(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> Path:
-        path = save(self._model_dir, step, tensors, state)
+        path = save_checkpoint(self._model_dir, step, tensors, state)
         failpoint.hit("trainer.checkpoint.committed")
         prune(self._model_dir, self._keep)
         return path

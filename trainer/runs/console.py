@@ -148,7 +148,7 @@ def is_due(ahead: float) -> bool:
     return _current is not None and _current.silence + ahead >= _current.seconds
 
 
-def print_line(line: str) -> None:
+def print_fitted_line(line: str) -> None:
     """Print a line to stdout at once, no wider than the terminal if that is one."""
     if sys.stdout.isatty():
         line = fit_line(line, shutil.get_terminal_size().columns)
@@ -201,7 +201,7 @@ class RunLog:
         storage.make_directory(path.parent)
         with self._lock:
             self._write("INFO", f"Command: {shlex.join(sys.argv)}")
-            storage.append(path, "\n".join(self._waiting))
+            storage.append_log_line(path, "\n".join(self._waiting))
             self._path = path
         try:
             _link(model_dir / LATEST, path.relative_to(model_dir))
@@ -219,7 +219,7 @@ class RunLog:
         if self._path is None:
             self._waiting.append(stamped)
         else:
-            storage.append(self._path, stamped)
+            storage.append_log_line(self._path, stamped)
 
 
 def _fresh(logs: Path) -> Path:

@@ -220,7 +220,7 @@ class JobStore:
             raise ConfigError(f"{path}: not a job file ({error}); delete it") from error
 
     def _write(self, job: Job) -> None:
-        write_json(self.directory / f"{job.name}.json", as_json(job))
+        write_json(self.directory / f"{job.name}.json", job_to_json(job))
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class JobListing:
         self.store.advance(self.name, Phase.SUCCEEDED if exit_code == 0 else stopped)
 
 
-def as_json(job: Job) -> dict[str, object]:
+def job_to_json(job: Job) -> dict[str, object]:
     """A job as JSON values."""
     return {**asdict(job), "phase": str(job.phase), "command": list(job.command)}
 

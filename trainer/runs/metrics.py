@@ -21,9 +21,9 @@ TRAINING = "metrics.jsonl"
 EVALUATION = "eval.jsonl"
 
 
-def append(path: Path, record: dict[str, Any]) -> None:
+def append_metrics(path: Path, record: dict[str, Any]) -> None:
     """Add one line; key order is that of `record`. Raises ResourceError, such as on a full disk."""
-    storage.append(path, json.dumps(record))
+    storage.append_log_line(path, json.dumps(record))
 
 
 def cut_back(path: Path, last_step: int) -> None:

@@ -51,7 +51,7 @@ def batch_size_schedule(params: Params) -> Schedule:
     return params.train_input.schedule
 
 
-def describe(params: Params, data: TrainingData, micro_batch_size: int) -> dict[str, Any]:
+def describe_run(params: Params, data: TrainingData, micro_batch_size: int) -> dict[str, Any]:
     """The record of a run that is about to start, as JSON values."""
     return {
         "format": FORMAT,
@@ -92,7 +92,7 @@ def _accelerator(params: Params) -> dict[str, Any]:
     return {"device": params.runconfig.device, "fused_optimizer": fused}
 
 
-def read(model_dir: Path) -> dict[str, Any] | None:
+def read_run_record(model_dir: Path) -> dict[str, Any] | None:
     """The record in `model_dir`, None when it holds no run yet. Raises IntegrityError."""
     path = model_dir / NAME
     if not path.exists():
@@ -104,7 +104,9 @@ def read(model_dir: Path) -> dict[str, Any] | None:
     return known
 
 
-def check(place: Path, known: dict[str, Any], record: dict[str, Any], source: SampleSource) -> None:
+def check_same_run(
+    place: Path, known: dict[str, Any], record: dict[str, Any], source: SampleSource
+) -> None:
     """Raise ConfigError naming the first field in which `known`, of `place`, is another run than
     `record`; data sets may have become those of `source` by masking."""
     if is_or_became_by_masking(known.get("datasets", []), source):
@@ -146,7 +148,7 @@ def difference(known: dict[str, Any], record: dict[str, Any]) -> str | None:
     return f"{field} was {before.get(field)!r}, now {now.get(field)!r}"
 
 
-def write(model_dir: Path, record: dict[str, Any]) -> None:
+def write_run_record(model_dir: Path, record: dict[str, Any]) -> None:
     """Publish the record of a new run."""
     storage.write_json(model_dir / NAME, record)
 

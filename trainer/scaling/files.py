@@ -93,7 +93,7 @@ def point_of_run(model_dir: Path) -> Point:
         loss = float(last["loss"])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise InputError(f"{model_dir}: not the records of a run: {error!r}") from error
-    spent = model_parameters.training_flops_per_sequence(model) * samples
+    spent = model_parameters.count_training_flops(model) * samples
     if spent == 0:
         raise InputError(f"{evaluations}: step 0: a model that was not trained cannot be a point")
     return Point(model_dir.name, float(spent), loss)

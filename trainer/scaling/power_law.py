@@ -123,7 +123,7 @@ class PowerLaw:
         return max(1.0, flops / max(seen), min(seen) / flops)
 
 
-def fit(points: Sequence[Point], irreducible: float | None = None) -> PowerLaw:
+def fit_power_law(points: Sequence[Point], irreducible: float | None = None) -> PowerLaw:
     """The law of `points`; `irreducible` fixes c.
 
     Raises InputError for fewer points, or fewer different FLOPs, than a fit with a degree of

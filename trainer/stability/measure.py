@@ -106,7 +106,7 @@ def squares(tensor: Tensor) -> float:
     return _added(chunk.double().square().sum() for chunk in _chunks(tensor))
 
 
-def zeros(tensor: Tensor) -> int:
+def count_zeros(tensor: Tensor) -> int:
     """How many values are exactly zero."""
     return tensor.numel() - int(torch.count_nonzero(tensor))
 
@@ -168,7 +168,7 @@ class Gradients:
                 pruned = _pruned(parameter)
                 self.by_name[name] = Sums(
                     gradients=parameter.numel() - pruned,
-                    gradient_zeros=zeros(parameter.grad) - pruned,
+                    gradient_zeros=count_zeros(parameter.grad) - pruned,
                     gradient_lost=count_lost(parameter.grad, dtype),
                 )
 

@@ -136,7 +136,7 @@ def load_sweep(path: Path) -> tuple[SweepConfig, YamlDocument]:
     FILE:LINE, key, what was expected, a did-you-mean.
     """
     file = find_config("sweep", path)
-    loaded = yaml.load(file)
+    loaded = yaml.load_yaml(file)
     config = parse(SweepConfig, loaded)
     beside = file.parent / config.params
     return config.model_copy(update={"params": beside}) if beside.is_file() else config, loaded

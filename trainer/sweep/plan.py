@@ -26,7 +26,7 @@ from trainer.config import (
     params_file,
     trainer_form,
 )
-from trainer.config.inputs import InputConfig
+from trainer.config.inputs import SampleInputConfig
 from trainer.config.legacy_keys import modernize
 from trainer.config.params_file import Draft
 from trainer.config.schedules import RATES
@@ -61,19 +61,19 @@ class Base:
 def read_base(path: Path) -> Base:
     """Raises as `load_params`."""
     params, file = load_params(path), find_config("train", path)
-    draft = Draft.of(params_file.load(file))
+    draft = Draft.of(params_file.load_params_yaml(file))
     if "trainer" in draft.sections:
         trainer_form.to_sections(draft)
     modernize(draft)
     sections = draft.sections
     for name in ("train_input", "eval_input"):
-        section: InputConfig | None = getattr(params, name)
+        section: SampleInputConfig | None = getattr(params, name)
         if section is not None:
             sections[name] |= _directories(section)
     return Base(file, params, sections)
 
 
-def _directories(section: InputConfig) -> Sections:
+def _directories(section: SampleInputConfig) -> Sections:
     """Those keys of an input section that name directories, as far as they are given."""
     dumped = section.model_dump(mode="json", include={"data_dir", "mixture"})
     return {key: value for key, value in dumped.items() if value}
@@ -236,14 +236,14 @@ class SweepPlan:
         """Training FLOPs of all trials (Cerebras-GPT, Table 13)."""
         return float(
             sum(
-                model_parameters.training_flops_per_sequence(v.params.model)
+                model_parameters.count_training_flops(v.params.model)
                 * samples_in(self.steps, v.params.train_input.schedule)
                 for v in self.variants
             )
         )
 
 
-def plan(path: Path, data: Path | None = None) -> SweepPlan:
+def plan_sweep(path: Path, data: Path | None = None) -> SweepPlan:
     """The sweep of a file; `data` takes the place of its data.
 
     Raises ConfigError: a file that is none, or a trial whose config is none.
@@ -275,7 +275,7 @@ def _check(base: Base, config: SweepConfig) -> None:
     override(params, max_steps=config.steps)
 
 
-def check_same(out: Path, planned: SweepPlan) -> None:
+def check_same_sweep(out: Path, planned: SweepPlan) -> None:
     """Write OUT/sweep.json where it is not there yet. Raises ConfigError naming the fields in
     which the sweep in `out` is another one."""
     path, now = out / RECORD, planned.identity

@@ -25,7 +25,7 @@ from trainer.config.schedules import Ending
 from trainer.recipe import samples_in
 from trainer.report import page as pages
 from trainer.report.charts import Chart, Scale, ScatterPoint, scatter
-from trainer.report.facts import peak
+from trainer.report.facts import find_peak_learning_rate
 from trainer.sweep.config import (
     EMBEDDINGS_SCALE,
     INITIALIZER_STD,
@@ -52,7 +52,7 @@ class TrialResult:
     reason: str = ""
 
 
-def read(out: Path) -> dict[int, TrialResult]:
+def read_results(out: Path) -> dict[int, TrialResult]:
     """Results by trial; none where there is no file. Raises IntegrityError for damage."""
     path = out / NAME
     if not path.exists():
@@ -67,7 +67,7 @@ def read(out: Path) -> dict[int, TrialResult]:
     return found
 
 
-def write(out: Path, results: Mapping[int, TrialResult]) -> None:
+def write_results(out: Path, results: Mapping[int, TrialResult]) -> None:
     """Publish all results."""
     lines = [json.dumps(asdict(results[trial])) for trial in sorted(results)]
     storage.publish(out / NAME, "".join(f"{line}\n" for line in lines).encode())
@@ -150,7 +150,7 @@ def _panel(name: str, parameter: Parameter, ranked: Sequence[TrialResult]) -> _P
 _MOST_ROWS = 20
 
 
-def describe_plan(plan: SweepPlan) -> Iterator[str]:
+def describe_sweep(plan: SweepPlan) -> Iterator[str]:
     """What a sweep would do, a line each."""
     params, config = plan.base.params, plan.config
     schedule = params.train_input.schedule
@@ -184,7 +184,7 @@ def _length_of_rates(plan: SweepPlan) -> int | None:
     return sum(rate.total_iters for rate in rates if isinstance(rate, Ending))
 
 
-def table(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Table:
+def tabulate_results(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Table:
     """The best trials, best first."""
     names = list(plan.config.parameters)
     out = Table(
@@ -261,9 +261,9 @@ def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: 
     if best is None:
         raise ConfigError("--transfer: no trial has a loss yet")
     proxy, base = plan.variants[best.trial].params, read_base(target)
-    check(proxy.model, base.params, base.path)
+    check_transfer(proxy.model, base.params, base.path)
     values = {
-        LEARNING_RATE: peak(proxy.optimizer),
+        LEARNING_RATE: find_peak_learning_rate(proxy.optimizer),
         INITIALIZER_STD: _std(proxy.model),
         EMBEDDINGS_SCALE: proxy.model.embeddings_scale,
     }
@@ -283,7 +283,7 @@ def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: 
     return done
 
 
-def check(proxy: ModelConfig, target: Params, path: Path) -> None:
+def check_transfer(proxy: ModelConfig, target: Params, path: Path) -> None:
     """Raise ConfigError naming the key in which `target`, of `path`, does not fit the proxy."""
     model = target.model
     for which, each in (("the proxy", proxy), (str(path), model)):

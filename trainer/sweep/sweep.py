@@ -24,7 +24,7 @@ from pipeline.core.errors import (
     ResourceError,
     escape_text,
 )
-from pipeline.core.journal import hold
+from pipeline.core.journal import hold_lock
 from pipeline.core.words import pluralise
 from trainer.data import prepare
 from trainer.errors import LostRankError, TrainingError
@@ -34,7 +34,7 @@ from trainer.runs import checkpoint, metrics
 from trainer.runs.console import Say
 from trainer.sweep import results
 from trainer.sweep.config import Trial
-from trainer.sweep.plan import SweepPlan, as_yaml, check_same
+from trainer.sweep.plan import SweepPlan, as_yaml, check_same_sweep
 from trainer.sweep.results import TrialResult
 
 _PAUSE = 0.05
@@ -148,7 +148,7 @@ class Sweep:
             raise _trouble(trial, code, last_words)
         result = self._result(trial, last_words.removeprefix("error: ") if failed else "")
         self.found[trial.index] = result
-        results.write(self.out, self.found)
+        results.write_results(self.out, self.found)
         results.write_page(self.out, self.plan, self.found)
         self._tell(result)
         self.drop_checkpoints()
@@ -214,16 +214,16 @@ class Sweep:
                 storage.remove_tree(model_dir / "checkpoints")
 
 
-def run(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
+def run_sweep(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
     """Run the trials of `plan` that have not ended, `jobs` at a time; the exit code: 0, or 128 +
     signal.
 
     Raises ConfigError when `out` holds another sweep, and what ended a trial other than a step that
     failed, which counts as diverged.
     """
-    with hold(out), catch_signals() as stop:
-        check_same(out, plan)
-        found = {k: r for k, r in results.read(out).items() if k < len(plan.variants)}
+    with hold_lock(out), catch_signals() as stop:
+        check_same_sweep(out, plan)
+        found = {k: r for k, r in results.read_results(out).items() if k < len(plan.variants)}
         waiting = [v.trial for v in plan.variants if v.trial.index not in found]
         data = prepare.data_directories(plan.config.data).ready if waiting else None
         sweep = Sweep(plan, out, data, say, found)

@@ -10,7 +10,7 @@ from wafer_backend.backends.current import (
     has_backend,
     is_writer,
     load_run_state,
-    reset,
+    reset_backend,
     run_state,
     use_cs,
 )
@@ -26,7 +26,7 @@ __all__ = [
     "has_backend",
     "is_writer",
     "load_run_state",
-    "reset",
+    "reset_backend",
     "run_state",
     "use_cs",
 ]

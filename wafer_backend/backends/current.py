@@ -119,7 +119,7 @@ def configure_cluster(cluster_config: "ClusterConfig") -> None:
     current_backend().cluster_config = cluster_config
 
 
-def reset() -> None:
+def reset_backend() -> None:
     """Forget the backend, its compiled modules and all flags: for notebooks and tests.
 
     Modules compiled before must not be called again.
@@ -132,7 +132,7 @@ def reset() -> None:
     csx.reset()
 
 
-def register(module: CompiledProgress) -> None:
+def register_module(module: CompiledProgress) -> None:
     """Count a compiled module in, in the order of `compile` calls."""
     _modules.append(module)
     _take_up()

@@ -221,7 +221,7 @@ class Coordinator:
     def _spans(self, batch: GlobalBatch, *, idle: bool = False) -> list[range]:
         """Leaves of every wafer; raises BackendConfigError when one has none, unless `idle`."""
         systems = len(self._wafers)
-        return tree.spans(min(batch.leaves, systems) if idle else systems, batch.leaves)
+        return tree.split_leaves(min(batch.leaves, systems) if idle else systems, batch.leaves)
 
     @contextlib.contextmanager
     def _reducing(self, spans: list[range], leaves: int) -> Iterator[list[range]]:

@@ -273,14 +273,14 @@ class MemoryX:
         state = {} if self.optimizer is None else self.optimizer.state
         found = dict(state[parameter]) if parameter in state else {}
         mask = masks.mask_of(parameter)
-        return found if mask is None else {**found, MASK: masks.pack(mask)}
+        return found if mask is None else {**found, MASK: masks.pack_mask(mask)}
 
     def put_beside(self, name: str, found: Mapping[str, torch.Tensor]) -> None:
         """Take over what lies beside a weight on another server."""
         parameter, fields = self.parameters[name], dict(found)
         packed = fields.pop(MASK, None)
         if packed is not None:
-            masks.set_mask(parameter, masks.unpack(packed, parameter.shape))
+            masks.set_mask(parameter, masks.unpack_mask(packed, parameter.shape))
         if self.optimizer is not None and fields:
             self.optimizer.state[parameter] = fields
 

@@ -81,7 +81,7 @@ def leaves_of_system(system: int, num_csx: int, leaves: int) -> range:
     return range(system * leaves // num_csx, (system + 1) * leaves // num_csx)
 
 
-def spans(num_csx: int, leaves: int) -> list[range]:
+def split_leaves(num_csx: int, leaves: int) -> list[range]:
     """The leaves of every CS-2. Raises BackendConfigError when a system would have none."""
     if num_csx < 1:
         raise BackendConfigError(f"num_csx = {num_csx}: expected at least 1")
@@ -179,7 +179,7 @@ class Partial:
     own: set[str] = field(default_factory=set)
 
 
-def add(left: Partial, right: Partial) -> Partial:
+def add_partials(left: Partial, right: Partial) -> Partial:
     """left + right, tensor by tensor in fp32, losses in float64; no tensor is written to."""
     gradients = dict(left.gradients)
     for name, gradient in right.gradients.items():
@@ -189,7 +189,8 @@ def add(left: Partial, right: Partial) -> Partial:
 
 
 def merge(left: Partial, right: Partial) -> Partial:
-    """The bits of `add`, where both partials are given up: no third set of gradients is ever alive.
+    """The bits of `add_partials`, where both partials are given up: no third set of gradients is
+    ever alive.
 
     A sum goes into a tensor that is `own`; others are let go as soon as they are added.
     """
@@ -216,7 +217,7 @@ class SwarmX:
 
     def begin_step(self, leaves: int) -> None:
         """Prepare to reduce a batch of `leaves` leaves."""
-        self._reduce = Combiner(leaves, range(leaves), add)
+        self._reduce = Combiner(leaves, range(leaves), add_partials)
         self._total = None
 
     def broadcast(self, weight: torch.Tensor) -> torch.Tensor:

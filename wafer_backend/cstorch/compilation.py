@@ -18,7 +18,7 @@ from torch.utils import _pytree
 
 from wafer_backend import amp, backends, profiler
 from wafer_backend.backends.base import Backend, BackendType
-from wafer_backend.backends.current import register
+from wafer_backend.backends.current import register_module
 from wafer_backend.cluster.outputs import LossReduction
 from wafer_backend.cluster.precision import Precision
 from wafer_backend.cluster.transport import ClusterTransport
@@ -145,7 +145,7 @@ def compile(
     if not any(parameter.is_meta for parameter in model.parameters()):
         model.to(chosen.torch_device)
     pseudo = PseudoModule(model, chosen, loss_reduction)
-    register(pseudo)
+    register_module(pseudo)
     return pseudo
 
 

@@ -121,8 +121,8 @@ def reset() -> None:
     For notebooks and tests. Models and optimizers are the script's own and stay; modules compiled
     before must not be called again.
     """
-    backends.reset()
-    tracing.reset()
-    amp.reset()
-    profiler.reset()
+    backends.reset_backend()
+    tracing.reset_tracing()
+    amp.reset_amp()
+    profiler.reset_profiler()
     precision.set_current_loss_scale(None)

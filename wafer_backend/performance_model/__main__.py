@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.core.storage import publish
-from wafer_backend.performance_model.validation import compare_table_4, compare_table_5, report, svg
+from wafer_backend.performance_model.validation import (
+    compare_table_4,
+    compare_table_5,
+    describe_validation,
+    svg,
+)
 
 EXAMPLES = """\
 examples:
@@ -29,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--plot", type=Path, metavar="FILE", help="also write the comparison to this SVG file"
     )
     given = parser.parse_args(arguments)
-    print(report())
+    print(describe_validation())
     if given.plot is not None:
         publish(given.plot, svg((compare_table_4(), compare_table_5())).encode())
         print(f"\nplot: {given.plot}")

@@ -130,7 +130,7 @@ def fit_table_6() -> tuple[UtilisationFit, ...]:
     )
 
 
-def report() -> str:
+def describe_validation() -> str:
     """Everything `--validate` prints."""
     parts = [
         "simulated against observed: speeds of CS-2 clusters by the model, and those of "

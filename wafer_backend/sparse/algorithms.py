@@ -30,7 +30,7 @@ from wafer_backend.sparse.selection import (
     everything,
     kept_count,
     pruned_count,
-    select,
+    select_parameters,
     uniform,
 )
 
@@ -60,7 +60,7 @@ class SparsityAlgorithm:
         if isinstance(target, torch.optim.Optimizer):
             self.attach(target)
         elif target is root_of_apply(target, self):
-            self.sparsify(select(target, everything))
+            self.sparsify(select_parameters(target, everything))
 
     @property
     def num_sparse_params(self) -> int:
@@ -155,7 +155,9 @@ class SparsityAlgorithm:
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, and all masks as packed bits by parameter name."""
-        packed = {name: masks.pack(masks.require_mask(p)) for name, p in self.parameters.items()}
+        packed = {
+            name: masks.pack_mask(masks.require_mask(p)) for name, p in self.parameters.items()
+        }
         return {
             "algorithm": type(self).__name__,
             "step": self.step,
@@ -178,7 +180,7 @@ class SparsityAlgorithm:
             raise BackendConfigError(f"parameter {name!r} is not sparse in {where}")
         self.step, self.updates = int(state["step"]), int(state["updates"])
         for name, parameter in self.parameters.items():
-            masks.set_mask(parameter, masks.unpack(state["masks"][name], parameter.shape))
+            masks.set_mask(parameter, masks.unpack_mask(state["masks"][name], parameter.shape))
         self._prepare_step()
 
 

@@ -18,7 +18,7 @@ from wafer_backend.sparse.selection import (
     check_some,
     default_filter,
     make_filter,
-    select,
+    select_parameters,
 )
 
 Filter = str | Sequence[str] | ParameterFilter
@@ -74,7 +74,7 @@ class Group:
     def _sparsify(self, module: nn.Module) -> None:
         taken: set[int] = set()
         for given, algorithm in self.groups:
-            chosen = select(module, make_filter(given))
+            chosen = select_parameters(module, make_filter(given))
             check_some(chosen, given)
             rest = [(name, p) for name, p in chosen if id(p) not in taken]
             taken.update(id(p) for _, p in rest)

@@ -140,12 +140,12 @@ def enforce_on(parameter: torch.Tensor, *tensors: torch.Tensor) -> None:
             tensor.masked_fill_(entry.pruned, 0)
 
 
-def pack(mask: torch.Tensor) -> torch.Tensor:
+def pack_mask(mask: torch.Tensor) -> torch.Tensor:
     """A bool mask as uint8 (ceil(N / 8),), eight elements a byte, the first in the highest bit."""
     return torch.from_numpy(np.packbits(mask.cpu().numpy()))
 
 
-def unpack(bits: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def unpack_mask(bits: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The mask that was packed. Raises BackendConfigError when the length does not fit."""
     if bits.dtype is not torch.uint8 or bits.numel() != -(-shape.numel() // 8):
         raise BackendConfigError(

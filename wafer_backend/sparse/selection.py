@@ -48,7 +48,7 @@ def make_filter(given: str | Sequence[str] | ParameterFilter) -> ParameterFilter
     return lambda name, parameter: any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 
 
-def select(module: nn.Module, chosen: ParameterFilter) -> Named:
+def select_parameters(module: nn.Module, chosen: ParameterFilter) -> Named:
     """The parameters that `chosen` takes, each once under its first name.
 
     A parameter with several names (tied weights) is taken when any of them matches; with the

@@ -10,7 +10,13 @@ from torch.utils import _pytree
 
 from wafer_backend.errors import CheckpointError
 from wafer_backend.storage import mdl
-from wafer_backend.storage.state_tree import flatten, from_stored, layout_of, to_stored, unflatten
+from wafer_backend.storage.state_tree import (
+    find_tensor_layout,
+    flatten,
+    from_stored,
+    to_stored,
+    unflatten,
+)
 
 _ATTRIBUTES = (
     "shape", "dtype", "device", "layout", "ndim", "is_meta", "is_cuda", "is_sparse", "is_quantized",
@@ -100,7 +106,7 @@ def save(state_dict: Any, path: str | Path) -> None:
 
     if not backends.is_writer():
         return
-    write(state_dict, path, run_state=backends.run_state())
+    write_checkpoint(state_dict, path, run_state=backends.run_state())
 
 
 def load(path: str | Path, map_location: str | torch.device | None = None, **ignored: Any) -> Any:
@@ -122,19 +128,19 @@ def load(path: str | Path, map_location: str | torch.device | None = None, **ign
     return state
 
 
-def write(state: Any, path: str | Path, run_state: Any = None) -> None:
+def write_checkpoint(state: Any, path: str | Path, run_state: Any = None) -> None:
     """`save` with any run state, for files that are no checkpoints of a run."""
     spec, leaves = flatten(state)
     links = _tied(leaves)
     stored = {
-        name: mdl.StoredLeaf(layout_of(name, leaf), functools.partial(_stored, leaf))
+        name: mdl.StoredLeaf(find_tensor_layout(name, leaf), functools.partial(_stored, leaf))
         for name, leaf in leaves.items()
         if name not in links
     }
-    mdl.write(_local(path), spec, stored, links, run_state)
+    mdl.write_mdl_file(_local(path), spec, stored, links, run_state)
 
 
-def read(path: str | Path) -> Any:
+def read_checkpoint(path: str | Path) -> Any:
     """`load` that takes up no progress."""
     return _state(_open(_local(path)), torch.device("cpu"))
 

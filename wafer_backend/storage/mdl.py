@@ -118,7 +118,7 @@ class StoredLeaf:
     stored: Callable[[], Array]
 
 
-def write(
+def write_mdl_file(
     path: Path,
     spec: Any,
     leaves: Mapping[str, StoredLeaf],
@@ -249,7 +249,7 @@ class MdlFile:
 
     @property
     def run_state(self) -> Any:
-        """What `write` was given; None in files of other software."""
+        """What `write_mdl_file` was given; None in files of other software."""
         return self._own.get("run_state")
 
     def _attributes(self) -> dict[str, str]:

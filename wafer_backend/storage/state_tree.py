@@ -89,7 +89,7 @@ class TensorLayout:
         return (*self.shape, 2) if paired else self.shape
 
 
-def layout_of(name: str, leaf: Any) -> TensorLayout:
+def find_tensor_layout(name: str, leaf: Any) -> TensorLayout:
     """The layout of a tensor, array or numpy scalar. Raises CheckpointError for odd ones."""
     if isinstance(leaf, torch.Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
@@ -107,7 +107,7 @@ def layout_of(name: str, leaf: Any) -> TensorLayout:
 
 
 def layout_from(kind: str, dtype: str, shape: tuple[int, ...]) -> TensorLayout:
-    """A layout read from a file. Raises ValueError for what `layout_of` never makes."""
+    """A layout read from a file. Raises ValueError for what `find_tensor_layout` never makes."""
     if kind == "tensor":
         if dtype not in _BY_NAME:
             raise ValueError(f"dtype {dtype!r}")

@@ -147,7 +147,7 @@ def _heard(connection: socket.socket, secret: bytes) -> tuple[Hello, bytes]:
     connection.settimeout(_PROOF_SECONDS)
     connection.sendall(drawn)
     size = _RANDOM_BYTES + _HELLO.size
-    whole = read(connection, size + _PROOF_BYTES, time.monotonic() + _PROOF_SECONDS)
+    whole = read_exactly(connection, size + _PROOF_BYTES, time.monotonic() + _PROOF_SECONDS)
     said, proof = whole[:size], whole[size:]
     agreed = drawn + said + repr(connection.getsockname()).encode()
     if not hmac.compare_digest(proof, _proof(secret, b"caller", agreed)):
@@ -159,12 +159,12 @@ def _heard(connection: socket.socket, secret: bytes) -> tuple[Hello, bytes]:
 def _prove(connection: socket.socket, hello: Hello, secret: bytes) -> None:
     """The caller's side. Raises OSError as long as nobody listens, then TransportError."""
     _check_user(connection)
-    drawn = read(connection, _RANDOM_BYTES, time.monotonic() + _PROOF_SECONDS)
+    drawn = read_exactly(connection, _RANDOM_BYTES, time.monotonic() + _PROOF_SECONDS)
     said = secrets.token_bytes(_RANDOM_BYTES) + _HELLO.pack(*hello)
     agreed = drawn + said + repr(connection.getpeername()).encode()
     try:
         connection.sendall(said + _proof(secret, b"caller", agreed))
-        proof = read(connection, _PROOF_BYTES, time.monotonic() + _PROOF_SECONDS)
+        proof = read_exactly(connection, _PROOF_BYTES, time.monotonic() + _PROOF_SECONDS)
     except OSError as error:
         raise TransportError(
             f"rank {hello.rank} was refused: another process has its RANK, {SECRET} differs, or "
@@ -186,7 +186,7 @@ def _check_user(connection: socket.socket) -> None:
             raise PermissionError("a process of another user")
 
 
-def read(connection: socket.socket, size: int, deadline: float) -> bytes:
+def read_exactly(connection: socket.socket, size: int, deadline: float) -> bytes:
     """Exactly so many bytes. Raises OSError at the end of the stream or past the deadline."""
     data = b""
     while len(data) < size:
@@ -293,9 +293,9 @@ def _exchange(
     if rank:
         with call(first, Hello(rank, _MEETING_CLUSTER, 0), secret, deadline) as connection:
             connection.sendall(own)
-            return _unpacked(read(connection, size * _PLACE.size, deadline))
+            return _unpacked(read_exactly(connection, size * _PLACE.size, deadline))
     callers = [door.wait(Hello(other, _MEETING_CLUSTER, 0), deadline) for other in range(1, size)]
-    table = own + b"".join(read(caller, _PLACE.size, deadline) for caller in callers)
+    table = own + b"".join(read_exactly(caller, _PLACE.size, deadline) for caller in callers)
     for caller in callers:
         caller.sendall(table)
         caller.close()

@@ -149,7 +149,7 @@ def name_hash(name: str) -> bytes:
     return xxhash.xxh3_128_digest(name.encode())
 
 
-def encode(message: Message) -> list[torch.Tensor]:
+def encode_message(message: Message) -> list[torch.Tensor]:
     """The parts of a message, uint8 tensors of one dimension.
 
     Raises TransportError for a tensor that cannot travel.
@@ -174,7 +174,7 @@ def encode(message: Message) -> list[torch.Tensor]:
     return [part for part in (_bytes(packed), table, body) if part.numel()]
 
 
-def decode(fill: Fill, names: Mapping[bytes, str]) -> Message:
+def decode_message(fill: Fill, names: Mapping[bytes, str]) -> Message:
     """Read one message; `fill` puts the bytes that come next into a uint8 tensor.
 
     Its tensors share one storage.

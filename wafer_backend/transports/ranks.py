@@ -66,14 +66,14 @@ class Ranks:
     def send(self, message: Message, to: int, channel: Channel) -> None:
         """Send a message; returns when it is on its way. Raises TransportError."""
         connection = self._connections[channel][to]
-        for part in messages.encode(message):
+        for part in messages.encode_message(message):
             self._try(to, functools.partial(connection.sendall, part.numpy().data))
 
     def receive(self, sender: int | None, channel: Channel) -> Message:
         """The next message from a rank, or on `up` from any. Raises TransportError."""
         source = self._next_caller() if sender is None else sender
         connection = self._connections[channel][source]
-        return messages.decode(
+        return messages.decode_message(
             lambda part: self._try(source, functools.partial(_fill, part, connection)), self._names
         )
 

@@ -53,7 +53,7 @@ class SummaryWriter:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat()
         path = self.log_dir / TENSORS / dataset_name((name,)) / f"{at:012d}.mdl"
-        checkpoint.write({"step": at, "utctime": now, "tensor": tensor.detach()}, path)
+        checkpoint.write_checkpoint({"step": at, "utctime": now, "tensor": tensor.detach()}, path)
 
     def flush(self) -> None:
         """Bring all events to disk."""
@@ -218,6 +218,6 @@ def _literal(name: str) -> str:
 
 
 def _tensor(path: Path) -> TensorDescriptor:
-    found = checkpoint.read(path)
+    found = checkpoint.read_checkpoint(path)
     at = datetime.datetime.fromisoformat(found["utctime"])
     return TensorDescriptor(found["step"], at, found["tensor"].materialize())

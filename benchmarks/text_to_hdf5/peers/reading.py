@@ -35,7 +35,7 @@ def ours(files: list[str]) -> Texts:
     for file in files:
         (shard,), _ = reading.find("text", file, Path("/"))
         hashing = reading.HashingReader(shard.location)
-        found += [record.text for record in reading.read(shard, hashing, rules)]
+        found += [record.text for record in reading.read_records(shard, hashing, rules)]
     return pa.array(found, pa.large_string())
 
 

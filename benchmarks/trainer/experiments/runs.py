@@ -17,7 +17,7 @@ from benchmarks.common.measuring import machine
 from pipeline.core import storage
 from pipeline.hdf5.chunks import sample_shard
 from trainer.loop.options import TrainOptions
-from trainer.loop.run import run
+from trainer.loop.run import run_training
 
 EOS, BYTES = 0, 256
 """Of data sets whose tokens are bytes."""
@@ -118,7 +118,7 @@ def validation_loss(root: Path, name: str, plan: Plan, train: Path, validation: 
     params = root / f"{name}.yaml"
     plan.write(params, train, validation)
     torch.set_num_threads(1)
-    run(
+    run_training(
         TrainOptions(target="CPU", params=params, model_dir=root / name, mode="train_and_eval"),
         lambda line: None,
     )

@@ -246,9 +246,9 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
         dataset, os.fspath(output_dir), name, samples_per_file, num_workers, batch_size,
         collator=data_collator, dtype=dtype, compression=compression,
     )  # fmt: skip
-    convert_state.check(job.directory, job.identity(), conflicts, job.ours)
-    with journal.hold(job.directory):
-        state = convert_state.begin(job.directory, job.identity(), conflicts, job.ours)
+    convert_state.check_conversion(job.directory, job.identity(), conflicts, job.ours)
+    with journal.hold_lock(job.directory):
+        state = convert_state.begin_conversion(job.directory, job.identity(), conflicts, job.ours)
         writer = FileWriter(job, state)
         label = job.directory.resolve().name
         with explain_deaths(), meter(label, "samples", job.samples).shown() as progress:

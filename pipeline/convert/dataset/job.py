@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
-from pipeline.convert.dataset.layout import compression_of
+from pipeline.convert.dataset.layout import parse_compression
 from pipeline.convert.dataset.samples import (
     Collator,
     IterableReader,
@@ -94,7 +94,7 @@ def check_job(
         "compression": compression,
         "samples_per_file": samples_per_file,
     }
-    packer = Packer(collator, stored, compression_of(compression))
+    packer = Packer(collator, stored, parse_compression(compression))
     return ConvertJob(
         dataset=dataset,
         directory=Path(output_dir),

@@ -62,10 +62,10 @@ class FeatureLayout:
         return {name: group.shape for group in self.groups for name in group.features}
 
 
-def layout_of(shapes: Mapping[str, Shape]) -> FeatureLayout:
+def group_by_shape(shapes: Mapping[str, Shape]) -> FeatureLayout:
     """Group features by shape, in first-seen order.
 
-    >>> [group.features for group in layout_of({"a": (4,), "b": (2,), "c": (4,)}).groups]
+    >>> [group.features for group in group_by_shape({"a": (4,), "b": (2,), "c": (4,)}).groups]
     [('a', 'c'), ('b',)]
     """
     groups: dict[Shape, list[str]] = {}
@@ -272,7 +272,7 @@ class Compression:
         return self.given != "lzf"
 
 
-def compression_of(value: str | int | None) -> Compression:
+def parse_compression(value: str | int | None) -> Compression:
     """What the argument `compression` means. Raises ConfigError."""
     return Compression(None if value == "none" else value)
 

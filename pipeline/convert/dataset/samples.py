@@ -24,7 +24,7 @@ from pipeline.convert.dataset.layout import (
     collate,
     exact,
     features,
-    layout_of,
+    group_by_shape,
     same_shapes,
 )
 from pipeline.core.errors import InputError, PrepError, escape_text
@@ -79,7 +79,7 @@ class Packer:
         collator raises."""
         batch = self._collated(samples, first)
         if layout is None:
-            layout = layout_of({name: values.shape[1:] for name, values in batch.items()})
+            layout = group_by_shape({name: values.shape[1:] for name, values in batch.items()})
         else:
             rows = {name: values[0] for name, values in batch.items()}
             same_shapes(layout.shapes(), rows, first)

@@ -50,7 +50,7 @@ class State:
             "index": index, "file": name, "size": size, "hash": digest, "mtime_ns": mtime, **facts,
         }  # fmt: skip
         self.entries[index] = entry
-        storage.append(self.directory / FILES, json.dumps(entry, sort_keys=True))
+        storage.append_log_line(self.directory / FILES, json.dumps(entry, sort_keys=True))
 
     def whole(self, index: int) -> bool:
         """Whether a file is noted and on disk as it was noted.
@@ -71,7 +71,7 @@ class State:
         return storage.hash_file(self.directory / entry["file"]) == str(entry["hash"])
 
 
-def begin(
+def begin_conversion(
     directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
     ours: Callable[[str], bool],
 ) -> State:  # fmt: skip
@@ -81,7 +81,7 @@ def begin(
     this conversion. Raises ConfigError, before anything is written, when the directory holds
     another conversion or other files.
     """
-    known = check(directory, identity, conflicts, ours)
+    known = check_conversion(directory, identity, conflicts, ours)
     for path in directory.glob(f"{storage.TEMP_MARK}*"):
         if ours(_published_name(path.name)):
             path.unlink(missing_ok=True)
@@ -95,11 +95,11 @@ def begin(
     return State(directory, _read_files(directory / FILES))
 
 
-def check(
+def check_conversion(
     directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
     ours: Callable[[str], bool],
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The identity that stands in the directory, or None; errors as for `begin`."""
+    """The identity that stands in the directory, or None; errors as for `begin_conversion`."""
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory}: a file, expected a directory to write to")
     known = _read_identity(directory)

@@ -69,7 +69,7 @@ class CustomFilter:
         return f"{self.name} {self.settings}{form}: {self.location.file}, hash {self.file_hash}"
 
 
-def read_source(place: FunctionPlace) -> bytes:
+def read_function_file(place: FunctionPlace) -> bytes:
     """The bytes of a function's file. Raises ConfigError."""
     try:
         data = read_at_most(Path(place.file), _LARGEST_FILE)
@@ -203,7 +203,7 @@ def load_custom_filters(
 
 def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
     place, name = _find(config.function, base, f"{section}.function")
-    file_hash = hash_bytes(read_source(place))
+    file_hash = hash_bytes(read_function_file(place))
     function = _function(load_module(place, file_hash), name, place)
     _check_signature(function, config, f"{section}: {name} of {place.file}")
     settings = json.dumps(config.settings, sort_keys=True)

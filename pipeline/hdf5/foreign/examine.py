@@ -31,7 +31,7 @@ from pipeline.hdf5.foreign.rows import (
     RowChecks,
     RowFacts,
     find_lost_or_repeated,
-    lineage_path,
+    foreign_lineage_path,
     read_spans,
 )
 from pipeline.hdf5.format import COUNT_ATTRIBUTE, SAMPLE, VSL
@@ -174,13 +174,13 @@ def _examine_corpus(
 
 
 def _examine_lineage(path: Path, input_tokens: Array | int, report: FileReport) -> None:
-    if not lineage_path(path).is_file():
+    if not foreign_lineage_path(path).is_file():
         return
     try:
         report.spans, findings = read_spans(path, input_tokens)
         report.findings += findings
     except (OSError, ValueError, KeyError, IndexError) as error:
-        what = f"{lineage_path(path).name} cannot be read: {error}"
+        what = f"{foreign_lineage_path(path).name} cannot be read: {error}"
         report.findings.append(FileFinding(path.name, "lineage", what.splitlines()[0]))
 
 

@@ -221,7 +221,7 @@ class LineageSpans:
         return cls(*(np.concatenate(column) for column in columns))
 
 
-def lineage_path(shard: Path) -> Path:
+def foreign_lineage_path(shard: Path) -> Path:
     """Where the lineage of a shard stands, if there is one."""
     return shard.with_name(shard.name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX)
 
@@ -229,7 +229,7 @@ def lineage_path(shard: Path) -> Path:
 def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[LineageSpans, list[FileFinding]]:
     """Spans of a shard; `input_tokens` are the counting inputs of every row, or of a corpus all its
     tokens. The finding says where spans do not cover exactly those."""
-    table: Any = pq.read_table(lineage_path(shard))
+    table: Any = pq.read_table(foreign_lineage_path(shard))
     column = {name: table[name].to_numpy() for name in table.column_names}
     begin, end = column["token_start"].astype(np.int64), column["token_end"].astype(np.int64)
     row = column.get("row", np.zeros(len(begin), np.int64))

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.model import FrozenModel, parse
-from pipeline.config.yaml import YamlDocument, load
+from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import canonical_json, hash_bytes
 
@@ -190,7 +190,7 @@ def _files(source: Path) -> list[Path]:
 
 def _read(path: Path) -> Iterator[Capture]:
     if path.suffix in (".yaml", ".yml"):
-        yield from parse(_File, load(path)).captures
+        yield from parse(_File, load_yaml(path)).captures
         return
     if path.suffix != ".jsonl":
         raise ConfigError(f"{path}: expected captures as .yaml or .jsonl, or a directory of them")

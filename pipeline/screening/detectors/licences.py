@@ -29,7 +29,13 @@ from pipeline.screening.detectors.spdx import (
     normalise_licence,
 )
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
-from pipeline.screening.evidence import FINDINGS, Finding, attributes_json, findings_table, in_order
+from pipeline.screening.evidence import (
+    FINDINGS,
+    Finding,
+    attributes_json,
+    findings_table,
+    sort_findings,
+)
 
 GROUP = "licence"
 """The name of this detector's needles in a sweep."""
@@ -301,7 +307,7 @@ def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table
         worst = _conflict(statements, licence)
         if worst is not None:
             findings.append(_finding("conflict", worst, value, licence, swept))
-    return in_order([_declared(declared), findings_table(findings)])
+    return sort_findings([_declared(declared), findings_table(findings)])
 
 
 def _declared(values: pa.ChunkedArray) -> pa.Table:

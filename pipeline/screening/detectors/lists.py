@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 from pydantic import Field, field_validator
 
 from pipeline.config.model import FrozenModel, parse
-from pipeline.config.yaml import load
+from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.screening.evidence import attributes_json
 
@@ -190,7 +190,7 @@ class ArtefactList(FrozenModel):
 def load_origins(path: Path) -> OriginList:
     """Read a list of origins. Raises ConfigError with file, line and key, or for a family that
     stands there twice."""
-    found = parse(OriginList, load(path))
+    found = parse(OriginList, load_yaml(path))
     names = [family.family for family in found.families]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -200,7 +200,7 @@ def load_origins(path: Path) -> OriginList:
 
 def load_artefacts(path: Path) -> ArtefactList:
     """Read a list of artefacts. Raises ConfigError with file, line and key."""
-    return parse(ArtefactList, load(path))
+    return parse(ArtefactList, load_yaml(path))
 
 
 @lru_cache(maxsize=1)

@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.text import texts_of
+from dedup.text import view_texts
 from pipeline.core.errors import InputError
 from pipeline.screening.detectors.lists import (
     Artefact,
@@ -58,11 +58,11 @@ from pipeline.screening.evidence import (
     Finding,
     attributes_json,
     findings_table,
-    in_order,
-    spread,
+    sort_findings,
+    spread_finding,
     without_repeats,
 )
-from pipeline.screening.fingerprints.literals import sweep
+from pipeline.screening.fingerprints.literals import find_literals
 
 SHAPES = attributes_json({"list": "shapes", "list_version": "1"})
 """The attributes of findings that rest on a form alone, which is part of this code."""
@@ -221,7 +221,7 @@ def detect_origin(batch: pa.Table, settings: OriginSettings) -> pa.Table:
         *_by_value(batch["path_id"], lambda number: index.of_path(settings.paths.get(number, ""))),
         findings_table(_in_meta(batch["meta"], index)),
     ]
-    return without_repeats(in_order(tables))
+    return without_repeats(sort_findings(tables))
 
 
 def _by_value(
@@ -233,11 +233,11 @@ def _by_value(
         if findings:
             is_there = pc.equal(column, pa.scalar(value, column.type))
             rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())
-            yield from (spread(finding, rows) for finding in findings)
+            yield from (spread_finding(finding, rows) for finding in findings)
 
 
 def _in_meta(metas: pa.ChunkedArray, index: OriginIndex) -> Iterator[Finding]:
-    found = sweep(pc.fill_null(metas, ""), index.needles, places=1)
+    found = find_literals(pc.fill_null(metas, ""), index.needles, places=1)
     for row in np.unique(found.text).tolist():
         for key, value in _strings(metas[row].as_py()):
             for finding in index.of_meta(key, value):
@@ -306,8 +306,8 @@ def detect_artefacts(batch: pa.Table, settings: ArtefactSettings) -> pa.Table:
         if finding:
             is_there = pc.equal(batch["path_id"], pa.scalar(number, batch["path_id"].type))
             rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())
-            tables.append(spread(_found(0, "file", finding), rows))
-    return without_repeats(in_order(tables))
+            tables.append(spread_finding(_found(0, "file", finding), rows))
+    return without_repeats(sort_findings(tables))
 
 
 Entry = tuple[Artefact, str]
@@ -328,7 +328,7 @@ def _texts(texts: pa.ChunkedArray, lists: Iterable[ArtefactList]) -> Iterator[Fi
     if not listed:
         return
     row = 0
-    for chunk in texts_of(texts):
+    for chunk in view_texts(texts):
         for place in range(len(chunk)):
             entry = listed.get(text_digest(chunk.text(place)))
             if entry:

@@ -111,7 +111,7 @@ class SpdxLicence:
 UNKNOWN = SpdxLicence()
 
 
-def licences_of(values: Iterable[str]) -> pa.Table:
+def look_up_licences(values: Iterable[str]) -> pa.Table:
     """What each distinct declared licence means.
 
     Columns: declared, spdx (empty when not known), known (bool), family; sorted by declared.

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64, U8
 from dedup.compiled import kernel
-from dedup.text import TextArray, Texts, join_texts, texts_of
-from pipeline.screening.fingerprints.literals import PLACES, LiteralHits, sweep
+from dedup.text import TextArray, Texts, join_texts, view_texts
+from pipeline.screening.fingerprints.literals import PLACES, LiteralHits, find_literals
 
 _AT_ONCE = 1 << 16
 
@@ -100,9 +100,9 @@ def sweep_all(
         group: {numbers.setdefault(_folded(needle), len(numbers)): needle for needle in needles}
         for group, needles in groups.items()
     }
-    chunks = [chunk for chunk in texts_of(texts) if len(chunk)]
+    chunks = [chunk for chunk in view_texts(texts) if len(chunk)]
     first_rows = np.cumsum([0, *map(len, chunks)]).tolist()[: len(chunks)]
-    found = sweep(texts, tuple(numbers), places)
+    found = find_literals(texts, tuple(numbers), places)
     return SweepHits(tuple(chunks), tuple(first_rows), tuple(numbers), found, named)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from rapidfuzz import fuzz, process
 
-from dedup.text import texts_of
+from dedup.text import view_texts
 from pipeline.screening.detectors.sweep import Fields, find_fields
 from pipeline.screening.detectors.title_index import (
     HEAD_BYTES,
@@ -69,11 +69,11 @@ class TitleSource(NamedTuple):
     whole: bool = False
 
 
-def sources_of(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
+def find_title_sources(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
     """Everything that may name the work: `values` are (key of `KEYS`, value), `head` the beginning
     of the text."""
     named = [(key, value[:_LONGEST]) for key, value in values]
-    author = tuple(w for key, value in named if key in AUTHOR_KEYS for w in words_of(value))
+    author = tuple(w for key, value in named if key in AUTHOR_KEYS for w in fold_words(value))
     found = [_field(key, value, author) for key, value in named if key in TITLE_KEYS]
     for key, value in named:
         if key in FILE_KEYS:
@@ -81,7 +81,7 @@ def sources_of(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
     return [source for source in (*found, *_of_lines(_lines(head))) if source.words]
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def fold_words(text: str) -> tuple[str, ...]:
     """Folded words of a title, name or file name."""
     return tuple(normalise_title(text).split())
 
@@ -96,7 +96,7 @@ def _is_noise(word: str) -> bool:
 
 
 def _field(key: str, value: str, author: tuple[str, ...]) -> TitleSource:
-    words = words_of(value)
+    words = fold_words(value)
     return TitleSource(key, value, words, _titles(value, words), author)
 
 
@@ -104,15 +104,15 @@ def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
     """The last part of a path or address; the same with the folder it lies in."""
     parts = [part for part in _PATH.split(unquote(value).partition("?")[0]) if part.strip()]
     name = strip_noise(parts[-1]) if parts else ""
-    found = [TitleSource(key, value, words_of(name), (words_of(name),), author)]
+    found = [TitleSource(key, value, fold_words(name), (fold_words(name),), author)]
     if len(parts) > 1 and "://" not in value:
-        found.append(found[0]._replace(words=words_of(f"{parts[-2]} {name}")))
+        found.append(found[0]._replace(words=fold_words(f"{parts[-2]} {name}")))
     return found
 
 
 def _of_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
     """Each line as a title, with the lines after it as its author."""
-    words = [words_of(line) for _, line in lines]
+    words = [fold_words(line) for _, line in lines]
     for number, (offset, line) in enumerate(lines):
         author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
         length, titles = len(line.encode()), _titles(line, words[number])
@@ -125,7 +125,7 @@ def _titles(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     parts = split_title(strip_noise(value))
     readings = [words]
     if parts.subtitle or parts.responsibility:
-        readings += [words_of(f"{parts.title} {parts.subtitle}"), words_of(parts.title)]
+        readings += [fold_words(f"{parts.title} {parts.subtitle}"), fold_words(parts.title)]
     return tuple(dict.fromkeys(reading for reading in readings if reading))
 
 
@@ -294,7 +294,7 @@ def detect_titles(batch: pa.Table, index: TitleIndex) -> pa.Table:
     fields = find_fields(batch["meta"], KEYS)
     findings = list[Finding]()
     first = 0
-    for chunk in texts_of(batch["text"]):
+    for chunk in view_texts(batch["text"]):
         rows, works = index.candidates(fields, chunk, first)
         named = defaultdict[int, list[int]](list)
         for row, work in zip(rows.tolist(), works.tolist(), strict=True):
@@ -307,7 +307,7 @@ def detect_titles(batch: pa.Table, index: TitleIndex) -> pa.Table:
     return findings_table(findings)
 
 
-def warm_up() -> None:
+def warm_up_titles() -> None:
     """Compile the kernels, so that workers find them cached."""
     work = {"work_id": ["w"], "title_raw": ["Warm"], "subtitle": [""], "authors": [["A Up"]]}
     batch = {"meta": pa.array(['{"title": "x"}']), "text": pa.array(["y"], pa.large_string())}
@@ -326,7 +326,7 @@ def _values(fields: Fields, row: int) -> list[tuple[str, str]]:
 def _findings(
     row: int, works: list[int], values: list[tuple[str, str]], head: bytes, index: TitleIndex
 ) -> Iterator[Finding]:
-    sources = sources_of(values, head)
+    sources = find_title_sources(values, head)
     found = []
     for work in works:
         name = index.name(work)

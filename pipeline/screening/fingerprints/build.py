@@ -52,7 +52,7 @@ from pipeline.screening.fingerprints.sketch import (
     salt_hashes,
     sketch_words,
 )
-from pipeline.screening.fingerprints.words import words_of
+from pipeline.screening.fingerprints.words import find_words
 
 EXCERPT, WHOLE_BOOK = "excerpt", "whole_book"
 TIERS = {EXCERPT: EXCERPT_S, WHOLE_BOOK: WHOLE_BOOK_S}
@@ -114,7 +114,7 @@ def _shipped_grams(k: int) -> U64:
 
 
 def _words(text: str) -> U64:
-    return words_of(join_texts([text])).hashes
+    return find_words(join_texts([text])).hashes
 
 
 def _grams_of_all(texts: Iterable[U64], k: int) -> U64:
@@ -312,7 +312,7 @@ def shipped_boilerplate() -> tuple[U64, ...]:
 
 def pack_boilerplate(texts: Sequence[tuple[str, str]]) -> bytes:
     """An Arrow file of (name, text)."""
-    words = [words_of(join_texts([text])).hashes for _, text in texts]
+    words = [find_words(join_texts([text])).hashes for _, text in texts]
     stored = [pack_words(one) for one in words]
     columns = [
         [name for name, _ in texts], [len(one) for one in words],

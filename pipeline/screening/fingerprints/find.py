@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.compiled import first_use
-from dedup.text import TextArray, join_texts, texts_of
+from dedup.text import TextArray, join_texts, view_texts
 from pipeline.screening.evidence import (
     FINDINGS,
     SEEN_BYTES,
@@ -23,8 +23,8 @@ from pipeline.screening.fingerprints.index import INDEX, FingerprintIndex
 from pipeline.screening.fingerprints.literals import find_near
 from pipeline.screening.fingerprints.match import find_candidates
 from pipeline.screening.fingerprints.sketch import Sketch, sketch_text
-from pipeline.screening.fingerprints.verify import Passages, verify
-from pipeline.screening.fingerprints.words import words_of
+from pipeline.screening.fingerprints.verify import Passages, verify_candidates
+from pipeline.screening.fingerprints.words import find_words
 
 if TYPE_CHECKING:
     from pipeline.screening.registry import Registry
@@ -51,7 +51,7 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     path is the directory of an index, or of a registry.
 
     Raises InputError when there is neither in the directory, IntegrityError when it is damaged;
-    ValueError and TypeError as `dedup.text.texts_of`.
+    ValueError and TypeError as `dedup.text.view_texts`.
     """
     index = index_of(registry)
     found = passages_of_texts(texts, index)
@@ -66,9 +66,9 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
 def passages_of_texts(texts: TextArray, index: FingerprintIndex) -> Passages:
     """All that is known of the passages found; `work` numbers the rows of `index.works`."""
     parts, before = [], 0
-    for chunk in texts_of(texts):
+    for chunk in view_texts(texts):
         candidates, hits, words_N = find_candidates(chunk, index)
-        found = verify(chunk, candidates, hits, words_N, index)
+        found = verify_candidates(chunk, candidates, hits, words_N, index)
         parts.append(found._replace(document=found.document + before))
         before += len(chunk)
     if len(parts) == 1:
@@ -94,14 +94,14 @@ def index_of(registry: RegistryLike) -> FingerprintIndex:
     return build_index((work_id, EXCERPT, text) for work_id, text in registry)
 
 
-def compile_first(say: Callable[[str], None]) -> None:
-    """`warm_up`, and word of it, where nothing is compiled yet for this machine."""
+def compile_fingerprint_kernels(say: Callable[[str], None]) -> None:
+    """`warm_up_fingerprints`, and word of it, where nothing is compiled yet for this machine."""
     if first_use(Path(__file__).parent):
         say("compiling the kernels for fingerprints on this machine, once")
-        warm_up()
+        warm_up_fingerprints()
 
 
-def warm_up() -> None:
+def warm_up_fingerprints() -> None:
     """Run each kernel once, on a few hundred words."""
     words = " ".join(f"word{number}" for number in range(400))
     other = " ".join(f"other{number}" for number in range(400))
@@ -114,7 +114,7 @@ def warm_up() -> None:
     index = build_index(works, boilerplate=[words[:200]])
     texts = pa.array([words, other], pa.large_string())
     find_passages(texts, index)
-    find_near(join_texts(texts), np.arange(2), words_of(join_texts(["word7 word8"])).hashes, 0)
+    find_near(join_texts(texts), np.arange(2), find_words(join_texts(["word7 word8"])).hashes, 0)
 
 
 KIND = "passage"

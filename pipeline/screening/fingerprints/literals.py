@@ -27,7 +27,7 @@ import numpy as np
 
 from dedup.arrays import I32, I64, U8, U64, Mask
 from dedup.compiled import kernel
-from dedup.text import TextArray, Texts, Whole, texts_of
+from dedup.text import TextArray, Texts, Whole, view_texts
 from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.screening.fingerprints.words import rows_for, words_between
 
@@ -56,18 +56,18 @@ class LiteralHits:
         return len(self.text)
 
 
-def sweep(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> LiteralHits:
+def find_literals(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> LiteralHits:
     """The first `places` places of each of the M `needles` in each text; they may overlap.
 
     Raises ValueError for a needle of less than two bytes.
 
-    >>> found = sweep(["© THE Eye, the eye", "", "isbn"], ["the eye", "©", "ISBN"])
+    >>> found = find_literals(["© THE Eye, the eye", "", "isbn"], ["the eye", "©", "ISBN"])
     >>> found.text.tolist(), found.needle.tolist(), found.offset.tolist()
     ([0, 0, 0, 2], [1, 0, 0, 2], [0, 3, 12, 0])
     """
     index = _index_of(needles)
     parts, before = [], 0
-    for chunk in texts_of(texts):
+    for chunk in view_texts(texts):
         text, needle, offset = _sweep_chunk(chunk, index, places)
         order = np.lexsort((needle, offset, text))
         parts.append((text[order] + before, needle[order], offset[order]))
@@ -77,9 +77,9 @@ def sweep(texts: TextArray, needles: Sequence[str], places: int = PLACES) -> Lit
     return LiteralHits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def warm_up() -> None:
+def warm_up_literals() -> None:
     """Compile the kernel, so that workers find it cached."""
-    sweep(["warm"], ["up"])
+    find_literals(["warm"], ["up"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ from pipeline.screening.fingerprints.sketch import (
     new_state,
     roll,
 )
-from pipeline.screening.fingerprints.words import Words, read_words, rows_for
+from pipeline.screening.fingerprints.words import Words, append_words, rows_for
 
 BAND = 256
 """Words of one band of diagonals."""
@@ -152,7 +152,7 @@ def _scan(
         forget(state)
         carried, before, previous = 0, 0, ~np.uint64(0)
         while position < end:
-            held, position = read_words(data, position, end, tables, words, carried, opened)
+            held, position = append_words(data, position, end, tables, words, carried, opened)
             count = roll(words.hashes, carried, held, state, last, before, kept, places, 0)
             for i in range(count):
                 key = kept[i]

@@ -28,7 +28,7 @@ from dedup.arrays import U32, U64
 from dedup.compiled import kernel
 from dedup.text import Whole, join_texts
 from pipeline.core.errors import InputError, escape_text
-from pipeline.screening.fingerprints.words import BASE, mix, room_for, words_of
+from pipeline.screening.fingerprints.words import BASE, find_words, mix_bits, room_for
 
 _0, _1, _2, _3 = (
     np.uint64(n)
@@ -128,12 +128,12 @@ class Sketch:
 
 def sketch_text(text: str, s: int = EXCERPT_S, k: int = 6, salt: bytes | None = None) -> Sketch:
     """The sketch of one text. Raises ValueError unless 1 <= k <= LARGEST_K and s >= 1."""
-    words = words_of(join_texts([text])).hashes
+    words = find_words(join_texts([text])).hashes
     return sketch_words(words, s, k, salt)
 
 
 def sketch_words(words: U64, s: int, k: int, salt: bytes | None = None) -> Sketch:
-    """The sketch of a text with these words, `words.words_of`. Raises ValueError as
+    """The sketch of a text with these words, `words.find_words`. Raises ValueError as
     `sketch_text`."""
     if not 1 <= k <= LARGEST_K or s < 1:
         raise ValueError(f"expected 1 <= k <= {LARGEST_K} and s >= 1, got k={k}, s={s}")
@@ -249,7 +249,7 @@ def new_state(k: int) -> U64:
 
 @kernel
 def forget(state: U64) -> None:
-    """A new text begins, for `roll` and for `words.read_words`."""
+    """A new text begins, for `roll` and for `words.append_words`."""
     state[0] = state[1] = state[2] = _ZERO
 
 
@@ -277,7 +277,7 @@ def roll(
         if run >= size:
             if run > size:
                 value -= top * words[at - size]
-            gram = mix(value)
+            gram = mix_bits(value)
             if gram <= last:
                 hashes[held], positions[held] = gram, before + at - size + 1
                 held += 1

@@ -46,7 +46,7 @@ from pipeline.screening.fingerprints.sketch import (
     new_state,
     roll,
 )
-from pipeline.screening.fingerprints.words import Words, read_words, rows_for
+from pipeline.screening.fingerprints.words import Words, append_words, rows_for
 
 GAP = 128
 """Words without a match that end a passage. At 30 % substituted words and k = 5 one stretch between
@@ -91,7 +91,7 @@ class GramTable(NamedTuple):
     places: I64
 
 
-def verify(
+def verify_candidates(
     chunk: Texts, candidates: Candidates, hits: GramHits, words_N: I64, index: FingerprintIndex
 ) -> Passages:
     """The passages of all candidates, as `match.find_candidates` made them."""
@@ -210,7 +210,7 @@ def _stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: in
     opened = np.zeros(3, np.uint64)
     before, kept = 0, 0
     while at < end and before < stop:
-        held, at = read_words(data, at, end, tables, block, 0, opened)
+        held, at = append_words(data, at, end, tables, block, 0, opened)
         for i in range(max(0, first - before), min(held, stop - before)):
             words.hashes[kept] = block.hashes[i]
             words.starts[kept], words.ends[kept] = block.starts[i], block.ends[i]

@@ -62,7 +62,8 @@ def rows_for(rows: I64, used: Whole, more: Whole) -> I64:
 BASE = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio, odd: of the polynomials over letters and over words."""
 ROOM = 32
-"""Places that must be free in the arrays of `read_words`: one code point makes 18 words at most."""
+"""Places that must be free in the arrays of `append_words`: one code point makes 18 words at
+most."""
 
 _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 _NOT_ONE = ~np.uint64(1)
@@ -79,7 +80,7 @@ class Words(NamedTuple):
     ends: I64
 
 
-def words_of(text: Texts) -> Words:
+def find_words(text: Texts) -> Words:
     """All words of the first text of `text`; bytes count from its beginning."""
     start, end = int(text.offsets[0]), int(text.offsets[1])
     words = words_between(text.data, start, end, alphabet())
@@ -87,7 +88,7 @@ def words_of(text: Texts) -> Words:
 
 
 @kernel
-def mix(value: np.uint64) -> np.uint64:
+def mix_bits(value: np.uint64) -> np.uint64:
     """MurmurHash3's 64-bit finaliser."""
     value ^= value >> np.uint64(33)
     value *= np.uint64(0xFF51AFD7ED558CCD)
@@ -158,15 +159,15 @@ def _expand(
             stop = after
             continue
         if begin >= 0:
-            held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+            held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
             begin = -1
         if unit != BREAK:
-            held = _put(words, held, mix(np.uint64(unit & _LETTERS)) | _ONE, at, after)
+            held = _put(words, held, mix_bits(np.uint64(unit & _LETTERS)) | _ONE, at, after)
     return held, value, begin, stop
 
 
 @kernel
-def read_words(
+def append_words(
     data: U8, position: int, end: int, tables: Alphabet, words: Words, held: int, opened: U64
 ) -> tuple[int, int]:
     """Append the words from byte `position` on until the arrays have less than ROOM places left.
@@ -211,9 +212,9 @@ def read_words(
                 )
                 continue
             if begin >= 0:
-                held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+                held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
                 begin = -1
-            held = _put(words, held, mix(np.uint64(c & _LETTERS)) | _ONE, at, position)
+            held = _put(words, held, mix_bits(np.uint64(c & _LETTERS)) | _ONE, at, position)
             continue
         if c == DROPPED or begin < 0:
             continue
@@ -224,11 +225,11 @@ def read_words(
                 continue
             if c == SOFT:
                 continue
-        held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+        held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
         begin = -1
     position = min(position, end)
     if position == end and begin >= 0:
-        held = _put(words, held, mix(value) & _NOT_ONE, begin, stop)
+        held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
         begin = -1
     opened[0], opened[1], opened[2] = value, np.uint64(begin + 1), np.uint64(stop)
     return held, position
@@ -246,5 +247,5 @@ def words_between(data: U8, start: int, end: int, tables: Alphabet) -> Words:
             room_for(words.hashes, held, 2 * ROOM), room_for(words.starts, held, 2 * ROOM),
             room_for(words.ends, held, 2 * ROOM),
         )  # fmt: skip
-        held, position = read_words(data, position, end, tables, words, held, opened)
+        held, position = append_words(data, position, end, tables, words, held, opened)
     return Words(words.hashes[:held], words.starts[:held], words.ends[:held])

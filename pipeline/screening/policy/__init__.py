@@ -1,7 +1,7 @@
 """What follows from evidence: a language of rules, and pure functions from evidence to decisions.
 
-`load_policy` reads and checks a file; `evaluate` turns evidence into decisions; `propagate` spreads
-them over clusters; `worst_decisions` joins them with those of filters and decontamination;
+`load_policy` reads and checks a file; `evaluate_policy` turns evidence into decisions; `propagate`
+spreads them over clusters; `worst_decisions` joins them with those of filters and decontamination;
 `redaction_spans` says what a redact takes out. Evidence stays: another policy needs no detection.
 
 Limits: rules see what detectors found and nothing else; a document without evidence is allowed.
@@ -14,8 +14,8 @@ from pipeline.screening.policy.rules import (
     BUILTIN,
     Decision,
     Policy,
+    PolicyRule,
     Propagation,
-    Rule,
     compile_rules,
     find_policy,
     load_policy,
@@ -24,7 +24,7 @@ from pipeline.screening.policy.rules import (
 
 if TYPE_CHECKING:
     from pipeline.screening.policy.difference import compare_policies
-    from pipeline.screening.policy.evaluation import evaluate
+    from pipeline.screening.policy.evaluation import evaluate_policy
     from pipeline.screening.policy.propagation import (
         number_decisions,
         propagate,
@@ -36,11 +36,11 @@ __all__ = [
     "BUILTIN",
     "Decision",
     "Policy",
+    "PolicyRule",
     "Propagation",
-    "Rule",
     "compare_policies",
     "compile_rules",
-    "evaluate",
+    "evaluate_policy",
     "find_policy",
     "load_policy",
     "number_decisions",
@@ -51,8 +51,9 @@ __all__ = [
 ]  # fmt: skip
 
 _HEAVY = {
-    "compare_policies": "difference", "evaluate": "evaluation", "worst_decisions": "propagation",
-    "number_decisions": "propagation", "propagate": "propagation", "redaction_spans": "propagation",
+    "compare_policies": "difference", "evaluate_policy": "evaluation",
+    "worst_decisions": "propagation", "number_decisions": "propagation", "propagate": "propagation",
+    "redaction_spans": "propagation",
 }  # fmt: skip
 """Names whose modules need Arrow, imported when asked for."""
 

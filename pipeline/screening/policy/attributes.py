@@ -210,14 +210,14 @@ class ConditionError(ValueError):
     """A condition that means nothing; the message says what was expected."""
 
 
-def holds(attribute: Attribute, wanted: object) -> Holds:
+def make_test(attribute: Attribute, wanted: object) -> Holds:
     """The test that a condition's value stands for. Raises ConditionError."""
     if wanted == "any":
         return _is_there
     if isinstance(wanted, dict):
         if list(wanted) != ["not"]:
             raise ConditionError("expected `not` as the only key")
-        inner = holds(attribute, wanted["not"])
+        inner = make_test(attribute, wanted["not"])
         return lambda value: not inner(value)
     if isinstance(wanted, list):
         if not wanted:

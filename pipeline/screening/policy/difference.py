@@ -28,7 +28,12 @@ from pipeline.core.errors import InputError
 from pipeline.runs import layout
 from pipeline.runs.records import RunRecord, RunRecords, wrap_read_errors
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.screening.policy.evaluation import EvidenceRows, RuleMatch, evaluate, matches_of
+from pipeline.screening.policy.evaluation import (
+    EvidenceRows,
+    RuleMatch,
+    evaluate_policy,
+    matches_of,
+)
 from pipeline.screening.policy.propagation import propagate, worst_decisions
 from pipeline.screening.policy.rules import Policy
 
@@ -83,7 +88,7 @@ def compare_policies(directory: Path, old: Policy, new: Policy) -> PolicyDiffere
     fixed = filter_decisions(evidence, recorded)
     sides = []
     for policy in (old, new):
-        decisions = evaluate(policy, evidence, works, documents)
+        decisions = evaluate_policy(policy, evidence, works, documents)
         if clusters is not None:
             decisions = propagate(decisions, clusters, policy)
         sides.append(worst_decisions(decisions, fixed))
@@ -246,7 +251,7 @@ def chain(directory: Path, wanted: str, policy: Policy) -> DecisionChain:
         "source": [record.place.source], "licence": [record.licence],
     })  # fmt: skip
     found = EvidenceRows(evidence, works, document)
-    decision = evaluate(policy, evidence, works, document).to_pylist()
+    decision = evaluate_policy(policy, evidence, works, document).to_pylist()
     recorded = _about(directory / layout.DECISIONS, key, DECISION_SCHEMA).to_pylist()
     return DecisionChain(
         record, tuple(evidence.to_pylist()),

@@ -185,7 +185,7 @@ class RuleMatch:
     rows: tuple[I64, ...]
 
 
-def evaluate(
+def evaluate_policy(
     policy: Policy,
     evidence: pa.Table,
     works: pa.Table | None = None,
@@ -276,7 +276,7 @@ def _words(
             continue
         decision[documents] = match.rule.rule.decision
         rule[documents] = match.rule.rule.id
-        reason[documents] = reasons(match, documents, found)
+        reason[documents] = fill_reasons(match, documents, found)
         if match.rule.rule.decision == "redact":
             bare = documents[~has_span[documents]]
             decision[bare] = "quarantine"
@@ -285,7 +285,7 @@ def _words(
     return {name: pa.array(values[decided], pa.string()) for name, values in columns.items()}
 
 
-def reasons(match: RuleMatch, documents: I64, found: EvidenceRows) -> Words:
+def fill_reasons(match: RuleMatch, documents: I64, found: EvidenceRows) -> Words:
     """The reason for each of these ascending documents, filled in from the first row that matched;
     made once for each combination of values."""
     template = match.rule.reason

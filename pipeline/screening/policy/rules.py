@@ -34,7 +34,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from pipeline.config.model import FrozenModel, Share, parse
-from pipeline.config.yaml import load
+from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.words import did_you_mean
 from pipeline.runs import layout
@@ -48,14 +48,14 @@ from pipeline.screening.policy.attributes import (
     ConditionError,
     Holds,
     Template,
-    holds,
+    make_test,
     template,
 )
 
 Decision = Literal["allow", "review", "redact", "quarantine", "drop"]
 
 
-class Rule(FrozenModel):
+class PolicyRule(FrozenModel):
     """One rule: conditions on the evidence of one document, and the decision that follows."""
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="short unique id")
@@ -91,7 +91,7 @@ class Policy(FrozenModel):
     """An ordered list of rules."""
 
     version: Literal[1] = Field(description="version of the policy language")
-    rules: tuple[Rule, ...] = Field(description="rules, tried in order")
+    rules: tuple[PolicyRule, ...] = Field(description="rules, tried in order")
     propagate: Propagation = Propagation()
 
 
@@ -138,7 +138,7 @@ class ReadyRule:
     """A rule that can be evaluated: groups of which each has a row, groups of which none has one,
     and conditions on the document itself."""
 
-    rule: Rule
+    rule: PolicyRule
     present: tuple[ConditionGroup, ...]
     absent: tuple[ConditionGroup, ...]
     document: tuple[Test, ...]
@@ -155,7 +155,7 @@ def compile_rules(policy: Policy) -> tuple[ReadyRule, ...]:
     return tuple(compile_rule(rule) for rule in policy.rules)
 
 
-def compile_rule(rule: Rule) -> ReadyRule:
+def compile_rule(rule: PolicyRule) -> ReadyRule:
     """One rule, checked. Raises RuleError."""
     if rule.id in _RESERVED:
         raise RuleError(
@@ -208,7 +208,7 @@ def _test(where: str, key: str, value: object) -> Test:
             f"expected one of {', '.join(names)}",
         )
     try:
-        return Test(namespace, attribute, holds(attribute, value), f"{key}: {_written(value)}")
+        return Test(namespace, attribute, make_test(attribute, value), f"{key}: {_written(value)}")
     except ConditionError as error:
         raise RuleError(where, f"{error}; got {_written(value)}") from error
 
@@ -275,7 +275,7 @@ def _absent_group(where: str, conditions: dict[str, object]) -> ConditionGroup:
 
 
 def _check_listed(
-    rule: Rule,
+    rule: PolicyRule,
     present: tuple[ConditionGroup, ...],
     absent: tuple[ConditionGroup, ...],
     document: tuple[Test, ...],
@@ -323,7 +323,7 @@ def policy_of(directory: Path) -> Policy:
 
 def load_policy(path: Path) -> Policy:
     """Read a policy file. Raises ConfigError with file, line and key."""
-    loaded = load(path)
+    loaded = load_yaml(path)
     policy = parse(Policy, loaded)
     seen: set[str] = set()
     for number, rule in enumerate(policy.rules):

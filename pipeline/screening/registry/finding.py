@@ -13,7 +13,7 @@ from pipeline.core.errors import InputError, escape_text
 from pipeline.screening.registry import identifiers
 from pipeline.screening.registry import works as on_disk
 from pipeline.screening.registry.names import normalise_author, normalise_title, split_title
-from pipeline.screening.registry.works import FIELDS, Work, works_of
+from pipeline.screening.registry.works import FIELDS, Work, make_works
 
 _SHORTEST_ID = 4
 _CANDIDATES = 2000
@@ -117,11 +117,11 @@ class WorkChange:
 
 def history_of(directory: Path, work_id: str) -> list[WorkChange]:
     """Every change to a work, oldest first. Raises IntegrityError when a version is damaged."""
-    committed = on_disk.read(directory)
+    committed = on_disk.read_committed_version(directory)
     found, before = [], None
     for version in committed.history:
         table = on_disk.read_version(directory, version, committed.last)
-        rows = works_of(table.filter(pc.equal(table["work_id"], work_id)))
+        rows = make_works(table.filter(pc.equal(table["work_id"], work_id)))
         after = rows[0] if rows else None
         if after is not None and after != before:
             how = "; ".join(_differences(before, after)) if before else version.change

@@ -35,7 +35,7 @@ from pipeline.screening.registry.finding import find_one_work
 from pipeline.screening.registry.read_lists import read_csv, read_usco, read_works_list
 from pipeline.screening.registry.registry import Conflict, Merger
 from pipeline.screening.registry.texts import References
-from pipeline.screening.registry.works import SCOPES, STATUSES, TIERS, Work, works_of, works_table
+from pipeline.screening.registry.works import SCOPES, STATUSES, TIERS, Work, make_works, works_table
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch
@@ -67,7 +67,7 @@ class ListFile:
         return f"{self.path.name} sha256:{self.sha256}"
 
 
-def read_source(path: Path, form: str | None, salt: bytes) -> ListFile:
+def read_list_file(path: Path, form: str | None, salt: bytes) -> ListFile:
     """All that a file holds. Without a form it is what it looks like; a works list never does.
 
     Raises InputError, and ConfigError for a salt that does not fit.
@@ -161,16 +161,16 @@ def import_works(files: Sequence[Path], directory: Path, settings: ImportOptions
     The same files again change nothing. Raises InputError when a file cannot be read or none of
     its lines is taken, ConfigError, IntegrityError, ResourceError.
     """
-    on_disk.prepare(directory)
+    on_disk.check_registry_directory(directory)
     lines = _Lines()
-    sources = [read_source(path, settings.form, settings.salt) for path in files]
+    sources = [read_list_file(path, settings.form, settings.salt) for path in files]
     if settings.salt and not any(source.sketches for source in sources):
         raise ConfigError("--salt-file: none of the files holds sketches; leave the option out")
     for source in sources:
         _parse(source, settings.defaults, lines)
     with ExitStack() as held:
         if not settings.dry_run:
-            held.enter_context(journal.hold(directory))
+            held.enter_context(journal.hold_lock(directory))
             storage.sweep_temps(directory)
         return _merge_and_commit(lines, directory, settings)
 
@@ -201,8 +201,8 @@ def _take(entry: ListEntry, values: Mapping[str, str], source: ListFile, lines: 
 
 
 def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -> ImportResult:
-    before = on_disk.read(directory) if on_disk.is_registry(directory) else None
-    merger = Merger(works_of(before.table) if before else (), settings.replacing)
+    before = on_disk.read_committed_version(directory) if on_disk.is_registry(directory) else None
+    merger = Merger(make_works(before.table) if before else (), settings.replacing)
     old = dict(merger.works)
     references = References(settings.texts, settings.sketch_only)
     touched, taken = _merge(lines, merger, references)
@@ -213,7 +213,7 @@ def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -
     if fresh and not settings.dry_run:
         references.keep(directory, merger.works.values())
         sources = dict.fromkeys(source.basis for _, source in lines.taken)
-        on_disk.commit(directory, name, before, table, f"import {', '.join(sources)}")
+        on_disk.commit_version(directory, name, before, table, f"import {', '.join(sources)}")
     remarks = (*lines.remarks, *references.remarks)
     return ImportResult(
         name=name,
@@ -346,14 +346,14 @@ def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEd
 
     Raises ConfigError for a value that cannot be, InputError unless `asked` means one work.
     """
-    on_disk.read(directory)
+    on_disk.read_committed_version(directory)
     if not values:
         raise ConfigError("nothing to set: give --status, --legal-hold or another option")
     checked = {name: _checked(name, value) for name, value in values.items()}
-    with journal.hold(directory):
+    with journal.hold_lock(directory):
         storage.sweep_temps(directory)
-        before = on_disk.read(directory)
-        works = {work.work_id: work for work in works_of(before.table)}
+        before = on_disk.read_committed_version(directory)
+        works = {work.work_id: work for work in make_works(before.table)}
         work = find_one_work(list(works.values()), asked)
         changes = {
             name: (getattr(work, name), value)
@@ -365,7 +365,7 @@ def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEd
         works[work.work_id] = replace(work, **{name: new for name, (_, new) in changes.items()})
         said = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
         table = works_table(works.values())
-        version = on_disk.commit(
+        version = on_disk.commit_version(
             directory, before.name, before, table, f"set {work.work_id} {said}"
         )  # fmt: skip
     return WorkEdit(work.work_id, version.version, changes)

@@ -22,7 +22,7 @@ from pipeline.screening.registry import sketches, texts
 from pipeline.screening.registry import works as on_disk
 from pipeline.screening.registry.entries import EntryError, IncomingWork, choose_finer
 from pipeline.screening.registry.names import normalise_author, normalise_title
-from pipeline.screening.registry.works import WORKS, Work, work_id_of, works_of, works_table
+from pipeline.screening.registry.works import WORKS, Work, make_works, work_id_of, works_table
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch
@@ -248,7 +248,7 @@ class Registry:
 
     def work_list(self) -> list[Work]:
         """The works as records."""
-        return works_of(self.works)
+        return make_works(self.works)
 
     def references(self) -> "Iterator[tuple[str, str, str | Sketch]]":
         """(work id, tier, text or else sketch) of every work that has one, in the order of ids, for
@@ -279,7 +279,7 @@ def load_registry(path: Path) -> Registry:
     Raises InputError when there is none, IntegrityError when it is damaged or of another format, or
     a text or sketch is missing.
     """
-    committed = on_disk.read(path)
+    committed = on_disk.read_committed_version(path)
     version = committed.last.version
     table = committed.table
     for digest in _distinct(table, "text_sha256"):

@@ -110,7 +110,7 @@ def works_table(works: Iterable[Work]) -> pa.Table:
     return pa.table(columns, schema=WORKS)
 
 
-def works_of(table: pa.Table) -> list[Work]:
+def make_works(table: pa.Table) -> list[Work]:
     """The rows of a table with the columns of WORKS."""
     return [_work(row) for row in table.select(WORKS.names).to_pylist()]
 
@@ -158,7 +158,7 @@ def is_registry(directory: Path) -> bool:
     return (directory / REGISTRY).is_file()
 
 
-def read(directory: Path) -> CommittedVersion:
+def read_committed_version(directory: Path) -> CommittedVersion:
     """The committed version. Raises InputError when there is no registry, IntegrityError when it is
     damaged or of another format."""
     path = directory / REGISTRY
@@ -188,7 +188,7 @@ def read_version(directory: Path, version: Version, newest: Version) -> pa.Table
     return _table(_version_path(directory, version.version), version)
 
 
-def prepare(directory: Path) -> None:
+def check_registry_directory(directory: Path) -> None:
     """Raises ConfigError when something else than a registry stands there."""
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory}: is a file; --into expects a directory")
@@ -200,7 +200,7 @@ def prepare(directory: Path) -> None:
         )
 
 
-def commit(
+def commit_version(
     directory: Path, name: str, before: CommittedVersion | None, table: pa.Table, change: str
 ) -> Version:
     """Publish a table of WORKS as the next version. The lock is held by the caller."""

@@ -12,7 +12,7 @@ import pytest
 from ftfy.badness import BADNESS_RE, MOJIBAKE_CATEGORIES
 from ftfy.chardata import CHARMAP_ENCODINGS, CONTROL_CHARS, LIGATURES, WIDTH_MAP
 
-from pipeline.cleaning import clean_texts
+from pipeline.cleaning import clean_array
 from pipeline.cleaning.known_ftfy import take_apart
 
 SENTENCES = (
@@ -202,7 +202,7 @@ def by_ftfy(text: str) -> str:
 
 def differing(texts: list[str]) -> list[tuple[str, str, str]]:
     """The texts whose cleaning is not ftfy's: (text, ours, ftfy's)."""
-    found = clean_texts(texts).to_pylist()
+    found = clean_array(texts).to_pylist()
     expected = [by_ftfy(text) for text in texts]
     return [row for row in zip(texts, found, expected, strict=True) if row[1] != row[2]]
 

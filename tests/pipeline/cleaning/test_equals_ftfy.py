@@ -11,7 +11,7 @@ from ftfy.badness import MOJIBAKE_CATEGORIES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cleaning import clean_texts, slow_because
+from pipeline.cleaning import clean_array, slow_because
 from pipeline.sources.streams import zstd
 
 Broken = Callable[[int, int], list[str]]
@@ -32,7 +32,7 @@ awkward = st.sampled_from(
 @given(st.lists(st.one_of(awkward, st.text(st.characters(codec="utf-8"), max_size=4)), max_size=12))
 def test_any_text(pieces: list[str]) -> None:
     text = "".join(pieces)
-    assert clean_texts([text])[0].as_py() == ftfy.fix_text(text, normalization="NFC")
+    assert clean_array([text])[0].as_py() == ftfy.fix_text(text, normalization="NFC")
 
 
 def test_the_fast_path_is_in_use() -> None:
@@ -130,7 +130,7 @@ def test_mojibake_cases(shared_data: Path) -> None:
     cases = [json.loads(line) for line in lines]
     texts = [case["text"] for case in cases]
     whole = [not any("\ud800" <= c <= "\udfff" for c in text) for text in texts]
-    found = clean_texts([text for text, fit in zip(texts, whole, strict=True) if fit]).to_pylist()
+    found = clean_array([text for text, fit in zip(texts, whole, strict=True) if fit]).to_pylist()
     expected = [case["expected"] for case, fit in zip(cases, whole, strict=True) if fit]
     assert found == expected and len(found) > 1_800
 

@@ -14,7 +14,7 @@ import pytest
 from ftfy import badness as ftfy_badness
 from ftfy import chardata, fixes
 
-from pipeline.cleaning import clean_texts, known_ftfy, slow_because, tables
+from pipeline.cleaning import clean_array, known_ftfy, slow_because, tables
 from pipeline.cleaning.known_ftfy import (
     UnprovenError,
     combining_classes,
@@ -42,7 +42,7 @@ def test_characters_outside_the_maps_are_left_alone_by_every_fixer() -> None:
 
 
 def test_maps_give_plain_text_that_is_left_alone_too() -> None:
-    found = tables.build()
+    found = tables.build_tables()
     rows = found.rows[found.classes]
     written = np.flatnonzero(rows[:, tables.ACTION] == tables.WRITE)
     assert len(written) > 110
@@ -54,7 +54,7 @@ def test_maps_give_plain_text_that_is_left_alone_too() -> None:
 
 def test_no_changed_character_is_bad_in_a_way_that_the_scan_does_not_see() -> None:
     """Dropped characters are in none of the sets but the complement of the letters."""
-    found = tables.build()
+    found = tables.build_tables()
     rows = found.rows[found.classes]
     dropped = rows[rows[:, tables.ACTION] == tables.DROP]
     assert len(dropped) and (dropped[:, tables.LEFT] == 0).all()
@@ -118,7 +118,7 @@ def test_tables_are_kept_and_a_damaged_file_is_written_anew(fresh: Path) -> None
 def test_kept_tables_are_read_not_built(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow_because() is None
     tables.tables_or_reason.cache_clear()
-    monkeypatch.setattr(tables, "build", lambda: pytest.fail("built again"))
+    monkeypatch.setattr(tables, "build_tables", lambda: pytest.fail("built again"))
     assert slow_because() is None
 
 
@@ -126,7 +126,7 @@ def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyP
     (fresh / "file").write_text("in the way")
     monkeypatch.setattr(tables, "user_cache", lambda: fresh / "file")
     assert slow_because() is None
-    assert clean_texts(["it’s"]).to_pylist() == ["it's"]
+    assert clean_array(["it’s"]).to_pylist() == ["it's"]
 
 
 def shout(text: str) -> str:
@@ -158,6 +158,6 @@ def test_another_ftfy_does_the_work_itself(
     assert re.search(reason, str(slow_because()))
     texts = ["it’s plain", "schÃ¶n", ""]
     with pytest.warns(RuntimeWarning, match="cleaning is slow"):
-        found = clean_texts(texts)
+        found = clean_array(texts)
     assert found.to_pylist() == [ftfy.fix_text(text, normalization="NFC") for text in texts]
     assert not list(fresh.rglob("*.npz"))

@@ -347,7 +347,7 @@ def test_any_bytes_give_a_value_or_a_config_error(
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     problem = ""
     try:
-        config_model.parse(Config, yaml.load(path))
+        config_model.parse(Config, yaml.load_yaml(path))
     except ConfigError as error:
         problem = str(error)
     assert problem

@@ -36,7 +36,7 @@ def test_a_second_holder_is_refused_by_name_until_the_first_is_dead(tmp_path: Pa
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(ResourceError) as caught,
-            lock.hold(directory),
+            lock.hold_lock(directory),
         ):
             pytest.fail("held twice")
         who = f"in use by pid {holder.pid} on {socket.gethostname()}"
@@ -48,7 +48,7 @@ def test_a_second_holder_is_refused_by_name_until_the_first_is_dead(tmp_path: Pa
     finally:
         holder.kill()
         holder.communicate()
-    with lock.hold(directory):
+    with lock.hold_lock(directory):
         text = (directory / ".lock").read_text()
         assert text.startswith(f"pid {os.getpid()} on {socket.gethostname()} since ")
         assert lock.holder(directory) == (text.strip(), True)
@@ -68,7 +68,7 @@ def test_looking_who_holds_a_lock_stops_nobody(tmp_path: Path) -> None:
     looking.start()
     try:
         for _ in range(300):
-            with lock.hold(tmp_path):
+            with lock.hold_lock(tmp_path):
                 assert lock.holder(tmp_path)[1]
     finally:
         over.set()
@@ -77,24 +77,27 @@ def test_looking_who_holds_a_lock_stops_nobody(tmp_path: Path) -> None:
 
 def test_the_lock_ends_with_the_block_and_on_errors(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(KeyError), lock.hold(tmp_path):
+        with pytest.raises(KeyError), lock.hold_lock(tmp_path):
             raise KeyError
-    with lock.hold(tmp_path), pytest.raises(ResourceError, match="in use by pid"):
-        lock.hold(tmp_path).__enter__()
+    with lock.hold_lock(tmp_path), pytest.raises(ResourceError, match="in use by pid"):
+        lock.hold_lock(tmp_path).__enter__()
 
 
 def test_a_longer_name_of_an_earlier_holder_is_gone(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("pid 123456789123456789 on " + "x" * 100)
-    with lock.hold(tmp_path):
+    with lock.hold_lock(tmp_path):
         assert "x" * 100 not in (tmp_path / ".lock").read_text()
 
 
 def test_a_lock_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match="cannot write: "), lock.hold(tmp_path / "file"):
+    with pytest.raises(ResourceError, match="cannot write: "), lock.hold_lock(tmp_path / "file"):
         pytest.fail("held a file")
     (tmp_path / "run/.lock").mkdir(parents=True)
-    with pytest.raises(ResourceError, match="run: cannot write: "), lock.hold(tmp_path / "run"):
+    with (
+        pytest.raises(ResourceError, match="run: cannot write: "),
+        lock.hold_lock(tmp_path / "run"),
+    ):
         pytest.fail("held a directory")
 
 

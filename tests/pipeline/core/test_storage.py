@@ -144,7 +144,7 @@ def test_verifying_names_expected_and_actual(
     "call",
     [
         lambda path: storage.publish(path, b"x"),
-        lambda path: storage.append(path, "line"),
+        lambda path: storage.append_log_line(path, "line"),
         lambda path: storage.make_directory(path),
         lambda path: storage.truncate(path, 0),
     ],
@@ -160,7 +160,7 @@ def test_what_cannot_be_written_is_a_resource_error(
 def test_append_and_truncate(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for line in ("one", "two", "drei ü"):
-        storage.append(path, line)
+        storage.append_log_line(path, line)
     assert path.read_text(encoding="utf-8") == "one\ntwo\ndrei ü\n"
     storage.truncate(path, 8)
     assert path.read_text() == "one\ntwo\n"

@@ -44,7 +44,7 @@ def test_a_directory_with_files_of_others(tmp_path: Path) -> None:
         convert_dataset_to_HDF5(Samples(4, LM), tmp_path / "theirs", num_workers=0)
     assert hashes(tmp_path / "theirs") == before
     assert not (tmp_path / "theirs" / ".lock").exists()
-    with lock.hold(tmp_path / "busy"), pytest.raises(ResourceError, match="in use by pid"):
+    with lock.hold_lock(tmp_path / "busy"), pytest.raises(ResourceError, match="in use by pid"):
         convert_dataset_to_HDF5(Samples(4, LM), tmp_path / "busy", num_workers=0)
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.hdf5.chunks import fletcher32, shard_image
-from pipeline.hdf5.format import chunk_shape, layout_of
+from pipeline.hdf5.format import chunk_shape, find_layout
 from pipeline.hdf5.shard_file import ShardFile
 
 COMPRESSIONS = ("gzip", "gzip-shuffle", "none")
@@ -205,9 +205,9 @@ def test_what_is_no_shard(array: np.ndarray[Any, Any]) -> None:
 
 
 def test_layouts() -> None:
-    assert layout_of((4, 3, 8), "<i4").features == ("input_ids", "attention_mask", "labels")
-    assert layout_of((4, 5, 8), "<i4").channels == 5
-    assert layout_of((4,), "<u4").channels == 0
+    assert find_layout((4, 3, 8), "<i4").features == ("input_ids", "attention_mask", "labels")
+    assert find_layout((4, 5, 8), "<i4").channels == 5
+    assert find_layout((4,), "<u4").channels == 0
 
 
 @settings(max_examples=40)

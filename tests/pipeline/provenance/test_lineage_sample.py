@@ -18,8 +18,8 @@ from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.forward import check_inverse
 from pipeline.lineage.sample import check_spans
-from pipeline.stories.repack import RepackOptions, repack
-from pipeline.stories.verify import verify
+from pipeline.stories.repack import RepackOptions, repack_run
+from pipeline.stories.verify import verify_run
 
 VARIANTS = {
     "sample": (),
@@ -166,12 +166,12 @@ def test_after_clean_up(copy: Path, prep: Callable[..., Any]) -> None:
     before = check_spans(copy, 1_000_000)
     assert prep("clean-up", copy).code == 0
     assert check_spans(copy, 1_000_000) == before
-    assert any(check.name == "lineage" for check in verify(copy, 10))
+    assert any(check.name == "lineage" for check in verify_run(copy, 10))
 
 
 def test_a_repacked_run_has_no_texts(small_run: Any, tmp_path: Path) -> None:
-    repack(small_run.directory, tmp_path / "out", RepackOptions(max_sequence_length=64), 0)
-    assert any(check.name == "inverse/train" for check in verify(tmp_path / "out"))
+    repack_run(small_run.directory, tmp_path / "out", RepackOptions(max_sequence_length=64), 0)
+    assert any(check.name == "inverse/train" for check in verify_run(tmp_path / "out"))
     with pytest.raises(InputError, match="prep repack"):
         check_spans(tmp_path / "out", 10)
 

@@ -15,7 +15,7 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import InputError
-from pipeline.explain.explain import explain
+from pipeline.explain.explain import explain_document
 from pipeline.explain.find import find_named
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.trace import trace_row
@@ -111,7 +111,7 @@ def test_what_is_printed_can_be_pasted(run: Path, prep: Prep) -> None:
         if number is None:
             continue
         for form in (place, place.replace(str(number), f"{number:,}")):
-            record = explain(run, form).record
+            record = explain_document(run, form).record
             assert record.place.line == number
             (doc,) = find_named(run, form).rows
             assert documents[doc]["doc_key"].hex() == record.place.key
@@ -120,7 +120,7 @@ def test_what_is_printed_can_be_pasted(run: Path, prep: Prep) -> None:
         seen["hidden"] += "\\u202e" in place
     assert min(seen.values()) > 0, seen
     for key in set().union(*keys.values()) & known:
-        assert explain(run, key).record.place.key == key
+        assert explain_document(run, key).record.place.key == key
     for row in sorted(set().union(*rows.values()))[:12]:
         name, number = row[:-1].split("[")
         spans = trace_row(run, Path("hdf5") / name, int(number))
@@ -131,10 +131,10 @@ def test_what_is_printed_can_be_pasted(run: Path, prep: Prep) -> None:
             found = {documents[doc]["doc_key"].hex() for doc in found_rows}
             assert found == {span.document for span in spans}
             if len(found) == 1:
-                assert explain(run, form).record.place.key in found
+                assert explain_document(run, form).record.place.key in found
             else:
                 with pytest.raises(InputError, match=r"documents match: .*; give one of these"):
-                    explain(run, form)
+                    explain_document(run, form)
         ended = prep("trace", run, "--file", form, "--tokens", "1-3", "--json")
         assert [s["token_end"] for s in json.loads(ended.out)][-1] == 3
 
@@ -154,9 +154,9 @@ def test_ambiguous_ones_list_the_candidates(run: Path, prep: Prep) -> None:
         assert ended.code == 3
         assert "2 files end with it: papers/same.jsonl, web/deep/same.jsonl" in ended.err
     for wanted in ("deep/same.jsonl:3", "papers/same.jsonl:3"):
-        assert explain(run, wanted).record.place.file.endswith(wanted.partition(":")[0])
+        assert explain_document(run, wanted).record.place.file.endswith(wanted.partition(":")[0])
     with pytest.raises(InputError, match=r"21 documents match: .*papers/same.jsonl:1\)"):
-        explain(run, "papers/same.jsonl")
+        explain_document(run, "papers/same.jsonl")
 
 
 def test_a_path_is_never_taken_for_another_input(run: Path) -> None:

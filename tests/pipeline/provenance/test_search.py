@@ -14,8 +14,8 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.engine.progress import Progress
 from pipeline.explain.find import LEAST_PART, find_text
-from pipeline.explain.search import FoundText, scan_run, search
-from pipeline.stories.repack import RepackOptions, repack
+from pipeline.explain.search import FoundText, scan_run, search_run
+from pipeline.stories.repack import RepackOptions, repack_run
 
 QUIET = Progress(quiet=True)
 
@@ -128,20 +128,20 @@ def test_a_repack_is_searched_in_its_run(
     small_run: Any, texts: dict[bytes, str], tmp_path: Path
 ) -> None:
     origin = Path(shutil.copytree(small_run.directory, tmp_path / "run"))
-    repack(origin, tmp_path / "packed", RepackOptions(max_sequence_length=64), 0)
+    repack_run(origin, tmp_path / "packed", RepackOptions(max_sequence_length=64), 0)
     key, text = next((key, text) for key, text in texts.items() if len(text.split()) > 30)
     words = " ".join(text.split()[5:25])
-    answer = search(tmp_path / "packed", words)
+    answer = search_run(tmp_path / "packed", words)
     (found,) = [d for d in answer.documents if d.traced.document == key.hex()]
     assert found.of_words and 0 < len(set(found.rows)) <= found.traced.rows
     assert answer.searched.home == origin.resolve()
     assert find_text(tmp_path / "packed", words).rows
     shutil.rmtree(origin / "documents")
     with pytest.raises(InputError, match="no documents/"):
-        search(tmp_path / "packed", words)
+        search_run(tmp_path / "packed", words)
     (tmp_path / "packed/journal/events.jsonl").unlink()
     with pytest.raises(InputError, match="made by `prep repack`"):
-        search(tmp_path / "packed", words)
+        search_run(tmp_path / "packed", words)
 
 
 def test_the_command(small_run: Any, texts: dict[bytes, str], prep: Callable[..., Any]) -> None:

@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.text import join_texts
-from pipeline.explain.text_scan import MOST_PLACES, RowPlaces, find_places, query_of
+from pipeline.explain.text_scan import MOST_PLACES, RowPlaces, find_matching_rows, query_of
 from pipeline.screening.fingerprints.literals import find_near
-from pipeline.screening.fingerprints.words import words_of
+from pipeline.screening.fingerprints.words import find_words
 
 
 def places_in(texts: list[str], query: str) -> list[RowPlaces]:
-    return find_places(pa.chunked_array([pa.array(texts, pa.large_string())]), query_of(query))
+    return find_matching_rows(
+        pa.chunked_array([pa.array(texts, pa.large_string())]), query_of(query)
+    )
 
 
 def fewest_edits(query: list[str], document: list[str]) -> int:
@@ -39,7 +41,7 @@ def test_near_matches_against_all_alignments(seed: int, size: int, vocabulary: i
     document += [f"w{rng.randrange(vocabulary)}" if rng.random() < 0.1 else w for w in edited]
     document += [f"w{rng.randrange(vocabulary)}" for _ in range(rng.randrange(20))]
     text, edits = " ".join(document), rng.randrange(min(size, 6))
-    words = words_of(join_texts([" ".join(query)])).hashes
+    words = find_words(join_texts([" ".join(query)])).hashes
     found = find_near(join_texts(["other", text]), np.array([0, 1]), words, edits)
     least = fewest_edits(query, document)
     assert (1 in found.row.tolist()) == (least <= edits)
@@ -82,9 +84,9 @@ def test_chunks_and_slices_change_no_place() -> None:
     array = pa.array(["a needle", *texts], pa.large_string())[1:]
     expected = [(0, 0), (3, 4), (3, 20)]
     for chunks in ([array], [array[:2], array[2:2], array[2:]]):
-        found = find_places(pa.chunked_array(chunks), query_of("a needle"))
+        found = find_matching_rows(pa.chunked_array(chunks), query_of("a needle"))
         assert [(row.row, place.start) for row in found for place in row.places] == expected
-    assert find_places(pa.chunked_array([], pa.large_string()), query_of("a")) == []
+    assert find_matching_rows(pa.chunked_array([], pa.large_string()), query_of("a")) == []
 
 
 def test_parts_of_words_are_told_apart() -> None:

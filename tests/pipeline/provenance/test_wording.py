@@ -18,7 +18,7 @@ import typer.main
 
 from pipeline.commands import app
 from pipeline.disclosure.about import about_template
-from pipeline.disclosure.publish import disclose
+from pipeline.disclosure.publish import write_disclosure
 from pipeline.report import page
 
 PACKAGE = Path(app.__file__).parents[1]
@@ -125,7 +125,7 @@ def documents(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
     found = {"about template": about_template()}
     for public in (True, False):
         out = tmp_path_factory.mktemp("disclosed")
-        disclose(small_run.directory, out, public=public)
+        write_disclosure(small_run.directory, out, public=public)
         for path in out.iterdir():
             found[f"{path.name} ({'public' if public else 'internal'})"] = path.read_text("utf-8")
     for name in ("report.html", "clusters.html"):

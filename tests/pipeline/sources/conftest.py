@@ -24,8 +24,8 @@ def read_all(path: object, kind: str | None = None, **rules: Any) -> Items:
     items: Items = []
     for file in found:
         with closing(files.HashingReader(file.location)) as reader:
-            items += files.read(file, reader, RecordRules(**given))
-            assert reader.hash_rest() == files.hash_of(file.location)
+            items += files.read_records(file, reader, RecordRules(**given))
+            assert reader.hash_rest() == files.hash_input(file.location)
     return items
 
 

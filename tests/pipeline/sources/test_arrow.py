@@ -193,8 +193,8 @@ from pipeline.sources import files
 from pipeline.sources.record import RecordRules
 (found,), _ = files.find("in", sys.argv[1], Path(), None)
 reader = files.HashingReader(found.location)
-records = files.read(found, reader, RecordRules(text_key="text", max_document_bytes=1 << 20,
-                                                sources=None))
+rules = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
+records = files.read_records(found, reader, rules)
 print(next(records).text[:4], flush=True)
 os.truncate(sys.argv[1], 0)
 for _ in records:

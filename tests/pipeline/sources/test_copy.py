@@ -76,7 +76,7 @@ def opened(path: Path) -> tuple[files.InputFile, files.HashingReader]:
 def items_of(path: Path) -> list[Record | BadRecord]:
     file, reader = opened(path)
     with closing(reader):
-        return list(files.read(file, reader, RULES))
+        return list(files.read_records(file, reader, RULES))
 
 
 def copy(path: Path, chosen: list[Record | BadRecord]) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 import pipeline
 from pipeline.config.prep import load_config
 from pipeline.core.errors import IntegrityError
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 
 CONFIG = """\
 name: kinds
@@ -114,7 +114,7 @@ def test_every_file_of_plain_text_has_a_row(
     assert len(rows) == len(expected)
     ledger = json.loads((out / "ledger.json").read_bytes())
     assert sum(s["records"]["documents"] for s in ledger["sources"].values()) == len(rows)
-    verify(out)
+    verify_run(out)
 
 
 def test_empty_files_that_dedup_keeps(
@@ -130,7 +130,7 @@ def test_empty_files_that_dedup_keeps(
     assert prep("dedup", *files, "--out", tmp_path / "out", "--workers", 0).code == 0
     rows = pq.read_table(tmp_path / "out/documents.parquet").to_pylist()
     assert sorted(row["state"] for row in rows) == ["duplicate", *["kept"] * 4]
-    verify(tmp_path / "out")
+    verify_run(tmp_path / "out")
     (tmp_path / "out/records/a.txt").write_text("")
     with pytest.raises(IntegrityError):
-        verify(tmp_path / "out")
+        verify_run(tmp_path / "out")

@@ -81,7 +81,7 @@ config = load_config(sys.argv[1]).config
 reader = files.HashingReader(found.location)
 before = int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1])
 try:
-    for _ in files.read(found, reader, rules_of(config.inputs[0], config)):
+    for _ in files.read_records(found, reader, rules_of(config.inputs[0], config)):
         pass
 except InputError as error:
     print(error)

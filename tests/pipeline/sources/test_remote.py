@@ -119,7 +119,7 @@ def test_no_query_is_told(raw: Path, web: Any, tmp_path: Path) -> None:
         web.cut_off, web.status = False, 0
         vars(web).update(trouble)
         with pytest.raises((InputError, ResourceError)) as refused:
-            files.hash_of(url)
+            files.hash_input(url)
         assert SECRET not in str(refused.value)
         assert "a.jsonl" in str(refused.value)
     web.cut_off, web.status = False, 0
@@ -195,7 +195,7 @@ def test_a_change_behind_a_url_is_seen_by_its_size_alone(raw: Path, web: Any) ->
                 with pytest.raises(InputError, match="changed while this run read it"):
                     reader.hash_rest(found.size)
             else:
-                assert reader.hash_rest(found.size) == files.hash_of(url)
+                assert reader.hash_rest(found.size) == files.hash_input(url)
 
 
 class TestHashes:
@@ -208,7 +208,7 @@ class TestHashes:
     def test_unchanged_is_not_read_again(self, raw: Path, web: Any, tmp_path: Path) -> None:
         url = f"{web.address}/raw/a.jsonl?signature={SECRET}"
         hashes, found = self.hashes(tmp_path, url)
-        digest = files.hash_of(url)
+        digest = files.hash_input(url)
         hashes.remember([("in", "a.jsonl", digest)])
         noted = {"inputs": [["in", "a.jsonl", found.size, digest]]}
         web.requests.clear()
@@ -226,7 +226,7 @@ class TestHashes:
         url = f"{web.address}/raw/a.jsonl"
         monkeypatch.setattr(remote, "_VERSIONS", ())
         hashes, found = self.hashes(tmp_path, url)
-        digest = files.hash_of(url)
+        digest = files.hash_input(url)
         hashes.remember([("in", "a.jsonl", digest)])
         noted = {"inputs": [["in", "a.jsonl", found.size, digest]]}
         assert self.hashes(tmp_path, url)[0].unchanged(noted)

@@ -16,7 +16,7 @@ from warcio.warcwriter import WARCWriter
 
 from pipeline.core.errors import InputError
 from pipeline.sources.record import BadRecord, Record, RecordRules
-from pipeline.sources.warc import read as read_warc
+from pipeline.sources.warc import read_warc
 
 RULES = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
 

@@ -15,8 +15,8 @@ import pytest
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import SignOff
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.copies import open_run
-from pipeline.takedown.plan import TakedownPlan, make_plan
+from pipeline.takedown.copies import open_run_tables
+from pipeline.takedown.plan import TakedownPlan, plan_takedown
 
 SIGNED = SignOff("Jane Doe", date(2026, 3, 2), "mask")
 CLAIM = """\
@@ -37,7 +37,7 @@ def write_claim(directory: Path, name: str = "c1", **what: Any) -> Path:
 
 
 def planned(run: Path, directory: Path, name: str = "c1", **what: Any) -> TakedownPlan:
-    return make_plan(open_run(run), load_claim(write_claim(directory, name, **what)))
+    return plan_takedown(open_run_tables(run), load_claim(write_claim(directory, name, **what)))
 
 
 @pytest.fixture

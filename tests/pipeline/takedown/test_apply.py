@@ -16,7 +16,7 @@ from pipeline.commands.takedown import TakedownOptions, take_down
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.hdf5.read import open_dataset
 from pipeline.runs.events import verify_events
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
 from pipeline.takedown.copies import outside_copies
@@ -46,7 +46,7 @@ def test_nothing_is_left(copied: Path, tmp_path: Path) -> None:
     assert all(text_of(copied, key) == "" for key in taken)
     assert [files_with(copied, text) for text in texts.values()] == [[]] * len(texts)
     assert files_with(copied, other)
-    details = {check.name: check.detail for check in verify(copied)}
+    details = {check.name: check.detail for check in verify_run(copied)}
     assert "no text" in details["takedowns"]
     assert not list((copied / "hdf5").glob("*/examples_*.h5.tmp*"))
 
@@ -95,7 +95,7 @@ def test_only_their_tokens_change(
             for channel in (1, 3, 4)[: 1 if form == "sample" else 3]:
                 expected[:, channel][asked] = 0
         assert np.array_equal(new, expected)
-    verify(run)
+    verify_run(run)
 
 
 def test_the_data_set_says_where_it_comes_from(copied: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_data_set_says_where_it_comes_from(copied: Path, tmp_path: Path) -> 
     assert newest.ancestors[0] == old.dataset_hash
     assert newest.takedowns in (("c1",), ("c1", "c2"))
     assert [t.id for t in read_takedowns(copied)] == ["c1", "c2"]
-    verify(copied)
+    verify_run(copied)
 
 
 def test_what_is_elsewhere_is_named_and_not_changed(

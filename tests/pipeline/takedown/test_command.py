@@ -13,7 +13,7 @@ import pytest
 import pipeline
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.hdf5.read import open_dataset
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import apply, resume
 from pipeline.takedown.plan import write_forget_set
 
@@ -73,7 +73,7 @@ def test_a_pending_takedown_is_told_by_every_command(
     with pytest.raises(InputError, match="c1 is not finished"):
         pipeline.run(small_run.corpus.config, copied, 0)
     assert resume(copied, "c1").pending is False
-    verify(copied)
+    verify_run(copied)
 
 
 def _fail(*_: object) -> None:

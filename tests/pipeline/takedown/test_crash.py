@@ -17,7 +17,7 @@ from pipeline.commands.takedown import TakedownOptions, take_down
 from pipeline.core import storage
 from pipeline.hdf5.read import open_dataset
 from pipeline.runs.events import verify_events
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.claim import LoadedClaim, load_claim
 from tests.forked import forked
 
@@ -83,7 +83,7 @@ def sweep(claim: LoadedClaim, run: Any, root: Path, plans: Iterator[str]) -> int
     shutil.copytree(run.directory, whole)
     call(claim, whole)
     expected, new = state(whole), data_sets(whole)
-    verify(whole)
+    verify_run(whole)
     assert new["train"] != old["train"]
     kills = 0
     for plan in plans:

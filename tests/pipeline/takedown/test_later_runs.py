@@ -10,7 +10,7 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import IntegrityError
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import apply
 
 from .conftest import (
@@ -44,7 +44,7 @@ def test_an_unchanged_run_stays_as_it_is(masked: Path, small_run: Any, tmp_path:
     manifest = pipeline.run(small_run.corpus.config, run, 0)
     assert set(manifest.reused) == set(manifest.stages)
     assert (run / "hdf5/train/data_params.json").read_bytes() == before
-    verify(run)
+    verify_run(run)
 
 
 def test_a_lost_shard_comes_back_without_the_texts(
@@ -58,7 +58,7 @@ def test_a_lost_shard_comes_back_without_the_texts(
     manifest = pipeline.run(small_run.corpus.config, run, 0)
     assert [s for s in manifest.stages if s not in manifest.reused] == ["clean"]
     assert [files_with(run, text) for text in texts.values()] == [[]] * len(texts)
-    verify(run)
+    verify_run(run)
 
 
 def test_a_changed_setting_writes_the_data_set_without_them(
@@ -73,14 +73,14 @@ def test_a_changed_setting_writes_the_data_set_without_them(
     params = json.loads((run / "hdf5/train/data_params.json").read_bytes())
     assert "derived_from" not in params
     assert not list((run / "hdf5").glob("*/*-001.*"))
-    verify(run)
+    verify_run(run)
     again = pipeline.run(small_run.corpus.config, run, 0, overrides=ROW_SETTINGS)
     assert set(again.reused) == set(again.stages)
     second = planned(run, tmp_path, "c2", documents=keys_of(run, "kept", 1))
     apply(second, SIGNED)
     again = pipeline.run(small_run.corpus.config, run, 0, overrides=ROW_SETTINGS)
     assert set(again.reused) == set(again.stages)
-    verify(run)
+    verify_run(run)
 
 
 def test_a_copy_that_is_added_later_goes_too(
@@ -96,7 +96,7 @@ def test_a_copy_that_is_added_later_goes_too(
     new = [row for row in ends(run).values() if row["path_id"] == 5]
     assert [(row["state"], row["reason"]) for row in new] == [("dropped", "takedown")]
     assert files_with(run, text) == []
-    verify(run)
+    verify_run(run)
 
 
 def test_rewrite_says_what_to_run_and_the_run_does_it(
@@ -108,8 +108,8 @@ def test_rewrite_says_what_to_run_and_the_run_does_it(
     assert ended.code == 0
     assert "prep run" in ended.out
     with pytest.raises(IntegrityError, match="not a finished run"):
-        verify(copied)
+        verify_run(copied)
     pipeline.run(small_run.corpus.config, copied, 0)
-    verify(copied)
+    verify_run(copied)
     taken = taken_keys(copied)
     assert {ends(copied)[key]["reason"] for key in taken} == {"takedown"}

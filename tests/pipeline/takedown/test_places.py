@@ -19,7 +19,7 @@ from pipeline.takedown.data_set import (
     MaskedSpans,
     ShardPlaces,
     count_left_over,
-    find_places,
+    find_document_places,
     mask_shard,
 )
 
@@ -88,7 +88,7 @@ def test_every_document(run: Path, split: str) -> None:
     for doc in [*docs[:40].tolist(), *docs[40::5].tolist()]:
         gone = np.zeros(len(tokens), bool)
         gone[doc] = True
-        places = find_places(dataset, gone, tokens)
+        places = find_document_places(dataset, gone, tokens)
         assert np.array_equal(marked(dataset, places, "inputs"), inputs == doc), doc
         if dataset.layout.name != "corpus":
             assert np.array_equal(marked(dataset, places, "labels"), labels == doc), doc
@@ -103,7 +103,7 @@ def test_many_documents_at_once(run: Path, share: float) -> None:
         dataset = open_dataset(run / "hdf5" / split)
         owners = stream_owners(dataset)
         begun = first_documents(dataset)
-        places = find_places(dataset, gone, tokens.astype(np.int64))
+        places = find_document_places(dataset, gone, tokens.astype(np.int64))
         which = ("inputs",) if dataset.layout.name == "corpus" else ("inputs", "labels")
         for name, owner in zip(which, owners, strict=False):
             assert np.array_equal(marked(dataset, places, name), (owner >= 0) & gone[owner])
@@ -139,7 +139,7 @@ def test_a_run_without_an_inverse(small_run: Any, tmp_path: Path) -> None:
     (copy / "hdf5/train/inverse.parquet").unlink()
     count = len(small_run.table("documents.parquet"))
     with pytest.raises(InputError, match=r"inverse\.parquet: missing"):
-        find_places(
+        find_document_places(
             open_dataset(copy / "hdf5/train"), np.ones(count, bool), np.ones(count, np.int64)
         )
 
@@ -153,7 +153,7 @@ def test_prep_trace_names_the_same_places(run: Path) -> None:
     told = trace_documents(run, docs).places.to_pylist()
     for split in ("train", "validation"):
         dataset = open_dataset(run / "hdf5" / split)
-        places = find_places(dataset, gone, tokens)
+        places = find_document_places(dataset, gone, tokens)
         for which, first, last in (("inputs", "token_start", "token_end"),
                                    ("labels", "label_start", "label_end")):  # fmt: skip
             if which == "labels" and dataset.layout.name == "corpus":

@@ -13,8 +13,8 @@ from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_s
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.copies import open_run
-from pipeline.takedown.plan import make_plan
+from pipeline.takedown.copies import open_run_tables
+from pipeline.takedown.plan import plan_takedown
 
 from .conftest import (
     CLAIM,
@@ -118,7 +118,7 @@ def test_what_is_out_of_reach_is_named_and_left_as_it_is(
     export.mkdir()
     (export / "a.jsonl").write_text("exported")
     claim = load_claim(write_claim(tmp_path, documents=keys_of(copied, "kept", 1)))
-    plan = make_plan(open_run(copied), claim, (model,), (export,))
+    plan = plan_takedown(open_run_tables(copied), claim, (model,), (export,))
     assert {left.what for left in plan.outside} == {"raw shard", "weights", "export", "backups"}
     unknown = next(left.instruction for left in plan.outside if left.what == "backups")
     for words in ("not known here", "snapshots", "exports", "runs repacked", "other runs"):
@@ -147,7 +147,7 @@ def test_steps_of_a_training_run(small_run: Any, tmp_path: Path) -> None:
     train = [row for row in ends(run).values() if row["split"] == "train"]
     key = min(row["doc_key"].hex() for row in train if row["state"] == "kept")
     claim = load_claim(write_claim(tmp_path, documents=[key]))
-    plan = make_plan(open_run(run), claim, (model,))
+    plan = plan_takedown(open_run_tables(run), claim, (model,))
     held = np.isin(owners_of(run, "train")[1], plan.taken["doc"].to_pylist()).any(axis=1)
     schedule = ((1, 8), (20, 16))
     steps = [

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.stories.repack import repack
-from pipeline.stories.verify import verify
+from pipeline.stories.repack import repack_run
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.copies import open_run
-from pipeline.takedown.plan import make_plan
+from pipeline.takedown.copies import open_run_tables
+from pipeline.takedown.plan import plan_takedown
 
 from .conftest import ends, planned, text_of, write_claim
 
@@ -24,7 +24,7 @@ Prep = Callable[..., Any]
 
 @pytest.fixture
 def packed(copied: Path, tmp_path: Path) -> Path:
-    return repack(copied, tmp_path / "packed", workers=0).directory
+    return repack_run(copied, tmp_path / "packed", workers=0).directory
 
 
 def excerpts(run: Path, place: Path, count: int) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_claim_by_text_takes_the_same_documents(
     claim = write_claim(tmp_path, texts=names)
     ended = prep("takedown", claim, "--run", packed, "--apply", "--by", "J. Doe")
     assert ended.code == 0, ended.err
-    verify(packed)
+    verify_run(packed)
     taken = pq.read_table(packed / "takedowns/c1.parquet")
     assert taken.equals(here.taken)
 
@@ -64,13 +64,13 @@ def test_after_the_claim_was_applied_where_the_texts_were(
 ) -> None:
     """The texts are gone there; the record of the same claim says which documents they were."""
     claim = write_claim(tmp_path, texts=excerpts(copied, tmp_path, 6))
-    before = make_plan(open_run(packed), load_claim(claim)).taken
+    before = plan_takedown(open_run_tables(packed), load_claim(claim)).taken
     ended = prep("takedown", claim, "--run", copied, "--apply", "--by", "J. Doe")
     assert ended.code == 0, ended.err
-    after = make_plan(open_run(packed), load_claim(claim))
+    after = plan_takedown(open_run_tables(packed), load_claim(claim))
     assert after.taken.drop_columns("text_key").equals(before.drop_columns("text_key"))
     assert after.nothing == ()
-    again = make_plan(open_run(copied), load_claim(claim))
+    again = plan_takedown(open_run_tables(copied), load_claim(claim))
     assert (len(again.taken), again.earlier) == (0, len(before))
 
 

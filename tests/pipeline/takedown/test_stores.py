@@ -17,11 +17,11 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest, read_sealed, write_manifest, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import parquet_output
-from pipeline.stories.verify import verify
+from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import SignOff, apply
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.copies import open_run
-from pipeline.takedown.plan import TakedownPlan, make_plan
+from pipeline.takedown.copies import open_run_tables
+from pipeline.takedown.plan import TakedownPlan, plan_takedown
 from pipeline.takedown.scrub import with_shards
 
 SIGNED = SignOff("Jane Doe", date(2026, 3, 2), "mask")
@@ -35,7 +35,7 @@ def planned(run: Path, directory: Path, name: str = "c1", **what: Any) -> Takedo
     path.write_text(
         f"id: {name}\nclaimant: P\nreceived: 2026-03-01\nbasis: a work\nwhat:\n{lines}\n"
     )
-    return make_plan(open_run(run), load_claim(path))
+    return plan_takedown(open_run_tables(run), load_claim(path))
 
 
 def kept(run: Path) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def test_records_are_written_anew(corpus: Any, tmp_path: Path, prep: Prep, comma
         assert all(line in remaining for line in after), f"{path} keeps order and bytes"
         gone += len(before[path]) - len(after)
     assert gone == taken
-    verify(run)
+    verify_run(run)
 
 
 def test_a_dedup_run_is_not_written_anew_in_place(corpus: Any, tmp_path: Path, prep: Prep) -> None:
@@ -115,7 +115,7 @@ def test_exports_leave_them_out(masked: Path, tmp_path: Path, prep: Prep) -> Non
         row["doc_key"].hex() for row in kept(masked)
     } - taken
     assert all(record["text"] for record in records)
-    verify(out)
+    verify_run(out)
 
 
 def test_a_masked_run_is_not_packed_anew(masked: Path, tmp_path: Path, prep: Prep) -> None:
@@ -128,7 +128,7 @@ def test_a_run_packed_anew_is_reached_too(small_run: Any, tmp_path: Path, prep: 
     out = tmp_path / "vsl"
     assert prep("repack", small_run.directory, "--out", out, "--format", "vsl").code == 0
     apply(planned(out, tmp_path, documents=[kept(out)[0]["doc_key"].hex()]), SIGNED)
-    verify(out)
+    verify_run(out)
 
 
 def test_after_clean_up(small_run: Any, tmp_path: Path, prep: Prep) -> None:
@@ -136,7 +136,7 @@ def test_after_clean_up(small_run: Any, tmp_path: Path, prep: Prep) -> None:
     shutil.copytree(small_run.directory, run)
     assert prep("clean-up", run).code == 0
     apply(planned(run, tmp_path, documents=[kept(run)[0]["doc_key"].hex()]), SIGNED)
-    verify(run)
+    verify_run(run)
     manifest = pipeline.run(small_run.corpus.config, run, 0)
     assert set(manifest.reused) == set(manifest.stages)
 
@@ -201,7 +201,7 @@ def test_claims_by_work(small_run: Any, tmp_path: Path) -> None:
         ("", '{"words":70}'),
         ("a title", '{"note":"quoted","words":70}'),
     ]
-    verify(run)
+    verify_run(run)
 
 
 def _evidence(schema: pa.Schema, key: bytes, detector: str) -> dict[str, Any]:

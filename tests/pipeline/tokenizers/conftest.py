@@ -11,7 +11,7 @@ import pytest
 from pipeline.sources.streams import zstd
 from pipeline.tokenizers.battery import random_strings
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
-from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_texts
+from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_array
 from pipeline.tokenizers.engines import Reference
 from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
 
@@ -53,7 +53,7 @@ def trained(
 
 @pytest.fixture(scope="session")
 def check_equal() -> Callable[[TokenizerDefinition, Iterable[str]], int]:
-    """Compare `tokenize_texts` with the oracle, a million characters at a time (the oracle takes
+    """Compare `tokenize_array` with the oracle, a million characters at a time (the oracle takes
     hundreds of bytes for each); returns the number of texts.
     """
 
@@ -73,7 +73,7 @@ def check_equal() -> Callable[[TokenizerDefinition, Iterable[str]], int]:
 
 
 def _compare(tokenizer: TextTokenizer, oracle: Reference, texts: Texts) -> int:
-    found = tokenize_texts(pa.array(texts, pa.string()), tokenizer)
+    found = tokenize_array(pa.array(texts, pa.string()), tokenizer)
     expected = oracle.encode(texts)
     offsets, ids = found.offsets.to_numpy(), found.values.to_numpy()
     if not (np.array_equal(offsets, expected.offsets) and np.array_equal(ids, expected.ids)):

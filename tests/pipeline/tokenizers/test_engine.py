@@ -17,7 +17,7 @@ from pipeline.tokenizers.definition import (
     load_definition,
     reference_tokenizer,
 )
-from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents, tokenize_texts
+from pipeline.tokenizers.engine import open_tokenizer, tokenize_array, tokenize_documents
 from pipeline.tokenizers.engines import (
     ENGINES,
     Engine,
@@ -286,14 +286,14 @@ TEXTS = ["Hello world", "", "naïve", "中文" * 50, " "]
 )
 def test_any_array_of_strings(array: pa.Array, gpt2: TokenizerDefinition) -> None:
     oracle = reference_tokenizer(gpt2)
-    found = tokenize_texts(array, open_tokenizer(gpt2))
+    found = tokenize_array(array, open_tokenizer(gpt2))
     assert found.type == pa.large_list(pa.uint32())
     assert found.to_pylist() == [oracle.encode(t, add_special_tokens=False).ids for t in TEXTS]
 
 
 @pytest.mark.parametrize("array", [pa.array([], pa.string()), pa.chunked_array([], pa.string())])
 def test_no_texts(array: pa.Array) -> None:
-    assert tokenize_texts(array, open_tokenizer()).to_pylist() == []
+    assert tokenize_array(array, open_tokenizer()).to_pylist() == []
     assert tokenize_documents(array, open_tokenizer()).to_pylist() == []
 
 
@@ -311,14 +311,14 @@ def test_more_tokens_than_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_LARGEST_ROOM", 1)
     monkeypatch.setattr(engine, "_BATCH_TEXTS", 3)
     texts = [str(i) * 5 for i in range(50)]
-    found = tokenize_texts(pa.array(texts), open_tokenizer())
+    found = tokenize_array(pa.array(texts), open_tokenizer())
     right = Reference(load_definition("gpt2")).encode(texts)
     assert np.array_equal(found.values.to_numpy(), right.ids)
 
 
 def test_a_null_is_refused() -> None:
     with pytest.raises(InputError, match="text 1 is null"):
-        tokenize_texts(pa.array(["a", None]), open_tokenizer())
+        tokenize_array(pa.array(["a", None]), open_tokenizer())
 
 
 def test_text_that_yields_eos_is_refused(
@@ -330,4 +330,4 @@ def test_text_that_yields_eos_is_refused(
     )
     monkeypatch.setattr(engine, "_BATCH_TEXTS", 2)
     with pytest.raises(InputError, match="text 3 yields the id 995 of ' world'"):
-        tokenize_texts(pa.array(["a", "b", "", "Hello world", " world"]), tokenizer)
+        tokenize_array(pa.array(["a", "b", "", "Hello world", " world"]), tokenizer)

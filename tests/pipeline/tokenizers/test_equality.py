@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.tokenizers.battery import any_code_points, random_strings, spread, token_texts
+from pipeline.tokenizers.battery import any_code_points, random_strings, take_evenly, token_texts
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,
     load_definition,
     reference_tokenizer,
 )
-from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents, tokenize_texts
+from pipeline.tokenizers.engine import open_tokenizer, tokenize_array, tokenize_documents
 from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
 
 Check = Callable[[TokenizerDefinition, Iterable[str]], int]
@@ -24,7 +24,7 @@ EOS = "<|endoftext|>"
 def fuzz(definition: TokenizerDefinition, count: int, seed: int) -> Iterator[str]:
     """Three of four strings from scripts, pieces and tokens, one from all of Unicode."""
     vocabulary = token_texts(reference_tokenizer(definition))
-    extra = [*definition.added_tokens * 50, *spread(vocabulary, 20_000)]
+    extra = [*definition.added_tokens * 50, *take_evenly(vocabulary, 20_000)]
     yield from random_strings(count - count // 4, seed, extra)
     yield from any_code_points(count // 4, seed)
 
@@ -48,7 +48,7 @@ def test_special_strings_are_text(
 
 
 def test_known_ids() -> None:
-    found = tokenize_texts(pa.array(["Hello world", " Hello world", "\n\n", EOS]), open_tokenizer())
+    found = tokenize_array(pa.array(["Hello world", " Hello world", "\n\n", EOS]), open_tokenizer())
     assert found.to_pylist() == [
         [15496, 995], [18435, 995], [628], [27, 91, 437, 1659, 5239, 91, 29],
     ]  # fmt: skip
@@ -65,7 +65,7 @@ def test_published_ids(shared_data: Path) -> None:
     known = json.loads((shared_data / "gpt2/known_ids.json").read_bytes())
     plain = [case for case in known if EOS not in case["text"]]
     tokenizer = open_tokenizer(shared_data / "gpt2/tokenizer.json")
-    found = tokenize_texts(pa.array([case["text"] for case in plain]), tokenizer)
+    found = tokenize_array(pa.array([case["text"] for case in plain]), tokenizer)
     assert found.to_pylist() == [case["ids"] for case in plain]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.core import journal, manifest, storage
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard
-from pipeline.engine.executor import InProcess
+from pipeline.engine.executor import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, bytes_output
@@ -36,9 +36,9 @@ def toy_stage(name: str, inputs: Sequence[tuple[Shard, ...]]) -> Stage:
 
 
 def run_toy(root: Path) -> None:
-    with journal.hold(root):
+    with journal.hold_lock(root):
         storage.sweep_temps(root)
-        runner = Runner(root, InProcess(), Journal(root), Progress(quiet=True))
+        runner = Runner(root, LocalExecutor(), Journal(root), Progress(quiet=True))
         first = runner.run(toy_stage("one", [()] * 4))
         second = runner.run(toy_stage("two", [(shard,) for shard in first.shards]))
         third = runner.run(toy_stage("three", [tuple(second.shards)] * 4))
@@ -48,20 +48,20 @@ def run_toy(root: Path) -> None:
 
 
 def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
-    from pipeline.stories.preparation import run
+    from pipeline.stories.preparation import run_preparation
 
     _load_kernels()
-    return functools.partial(_run_pipeline, run, config, overrides)
+    return functools.partial(_run_pipeline, run_preparation, config, overrides)
 
 
 def _load_kernels() -> None:
     """What every run would load or parse again, loaded once before the forks."""
     from dedup.warm_up import warm_up
-    from pipeline.cleaning import clean_texts, short_mask
+    from pipeline.cleaning import clean_array, short_mask
     from pipeline.tokenizers.engine import open_tokenizer
 
     warm_up("slimpajama")
-    short_mask(clean_texts(["schÃ¶n"]), 200)
+    short_mask(clean_array(["schÃ¶n"]), 200)
     open_tokenizer("gpt2")
 
 
@@ -72,13 +72,13 @@ def _run_pipeline(run: Callable[..., object], config: Path, overrides: Any, root
 def dedup_subject(files: list[str]) -> Subject:
     """`prep dedup` of these files."""
     from pipeline.config.prep import DedupConfig, ReadConfig
-    from pipeline.stories.dedup import DEDUP, config_of
-    from pipeline.stories.preparation import run
+    from pipeline.stories.dedup import DEDUP, make_dedup_config
+    from pipeline.stories.preparation import run_preparation
 
     _load_kernels()
     read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)
-    loaded = config_of(files, DedupConfig(), read=read)
-    return lambda root: run(loaded, root, 0, story=DEDUP)
+    loaded = make_dedup_config(files, DedupConfig(), read=read)
+    return lambda root: run_preparation(loaded, root, 0, story=DEDUP)
 
 
 def index_subject(files: list[str]) -> Subject:
@@ -91,8 +91,8 @@ def index_subject(files: list[str]) -> Subject:
     work = dedup_index.IndexOptions(workers=0, max_bad_share=1.0)
 
     def grow(root: Path) -> None:
-        dedup_index.build(root, files[:1], settings, None, work)
-        dedup_index.add(root, files[1:], None, work)
+        dedup_index.create_index(root, files[:1], settings, None, work)
+        dedup_index.add_to_index(root, files[1:], None, work)
 
     return grow
 

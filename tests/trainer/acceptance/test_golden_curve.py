@@ -20,7 +20,7 @@ import yaml
 
 from pipeline.core import storage
 from trainer.loop.options import TrainOptions
-from trainer.loop.run import run
+from trainer.loop.run import run_training
 
 pytestmark = pytest.mark.shared_data
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,7 +123,7 @@ def test_a_model_of_2_million_parameters(
             num_steps=count,
             data=data,
         )
-        assert run(asked, said.append) == 0
+        assert run_training(asked, said.append) == 0
     assert any(line.startswith("Model: 2,500,320 parameters, float32") for line in said)
     check_same_bits(tmp_path / "first", tmp_path / "second", again)
     check_curve("2.5M", data, tmp_path / "first")
@@ -148,7 +148,7 @@ def test_the_shipped_laptop_model(pile_part: Any, tmp_path: Path, monkeypatch: A
             num_steps=steps,
             data=data,
         )
-        assert run(asked, lambda line: None) == 0
+        assert run_training(asked, lambda line: None) == 0
     check_same_bits(tmp_path / "first", tmp_path / "second", 5)
     check_curve("7.3M", data, tmp_path / "first")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.core.errors import ConfigError
-from trainer.config import AdamW, ModelConfig, load_params
+from trainer.config import AdamWConfig, ModelConfig, load_params
 
 SHAPE = {
     "vocab_size": 61, "max_position_embeddings": 16, "hidden_size": 48, "num_hidden_layers": 2,
@@ -90,7 +90,7 @@ def test_without_mup_nothing_is_scaled():
 )
 def test_groups_of_learning_rates(groups, expected):
     with pytest.raises(ValidationError, match=expected):
-        AdamW(learning_rate=0.1, adjust_learning_rate=groups)
+        AdamWConfig(learning_rate=0.1, adjust_learning_rate=groups)
 
 
 def test_keys_that_contradict_one_another_are_one_short_line(trainer):

@@ -8,9 +8,9 @@ import yaml
 
 from pipeline.core.errors import ConfigError
 from trainer.config import (
-    Constant,
-    CosineDecay,
-    Linear,
+    ConstantScheduler,
+    CosineDecayScheduler,
+    LinearScheduler,
     Normal,
     Params,
     TruncatedNormal,
@@ -62,9 +62,9 @@ def test_gptj_of_r1_7():
     assert (model.rotary_dim, model.use_bias_in_output, model.residual_dropout_rate) == (8, True, 0)
     assert model.output_layer_initializer == TruncatedNormal(std=0.041)
     assert [type(rate) for rate in params.optimizer.learning_rate] == [
-        Linear,
-        CosineDecay,
-        Constant,
+        LinearScheduler,
+        CosineDecayScheduler,
+        ConstantScheduler,
     ]
     assert (params.optimizer.weight_decay, params.runconfig.max_checkpoints) == (0.2, 3)
     assert params.train_input.data_dir == (DATA / "train/0", DATA / "train/1")
@@ -170,9 +170,9 @@ def test_neox_in_the_trainer_form():
     )
     assert params.model.output_layer_initializer == Normal(name="normal", std=0.006)
     assert [type(rate) for rate in params.optimizer.learning_rate] == [
-        Linear,
-        CosineDecay,
-        Constant,
+        LinearScheduler,
+        CosineDecayScheduler,
+        ConstantScheduler,
     ]
     assert "trainer.init.model.initializer.seed" in idle(params)
     assert params.eval_input.data_dir == DATA / "validation"

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.order import samples_before_step
 from trainer.config import load_params
-from trainer.config.model_parameters import parameter_count, training_flops_per_sequence
+from trainer.config.model_parameters import count_training_flops, parameter_count
 from trainer.data import batches
 from trainer.model.optimizer import learning_rate
 from wafer_backend.performance_model.calibration import TOKENS, TRAINING_FLOPS
@@ -45,7 +45,7 @@ def test_lengths_and_sizes_of_table_1(name, path):
     assert samples * 2048 == pytest.approx(TOKENS[name], rel=0.02)
     count = parameter_count(params.model)
     assert samples * 2048 == pytest.approx(20 * count, rel=1e-3)
-    flops = samples * training_flops_per_sequence(params.model)
+    flops = samples * count_training_flops(params.model)
     assert float(f"{flops:.1e}") == pytest.approx(TRAINING_FLOPS[name], rel=1e-9)
 
 

@@ -14,7 +14,7 @@ from trainer.config import params_file
 def load(tmp_path: Path, text: str):
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    return params_file.load(path)
+    return params_file.load_params_yaml(path)
 
 
 def test_aliases_are_copies_with_the_lines_of_their_anchor(tmp_path):
@@ -81,4 +81,4 @@ def test_expanded_files_equal_what_they_stand_for(tmp_path_factory, value, share
     whole = {**value, "first": shared, "second": [shared, {"third": shared}]}
     path = tmp_path_factory.mktemp("aliases") / "file.yaml"
     path.write_text(yaml.safe_dump(whole))
-    assert params_file.load(path).value == whole
+    assert params_file.load_params_yaml(path).value == whole

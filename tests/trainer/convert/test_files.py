@@ -26,7 +26,7 @@ def request(checkpoint, source, target, out, **changes) -> conversion.Checkpoint
 
 def convert(*args, **changes) -> list[str]:
     said: list[str] = []
-    conversion.convert(request(*args, **changes), said.append)
+    conversion.convert_checkpoint(request(*args, **changes), said.append)
     return said
 
 
@@ -68,7 +68,7 @@ def test_a_checkpoint_has_the_bytes_that_training_writes(tmp_path: Path):
     targets.write_wafermill(tmp_path / "ours", state_of(model), config, 7, max_file_bytes=20_000)
     params = load_params(tmp_path / "ours" / "params.yaml")
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    path = checkpoint.save(
+    path = checkpoint.save_checkpoint(
         tmp_path / "theirs", 7, checkpoint.Tensors(weights, {}),
         {"model": record.model_section(params)}, max_file_bytes=20_000,
     )  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_mdl_file_stores_tied_weights_once(trained, tmp_path: Path):
 
     out, _, _ = trained()
     convert(out, "wafermill", "mdl", tmp_path / "mdl")
-    state = mdl.read(tmp_path / "mdl" / "checkpoint_7.mdl")
+    state = mdl.read_checkpoint(tmp_path / "mdl" / "checkpoint_7.mdl")
     assert state["global_step"] == 7
     model = state["model"]
     assert model["model.lm_head.weight"] is model["model.embedding_layer.word_embeddings.weight"]
@@ -162,7 +162,7 @@ def test_weights_alone_are_converted(target: str, tmp_path: Path):
     optimizer = {f"{name}.exp_avg": torch.ones_like(w) for name, w in weights.items()}
     state = {"model": config.model_dump(mode="json"), "samples": 12}
     for name, tensors in (("with", optimizer), ("without", {})):
-        path = checkpoint.save(
+        path = checkpoint.save_checkpoint(
             tmp_path / name / "ours", 7, checkpoint.Tensors(weights, tensors), state
         )
         convert(path, "wafermill", target, tmp_path / name / "out")

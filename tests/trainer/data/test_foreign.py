@@ -16,7 +16,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.foreign.dataset import UNKNOWN_ID, open_any
 from tests.programs import Program
 from trainer.cli import app
-from trainer.config import InputConfig
+from trainer.config import SampleInputConfig
 from trainer.data import open_training
 
 from ..conftest import MSL, VOCABULARY, Trainer
@@ -93,8 +93,8 @@ def run(*words: object) -> Program:
     return done
 
 
-def section(place: Any) -> InputConfig:
-    return InputConfig(data_dir=place, batch_size=2)
+def section(place: Any) -> SampleInputConfig:
+    return SampleInputConfig(data_dir=place, batch_size=2)
 
 
 def losses(directory: Path) -> list[str]:

@@ -92,7 +92,7 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
         config = tiny(**changes)
         weights = {name: p.detach() for name, p in GPT(config, seed=5).named_parameters()}
         state = {"model": config.model_dump(mode="json")}
-        checkpoint.save(tmp_path / "model", 7, Tensors(weights, {}), state)
+        checkpoint.save_checkpoint(tmp_path / "model", 7, Tensors(weights, {}), state)
         return tmp_path / "model"
 
     return made

@@ -15,7 +15,7 @@ from trainer.evaluation.scoring import (
     Bias,
     SentencePair,
     likelihoods,
-    measure,
+    measure_bias,
     read_pairs,
 )
 from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model
@@ -43,7 +43,7 @@ def test_bias_by_hand(tmp_path: Path) -> None:
     nats = dict(
         zip([t for p in pairs for t in (p.more, p.less)], [-1, -3, -5, -4.5, -2, -6], strict=True)
     )
-    found = measure(pairs, lambda texts: [nats[text] for text in texts])
+    found = measure_bias(pairs, lambda texts: [nats[text] for text in texts])
     assert found == {
         "all": Bias(3, pytest.approx(200 / 3), pytest.approx(6.5 / 3)),
         "age": Bias(1, 0.0, 0.5),
@@ -53,7 +53,7 @@ def test_bias_by_hand(tmp_path: Path) -> None:
 
 
 def test_equal_sentences_are_no_preference() -> None:
-    found = measure([SentencePair("x", "x", "religion")], lambda texts: [-2.0 for _ in texts])
+    found = measure_bias([SentencePair("x", "x", "religion")], lambda texts: [-2.0 for _ in texts])
     assert found["all"] == Bias(1, 0.0, 0.0)
 
 
@@ -142,7 +142,7 @@ def test_the_public_file(
     pairs = read_pairs(shared_data / "eval_sets" / "crows_pairs_300.jsonl")
     assert len(pairs) == 300 and {pair.category for pair in pairs} == set(CATEGORIES)
     loaded = load_model(find_checkpoint(make_model(max_position_embeddings=512)))
-    found = measure(pairs, lambda texts: likelihoods(loaded, tokenizer, texts, batch_size=32))
+    found = measure_bias(pairs, lambda texts: likelihoods(loaded, tokenizer, texts, batch_size=32))
     nats = [
         (alone(loaded, tokenizer, pair.more), alone(loaded, tokenizer, pair.less)) for pair in pairs
     ]
@@ -172,6 +172,6 @@ def test_the_definition_is_that_of_lm_eval() -> None:
     pair = SentencePair("more", "less", "age")
     for nats in ([-3.0, -5.5], [-5.5, -3.0], [-2.0, -2.0]):
         theirs = utils.process_results({}, [(value, False) for value in nats])
-        ours = measure([pair], lambda texts, nats=nats: nats)["all"]
+        ours = measure_bias([pair], lambda texts, nats=nats: nats)["all"]
         assert ours.stereotyped == 100 * theirs["pct_stereotype"]
         assert ours.difference == theirs["likelihood_diff"]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError, InputError
 from trainer.cli import app
-from trainer.evaluation.lm_eval_tasks import TASKS, parse_task_names, read_documents, read_task
+from trainer.evaluation.lm_eval_tasks import TASKS, parse_task_names, read_task, read_task_documents
 
 from .task_documents import PUBLIC, document, write, write_public_tasks, write_tasks
 
@@ -27,12 +27,12 @@ def test_a_line_keeps_the_fields_of_prompts(task: str, tmp_path: Path) -> None:
     path = write(tmp_path / "test.jsonl", rows)
     path.write_text(path.read_text().replace("\n", "\n\n"))
     wanted = [{name: row[name] for name in fields(task)} for row in rows]
-    assert [json.loads(line) for line in read_documents(path, TASKS[task].document)] == wanted
+    assert [json.loads(line) for line in read_task_documents(path, TASKS[task].document)] == wanted
 
 
 def test_a_column_has_one_type(tmp_path: Path) -> None:
     rows = [document("hellaswag", 0) | {"label": label} for label in ("1", 2)]
-    lines = read_documents(write(tmp_path / "a.jsonl", rows), TASKS["hellaswag"].document)
+    lines = read_task_documents(write(tmp_path / "a.jsonl", rows), TASKS["hellaswag"].document)
     assert [json.loads(line)["label"] for line in lines] == ["1", "2"]
 
 
@@ -65,7 +65,7 @@ def test_a_mistake_is_told_with_its_place(
     path = write(tmp_path / f"{task}.jsonl", [document(task, 0), wrong])
     expected = ", ".join(fields(task))
     with pytest.raises(InputError, match=rf"{task}\.jsonl, line 2: .*{message}.*{expected}"):
-        read_documents(path, TASKS[task].document)
+        read_task_documents(path, TASKS[task].document)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_mistake_is_told_with_its_place(
 def test_what_is_no_document(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_bytes(line)
     with pytest.raises(InputError, match=r"test\.jsonl, line 1: "):
-        read_documents(tmp_path / "test.jsonl", TASKS["lambada_openai"].document)
+        read_task_documents(tmp_path / "test.jsonl", TASKS["lambada_openai"].document)
 
 
 def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainer.convert.conversion import CheckpointConvertOptions, convert
+from trainer.convert.conversion import CheckpointConvertOptions, convert_checkpoint
 from trainer.evaluation.lm_eval_tasks import TASKS, load_tasks, read_task
 from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
 
@@ -52,7 +52,7 @@ def test_scores_agree(
     from trainer.evaluation.lm_eval_model import WafermillLM
 
     model_dir = make_model(vocab_size=50257, max_position_embeddings=msl)
-    convert(
+    convert_checkpoint(
         CheckpointConvertOptions(
             checkpoint=model_dir, source="wafermill", target="hf", out=tmp_path / "hf"
         ),

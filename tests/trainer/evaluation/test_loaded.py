@@ -48,13 +48,13 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     weights = {"token_embedding.weight": torch.zeros(3, 4)}
     state = {"model": tiny().model_dump(mode="json")}
-    checkpoint.save(tmp_path, 1, Tensors(weights, {}), state)
+    checkpoint.save_checkpoint(tmp_path, 1, Tensors(weights, {}), state)
     with pytest.raises(InputError, match=r"blocks\.0\.attention\.output\.bias has shape None"):
         load_model(find_checkpoint(tmp_path))
 
 
 def test_a_config_of_another_release(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, Tensors({}, {}), {"model": {"size": "large"}})
+    checkpoint.save_checkpoint(tmp_path, 1, Tensors({}, {}), {"model": {"size": "large"}})
     with pytest.raises(InputError, match="section model does not fit this release"):
         load_model(find_checkpoint(tmp_path))
 

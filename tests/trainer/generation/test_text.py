@@ -17,7 +17,7 @@ from trainer.generation.text import (
     decode_ids,
     encode_text,
     escape_for_terminal,
-    generate,
+    generate_text,
 )
 
 from ..evaluation.conftest import EOS, MSL
@@ -37,18 +37,21 @@ def test_greedy_beyond_the_msl(loaded: LoadedModel) -> None:
 
 def test_the_seed_decides(loaded: LoadedModel, tokenizer: TokenizerDefinition) -> None:
     wish = GenerationOptions(max_new_tokens=25, seed=4)
-    first = generate(loaded, tokenizer, "ab", wish)
+    first = generate_text(loaded, tokenizer, "ab", wish)
     torch.manual_seed(99)
     np.random.seed(99)
-    assert generate(loaded, tokenizer, "ab", wish) == first
-    assert generate(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=25, seed=5)) != first
+    assert generate_text(loaded, tokenizer, "ab", wish) == first
+    assert (
+        generate_text(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=25, seed=5))
+        != first
+    )
 
 
 def test_a_longer_text_begins_with_the_shorter(
     loaded: LoadedModel, tokenizer: TokenizerDefinition
 ) -> None:
-    long = generate(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=12, seed=4))
-    short = generate(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=5, seed=4))
+    long = generate_text(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=12, seed=4))
+    short = generate_text(loaded, tokenizer, "ab", GenerationOptions(max_new_tokens=5, seed=4))
     assert long.ids[:5] == short.ids and short.ended == "length"
 
 
@@ -62,7 +65,7 @@ def silent(model: LoadedModel, token: int) -> LoadedModel:
 
 def test_eos_ends_a_text(make_model: Callable[..., Path], tokenizer: TokenizerDefinition) -> None:
     model = silent(load_model(find_checkpoint(make_model())), tokenizer.eos_id)
-    found = generate(model, tokenizer, "", GenerationOptions(5, GREEDY))
+    found = generate_text(model, tokenizer, "", GenerationOptions(5, GREEDY))
     assert (found.text, found.ids, found.ended) == ("", (), "eos")
 
 
@@ -71,9 +74,11 @@ def test_a_stop_string_ends_it_before_itself(
 ) -> None:
     (letter,) = encode_text(tokenizer, "x")
     model = silent(load_model(find_checkpoint(make_model())), letter)
-    found = generate(model, tokenizer, "ab", GenerationOptions(9, GREEDY, stop=("yy", "xxx", "q")))
+    found = generate_text(
+        model, tokenizer, "ab", GenerationOptions(9, GREEDY, stop=("yy", "xxx", "q"))
+    )
     assert (found.text, len(found.ids), found.ended) == ("", 3, "stop")
-    assert generate(model, tokenizer, "ab", GenerationOptions(4, GREEDY)).text == "xxxx"
+    assert generate_text(model, tokenizer, "ab", GenerationOptions(4, GREEDY)).text == "xxxx"
 
 
 def test_ids_that_no_token_has_are_never_chosen(
@@ -81,7 +86,7 @@ def test_ids_that_no_token_has_are_never_chosen(
 ) -> None:
     """A vocabulary that was padded to more ids than the tokenizer has."""
     model = silent(load_model(find_checkpoint(make_model(vocab_size=300))), 280)
-    assert max(generate(model, tokenizer, "ab", GenerationOptions(6)).ids, default=0) < 259
+    assert max(generate_text(model, tokenizer, "ab", GenerationOptions(6)).ids, default=0) < 259
 
 
 @pytest.mark.parametrize("text", ["", "abCD Déjà vu 漢", EOS, "a\x1b[31m"])

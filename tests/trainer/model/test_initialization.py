@@ -19,7 +19,7 @@ from trainer.config import (
     Xavier,
 )
 from trainer.model import GPT
-from trainer.model.decoder import as_variance_scaling, fill, narrow_by, rule_of
+from trainer.model.decoder import as_variance_scaling, initialize_matrix, narrow_by, rule_of
 
 LAYERS = 3
 WIDE = {"hidden_size": 64, "num_hidden_layers": LAYERS, "filter_size": 96}
@@ -93,7 +93,7 @@ SCALED = {"name": "variance_scaling", "scale": 0.4}
 
 def drawn(rule):
     tensor = torch.empty(OUTPUTS, INPUTS)
-    fill(tensor, rule, torch.Generator().manual_seed(1))
+    initialize_matrix(tensor, rule, torch.Generator().manual_seed(1))
     return tensor
 
 

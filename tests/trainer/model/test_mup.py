@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.core.errors import ConfigError
-from trainer.config import AdamW
+from trainer.config import AdamWConfig
 from trainer.model import GPT, optimizer
 from trainer.model.decoder import rule_of
 from trainer.model.mup import to_mup, to_sp
@@ -65,7 +65,7 @@ def test_mup_is_sp_with_factors_on_embeddings_queries_and_the_last_norm(make_con
 def test_kernels_of_blocks_learn_at_a_width_th(make_config):
     config = make_config("llama", hidden_size=64, mup_base_hidden_size=16)
     parameters = dict(GPT(config, 1).named_parameters())
-    adam = optimizer.build(parameters, AdamW(learning_rate=0.1), config)
+    adam = optimizer.build_optimizer(parameters, AdamWConfig(learning_rate=0.1), config)
     factors = {
         id(p): group["adjust_learning_rate"] for group in adam.param_groups for p in group["params"]
     }

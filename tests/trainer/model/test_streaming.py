@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainer.config import AdamW
+from trainer.config import AdamWConfig
 from trainer.model import GPT, optimizer
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule
@@ -19,7 +19,9 @@ def trained(config, batch, **cluster):
     if compiled.loss_scale is not None:
         compiled.loss_scale = LossScale(8.0, min_loss_scale=8.0, dynamic=False)
     memoryx = compiled.memoryx
-    memoryx.optimizer = optimizer.build(memoryx.parameters, AdamW(learning_rate=0.01), config)
+    memoryx.optimizer = optimizer.build_optimizer(
+        memoryx.parameters, AdamWConfig(learning_rate=0.01), config
+    )
     results = [compiled.train_step(batch, step=step, learning_rate=0.01) for step in (1, 2)]
     assert not any(result.skipped for result in results)
     figures = [(result.loss.hex(), result.grad_norm.hex()) for result in results]

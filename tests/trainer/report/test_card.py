@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from trainer.cli import app
 from trainer.report import write_card
-from trainer.report.write import escape_markdown
+from trainer.report.write import to_markdown
 
 RUNNER = CliRunner()
 
@@ -64,7 +64,7 @@ def test_the_command_of_the_last_start_cannot_end_its_block(trained):
 
 
 def test_text_from_data_is_no_markup():
-    assert escape_markdown("a|b*<img>`\n") == "a\\|b\\*&lt;img&gt;\\`\\\\n"
+    assert to_markdown("a|b*<img>`\n") == "a\\|b\\*&lt;img&gt;\\`\\\\n"
 
 
 def test_schedules_of_batches_and_mup(trainer):

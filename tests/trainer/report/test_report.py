@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import InputError
 from trainer.cli import app
-from trainer.config.model_parameters import training_flops_per_sequence
+from trainer.config.model_parameters import count_training_flops
 from trainer.recipe import loss_at, predicted_loss
 from trainer.report import write_report
-from trainer.report.facts import read_facts
+from trainer.report.facts import read_run_facts
 
 RUNNER = CliRunner()
 
@@ -71,12 +71,12 @@ def test_one_file_that_asks_for_nothing(trained):
 
 
 def test_facts_are_those_of_the_files(trained, trainer):
-    facts = read_facts(trained)
+    facts = read_run_facts(trained)
     last = json.loads((trained / "eval.jsonl").read_text().splitlines()[-1])
     assert (facts.step, facts.samples, facts.tokens) == (6, 42, 42 * 16)
     assert facts.validation_loss == last["loss"]
     assert facts.training_loss == trainer.metrics("out")[-1]["loss"]
-    assert facts.flops == 42 * training_flops_per_sequence(facts.model)
+    assert facts.flops == 42 * count_training_flops(facts.model)
     assert facts.prediction.optimal == loss_at(facts.flops)
     assert facts.prediction.expected == predicted_loss(facts.flops, facts.tokens / facts.parameters)
     rates = dict(facts.curves.training["tokens_per_second"])
@@ -157,7 +157,7 @@ def test_sources_stability_and_hostile_names(trained):
         assert title in text
     assert "a spike of the loss" in text
     assert re.search(r"prep trace RUN --train \S+ --step 5\b", text)
-    curves = read_facts(trained).curves
+    curves = read_run_facts(trained).curves
     assert curves.warnings == ((4, "eps"),)
     assert curves.spikes == (5,)
 
@@ -178,7 +178,7 @@ def test_a_line_that_is_none_is_named_and_a_cut_one_left_out(trained):
     path = trained / "metrics.jsonl"
     whole = path.read_text()
     path.write_text(whole + '{"step": 7, "lo')
-    assert read_facts(trained).step == 6
+    assert read_run_facts(trained).step == 6
     path.write_text("[]\n" + whole)
     with pytest.raises(InputError, match=r"metrics.jsonl:1: not a line of a run"):
-        read_facts(trained)
+        read_run_facts(trained)

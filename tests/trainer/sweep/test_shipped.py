@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from trainer.cli import app
 from trainer.config.model_parameters import parameter_count
-from trainer.sweep.plan import plan
-from trainer.sweep.results import read
+from trainer.sweep.plan import plan_sweep
+from trainer.sweep.results import read_results
 
 ROOT = Path(__file__).parents[3] / "configs" / "sweep"
 ALL = sorted(path.stem for path in ROOT.glob("*.yaml"))
@@ -16,13 +16,13 @@ ALL = sorted(path.stem for path in ROOT.glob("*.yaml"))
 
 @pytest.mark.parametrize("name", ALL)
 def test_it_is_planned(name):
-    planned = plan(Path(name), Path("anything"))
+    planned = plan_sweep(Path(name), Path("anything"))
     assert planned.variants
     assert planned.base.params.notes == ()
 
 
 def test_the_proxy_is_the_papers():
-    planned = plan(Path("mup_proxy"), Path("anything"))
+    planned = plan_sweep(Path("mup_proxy"), Path("anything"))
     params = planned.base.params
     model, batch = params.model, params.train_input.batch_size * 2048
     assert (model.hidden_size, model.num_hidden_layers, model.head_size) == (256, 32, 128)
@@ -54,4 +54,4 @@ def test_the_tiny_one_runs(trainer, make_split, in_process):
     out = trainer.root / "sweep"
     result = CliRunner().invoke(app, ["sweep", "tiny", "--out", str(out), "--data", str(data)])
     assert result.exit_code == 0, result.output
-    assert len(read(out)) == 4
+    assert len(read_results(out)) == 4

@@ -10,8 +10,8 @@ import torch
 from pipeline.core.errors import ConfigError
 from trainer.config import load_params
 from trainer.model import GPT, optimizer
-from trainer.sweep.plan import plan
-from trainer.sweep.results import TrialResult, check, transfer
+from trainer.sweep.plan import plan_sweep
+from trainer.sweep.results import TrialResult, check_transfer, transfer
 
 ETA, SIGMA, M_EMB = 0.02, 0.05, 3.0
 VALUES = {"learning_rate": ETA, "initializer_std": SIGMA, "embeddings_scale": M_EMB}
@@ -23,7 +23,7 @@ def searched(trainer, write_sweep):
     """A plan over the muP proxy of width 16, and results: trial 1 is the best."""
     trainer.configure(model=MUP)
     grid = {name: {"values": [value, 2 * value]} for name, value in VALUES.items()}
-    planned = plan(write_sweep(method="grid", samples=None, parameters=grid))
+    planned = plan_sweep(write_sweep(method="grid", samples=None, parameters=grid))
     found = {
         0: TrialResult(
             trial=0, values=planned.variants[0].trial.values, state="done", step=2, loss=3.5
@@ -60,7 +60,7 @@ def test_the_target_is_table_14(trainer, searched):
     model = GPT(params.model, 0)
     rates = {
         id(p): group.get("adjust_learning_rate", 1.0)
-        for group in optimizer.build(
+        for group in optimizer.build_optimizer(
             dict(model.named_parameters()), params.optimizer, params.model
         ).param_groups
         for p in group["params"]
@@ -122,7 +122,7 @@ def test_a_rate_of_the_targets_own_is_refused(trainer, searched):
 def test_a_parameter_that_is_not_of_table_14_is_named(trainer, write_sweep):
     trainer.configure(model=MUP)
     grid = {"optimizer.weight_decay": {"values": [0.1, 0.2]}}
-    planned = plan(write_sweep(method="grid", samples=None, parameters=grid))
+    planned = plan_sweep(write_sweep(method="grid", samples=None, parameters=grid))
     found = {
         0: TrialResult(
             trial=0, values=planned.variants[0].trial.values, state="done", step=2, loss=3.5
@@ -140,10 +140,10 @@ def test_a_parameter_that_is_not_of_table_14_is_named(trainer, write_sweep):
 )
 def test_of_the_papers_models_those_with_the_proxys_heads_fit(name, fits):
     """d_head of the proxy is 128, as that of 590M and 1.3B (Table 1)."""
-    proxy, path = plan(Path("mup_proxy"), Path("unused")).base.params.model, Path(name)
+    proxy, path = plan_sweep(Path("mup_proxy"), Path("unused")).base.params.model, Path(name)
     target = load_params(Path(f"cerebras_gpt/{name}_mup"))
     if fits:
-        check(proxy, target, path)
+        check_transfer(proxy, target, path)
         return
     with pytest.raises(ConfigError, match="hidden_size / num_heads"):
-        check(proxy, target, path)
+        check_transfer(proxy, target, path)

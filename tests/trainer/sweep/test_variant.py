@@ -6,7 +6,7 @@ import yaml
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError
 from trainer.config import load_params
-from trainer.sweep.plan import as_yaml, change_sections, plan, read_base, with_peak
+from trainer.sweep.plan import as_yaml, change_sections, plan_sweep, read_base, with_peak
 
 
 def variant(path, **values):
@@ -80,7 +80,7 @@ def test_what_follows_from_a_width_follows_the_new_one(trainer):
 )  # fmt: skip
 def test_a_wrong_file_is_refused_before_anything_runs(write_sweep, changes, message):
     with pytest.raises(ConfigError, match=message):
-        plan(write_sweep(**changes))
+        plan_sweep(write_sweep(**changes))
 
 
 def test_trials_need_an_evaluation(write_sweep, trainer):
@@ -88,4 +88,4 @@ def test_trials_need_an_evaluation(write_sweep, trainer):
     del value["eval_input"]
     trainer.params.write_text(yaml.safe_dump(value))
     with pytest.raises(ConfigError, match="add section eval_input"):
-        plan(write_sweep())
+        plan_sweep(write_sweep())

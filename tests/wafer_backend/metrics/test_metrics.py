@@ -261,7 +261,7 @@ def test_in_a_compiled_module_for_any_num_csx() -> None:
     ]
     found = set()
     for num_csx in (1, 2, 3, 5):
-        backends.reset()
+        backends.reset_backend()
         backends.backend("CSX", cluster_config=ClusterConfig(num_csx=num_csx))
         model = Evaluated()
         compiled = compile(model, "CSX")
@@ -270,7 +270,7 @@ def test_in_a_compiled_module_for_any_num_csx() -> None:
             for batch in data:
                 compiled(batch)
         found.add((float(model.accuracy).hex(), float(model.perplexity).hex()))
-    backends.reset()
+    backends.reset_backend()
     plain = Evaluated().eval()
     for batch in data:
         plain(batch)

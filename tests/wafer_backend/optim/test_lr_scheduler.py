@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as theirs
 
-from trainer.config import CosineDecay, Linear
+from trainer.config import CosineDecayScheduler, LinearScheduler
 from trainer.model import optimizer as trainer_schedule
 from wafer_backend import BackendConfigError, optim
 from wafer_backend.optim import lr_scheduler as ours
@@ -58,7 +58,10 @@ def test_a_sequence_knows_its_end_and_skips_empty_parts(optimizer: Any) -> None:
 def test_sequence_is_the_schedule_of_the_trainer_to_the_bit(rates: Any) -> None:
     warm_up = {"initial_learning_rate": 0.0, "end_learning_rate": 6e-4, "total_iters": 7}
     decay = {"initial_learning_rate": 6e-4, "end_learning_rate": 6e-5, "total_iters": 31}
-    config = [Linear(scheduler="Linear", **warm_up), CosineDecay(scheduler="CosineDecay", **decay)]
+    config = [
+        LinearScheduler(scheduler="Linear", **warm_up),
+        CosineDecayScheduler(scheduler="CosineDecay", **decay),
+    ]
     got = rates(
         lambda o: ours.SequentialLR(
             o, [ours.LinearLR(o, **warm_up), ours.CosineDecayLR(o, **decay)], [7]

@@ -12,8 +12,8 @@ from wafer_backend.performance_model.validation import (
     CAVEATS,
     compare_table_4,
     compare_table_5,
+    describe_validation,
     fit_table_6,
-    report,
 )
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "performance_model.md"
@@ -56,7 +56,7 @@ def test_the_report(capsys, tmp_path):
 
 
 def test_the_document_shows_what_is_printed():
-    assert report() in DOCUMENT.read_text(encoding="utf-8")
+    assert describe_validation() in DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_the_drawing_is_a_function_of_the_tables(tmp_path, capsys):

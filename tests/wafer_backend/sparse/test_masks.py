@@ -79,15 +79,15 @@ def test_masks_go_with_their_parameters():
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_packed_bits_come_back(bits):
     mask = torch.tensor(bits)
-    packed = masks.pack(mask)
+    packed = masks.pack_mask(mask)
     assert packed.numel() == -(-len(bits) // 8)
-    assert torch.equal(masks.unpack(packed, mask.shape), mask)
+    assert torch.equal(masks.unpack_mask(packed, mask.shape), mask)
 
 
 @pytest.mark.parametrize("bits", [torch.zeros(2, dtype=torch.uint8), torch.zeros(1)])
 def test_bits_of_another_shape_are_refused(bits):
     with pytest.raises(BackendConfigError, match="does not fit the shape"):
-        masks.unpack(bits, torch.Size([3]))
+        masks.unpack_mask(bits, torch.Size([3]))
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, dtype=torch.bool), torch.ones(3)])

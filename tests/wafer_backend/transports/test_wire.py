@@ -46,13 +46,13 @@ def received(data: bytes) -> Message:
         part.copy_(torch.frombuffer(bytearray(stream[: len(part)]), dtype=torch.uint8))
         stream = stream[len(part) :]
 
-    found = wire.decode(fill, KNOWN)
+    found = wire.decode_message(fill, KNOWN)
     assert not stream
     return found
 
 
 def sent(message: Message) -> bytes:
-    return b"".join(part.numpy().tobytes() for part in wire.encode(message))
+    return b"".join(part.numpy().tobytes() for part in wire.encode_message(message))
 
 
 @given(messages())
@@ -78,7 +78,7 @@ def test_damage_is_named(tensors: int):
         tensors=named,
     )
     data = sent(message)
-    header = len(wire.encode(message)[0])
+    header = len(wire.encode_message(message)[0])
     for place in range(header, len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 1
@@ -95,7 +95,7 @@ def test_a_weight_alone_is_sent_from_its_own_memory():
         round=0,
         tensors={"c": weight},
     )
-    assert wire.encode(message)[-1].data_ptr() == weight.data_ptr()
+    assert wire.encode_message(message)[-1].data_ptr() == weight.data_ptr()
 
 
 def test_an_unknown_name_is_an_error():

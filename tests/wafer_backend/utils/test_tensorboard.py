@@ -20,10 +20,10 @@ from wafer_backend.utils.tensorboard import (
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    backends.reset()
-    tracing.reset()
+    backends.reset_backend()
+    tracing.reset_tracing()
     yield
-    tracing.reset()
+    tracing.reset_tracing()
 
 
 def test_scalars(tmp_path: Path) -> None:

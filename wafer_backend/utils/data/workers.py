@@ -22,7 +22,13 @@ from torch.utils import _pytree, data
 
 from wafer_backend.distributed import DataLoaderCheckpoint, worker_state
 from wafer_backend.errors import LoaderError
-from wafer_backend.storage.state_tree import Array, TensorLayout, from_stored, layout_of, to_stored
+from wafer_backend.storage.state_tree import (
+    Array,
+    TensorLayout,
+    find_tensor_layout,
+    from_stored,
+    to_stored,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -44,7 +50,7 @@ class _PackedBatch:
     stored: Array
 
 
-def pack(batch: Any) -> Any:
+def pack_batch(batch: Any) -> Any:
     """The batch with plain numpy arrays for its dense tensors, so that a message is whole bytes.
 
     Torch would send handles, which need the sender to live until the receiver has opened them.
@@ -52,13 +58,13 @@ def pack(batch: Any) -> Any:
     return _pytree.tree_map_only(torch.Tensor, _packed, batch)
 
 
-def unpack(message: Any) -> Any:
-    """The batch of `pack`."""
+def unpack_batch(message: Any) -> Any:
+    """The batch of `pack_batch`."""
     return _pytree.tree_map_only(_PackedBatch, lambda p: from_stored(p.stored, p.layout), message)
 
 
 def _packed(tensor: torch.Tensor) -> _PackedBatch:
-    return _PackedBatch(layout_of("a tensor of the batch", tensor), to_stored(tensor))
+    return _PackedBatch(find_tensor_layout("a tensor of the batch", tensor), to_stored(tensor))
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,7 @@ def _answers(job: WorkerJob, credits: "Connection[Any, Any]") -> Iterator[Worker
             continue
         batch, passed = found
         state = _state(loader, credit.before, passed) if job.restartable else None
-        yield WorkerMessage(number, pack(batch), state)
+        yield WorkerMessage(number, pack_batch(batch), state)
 
 
 def _state(loader: Any, before: StreamPosition, passed: StreamPosition) -> Any:
@@ -308,7 +314,7 @@ class WorkerPool:
             if message.ended:
                 return
             worker.grant(credit)
-            yield unpack(message.batch), message.state
+            yield unpack_batch(message.batch), message.state
 
 
 def _ends(workers: list[_Worker]) -> "list[Connection[Any, Any]]":

@@ -12,7 +12,7 @@ from license_expression import get_spdx_licensing
 
 from pipeline.screening.detectors.licence_names import FAMILIES
 from pipeline.screening.detectors.licences import GROUP, NEEDLES, detect_licences
-from pipeline.screening.detectors.spdx import RANKS, licence_at, licences_of, normalise_licence
+from pipeline.screening.detectors.spdx import RANKS, licence_at, look_up_licences, normalise_licence
 from pipeline.screening.detectors.sweep import sweep_all
 from pipeline.screening.evidence import FINDINGS
 from pipeline.sources.streams import zstd
@@ -75,7 +75,7 @@ def test_declared_values(declared: str, spdx: str) -> None:
 
 
 def test_table_of_declared_values() -> None:
-    table = licences_of(["mit", "zzz", "mit", "cc-by-nc-4.0"]).to_pylist()
+    table = look_up_licences(["mit", "zzz", "mit", "cc-by-nc-4.0"]).to_pylist()
     assert [tuple(row.values()) for row in table] == [
         ("cc-by-nc-4.0", "CC-BY-NC-4.0", True, "restricted"),
         ("mit", "MIT", True, "permissive"),
@@ -229,6 +229,6 @@ def test_licences_of_the_pile_sample(shared_data: Path) -> None:
         for line in zstd.decompress(shard.read_bytes()).splitlines():
             values.add(json.loads(line)["meta"]["license"])
     assert len(values) == 27
-    table = licences_of(values)
+    table = look_up_licences(values)
     unknown = {row["declared"] for row in table.to_pylist() if not row["known"]}
     assert unknown == PILE_UNKNOWN

@@ -19,7 +19,7 @@ from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.core.storage import hash_file
 from pipeline.disclosure.about import About, load_about
 from pipeline.disclosure.disclosure import Disclosure, published_files
-from pipeline.disclosure.publish import open_run, read_facts
+from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests
 from pipeline.runs.events import append_event
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
 
@@ -125,10 +125,10 @@ class RichRun:
     about_file: Path
 
     def disclosure(self, *, public: bool = True, about: About | None = None) -> Disclosure:
-        run = open_run(self.directory)
+        run = read_run_manifests(self.directory)
         said = load_about(self.about_file) if about is None else about
         files = published_files(self.directory, run.manifest["files"])
-        return Disclosure(read_facts(run), said, public, files)
+        return Disclosure(read_disclosure_facts(run), said, public, files)
 
 
 def _evidence(keys: list[bytes]) -> list[tuple[object, ...]]:
@@ -253,8 +253,8 @@ def plain_disclosure(small_run: Any) -> Callable[..., Disclosure]:
     """The small run as it is, and nothing said about it."""
 
     def make(public: bool = True) -> Disclosure:
-        run = open_run(small_run.directory)
+        run = read_run_manifests(small_run.directory)
         files = published_files(small_run.directory, run.manifest["files"])
-        return Disclosure(read_facts(run), About(), public, files)
+        return Disclosure(read_disclosure_facts(run), About(), public, files)
 
     return make

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.disclosure.about import About, AboutSource
-from pipeline.disclosure.disclosure import Disclosure, Field, Form, as_json, todos
+from pipeline.disclosure.disclosure import Disclosure, Field, Form, form_to_json, todos
 from pipeline.disclosure.eu_summary import eu_summary, size_band
 from pipeline.disclosure.facts import HostFacts
 
@@ -108,7 +108,7 @@ def test_size_bands(tokens: int, band: str) -> None:
 
 def test_json_has_what_the_form_has(rich_run: RichRun) -> None:
     form = eu_summary(rich_run.disclosure())
-    value = as_json(form)
+    value = form_to_json(form)
     numbers = [field["number"] for section in value["sections"] for field in section["fields"]]
     assert numbers == list(fields(form))
     assert {field["basis"] for section in value["sections"] for field in section["fields"]} == {

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.disclosure.counts import read_documents
+from pipeline.disclosure.counts import read_counted_documents
 from pipeline.disclosure.facts import Facts
-from pipeline.disclosure.publish import open_run, read_facts
+from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests
 
 from .conftest import PASSAGE, TITLE, WORKS, RichRun
 
@@ -25,7 +25,7 @@ def rows(rich_run: RichRun) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def facts(rich_run: RichRun) -> Facts:
-    return read_facts(open_run(rich_run.directory))
+    return read_disclosure_facts(read_run_manifests(rich_run.directory))
 
 
 def test_sources_and_licences(facts: Facts, rows: list[dict[str, Any]]) -> None:
@@ -66,7 +66,7 @@ def test_hosts_are_those_of_one_column(tmp_path: Path) -> None:
         "meta_uri": ["https://c.example"] * 4, "meta_domain": hosts,
     })  # fmt: skip
     pq.write_table(table, tmp_path / "documents.parquet")
-    found = read_documents(tmp_path)["host"].to_pylist()
+    found = read_counted_documents(tmp_path)["host"].to_pylist()
     assert found == ["a.example.co.uk", "b.example.co.uk", None, None]
 
 
@@ -140,7 +140,7 @@ def test_columns_that_an_older_run_lacks(small_run: Any, tmp_path: Path) -> None
     decisions = {"doc_key": pa.array([key], pa.binary(16)), "decision": ["review"],
                  "rule": ["listed"], "reason": ["on a list"], "evidence": [["x-0"]]}  # fmt: skip
     pq.write_table(pa.table(decisions), directory / "decisions.parquet")
-    facts = read_facts(open_run(directory))
+    facts = read_disclosure_facts(read_run_manifests(directory))
     assert [(e.detector, e.kind, e.rows) for e in facts.evidence] == [("origin", "listed", 1)]
     assert [(d.rule, d.propagated, d.quotes) for d in facts.decisions] == [("listed", 0, False)]
     assert facts.works == facts.optouts == ()
@@ -148,9 +148,9 @@ def test_columns_that_an_older_run_lacks(small_run: Any, tmp_path: Path) -> None
 
 def test_what_is_no_finished_run(small_run: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no manifest\.json: not a finished run"):
-        open_run(tmp_path)
+        read_run_manifests(tmp_path)
     directory = tmp_path / "run"
     shutil.copytree(small_run.directory, directory)
     (directory / "documents.parquet").write_bytes(b"PAR1")
     with pytest.raises(IntegrityError, match="a table of the run is missing or damaged"):
-        read_facts(open_run(directory))
+        read_disclosure_facts(read_run_manifests(directory))

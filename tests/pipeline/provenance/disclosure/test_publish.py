@@ -16,7 +16,7 @@ from pipeline.commands import app as cli
 from pipeline.commands.export import register
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.disclosure.about import About, load_about
-from pipeline.disclosure.publish import DOCUMENTS, disclose
+from pipeline.disclosure.publish import DOCUMENTS, write_disclosure
 
 from .conftest import RichRun
 
@@ -33,8 +33,8 @@ def app() -> typer.Typer:
 
 
 def test_equal_input_gives_equal_bytes_and_no_leftovers(rich_run: RichRun, tmp_path: Path) -> None:
-    one = disclose(rich_run.directory, tmp_path / "one", rich_run.about_file)
-    two = disclose(rich_run.directory, tmp_path / "deep/two", rich_run.about_file)
+    one = write_disclosure(rich_run.directory, tmp_path / "one", rich_run.about_file)
+    two = write_disclosure(rich_run.directory, tmp_path / "deep/two", rich_run.about_file)
     assert {name for name, _ in one.files} == FILES
     assert {path.name for path in (tmp_path / "one").iterdir()} == FILES
     assert one.todos == two.todos == ()
@@ -47,46 +47,46 @@ def test_equal_input_gives_equal_bytes_and_no_leftovers(rich_run: RichRun, tmp_p
 
 def test_the_run_is_left_as_it_was(small_run: Any, tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in small_run.directory.rglob("*")}
-    disclose(small_run.directory, tmp_path)
+    write_disclosure(small_run.directory, tmp_path)
     assert {p: p.stat().st_mtime_ns for p in small_run.directory.rglob("*")} == before
 
 
 def test_only_names_documents(small_run: Any, tmp_path: Path) -> None:
-    done = disclose(small_run.directory, tmp_path, only=("eu", "audit"))
+    done = write_disclosure(small_run.directory, tmp_path, only=("eu", "audit"))
     assert [name for name, _ in done.files] == [
         "audit.html", "eu_training_summary.md", "eu_training_summary.json",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="--only crossant: unknown document; did you mean 'croi"):
-        disclose(small_run.directory, tmp_path, only=("crossant",))
+        write_disclosure(small_run.directory, tmp_path, only=("crossant",))
 
 
 def test_todos_are_told(small_run: Any, tmp_path: Path) -> None:
-    done = disclose(small_run.directory, tmp_path)
+    done = write_disclosure(small_run.directory, tmp_path)
     assert {"provider.name", "dates.published", "licence.expression", "sources"} <= set(done.todos)
 
 
 def test_out_inside_the_run_is_refused(small_run: Any) -> None:
     with pytest.raises(ConfigError, match="inside the run directory"):
-        disclose(small_run.directory, small_run.directory / "disclosure")
+        write_disclosure(small_run.directory, small_run.directory / "disclosure")
 
 
 def test_a_source_that_the_run_has_not(small_run: Any, tmp_path: Path) -> None:
     path = tmp_path / "about.yaml"
     path.write_text("sources:\n  Wikki:\n    kind: public\n")
     with pytest.raises(ConfigError, match="no source label 'Wikki'; did you mean 'Wiki'"):
-        disclose(small_run.directory, tmp_path / "out", path)
+        write_disclosure(small_run.directory, tmp_path / "out", path)
     assert not (tmp_path / "out").exists()
 
 
 def test_other_directories(tmp_path: Path, small_run: Any) -> None:
     with pytest.raises(InputError, match="no such run directory"):
-        disclose(tmp_path / "none", tmp_path / "out")
+        write_disclosure(tmp_path / "none", tmp_path / "out")
     copy = tmp_path / "run"
     shutil.copytree(small_run.directory, copy)
     shard = next((copy / "hdf5/train").glob("*.h5"))
     shard.write_bytes(shard.read_bytes() + b"\0")
     with pytest.raises(IntegrityError, match=rf"{shard.name}: damaged"):
-        disclose(copy, tmp_path / "out")
+        write_disclosure(copy, tmp_path / "out")
 
 
 def test_the_command(rich_run: RichRun, tmp_path: Path, app: typer.Typer) -> None:
@@ -118,14 +118,14 @@ def test_runs_of_other_commands_are_disclosed(
     of = small_run.directory if command == "repack" else raw
     ended = prep(command, of, "--out", tmp_path / "run", "--workers", 0)
     assert ended.code == 0, ended.err
-    found = disclose(tmp_path / "run", tmp_path / "out")
+    found = write_disclosure(tmp_path / "run", tmp_path / "out")
     assert "audit.html" in {name for name, _ in found.files}
 
 
 def test_an_export_is_refused(small_run: Any, tmp_path: Path, prep: Any) -> None:
     assert prep("export", small_run.directory, "--out", tmp_path / "text").code == 0
     with pytest.raises(InputError, match="made by `prep export`; expected a run of `prep run`"):
-        disclose(tmp_path / "text", tmp_path / "out")
+        write_disclosure(tmp_path / "text", tmp_path / "out")
 
 
 def test_nothing_given(app: typer.Typer) -> None:

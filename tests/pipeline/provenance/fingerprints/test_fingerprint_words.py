@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dedup.text import Texts, join_texts
 from pipeline.screening.fingerprints.alphabet import LIMIT, alphabet, unit_of
-from pipeline.screening.fingerprints.words import ROOM, Words, read_words, words_of
+from pipeline.screening.fingerprints.words import ROOM, Words, append_words, find_words
 from tests.pipeline.provenance.fingerprints import reference
 
 PIECES = [
@@ -27,7 +27,7 @@ texts = st.one_of(
 
 
 def kernel_words(text: str) -> list[reference.Word]:
-    found = words_of(join_texts([text]))
+    found = find_words(join_texts([text]))
     return list(zip(*(column.tolist() for column in found), strict=True))
 
 
@@ -66,7 +66,7 @@ def test_blocks_join(text: str, room: int) -> None:
     words = Words(*(np.empty(room, kind) for kind in (np.uint64, np.int64, np.int64)))
     opened, found, position = np.zeros(3, np.uint64), [], 0
     while position < len(data):
-        held, position = read_words(data, position, len(data), alphabet(), words, 0, opened)
+        held, position = append_words(data, position, len(data), alphabet(), words, 0, opened)
         found += list(zip(*(column[:held].tolist() for column in words), strict=True))
     assert found == reference.words(text)
 
@@ -122,5 +122,5 @@ def test_other_words(one: str, other: str) -> None:
 def test_bytes_count_from_the_text() -> None:
     data = np.frombuffer("before ünd after".encode(), np.uint8)
     text = Texts.one(data, 7, 11)
-    assert words_of(text).starts.tolist() == [0]
-    assert words_of(text).ends.tolist() == [4]
+    assert find_words(text).starts.tolist() == [0]
+    assert find_words(text).ends.tolist() == [4]

@@ -9,7 +9,7 @@ import pytest
 from dedup.text import join_texts
 from pipeline.screening.fingerprints import find_passages
 from pipeline.screening.fingerprints.match import COPY
-from pipeline.screening.fingerprints.words import words_of
+from pipeline.screening.fingerprints.words import find_words
 
 from .conftest import invented
 
@@ -17,7 +17,7 @@ from .conftest import invented
 def share_of(text: str, first: int, size: int) -> float:
     """The share of a text's words that are its words [first, first + size), or a run of COPY of
     them wherever it is repeated."""
-    words = words_of(join_texts([text])).hashes.tolist()
+    words = find_words(join_texts([text])).hashes.tolist()
     long = -int(-COPY * size // 1)
     runs = {tuple(words[at : at + long]) for at in range(first, first + size - long + 1)}
     is_copied = np.zeros(len(words), bool)
@@ -29,7 +29,7 @@ def share_of(text: str, first: int, size: int) -> float:
 
 
 def excerpt_of(text: str, first: int, size: int) -> str:
-    words = words_of(join_texts([text]))
+    words = find_words(join_texts([text]))
     return text.encode()[words.starts[first] : words.ends[first + size - 1]].decode()
 
 
@@ -38,7 +38,7 @@ def check_random_excerpts(texts: list[str], rng: random.Random, count: int) -> N
     found = 0
     for _ in range(count):
         text, size = rng.choice(texts), rng.choice([30, 60, 120, 400])
-        words = len(words_of(join_texts([text])).hashes)
+        words = len(find_words(join_texts([text])).hashes)
         if words <= size:
             continue
         first = rng.randrange(words - size)

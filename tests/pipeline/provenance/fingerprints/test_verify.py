@@ -11,7 +11,7 @@ from dedup.text import join_texts
 from pipeline.screening.fingerprints.build import build_index
 from pipeline.screening.fingerprints.index import FingerprintIndex
 from pipeline.screening.fingerprints.match import BAND, Candidates, find_candidates, passages_of
-from pipeline.screening.fingerprints.verify import GAP, SAME, verify
+from pipeline.screening.fingerprints.verify import GAP, SAME, verify_candidates
 from tests.pipeline.provenance.fingerprints import reference
 
 from .conftest import invented
@@ -93,7 +93,7 @@ def test_against_the_oracle(seed: int, vocabulary: int) -> None:
         documents.append(" ".join(pieces))
     chunk = join_texts(documents)
     candidates, hits, words_N = find_candidates(chunk, index)
-    found = verify(chunk, candidates, hits, words_N, index)
+    found = verify_candidates(chunk, candidates, hits, words_N, index)
     rows = list(zip(*(column.tolist() for column in found[:9]), strict=True))
     assert rows == sorted(rows, key=lambda row: (row[0], row[2], row[1]))
     assert set(rows) == oracle(documents, works, candidates, index)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pipeline.explain.search import search
+from pipeline.explain.search import search_run
 from pipeline.hdf5.read import open_dataset
 from pipeline.tokenizers.definition import decode_bytes, load_definition
 
@@ -46,7 +46,7 @@ def test_rows_and_steps_are_those_of_the_words(run: Run, model_dir: Path) -> Non
         key = run.documents["doc_key"][doc].as_py()
         words = texts[key].split()
         first = rng.randrange(max(1, len(words) - 8))
-        answer = search(run.directory, " ".join(words[first : first + 8]), model_dir)
+        answer = search_run(run.directory, " ".join(words[first : first + 8]), model_dir)
         (found,) = [d for d in answer.documents if d.traced.doc == doc]
         if not found.of_words or len(found.text.places) > 1:
             continue

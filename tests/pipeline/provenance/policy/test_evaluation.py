@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from pipeline.core.ids import table_hash
 from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS, EVIDENCE_SCHEMA
-from pipeline.screening.policy import Policy, Rule, evaluate, redaction_spans, worst_decisions
+from pipeline.screening.policy import (
+    Policy,
+    PolicyRule,
+    evaluate_policy,
+    redaction_spans,
+    worst_decisions,
+)
 from pipeline.screening.policy.evaluation import NO_SPAN
 from pipeline.screening.policy.propagation import SPANS
 
@@ -34,7 +40,7 @@ def policy_of(rules: list[tuple[str, str]]) -> Policy:
     return Policy(
         version=1,
         rules=tuple(
-            Rule(id=f"r{n}", when={"marker.seen": kind, "not": ["artefact", "origin"]},
+            PolicyRule(id=f"r{n}", when={"marker.seen": kind, "not": ["artefact", "origin"]},
                  decision=decision, reason="{marker.seen}")
             for n, (kind, decision) in enumerate(rules)
         ),
@@ -60,7 +66,7 @@ def test_precedence_and_shards(
         for number, kinds in enumerate(documents)
     ]  # fmt: skip
     whole = pa.concat_tables(shards)
-    found = evaluate(policy, whole)
+    found = evaluate_policy(policy, whole)
     assert found.schema == DECISION_SCHEMA
     expected = []
     for number, kinds in enumerate(documents):
@@ -73,11 +79,13 @@ def test_precedence_and_shards(
         expected.append((number, decision, f"r{rule}", kind, ids, None))
     columns = ("doc_id", "decision", "rule", "reason", "evidence", "propagated_from")
     assert [tuple(d[c] for c in columns) for d in found.to_pylist()] == expected
-    again = [evaluate(policy, shard) for shard in shards]
+    again = [evaluate_policy(policy, shard) for shard in shards]
     assert table_hash(pa.concat_tables(again)) == table_hash(found)
     at = sorted({min(cut, len(documents)) for cut in cuts} | {0, len(documents)})
     grouped = [
-        evaluate(policy, pa.concat_tables(shards[a:b])) for a, b in itertools.pairwise(at) if a < b
+        evaluate_policy(policy, pa.concat_tables(shards[a:b]))
+        for a, b in itertools.pairwise(at)
+        if a < b
     ]
     assert table_hash(pa.concat_tables(grouped)) == table_hash(found)
 
@@ -86,24 +94,24 @@ def test_rows_of_a_document_may_stand_apart(make_row: Make, make_evidence: Make)
     policy = policy_of([("a", "review"), ("b", "drop")])
     rows = [make_row(3, 0, "marker", seen="a"), make_row(1, 0, "marker", seen="a"),
             make_row(3, 1, "marker", seen="b")]  # fmt: skip
-    found = evaluate(policy, make_evidence(rows)).to_pylist()
+    found = evaluate_policy(policy, make_evidence(rows)).to_pylist()
     assert [(d["doc_id"], d["decision"]) for d in found] == [(3, "drop"), (1, "review")]
 
 
 def test_nothing(default_policy: Policy, make_row: Make, make_evidence: Make) -> None:
     empty = EVIDENCE_SCHEMA.empty_table()
-    assert evaluate(default_policy, empty).equals(DECISION_SCHEMA.empty_table())
+    assert evaluate_policy(default_policy, empty).equals(DECISION_SCHEMA.empty_table())
     other = make_evidence([make_row(0, 0, "gopher", rule="gopher_word_count")])
-    assert len(evaluate(default_policy, other)) == 0
-    assert len(evaluate(Policy(version=1, rules=()), other)) == 0
+    assert len(evaluate_policy(default_policy, other)) == 0
+    assert len(evaluate_policy(Policy(version=1, rules=()), other)) == 0
 
 
 def test_published_evidence_has_no_doc_id(
     default_policy: Policy, make_row: Make, make_evidence: Make
 ) -> None:
     evidence = make_evidence([make_row(7, 0, "marker", "download", seen="x", target="libgen")])
-    with_id = evaluate(default_policy, evidence)
-    without = evaluate(default_policy, evidence.drop_columns(["doc_id"]))
+    with_id = evaluate_policy(default_policy, evidence)
+    without = evaluate_policy(default_policy, evidence.drop_columns(["doc_id"]))
     assert without.equals(with_id.drop_columns(["doc_id"]))
     assert with_id["doc_id"].to_pylist() == [7]
 
@@ -135,9 +143,9 @@ def synthetic(documents: int) -> pa.Table:
 def test_same_evidence_costs_once(default_policy: Policy) -> None:
     """A hundred thousand documents alike: no Python per document (measured: 0.07 s of CPU)."""
     evidence = synthetic(100_000)
-    evaluate(default_policy, evidence.slice(0, 10))
+    evaluate_policy(default_policy, evidence.slice(0, 10))
     start = time.process_time()
-    found = evaluate(default_policy, evidence)
+    found = evaluate_policy(default_policy, evidence)
     spent = time.process_time() - start
     assert len(found) == 100_000
     assert found["reason"].unique().to_pylist() == ["its label is on list origins 1 as books3"]
@@ -207,7 +215,7 @@ def test_shipped_policy(
     default_policy: Policy, make_row: Make, make_evidence: Make, works: pa.Table,
 ) -> None:  # fmt: skip
     rows = [make_row(0, n, name, **given) for n, (name, given) in enumerate(evidence)]
-    found = evaluate(default_policy, make_evidence(rows), works).to_pylist()
+    found = evaluate_policy(default_policy, make_evidence(rows), works).to_pylist()
     assert [(d["decision"], d["rule"]) for d in found] == ([(decision, rule)] if rule else [])
     assert all(d["evidence"] and d["reason"] for d in found)
 
@@ -227,7 +235,7 @@ def test_shipped_policy_words(default_policy: Policy) -> None:
 def test_redact_without_a_place_is_quarantined(make_row: Make, make_evidence: Make) -> None:
     policy = policy_of([("a", "redact")])
     rows = [make_row(0, 0, "marker", seen="a"), make_row(1, 0, "marker", seen="a", byte_length=2)]
-    found = evaluate(policy, make_evidence(rows)).to_pylist()
+    found = evaluate_policy(policy, make_evidence(rows)).to_pylist()
     assert [(d["decision"], d["reason"]) for d in found] == [
         ("quarantine", f"a{NO_SPAN}"), ("redact", "a"),
     ]  # fmt: skip
@@ -249,7 +257,7 @@ def test_redaction_spans(
         for n, (document, first, length, named) in enumerate(places)
     ]  # fmt: skip
     evidence = make_evidence(rows)
-    decisions = evaluate(policy_of([("a", "redact"), ("b", "review")]), evidence)
+    decisions = evaluate_policy(policy_of([("a", "redact"), ("b", "review")]), evidence)
     spans = redaction_spans(decisions, evidence)
     assert spans.schema == SPANS
     covered: dict[bytes, set[int]] = {}

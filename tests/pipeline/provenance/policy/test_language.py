@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from pipeline.screening.evidence import DECISIONS
-from pipeline.screening.policy import evaluate, load_policy, reads_documents
+from pipeline.screening.policy import evaluate_policy, load_policy, reads_documents
 from pipeline.screening.policy.attributes import DECISIONS as NAMES
 from pipeline.screening.policy.attributes import (
     DETECTORS,
@@ -167,7 +167,7 @@ def test_conditions(
         number = given.pop("doc_id", 0)
         kind = given.pop("kind", "k")
         evidence = make_evidence([make_row(number, 0, detector, kind, **given)])
-        return len(evaluate(policy, evidence, works, documents)) == 1
+        return len(evaluate_policy(policy, evidence, works, documents)) == 1
 
     assert matches(**yes)
     if no is not None:
@@ -179,10 +179,10 @@ def test_not_excludes_other_evidence(
 ) -> None:
     policy = load_policy(write_policy(rule("origin.kind: any, not: [marker, notice]")))
     origin = make_row(0, 0, "origin", "label")
-    assert len(evaluate(policy, make_evidence([origin]))) == 1
+    assert len(evaluate_policy(policy, make_evidence([origin]))) == 1
     for detector in ("marker", "notice"):
         both = make_evidence([origin, make_row(0, 1, detector, "mention")])
-        assert len(evaluate(policy, both)) == 0
+        assert len(evaluate_policy(policy, both)) == 0
 
 
 def test_conditions_on_a_detector_hold_for_one_row(
@@ -196,9 +196,9 @@ def test_conditions_on_a_detector_hold_for_one_row(
         make_row(0, 1, "text_match", words=10, document_fraction=0.9, work_id="w-asserted"),
         make_row(0, 2, "text_match", words=60, document_fraction=0.9, work_id="w-open"),
     ])  # fmt: skip
-    assert len(evaluate(policy, apart, works)) == 0
+    assert len(evaluate_policy(policy, apart, works)) == 0
     one = make_row(0, 3, "text_match", words=50, document_fraction=0.2, work_id="w-asserted")
-    found = evaluate(policy, pa.concat_tables([apart, make_evidence([one])]), works)
+    found = evaluate_policy(policy, pa.concat_tables([apart, make_evidence([one])]), works)
     assert found["evidence"].to_pylist() == [[one["evidence_id"]]]
 
 
@@ -208,7 +208,7 @@ def test_several_detectors_all_match(
     policy = load_policy(write_policy(rule("marker.kind: mention, notice.year: '>1999'")))
     rows = [make_row(0, 0, "marker", "mention"), make_row(0, 1, "notice", year=2001),
             make_row(1, 0, "marker", "mention"), make_row(2, 0, "notice", year=2001)]  # fmt: skip
-    found = evaluate(policy, make_evidence(rows)).to_pylist()
+    found = evaluate_policy(policy, make_evidence(rows)).to_pylist()
     assert [(d["doc_id"], d["evidence"]) for d in found] == [
         (0, [rows[0]["evidence_id"], rows[1]["evidence_id"]])
     ]
@@ -226,7 +226,7 @@ def test_reasons(write_policy: Write, make_row: Make, make_evidence: Make, works
                  seen=hostile, verified=True),
         make_row(0, 2, "text_match", words=9, work_id="w-open", seen="nor this"),
     ]  # fmt: skip
-    found = evaluate(policy, make_evidence(rows), works)["reason"][0].as_py()
+    found = evaluate_policy(policy, make_evidence(rows), works)["reason"][0].as_py()
     begins = "1,234 words, 0.235, The Lantern of Tarn, {work.status}\\x1b[31mxxxx"
     assert found.startswith(begins) and found.endswith("x…, true, unknown")
     assert len(found) < 200
@@ -242,11 +242,11 @@ def test_reasons_of_documents(
         "doc_key": pa.array([make_key(5)], pa.binary(16)), "source": ["Web"], "licence": [""],
     })  # fmt: skip
     evidence = make_evidence([make_row(5, 0, "origin", "label")])
-    assert evaluate(policy, evidence, None, documents)["reason"][0].as_py() == (
+    assert evaluate_policy(policy, evidence, None, documents)["reason"][0].as_py() == (
         "Web declares unknown"
     )
     with pytest.raises(ValueError, match="document"):
-        evaluate(policy, evidence)
+        evaluate_policy(policy, evidence)
 
 
 def test_broken_attributes_are_told(
@@ -258,7 +258,7 @@ def test_broken_attributes_are_told(
     for attributes in ("{", "[1]"):
         evidence = make_evidence([make_row(0, 0, "origin", attributes=attributes)])
         with pytest.raises(IntegrityError, match="attributes"):
-            evaluate(policy, evidence)
+            evaluate_policy(policy, evidence)
 
 
 def test_attribute_table() -> None:

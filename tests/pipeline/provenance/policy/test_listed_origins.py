@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
-from pipeline.screening.policy import Policy, Rule, evaluate, load_policy
+from pipeline.screening.policy import Policy, PolicyRule, evaluate_policy, load_policy
 from pipeline.screening.policy.rules import RuleError, compile_rule
 
 Write = Callable[[str], Path]
@@ -75,9 +75,9 @@ def test_books3_that_declares_mit(
         make_row(0, 4, "text_match", "passage", work_id="w-licensed", document_fraction=0.9),
     ]
     for rows in ([origin], [origin, *others], [*others, origin]):
-        found = evaluate(default_policy, make_evidence(rows), works).to_pylist()
+        found = evaluate_policy(default_policy, make_evidence(rows), works).to_pylist()
         assert [(d["decision"], d["rule"]) for d in found] == [("quarantine", "origin-listed")]
-    allowed = evaluate(default_policy, make_evidence(others), works).to_pylist()
+    allowed = evaluate_policy(default_policy, make_evidence(others), works).to_pylist()
     assert [d["decision"] for d in allowed] == ["allow"]
 
 
@@ -86,7 +86,7 @@ def test_only_a_person_clears_it(
 ) -> None:
     origin = make_row(0, 0, "origin", "label", target="books3", list="origins", list_version="1")
     review = make_row(0, 1, "review", "current", target="allow", by="A. Reader", note="a mistake")
-    found = evaluate(default_policy, make_evidence([origin, review])).to_pylist()[0]
+    found = evaluate_policy(default_policy, make_evidence([origin, review])).to_pylist()[0]
     assert (found["decision"], found["rule"]) == ("allow", "reviewed-allow")
     assert found["reason"] == "A. Reader reviewed it: a mistake"
     assert found["evidence"] == [review["evidence_id"]]
@@ -106,7 +106,7 @@ ABSENT: list[Any] = [
 
 
 @st.composite
-def rules(draw: st.DrawFn) -> Rule | None:
+def rules(draw: st.DrawFn) -> PolicyRule | None:
     """A rule that a file could hold, or None when it would be refused."""
     when: dict[str, Any] = {}
     for condition in draw(st.lists(st.sampled_from(CONDITIONS), min_size=1, max_size=3)):
@@ -114,7 +114,9 @@ def rules(draw: st.DrawFn) -> Rule | None:
     if absent := draw(st.lists(st.sampled_from(ABSENT), max_size=4)):
         when["not"] = absent
     decision = draw(st.sampled_from(["allow", "review", "redact", "quarantine", "drop"]))
-    rule = Rule(id=f"r{draw(st.integers(0, 10**6))}", when=when, decision=decision, reason="r")
+    rule = PolicyRule(
+        id=f"r{draw(st.integers(0, 10**6))}", when=when, decision=decision, reason="r"
+    )
     try:
         compile_rule(rule)
     except RuleError:
@@ -140,13 +142,15 @@ EVIDENCE = [
     licence=st.sampled_from(["", "mit", "cc0"]),
 )
 def test_no_policy_clears_it(
-    others: list[Rule | None], place: int, evidence: list[tuple[str, dict[str, Any]]],
+    others: list[PolicyRule | None], place: int, evidence: list[tuple[str, dict[str, Any]]],
     licence: str, make_row: Make, make_evidence: Make, make_key: Make, works: pa.Table,
 ) -> None:  # fmt: skip
     """Whatever other rules stand before or behind it, and whatever else is found: a document that a
     quarantine rule of its listed origin matches is quarantined or dropped."""
     chosen = [rule for rule in others if rule is not None]
-    listed = Rule(id="listed", when={"origin.family": "books3"}, decision="quarantine", reason="r")
+    listed = PolicyRule(
+        id="listed", when={"origin.family": "books3"}, decision="quarantine", reason="r"
+    )
     chosen.insert(min(place, len(chosen)), listed)
     policy = Policy(version=1, rules=tuple(chosen))
     rows = [make_row(0, 0, "origin", "label", target="books3", list="origins")]
@@ -154,5 +158,5 @@ def test_no_policy_clears_it(
     documents = pa.table({
         "doc_key": pa.array([make_key(0)], pa.binary(16)), "source": [""], "licence": [licence],
     })  # fmt: skip
-    found = evaluate(policy, make_evidence(rows), works, documents).to_pylist()
+    found = evaluate_policy(policy, make_evidence(rows), works, documents).to_pylist()
     assert [d["decision"] in ("quarantine", "drop") for d in found] == [True]

@@ -13,9 +13,9 @@ from pipeline.core.ids import table_hash
 from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS
 from pipeline.screening.policy import (
     Policy,
+    PolicyRule,
     Propagation,
-    Rule,
-    evaluate,
+    evaluate_policy,
     number_decisions,
     propagate,
 )
@@ -27,13 +27,15 @@ NOT_LISTED = {"not": ["artefact", "origin"]}
 def policy_of(min_jaccard: float = 0.8, mode: str = "worst") -> Policy:
     """A rule for each decision, one that stays with its copy, one of a person."""
     rules = [
-        Rule(id=decision, when={"marker.kind": "any", **NOT_LISTED}, decision=decision, reason="r")
+        PolicyRule(
+            id=decision, when={"marker.kind": "any", **NOT_LISTED}, decision=decision, reason="r"
+        )
         for decision in DECISIONS
     ]
-    rules.append(Rule(id="stays", when={"marker.kind": "any"}, decision="drop", reason="r",
+    rules.append(PolicyRule(id="stays", when={"marker.kind": "any"}, decision="drop", reason="r",
                       propagate=False))  # fmt: skip
     rules += [
-        Rule(id=f"person-{d}", when={"review.decision": d}, decision=d, reason="r")
+        PolicyRule(id=f"person-{d}", when={"review.decision": d}, decision=d, reason="r")
         for d in ("allow", "review")
     ]
     spread = Propagation(min_jaccard=min_jaccard, mode=mode)
@@ -179,7 +181,7 @@ def test_the_shipped_policy_spreads_a_listed_origin(
     ])  # fmt: skip
     edges = [(1, 2, "near", 0.9, ""), (1, 3, "exact", None, ""), (4, 5, "exact", None, "")]
     clusters = clusters_of(edges, cluster_schema, make_key)
-    found = propagate(evaluate(default_policy, evidence), clusters, default_policy)
+    found = propagate(evaluate_policy(default_policy, evidence), clusters, default_policy)
     assert {d["doc_key"]: d["rule"] for d in found.to_pylist()} == {
         make_key(1): "origin-listed", make_key(2): "origin-listed",
         make_key(3): "reviewed-allow", make_key(5): "marker-mention",

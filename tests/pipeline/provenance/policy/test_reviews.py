@@ -13,7 +13,7 @@ from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.runs.events import EVENTS, verify_events
 from pipeline.screening.evidence import FINDINGS
-from pipeline.screening.policy import Policy, evaluate, redaction_spans
+from pipeline.screening.policy import Policy, evaluate_policy, redaction_spans
 from pipeline.screening.reviews import REVIEWS, Review, load_reviews, record_review, review_findings
 
 Make = Callable[..., Any]
@@ -101,7 +101,7 @@ def test_a_redaction_reaches_the_spans(
         for n, f in enumerate(findings)
     ]  # fmt: skip
     evidence = make_evidence(rows)
-    decisions = evaluate(default_policy, evidence)
+    decisions = evaluate_policy(default_policy, evidence)
     assert decisions["decision"].to_pylist() == ["redact"]
     spans = redaction_spans(decisions, evidence).to_pylist()
     assert [(s["byte_offset"], s["byte_length"]) for s in spans] == [(0, 9)]

@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, ResourceError
-from pipeline.core.journal import hold
+from pipeline.core.journal import hold_lock
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.screening.registry import WORKS, Work, combine, load_registry
 from pipeline.screening.registry.importing import ImportResult
-from pipeline.screening.registry.works import works_of, works_table
+from pipeline.screening.registry.works import make_works, works_table
 
 Bring = Callable[..., ImportResult]
 Write = Callable[[str, str], Path]
@@ -134,7 +134,7 @@ def test_only_registries_and_new_directories_are_written(
 
 
 def test_one_writer(works_csv: Path, bring: Bring, tmp_path: Path) -> None:
-    with hold(tmp_path / "claims"), pytest.raises(ResourceError, match="in use by"):
+    with hold_lock(tmp_path / "claims"), pytest.raises(ResourceError, match="in use by"):
         bring(tmp_path / "claims", works_csv)
 
 
@@ -285,7 +285,7 @@ def test_a_table_gives_its_works_again(works_csv: Path, bring: Bring, tmp_path: 
     bring(tmp_path / "claims", works_csv)
     registry = load_registry(tmp_path / "claims")
     table = registry.works.select(WORKS.names)
-    assert works_table(works_of(table)).equals(table)
+    assert works_table(make_works(table)).equals(table)
     assert table["work_id"].to_pylist() == sorted(table["work_id"].to_pylist())
     assert set(registry.works["registry"].to_pylist()) == {"claims v1"}
 

@@ -17,11 +17,11 @@ from wafer_backend.utils.data import DataExecutor, DataLoader, Range, Schedule
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    backends.reset()
-    tracing.reset()
+    backends.reset_backend()
+    tracing.reset_tracing()
     yield
-    backends.reset()
-    tracing.reset()
+    backends.reset_backend()
+    tracing.reset_tracing()
 
 
 def batches(count: int) -> list[torch.Tensor]:

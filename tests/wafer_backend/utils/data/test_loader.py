@@ -27,9 +27,9 @@ WORKERS = [None, 0, 1, 3]
 
 @pytest.fixture(autouse=True)
 def no_backend() -> Iterator[None]:
-    backends.reset()
+    backends.reset_backend()
     yield
-    backends.reset()
+    backends.reset_backend()
 
 
 class Squares(data.Dataset[torch.Tensor]):
