@@ -116,9 +116,18 @@ def select_representatives(
     answer = np.nan
     while True:
         asked = _advance(
-            memberships, origin, signatures_DP, rules.verify == "exact", limits, masks, answer,
-            state.lists, state.found, state.candidates, state.place,
-        )  # fmt: skip
+            memberships,
+            origin,
+            signatures_DP,
+            rules.verify == "exact",
+            limits,
+            masks,
+            answer,
+            state.lists,
+            state.found,
+            state.candidates,
+            state.place,
+        )
         if asked == _DONE:
             return state.selection()
         answer = exact(int(state.place[_DOCUMENT]), int(state.place[_ASKED]))
@@ -159,14 +168,19 @@ class _State:
     def empty(cls, documents: int, memberships: Memberships) -> "_State":
         entries, buckets = len(memberships.bucket), bucket_count(memberships)
         lists = _Lists(
-            np.full(buckets, -1, np.int64), np.full(buckets, -1, np.int64),
-            np.full(entries, -1, np.int64), np.zeros(entries, np.int64),
-        )  # fmt: skip
+            np.full(buckets, -1, np.int64),
+            np.full(buckets, -1, np.int64),
+            np.full(entries, -1, np.int64),
+            np.zeros(entries, np.int64),
+        )
         found = _SearchState(
-            np.full(documents, KEPT, np.int64), np.zeros(documents, np.uint64),
-            np.full(documents, np.nan), np.full(documents, np.nan),
-            np.full(documents, -1, np.int64), np.zeros(documents, np.uint64),
-        )  # fmt: skip
+            np.full(documents, KEPT, np.int64),
+            np.zeros(documents, np.uint64),
+            np.full(documents, np.nan),
+            np.full(documents, np.nan),
+            np.full(documents, -1, np.int64),
+            np.zeros(documents, np.uint64),
+        )
         widest = int(np.diff(memberships.starts).max(initial=0))
         place = np.zeros(_PLACES, np.int64)
         place[_COUNT] = -1
@@ -177,9 +191,12 @@ class _State:
         counts = self.place[_COMPARED : _COMPARED + len(names)].tolist()
         found = self.found
         return Selection(
-            found.representative, found.channels, found.estimate, found.exact,
+            found.representative,
+            found.channels,
+            found.estimate,
+            found.exact,
             dict(zip(names, counts, strict=True)),
-        )  # fmt: skip
+        )
 
 
 _DOCUMENT, _NEXT, _COUNT, _ASKED, _WAITING, _LEVEL, _QUOTA = range(7)
@@ -261,9 +278,15 @@ def _keep(d: int, memberships: Memberships, lists: _Lists) -> None:
 
 @kernel
 def _judge(
-    d: int, signatures: Signatures, reading: bool, limits: F64, masks: U64, found: _SearchState,
-    candidates: I64, place: I64,
-) -> int:  # fmt: skip
+    d: int,
+    signatures: Signatures,
+    reading: bool,
+    limits: F64,
+    masks: U64,
+    found: _SearchState,
+    candidates: I64,
+    place: I64,
+) -> int:
     """The first candidate from place[_NEXT] on that is a duplicate of d; -1: none, -2: read it."""
     while place[_NEXT] < place[_COUNT]:
         k = candidates[place[_NEXT]]
@@ -292,9 +315,18 @@ def _judge(
 
 @kernel
 def _advance(
-    memberships: Memberships, origin: U8, signatures: Signatures, reading: bool, limits: F64,
-    masks: U64, answer: float, lists: _Lists, found: _SearchState, candidates: I64, place: I64,
-) -> int:  # fmt: skip
+    memberships: Memberships,
+    origin: U8,
+    signatures: Signatures,
+    reading: bool,
+    limits: F64,
+    masks: U64,
+    answer: float,
+    lists: _Lists,
+    found: _SearchState,
+    candidates: I64,
+    place: I64,
+) -> int:
     """Go on until an exact similarity is needed (1) or all documents are done (0).
 
     limits: threshold, and the estimate below which nothing is read; masks: channels that are sure,

@@ -94,9 +94,13 @@ def _components(
 
 
 def _select(
-    documents: Texts, sketches: Sketches, memberships: Memberships, recipe: Preset,
-    verify: Verify, threshold: float,
-) -> Selection:  # fmt: skip
+    documents: Texts,
+    sketches: Sketches,
+    memberships: Memberships,
+    recipe: Preset,
+    verify: Verify,
+    threshold: float,
+) -> Selection:
     pair = PairJaccard(recipe)
     data, offsets = documents.data, documents.offsets
 

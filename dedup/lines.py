@@ -120,9 +120,11 @@ def cut_spans(text: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
 
 
 def cut_column(
-    texts: TextArray, rows: npt.NDArray[np.integer],
-    byte_starts: npt.NDArray[np.integer], byte_ends: npt.NDArray[np.integer],
-) -> pa.LargeStringArray:  # fmt: skip
+    texts: TextArray,
+    rows: npt.NDArray[np.integer],
+    byte_starts: npt.NDArray[np.integer],
+    byte_ends: npt.NDArray[np.integer],
+) -> pa.LargeStringArray:
     """A column of texts without some byte spans: (S,) rows, starts and ends, ascending by (row,
     start), inside their text and without overlap.
 
@@ -155,9 +157,11 @@ def _check_spans(row_S: I64, start_S: I64, end_S: I64, lengths_N: I64) -> None:
     inside = 0 <= row_S.min() <= row_S.max() < len(lengths_N) and (start_S >= 0).all()
     ascending = (row_S[1:] > row_S[:-1]) | ((row_S[1:] == row_S[:-1]) & (start_S[1:] >= end_S[:-1]))
     if not (
-        inside and ascending.all() and (start_S <= end_S).all()
+        inside
+        and ascending.all()
+        and (start_S <= end_S).all()
         and (end_S <= lengths_N[row_S]).all()
-    ):  # fmt: skip
+    ):
         raise ValueError("spans must ascend by row and start, lie in their text and not overlap")
 
 

@@ -79,9 +79,14 @@ def _chain(chain: np.uint64, value: np.uint64) -> np.uint64:
 
 @kernel
 def digest_segments(
-    points: U32, segments_S4: I64, continues: bool, fresh: int, key_B: U64, state: U64,
+    points: U32,
+    segments_S4: I64,
+    continues: bool,
+    fresh: int,
+    key_B: U64,
+    state: U64,
     digests_N: U64,
-) -> None:  # fmt: skip
+) -> None:
     """Digest the documents of a batch; digests_N[row] is set where a document ends."""
     for s in range(len(segments_S4)):
         start, stop = segments_S4[s, START], segments_S4[s, STOP]
@@ -199,9 +204,14 @@ class _Sketcher:
                 self._permute(batch, windows_S3, sketches.signatures)
             if self._with_digest:
                 digest_segments(
-                    batch.points, batch.segments, batch.continues, batch.fresh, digest_keys(),
-                    state, sketches.text_digest,
-                )  # fmt: skip
+                    batch.points,
+                    batch.segments,
+                    batch.continues,
+                    batch.fresh,
+                    digest_keys(),
+                    state,
+                    sketches.text_digest,
+                )
 
     def _permute(self, batch: TextBatch, windows_S3: I64, signatures_NP: Any) -> None:
         recipe = self._recipe
@@ -212,9 +222,13 @@ class _Sketcher:
         self, texts: Texts, batch: TextBatch, windows_S3: I64, signatures_NP: Any
     ) -> None:
         fast_sketch(
-            self._shingler.hashes, windows_S3, batch.continues, batch.is_open, self._recipe.seed,
+            self._shingler.hashes,
+            windows_S3,
+            batch.continues,
+            batch.is_open,
+            self._recipe.seed,
             signatures_NP,
-        )  # fmt: skip
+        )
         if batch.continues and batch.segments[0, ENDS]:
             row = int(windows_S3[0, 0])
             if (signatures_NP[row] == EMPTY).any():

@@ -62,9 +62,12 @@ class Hits:
         """The hits of parts of which their document holds this share or more."""
         rows = self.share >= share
         return Hits(
-            self.document[rows], self.part[rows], self.byte_start[rows],
-            self.byte_end[rows], self.share[rows],
-        )  # fmt: skip
+            self.document[rows],
+            self.part[rows],
+            self.byte_start[rows],
+            self.byte_end[rows],
+            self.share[rows],
+        )
 
 
 class _Block(NamedTuple):
@@ -208,9 +211,16 @@ def _end_span(tally: _Tally, part: Whole, rows: I64, used: int) -> int:
 
 @kernel
 def _note(
-    index: ItemIndex, gram: int, block: _Block, last: int, before: int, tally: _Tally, rows: I64,
-    used: int, touched: int,
-) -> tuple[int, int]:  # fmt: skip
+    index: ItemIndex,
+    gram: int,
+    block: _Block,
+    last: int,
+    before: int,
+    tally: _Tally,
+    rows: I64,
+    used: int,
+    touched: int,
+) -> tuple[int, int]:
     """Account for a gram found at word `last` of the block, in every part that holds it.
 
     `before`: words of the document before the block. rows must have room for COMMON more. Returns

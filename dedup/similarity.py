@@ -36,9 +36,16 @@ def jaccard(a: str, b: str, preset: str | Preset = "slimpajama") -> float:
 
 @kernel
 def _enter(
-    hashes: U64, windows_S3: I64, part: int, parts: int, text: np.uint32, keys: U64, marks: U32,
-    epoch: np.uint32, sizes: I64,
-) -> bool:  # fmt: skip
+    hashes: U64,
+    windows_S3: I64,
+    part: int,
+    parts: int,
+    text: np.uint32,
+    keys: U64,
+    marks: U32,
+    epoch: np.uint32,
+    sizes: I64,
+) -> bool:
     """Enter the shingles of the first or second `text` whose hash falls into this part.
 
     marks: epoch * 4 + the texts a key is in; slots of older epochs are free. sizes: distinct
@@ -137,8 +144,15 @@ class PairJaccard:
         for batch in self._stream.batches(text):
             windows_S3 = self._shingler.windows(batch)
             if not _enter(
-                self._shingler.hashes, windows_S3, part, parts, mark, keys, marks,
-                np.uint32(self._epoch), sizes,
-            ):  # fmt: skip
+                self._shingler.hashes,
+                windows_S3,
+                part,
+                parts,
+                mark,
+                keys,
+                marks,
+                np.uint32(self._epoch),
+                sizes,
+            ):
                 return False
         return True

@@ -62,9 +62,15 @@ class TextBatch:
 
 @kernel
 def _fill(
-    data: U8, offsets: I64, table: U32, steps: U64, points: U32, capacity: int, cursor: I64,
+    data: U8,
+    offsets: I64,
+    table: U32,
+    steps: U64,
+    points: U32,
+    capacity: int,
+    cursor: I64,
     segments_S4: I64,
-) -> int:  # fmt: skip
+) -> int:
     """Fill `points` from the cursor on; returns the number of segments written.
 
     A document that might not fit begins the next batch, so only one of more than `capacity` bytes
@@ -143,9 +149,15 @@ class Stream:
         fresh = 0
         while cursor[_DOCUMENT] < len(texts) and not cursor[_SPECIAL]:
             count = _fill(
-                texts.data, texts.offsets, table, steps, self._points, self._capacity, cursor,
+                texts.data,
+                texts.offsets,
+                table,
+                steps,
+                self._points,
+                self._capacity,
+                cursor,
                 self._segments,
-            )  # fmt: skip
+            )
             filled = int(cursor[_FILLED])
             segments = self._segments[:count]
             if row is not None:
@@ -265,9 +277,14 @@ class Shingler:
             self.count, batch.keep_from = int(words), int(keep_from)
             prefix_sums(batch.points, batch.filled, powers(INVERSE), self._scratch)
             word_hashes(
-                self._scratch, self.starts, self.ends, self.count, self.size, powers(BASE),
+                self._scratch,
+                self.starts,
+                self.ends,
+                self.count,
+                self.size,
+                powers(BASE),
                 self.hashes,
-            )  # fmt: skip
+            )
         else:
             batch.keep_from = char_windows(batch.segments, self.size, windows_S3)
             self.count = batch.filled

@@ -211,9 +211,16 @@ def ascii_steps() -> U64:
 
 @kernel
 def normalize_part(
-    data: U8, start: int, end: int, table: U32, steps: U64, out: U32, filled: int, capacity: int,
+    data: U8,
+    start: int,
+    end: int,
+    table: U32,
+    steps: U64,
+    out: U32,
+    filled: int,
+    capacity: int,
     blank: bool,
-) -> tuple[Whole, Whole, Any]:  # fmt: skip
+) -> tuple[Whole, Whole, Any]:
     """Normalise code points from data[start:end] into out[filled:] until `capacity` is reached.
 
     table, steps: `case_table` and `ascii_steps`. `blank`: whether white space is to be dropped,

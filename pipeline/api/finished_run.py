@@ -58,9 +58,12 @@ class FinishedRun:
         return tuple(sorted(path.parent.name for path in found))
 
     def split(
-        self, name: str = "train", *, max_sequence_length: int | None = None,
+        self,
+        name: str = "train",
+        *,
+        max_sequence_length: int | None = None,
         labels: Labels = "shifted",
-    ) -> HDF5Dataset:  # fmt: skip
+    ) -> HDF5Dataset:
         """Return the rows of a split, as a map-style data set of PyTorch.
 
         name: one of `splits`.
@@ -148,10 +151,18 @@ class FinishedRun:
     ) -> list[TokenSpan]: ...
     @overload
     def trace(
-        self, *, document: str | None = None, work: str | None = None, isbn: str | None = None,
-        reg: str | None = None, title: str | None = None, text: str | None = None,
-        train: AnyPath | None = None, registry: AnyPath | None = None, progress: bool = False,
-    ) -> ForwardTrace: ...  # fmt: skip
+        self,
+        *,
+        document: str | None = None,
+        work: str | None = None,
+        isbn: str | None = None,
+        reg: str | None = None,
+        title: str | None = None,
+        text: str | None = None,
+        train: AnyPath | None = None,
+        registry: AnyPath | None = None,
+        progress: bool = False,
+    ) -> ForwardTrace: ...
     def trace(self, **question: Any) -> list[TokenSpan] | CheckpointTrace | ForwardTrace:
         """Trace training data, with the arguments, answers and errors of `pipeline.trace`."""
         found: list[TokenSpan] | CheckpointTrace | ForwardTrace
@@ -159,9 +170,13 @@ class FinishedRun:
         return found
 
     def search(
-        self, words: str, *, train: AnyPath | None = None, limit: int | None = None,
+        self,
+        words: str,
+        *,
+        train: AnyPath | None = None,
+        limit: int | None = None,
         progress: bool = False,
-    ) -> SearchAnswer:  # fmt: skip
+    ) -> SearchAnswer:
         """Find words in the texts, with the arguments, answers and errors of `pipeline.search`."""
         return questions.search(self.directory, words, train=train, limit=limit, progress=progress)
 

@@ -72,9 +72,12 @@ def run(
     """
     loaded = load_config(config, tuple(overrides))
     return preparation.run_preparation(
-        loaded, local_path_or_none(out), workers, verify_inputs=verify_inputs,
+        loaded,
+        local_path_or_none(out),
+        workers,
+        verify_inputs=verify_inputs,
         progress=progress_of(progress),
-    )  # fmt: skip
+    )
 
 
 def plan(
@@ -202,9 +205,15 @@ def dedup(
     """
     _check_choice("preset", preset, get_args(DedupPreset))
     rules = _checked(
-        DedupConfig, preset=preset, verify=verify, threshold=threshold, key=key,
-        indexes=names_of(index), memory=memory, max_source_share=max_source_share,
-    )  # fmt: skip
+        DedupConfig,
+        preset=preset,
+        verify=verify,
+        threshold=threshold,
+        key=key,
+        indexes=names_of(index),
+        memory=memory,
+        max_source_share=max_source_share,
+    )
     reading = _checked(ReadConfig, max_bad_share=max_bad_share)
     named = NAME if name is None else _checked(InputConfig, name=name, path="").name
     loaded = make_dedup_config(names_of(files), rules, name=named, text_key=text_key, read=reading)

@@ -133,9 +133,21 @@ def trace(
     if file is not None and row is None and (named := split_row(str(file))) is not None:
         file, row = named
     _check(
-        {"step": step, "checkpoint": checkpoint, "file": file, "document": document, "work": work,
-         "isbn": isbn, "reg": reg, "title": title, "text": text}, model_dir, row, tokens,
-    )  # fmt: skip
+        {
+            "step": step,
+            "checkpoint": checkpoint,
+            "file": file,
+            "document": document,
+            "work": work,
+            "isbn": isbn,
+            "reg": reg,
+            "title": title,
+            "text": text,
+        },
+        model_dir,
+        row,
+        tokens,
+    )
     if model_dir is not None and step is not None:
         return backwards.trace_step(where, model_dir, step)
     if model_dir is not None and checkpoint is not None:
@@ -143,9 +155,16 @@ def trace(
     if file is not None:
         return _spans(where, local_path(file), row, tokens)
     found = find_asked(
-        where, document=document, work=work, isbn=isbn, reg=reg, title=title, text=text,
-        registry=local_path_or_none(registry), progress=progress_of(progress),
-    )  # fmt: skip
+        where,
+        document=document,
+        work=work,
+        isbn=isbn,
+        reg=reg,
+        title=title,
+        text=text,
+        registry=local_path_or_none(registry),
+        progress=progress_of(progress),
+    )
     answer = trace_documents(where, found.rows, model_dir, found.because)
     return replace(answer, notes=found.notes)
 
@@ -178,9 +197,11 @@ def find_asked(
 
 
 def _check(
-    questions: dict[str, object], train: Path | None, row: int | None,
+    questions: dict[str, object],
+    train: Path | None,
+    row: int | None,
     tokens: tuple[int, int] | None,
-) -> None:  # fmt: skip
+) -> None:
     """Raise ConfigError unless there is one question, with what it needs."""
     given = [name for name, value in questions.items() if value is not None]
     if len(given) != 1:

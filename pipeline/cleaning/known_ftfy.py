@@ -290,10 +290,15 @@ _PATTERNS = {
 }
 
 FIXERS: tuple[Callable[[str], str], ...] = (
-    fixes.fix_c1_controls, fixes.fix_latin_ligatures, fixes.fix_character_width,
-    fixes.uncurl_quotes, fixes.fix_line_breaks, fixes.fix_surrogates,
-    fixes.remove_terminal_escapes, fixes.remove_control_chars,
-)  # fmt: skip
+    fixes.fix_c1_controls,
+    fixes.fix_latin_ligatures,
+    fixes.fix_character_width,
+    fixes.uncurl_quotes,
+    fixes.fix_line_breaks,
+    fixes.fix_surrogates,
+    fixes.remove_terminal_escapes,
+    fixes.remove_control_chars,
+)
 """The fixers after the encoding and before the normalisation, in `fix_and_explain`'s order."""
 
 

@@ -108,8 +108,10 @@ def _finders(kinds: Sequence[Kind], regions: Sequence[str]) -> dict[Kind, Callab
     """In the order of KINDS, so that an address is not taken for a number."""
     check_masks(kinds, regions)
     found: dict[Kind, Callable[[str], Spans]] = {
-        "email": _emails, "ip": _addresses, "phone": lambda text: _phones(text, regions),
-    }  # fmt: skip
+        "email": _emails,
+        "ip": _addresses,
+        "phone": lambda text: _phones(text, regions),
+    }
     return {kind: find for kind, find in found.items() if kind in kinds}
 
 

@@ -101,9 +101,15 @@ def _holds_entity(data: U8, start: np.uint64, end: np.uint64) -> Truth:
 
 @kernel
 def _may_be_bad(
-    data: U8, start: np.uint64, i: np.uint64, after: np.uint64, end: np.uint64, hit: np.uint64,
-    classes: U16, rows: U64,
-) -> bool:  # fmt: skip
+    data: U8,
+    start: np.uint64,
+    i: np.uint64,
+    after: np.uint64,
+    end: np.uint64,
+    hit: np.uint64,
+    classes: U16,
+    rows: U64,
+) -> bool:
     """Whether the pairs `hit`, of the character at byte i and the one before, fit their context.
 
     The line begins at `start`, the next character at `after`, which may be the `end` of the span.
@@ -145,9 +151,14 @@ def _composes(
 
 @kernel
 def _sink(
-    out: U8, start: np.uint64, o: np.uint64, width: np.uint64, order: np.uint64, classes: U16,
+    out: U8,
+    start: np.uint64,
+    o: np.uint64,
+    width: np.uint64,
+    order: np.uint64,
+    classes: U16,
     rows: U64,
-) -> Truth:  # fmt: skip
+) -> Truth:
     """Move the mark in the last `width` bytes of out[start:o] to its place by combining class.
 
     Returns whether it came there within _LONGEST_RUN steps.
@@ -202,9 +213,17 @@ def _copy_plain(
 
 @kernel
 def _rest_of_line(
-    data: U8, start: np.uint64, i: np.uint64, end: np.uint64, out: U8, o: np.uint64,
-    kind: np.uint8, unescapes: bool, classes: U16, rows: U64,
-) -> tuple[np.uint64, np.uint64, np.int64, bool]:  # fmt: skip
+    data: U8,
+    start: np.uint64,
+    i: np.uint64,
+    end: np.uint64,
+    out: U8,
+    o: np.uint64,
+    kind: np.uint8,
+    unescapes: bool,
+    classes: U16,
+    rows: U64,
+) -> tuple[np.uint64, np.uint64, np.int64, bool]:
     """Copy the rest of a line from byte i with the simple repairs made.
 
     The line begins at `start`, and what was copied of it is plain; the span ends at `end`. Returns
@@ -295,9 +314,19 @@ def _rest_of_line(
 
 @kernel
 def _scan_span(
-    data: U8, span: Whole, start: np.uint64, end: np.uint64, kind: np.uint8, unescapes: bool,
-    out: U8, o: np.uint64, suspects: I64, found: Whole, classes: U16, rows: U64,
-) -> tuple[np.uint64, I64, Whole, bool]:  # fmt: skip
+    data: U8,
+    span: Whole,
+    start: np.uint64,
+    end: np.uint64,
+    kind: np.uint8,
+    unescapes: bool,
+    out: U8,
+    o: np.uint64,
+    suspects: I64,
+    found: Whole,
+    classes: U16,
+    rows: U64,
+) -> tuple[np.uint64, I64, Whole, bool]:
     """One span. Returns o, the suspects, their number and unescapes."""
     i = start
     while i < end:

@@ -130,8 +130,12 @@ def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     directory = manifest.directory
     ledger = json.loads((directory / layout.LEDGER).read_bytes())
     if as_json:
-        value = {"directory": str(directory), "reused": list(manifest.reused), "ledger": ledger,
-                 "masked": dict(_masked(manifest))}  # fmt: skip
+        value = {
+            "directory": str(directory),
+            "reused": list(manifest.reused),
+            "ledger": ledger,
+            "masked": dict(_masked(manifest)),
+        }
         return print_json(value)
     _print_sources(ledger["sources"])
     _print_reasons(ledger["sources"])
@@ -153,10 +157,13 @@ def _print_sources(sources: dict[str, Any]) -> None:
     totals = [0] * 6
     for name, source in sources.items():
         values = [
-            source["records"]["documents"], _documents(source["bad"]),
+            source["records"]["documents"],
+            _documents(source["bad"]),
             _documents(source["dropped"]) + source["quarantined"]["documents"],
-            source["kept"]["documents"], source["documents"]["bytes"], source["kept"]["bytes"],
-        ]  # fmt: skip
+            source["kept"]["documents"],
+            source["documents"]["bytes"],
+            source["kept"]["bytes"],
+        ]
         totals = [a + b for a, b in zip(totals, values, strict=True)]
         table.add_row(format_cell(name), *_numbers(values))
     table.add_section()

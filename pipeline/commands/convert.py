@@ -132,11 +132,22 @@ def convert(
 
     chosen: Any = {"to": to, "kind": kind, "compression": compression}
     options = ConvertOptions(
-        inputs=tuple(inputs), out=out, tokenizer=tokenizer, eos=eos, eos_id=eos_id, length=msl,
-        samples_per_file=samples_per_file, shard_size=_bytes(shard_size), text_key=text_key,
-        template=template, input_format=input_format, lossy=lossy, add_eos=add_eos,
-        workers=workers, **chosen,
-    )  # fmt: skip
+        inputs=tuple(inputs),
+        out=out,
+        tokenizer=tokenizer,
+        eos=eos,
+        eos_id=eos_id,
+        length=msl,
+        samples_per_file=samples_per_file,
+        shard_size=_bytes(shard_size),
+        text_key=text_key,
+        template=template,
+        input_format=input_format,
+        lossy=lossy,
+        add_eos=add_eos,
+        workers=workers,
+        **chosen,
+    )
     run_and_show(options, dry_run=dry_run, as_json=as_json)
 
 

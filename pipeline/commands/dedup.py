@@ -31,9 +31,11 @@ PRESETS = ("slimpajama", "slimpajama_exact", "fineweb", "strict", "exact")
 
 FilesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="FILES", help="files, directories or globs: .jsonl, .jsonl.zst, "
-                   ".jsonl.gz or .parquet"),
-]  # fmt: skip
+    typer.Argument(
+        metavar="FILES",
+        help="files, directories or globs: .jsonl, .jsonl.zst, .jsonl.gz or .parquet",
+    ),
+]
 IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
 PresetOption = Annotated[
     str, typer.Option(metavar="NAME", help=f"how near-duplicates are found: {', '.join(PRESETS)}")
@@ -152,9 +154,14 @@ def dedup(
     from pipeline.stories.preparation import describe_dedup, prepare, run_preparation
 
     settings = _dedup_config(
-        preset, memory, max_source_share, verify=verify, threshold=threshold, key=key,
+        preset,
+        memory,
+        max_source_share,
+        verify=verify,
+        threshold=threshold,
+        key=key,
         indexes=tuple(index or ()),
-    )  # fmt: skip
+    )
     loaded = make_dedup_config(
         files, settings, name=_named(name) or NAME, text_key=text_key, read=_reading(max_bad_share)
     )
@@ -254,9 +261,12 @@ def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any
     except ValueError as error:
         raise ConfigError(f"--preset: {error}") from None
     return _checked(
-        DedupConfig, preset=preset, memory=loads_value(memory),
-        max_source_share=loads_value(max_source_share), **values,
-    )  # fmt: skip
+        DedupConfig,
+        preset=preset,
+        memory=loads_value(memory),
+        max_source_share=loads_value(max_source_share),
+        **values,
+    )
 
 
 def _reading(max_bad_share: str) -> "ReadConfig":
@@ -307,8 +317,12 @@ def show_dedup_run(manifest: "Manifest", as_json: bool) -> None:
     directory = manifest.directory
     ledger, kinds = _account(directory)
     if as_json:
-        value = {"directory": str(directory), "reused": list(manifest.reused), "ledger": ledger,
-                 "duplicates": kinds}  # fmt: skip
+        value = {
+            "directory": str(directory),
+            "reused": list(manifest.reused),
+            "ledger": ledger,
+            "duplicates": kinds,
+        }
         return print_json(value)
     _print_sources(ledger, kinds)
     if len(manifest.reused) == len(manifest.stages):
@@ -324,8 +338,13 @@ def show_added(added: "AddedBatch", as_json: bool) -> None:
     """A batch of an index."""
     ledger, kinds = _account(added.directory)
     if as_json:
-        value = {"batch": added.batch, "fresh": added.fresh, "directory": str(added.directory),
-                 "ledger": ledger, "duplicates": kinds}  # fmt: skip
+        value = {
+            "batch": added.batch,
+            "fresh": added.fresh,
+            "directory": str(added.directory),
+            "ledger": ledger,
+            "duplicates": kinds,
+        }
         return print_json(value)
     if not added.fresh:
         return print_line(f"batch {added.batch} already holds exactly these files; nothing to do")
@@ -357,10 +376,14 @@ def _cells(match: "IndexMatch") -> tuple[str, ...]:
     value = match.estimate if match.jaccard is None else match.jaccard
     estimated = "~" if match.jaccard is None and value is not None else ""
     return (
-        _place(match.file, match.line, match.row), match.kind, estimated + format_similarity(value),
-        match.document, match.source, match.batch,
+        _place(match.file, match.line, match.row),
+        match.kind,
+        estimated + format_similarity(value),
+        match.document,
+        match.source,
+        match.batch,
         _place(match.batch_file, match.batch_line, match.batch_row),
-    )  # fmt: skip
+    )
 
 
 def _place(file: str, line: int | None, row: int | None) -> str:
@@ -385,10 +408,13 @@ def _print_sources(ledger: dict[str, Any], kinds: dict[str, dict[str, int]]) -> 
     for name, source in ledger["sources"].items():
         counts = kinds.get(name, {})
         values = [
-            source["records"]["documents"], sum(t["documents"] for t in source["bad"].values()),
-            *(counts.get(kind, 0) for kind in found), source["kept"]["documents"],
-            source["documents"]["bytes"] / 1e6, source["kept"]["bytes"] / 1e6,
-        ]  # fmt: skip
+            source["records"]["documents"],
+            sum(t["documents"] for t in source["bad"].values()),
+            *(counts.get(kind, 0) for kind in found),
+            source["kept"]["documents"],
+            source["documents"]["bytes"] / 1e6,
+            source["kept"]["bytes"] / 1e6,
+        ]
         totals = [a + b for a, b in zip(totals, values, strict=True)]
         table.add_row(format_cell(name), *_numbers(values))
     table.add_section()

@@ -83,14 +83,21 @@ def disclose(
     done = write(directory, out, about, names, public=public)
     if as_json:
         files = [{"file": file, "bytes": size} for file, size in done.files]
-        return print_json({"directory": str(done.directory), "edition": done.edition,
-                           "files": files, "todo": list(done.todos)})  # fmt: skip
+        return print_json(
+            {
+                "directory": str(done.directory),
+                "edition": done.edition,
+                "files": files,
+                "todo": list(done.todos),
+            }
+        )
     for file, size in done.files:
         print_line(f"{done.directory / file}  ({pluralise(size, 'byte')})")
     print_line(f"edition: {done.edition}")
     if done.todos:
-        print_line(f"{pluralise(len(done.todos), 'item')} to be filled in: "
-                   + ", ".join(done.todos))  # fmt: skip
+        print_line(
+            f"{pluralise(len(done.todos), 'item')} to be filled in: " + ", ".join(done.todos)
+        )
     return None
 
 
@@ -141,8 +148,11 @@ def export(
         return _print_splits(splits)
     done = export_run(directory, out, request, workers, Progress())
     if as_json:
-        value = {"directory": str(done.directory), "reused": done.reused,
-                 "splits": [asdict(found) for found in done.splits]}  # fmt: skip
+        value = {
+            "directory": str(done.directory),
+            "reused": done.reused,
+            "splits": [asdict(found) for found in done.splits],
+        }
         return print_json(value)
     _print_splits(done.splits)
     if done.reused:
@@ -197,7 +207,10 @@ def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:
     for found in splits:
         disk = "" if found.bytes is None else format_bytes(found.bytes)
         table.add_row(
-            found.name, f"{found.documents:,}", format_bytes(found.text_bytes),
-            f"{found.files:,}", disk,
-        )  # fmt: skip
+            found.name,
+            f"{found.documents:,}",
+            format_bytes(found.text_bytes),
+            f"{found.files:,}",
+            disk,
+        )
     out.print(table, soft_wrap=True)

@@ -71,8 +71,17 @@ def show_cluster(found: "Members") -> None:
     print_line(f"kept  {cluster.kept}  {describe_place(found.shown.place, cluster.index)}")
     if found.excerpt:
         print_line(f"      {escape_text(found.excerpt, 120)}")
-    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J",
-               "excerpt")  # fmt: skip
+    columns = (
+        "document",
+        "source",
+        "file:line",
+        "state",
+        "kind",
+        "bands",
+        "estimate",
+        "exact J",
+        "excerpt",
+    )
     table = Table(*columns)
     for member in found.members:
         table.add_row(*map(format_cell, _member_cells(member)))
@@ -133,10 +142,16 @@ def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
 def _member_cells(member: "ClusterMember") -> tuple[str, ...]:
     place = member.place
     return (
-        place.key, place.source, f"{place.file}:{place.line}", member.state, member.kind,
-        " ".join(map(str, member.bands)), format_similarity(member.estimate),
-        format_similarity(member.jaccard), escape_text(member.excerpt, 60),
-    )  # fmt: skip
+        place.key,
+        place.source,
+        f"{place.file}:{place.line}",
+        member.state,
+        member.kind,
+        " ".join(map(str, member.bands)),
+        format_similarity(member.estimate),
+        format_similarity(member.jaccard),
+        escape_text(member.excerpt, 60),
+    )
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -22,15 +22,18 @@ _SHOWN_STEPS = 12
 
 
 def show_spans(
-    spans: "Sequence[TokenSpan]", limit: int | None, as_json: bool,
+    spans: "Sequence[TokenSpan]",
+    limit: int | None,
+    as_json: bool,
     elsewhere: Sequence[tuple[str, int]] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Spans of rows, each with its document; `elsewhere`: other data sets that the step read, and
     how many rows of each."""
     if as_json:
         return print_json([vars(span) for span in _first(spans, limit)])
-    table = Table("row", "tokens", "labels", "document", "source", "file:line", "licence",
-                  "decision")  # fmt: skip
+    table = Table(
+        "row", "tokens", "labels", "document", "source", "file:line", "licence", "decision"
+    )
     listed = spans[: _SHOWN if limit is None else limit]
     for s in listed:
         decision = "taken down" if s.masked else f"{s.decision} {s.rule}".strip()
@@ -38,8 +41,12 @@ def show_spans(
             s.file if s.row is None else f"{s.file}[{s.row}]",
             _range(s.token_start, s.token_end),
             "-" if s.label_start is None else _range(s.label_start, s.label_end or 0),
-            s.document, s.source, f"{s.path}:{s.line}", s.licence or "-", decision,
-        )  # fmt: skip
+            s.document,
+            s.source,
+            f"{s.path}:{s.line}",
+            s.licence or "-",
+            decision,
+        )
         table.add_row(*(format_cell(cell) for cell in cells))
     out.print(table)
     _say_rest(len(spans), len(listed))
@@ -74,8 +81,9 @@ def show_forward(
 
 def _documents_table(documents: "Sequence[TracedDocument]", with_steps: bool) -> Table:
     steps = ("first step", "steps") if with_steps else ()
-    table = Table("document", "file:line", "source", "state", "split", "tokens", "rows", *steps,
-                  "because")  # fmt: skip
+    table = Table(
+        "document", "file:line", "source", "state", "split", "tokens", "rows", *steps, "because"
+    )
     for d in documents:
         state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
         context = f" + {d.context_rows} context" if d.context_rows else ""
@@ -92,7 +100,7 @@ def _documents_table(documents: "Sequence[TracedDocument]", with_steps: bool) ->
             *read,
             d.because or "asked for",
         )
-        table.add_row(*(format_cell(cell) for cell in cells))  # fmt: skip
+        table.add_row(*(format_cell(cell) for cell in cells))
     return table
 
 
@@ -157,8 +165,13 @@ def show_checkpoint(found: "CheckpointTrace", limit: int | None, as_json: bool) 
     most = _SHOWN if limit is None else limit
     documents = Table("document", "source", "file:line", "licence", "labels read")
     for d in found.documents.slice(0, most).to_pylist():
-        cells = (d["document"], d["source"], f"{d['path']}:{d['line']}", d["licence"] or "-",
-                 f"{d['labels_read']:,}")  # fmt: skip
+        cells = (
+            d["document"],
+            d["source"],
+            f"{d['path']}:{d['line']}",
+            d["licence"] or "-",
+            f"{d['labels_read']:,}",
+        )
         documents.add_row(*(format_cell(cell) for cell in cells))
     out.print(documents)
     _say_rest(len(found.documents), min(most, len(found.documents)))
@@ -176,7 +189,8 @@ def _forward(found: "ForwardTrace", notes: Sequence[str], limit: int | None) -> 
         "documents": [vars(document) for document in listed],
         "splits": [vars(split) for split in found.splits],
         "places": places,
-        "exposure": exposure and {
+        "exposure": exposure
+        and {
             **vars(exposure),
             "model_dir": str(exposure.model_dir),
             "first_exposed": _checkpoint_json_of(exposure.first_exposed),
@@ -185,7 +199,7 @@ def _forward(found: "ForwardTrace", notes: Sequence[str], limit: int | None) -> 
             "note": EXPOSURE,
         },
         "notes": list(notes),
-    }  # fmt: skip
+    }
 
 
 def _checkpoint_json(found: "CheckpointTrace", limit: int | None) -> dict[str, Any]:

@@ -225,10 +225,14 @@ def show_difference(found: "PolicyDifference", as_json: bool) -> None:
         table.add_column(title, justify="right")
     for c in found.changes:
         table.add_row(
-            format_cell(_side(c.old_decision, c.old_rule)), format_cell(_side(c.new_decision,
-            c.new_rule)), f"{c.documents:,}", f"{c.kept:,}", format_bytes(c.text_bytes),
-            f"{c.tokens:,}", f"{c.tokens_estimated:,}",
-        )  # fmt: skip
+            format_cell(_side(c.old_decision, c.old_rule)),
+            format_cell(_side(c.new_decision, c.new_rule)),
+            f"{c.documents:,}",
+            f"{c.kept:,}",
+            format_bytes(c.text_bytes),
+            f"{c.tokens:,}",
+            f"{c.tokens_estimated:,}",
+        )
     out.print(table)
     return None
 
@@ -255,11 +259,13 @@ def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
     if as_json:
         return print_json(_plain(found))
     place = found.record.place
-    print_facts([
-        ("document", f"{place.key}  {describe_place(place, '')}"),
-        ("recorded", _decided(found.recorded)),
-        ("policy", f"{policy}: {_decided(found.decision)}"),
-    ])  # fmt: skip
+    print_facts(
+        [
+            ("document", f"{place.key}  {describe_place(place, '')}"),
+            ("recorded", _decided(found.recorded)),
+            ("policy", f"{policy}: {_decided(found.decision)}"),
+        ]
+    )
     table = Table("rule", "decision", "matched", "evidence, or why not")
     for outcome in found.outcomes:
         evidence = ", ".join(_numbered(outcome.evidence, found.evidence))

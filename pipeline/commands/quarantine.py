@@ -55,8 +55,16 @@ def list_quarantine(directory: RunArgument, as_json: JsonOption = False) -> None
         text = "purged" if about.purged else f"{about.text_bytes:,}"
         since, until = (str(day or "") for day in (about.since, about.until))
         due = f"{until}, due" if about.is_due(today) else until
-        cells = (about.key, about.source, f"{about.file}:{about.line}", about.rule, text, since,
-                 due, about.held)  # fmt: skip
+        cells = (
+            about.key,
+            about.source,
+            f"{about.file}:{about.line}",
+            about.rule,
+            text,
+            since,
+            due,
+            about.held,
+        )
         table.add_row(*(format_cell(cell) for cell in cells))
     return out.print(table)
 
@@ -76,11 +84,17 @@ def show(directory: RunArgument, key: KeyArgument, by: ByOption) -> None:
 def _print_about(about: "QuarantinedDocument") -> None:
     from pipeline.commands.terminal import print_facts
 
-    print_facts((
-        ("document", about.key), ("source", about.source), ("place", f"{about.file}:{about.line}"),
-        ("rule", about.rule), ("reason", about.reason), ("evidence", ", ".join(about.evidence)),
-        ("kept by", about.held),
-    ))  # fmt: skip
+    print_facts(
+        (
+            ("document", about.key),
+            ("source", about.source),
+            ("place", f"{about.file}:{about.line}"),
+            ("rule", about.rule),
+            ("reason", about.reason),
+            ("evidence", ", ".join(about.evidence)),
+            ("kept by", about.held),
+        )
+    )
 
 
 @_app.command(epilog="Example: `prep quarantine export runs/pile --out held.jsonl --by 'J. Doe'`")
@@ -102,9 +116,11 @@ def export(
     epilog="Example: `prep quarantine release runs/pile 550f72 --by 'J. Doe' --note 'own work'`"
 )
 def release(
-    directory: RunArgument, key: KeyArgument, by: ByOption,
+    directory: RunArgument,
+    key: KeyArgument,
+    by: ByOption,
     note: Annotated[str, typer.Option(metavar="TEXT", help="the reason; it is recorded")],
-) -> None:  # fmt: skip
+) -> None:
     """Record the review `allow` for a document; the next `prep run` then keeps it."""
     from pipeline.commands.terminal import print_line
     from pipeline.quarantine.access import release_quarantined

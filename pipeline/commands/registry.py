@@ -144,9 +144,14 @@ def import_(
     from pipeline.screening.registry.importing import ImportOptions, import_works
 
     defaults = collect_values(
-        status=status, tier=tier, scope=scope, contact=contact, jurisdiction=jurisdiction,
-        basis=basis, legal_hold=legal_hold,
-    )  # fmt: skip
+        status=status,
+        tier=tier,
+        scope=scope,
+        contact=contact,
+        jurisdiction=jurisdiction,
+        basis=basis,
+        legal_hold=legal_hold,
+    )
     settings = ImportOptions(
         form=check_form(form),
         name=name,
@@ -220,10 +225,15 @@ def set_(
     from pipeline.screening.registry.importing import set_fields
 
     values: dict[str, Any] = {
-        "status": status, "legal_hold": legal_hold, "scope": scope, "tier": tier,
-        "contact": contact, "basis": basis, "effective_from": effective_from,
+        "status": status,
+        "legal_hold": legal_hold,
+        "scope": scope,
+        "tier": tier,
+        "contact": contact,
+        "basis": basis,
+        "effective_from": effective_from,
         "effective_to": effective_to,
-    }  # fmt: skip
+    }
     given = {name: value for name, value in values.items() if value is not None}
     show_edit(set_fields(directory, work, given), as_json)
 
@@ -257,9 +267,15 @@ def sketch(
     from pipeline.screening.registry.importing import sketch_work
 
     description = collect_values(
-        title_raw=title, authors="; ".join(author or ()), isbn13="; ".join(isbn or ()),
-        reg_no=registration, claimant=claimant, publisher=publisher, contact=contact, tier=tier,
-    )  # fmt: skip
+        title_raw=title,
+        authors="; ".join(author or ()),
+        isbn13="; ".join(isbn or ()),
+        reg_no=registration,
+        claimant=claimant,
+        publisher=publisher,
+        contact=contact,
+        tier=tier,
+    )
     show_sketch(sketch_work(texts, out, description, _salt(salt_file)), as_json)
 
 

@@ -129,8 +129,11 @@ def rescan(
     from pipeline.stories.rescan import rescan_run as look_through
 
     asked = plan_rescan(directory, registry, policy, name)
-    cost = {"bytes": asked.bytes, "cpu_seconds": round(asked.cpu_seconds, 1),
-            "works": len(asked.registry.works)}  # fmt: skip
+    cost = {
+        "bytes": asked.bytes,
+        "cpu_seconds": round(asked.cpu_seconds, 1),
+        "works": len(asked.registry.works),
+    }
     if estimate and as_json:
         return print_json({"directory": str(asked.out), **cost})
     if not as_json:

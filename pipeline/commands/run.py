@@ -109,9 +109,12 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
     total = total_of(stages, prepared)
     table.add_section()
     table.add_row(
-        "total", "", f"{total.cpu_seconds:,.0f} s", format_bytes(total.disk_bytes),
+        "total",
+        "",
+        f"{total.cpu_seconds:,.0f} s",
+        format_bytes(total.disk_bytes),
         format_bytes(total.memory_bytes),
-    )  # fmt: skip
+    )
     out.print(table, soft_wrap=True)
     where = pluralise(total.workers, "worker") if total.workers else "one process"
     memory = format_bytes(total.memory_bytes * max(1, total.workers))
@@ -181,10 +184,15 @@ def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
     for source, row in mixture.items():
         wanted = f"{row['asked_share']:.2%}" if by_share else f"{row['asked_epochs']:g}"
         table.add_row(
-            format_cell(source), f"{row['documents']:,}", f"{row['tokens']:,}", wanted,
-            f"{row['epochs']:.4g}", f"{row['stream_documents']:,}", f"{row['stream_tokens']:,}",
+            format_cell(source),
+            f"{row['documents']:,}",
+            f"{row['tokens']:,}",
+            wanted,
+            f"{row['epochs']:.4g}",
+            f"{row['stream_documents']:,}",
+            f"{row['stream_tokens']:,}",
             f"{row['stream_tokens'] / total:.2%}" if total else "-",
-        )  # fmt: skip
+        )
     out.print(table, soft_wrap=True)
 
 

@@ -114,8 +114,14 @@ def show_decisions(manifest: "Manifest", as_json: bool) -> None:
     decided = _counts(documents, ["decision", "rule"])
     found = _counts(evidence, ["detector", "kind"])
     if as_json:
-        return print_json({"directory": str(directory), "reused": list(manifest.reused),
-                           "decisions": decided, "evidence": found})  # fmt: skip
+        return print_json(
+            {
+                "directory": str(directory),
+                "reused": list(manifest.reused),
+                "decisions": decided,
+                "evidence": found,
+            }
+        )
     _print("documents by decision", ["decision", "rule"], decided)
     _print("evidence", ["detector", "kind"], found)
     return print_line(

@@ -46,12 +46,13 @@ def search(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N",
+            min=0,
+            metavar="N",
             help=f"list at most N documents [default: {_SHOWN}, all with --json]",
         ),
     ] = None,
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find words in the texts of a run, word for word or nearly.
 
     Shows each document with file:line, state, HDF5 rows and training steps.
@@ -148,17 +149,27 @@ def _json(answer: "SearchAnswer") -> dict[str, Any]:
     for found in answer.documents:
         d = vars(found.traced)
         kept = {name: value for name, value in d.items() if name not in ("doc", "because")}
-        documents.append({
-            **kept, "place": f"{d['path']}:{d['line']}", "exact": found.text.exact,
-            "near": found.text.near, "by_characters": found.text.by_characters,
-            "in_quarantine": found.text.in_quarantine,
-            "in_rows": list(found.rows), "of_words": found.of_words,
-            "read_at_steps": list(found.steps), "places": [asdict(p) for p in found.text.places],
-        })  # fmt: skip
+        documents.append(
+            {
+                **kept,
+                "place": f"{d['path']}:{d['line']}",
+                "exact": found.text.exact,
+                "near": found.text.near,
+                "by_characters": found.text.by_characters,
+                "in_quarantine": found.text.in_quarantine,
+                "in_rows": list(found.rows),
+                "of_words": found.of_words,
+                "read_at_steps": list(found.steps),
+                "places": [asdict(p) for p in found.text.places],
+            }
+        )
     searched = {**asdict(answer.searched), "home": str(answer.searched.home)}
     steps = answer.exposure
     read = {"model_dir": str(steps.model_dir), "last_step": steps.last_step} if steps else None
     return {
-        "documents": documents, "documents_total": answer.total, "searched": searched,
-        "training": read, "note": EXPOSURE,
-    }  # fmt: skip
+        "documents": documents,
+        "documents_total": answer.total,
+        "searched": searched,
+        "training": read,
+        "note": EXPOSURE,
+    }

@@ -152,9 +152,14 @@ def _show_documents(plan: "TakedownPlan") -> None:
         via = row["via"].hex() if row["via"] else ""
         like = "" if row["similarity"] is None else f" {row['similarity']:.3f}"
         cells = (
-            row["doc_key"].hex(), row["because"], via + like, row["source"],
-            f"{row['file']}:{row['line']}", row["state"], f"{row['tokens']:,}",
-        )  # fmt: skip
+            row["doc_key"].hex(),
+            row["because"],
+            via + like,
+            row["source"],
+            f"{row['file']}:{row['line']}",
+            row["state"],
+            f"{row['tokens']:,}",
+        )
         table.add_row(*(format_cell(cell) for cell in cells))
     out.print(table)
     more = len(plan.taken) - _MOST

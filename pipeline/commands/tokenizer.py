@@ -113,8 +113,13 @@ def show_fertility(measured: "Sequence[TokenizerMeasurement]", as_json: bool) ->
     """Print a table with a row per source, and columns for each tokenizer."""
     if as_json:
         return out.print_json(json.dumps([_as_json(one) for one in measured]))
-    table = Table("source", "documents", "MB", title_justify="left", title="bytes per token (more "
-                  "is better), tokens per word (fewer is better)")  # fmt: skip
+    table = Table(
+        "source",
+        "documents",
+        "MB",
+        title_justify="left",
+        title="bytes per token (more is better), tokens per word (fewer is better)",
+    )
     for one in measured:
         heading = f"{Path(one.tokenizer).name} ({one.vocab_size:,})"
         table.add_column(f"{format_cell(heading)}\nbytes/token", justify="right", no_wrap=True)

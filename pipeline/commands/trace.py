@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     from pipeline.lineage.trace import TokenSpan
 
 _QUESTIONS = (
-    "--step", "--checkpoint", "--file", "--document", "--work", "--isbn", "--reg", "--title",
+    "--step",
+    "--checkpoint",
+    "--file",
+    "--document",
+    "--work",
+    "--isbn",
+    "--reg",
+    "--title",
     "--text",
-)  # fmt: skip
+)
 _BACKWARDS = "Backwards"
 _FORWARDS = "Forwards"
 _MOST_TEXT_BYTES = 64 << 20
@@ -69,7 +76,9 @@ def trace(
     step: Annotated[
         int | None,
         typer.Option(
-            help="a step, counted from 1; with --train", parser=read_count, metavar="N",
+            help="a step, counted from 1; with --train",
+            parser=read_count,
+            metavar="N",
             rich_help_panel=_BACKWARDS,
         ),
     ] = None,
@@ -80,28 +89,33 @@ def trace(
     file: Annotated[
         Path | None,
         typer.Option(
-            metavar="SHARD[ROW]", help="an HDF5 shard of the run, and a row in it",
+            metavar="SHARD[ROW]",
+            help="an HDF5 shard of the run, and a row in it",
             rich_help_panel=_BACKWARDS,
         ),
     ] = None,
     row: Annotated[
         int | None,
         typer.Option(
-            help="a row of that shard, counted from 0", parser=read_count, metavar="N",
+            help="a row of that shard, counted from 0",
+            parser=read_count,
+            metavar="N",
             rich_help_panel=_BACKWARDS,
         ),
     ] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
-            metavar="A[:B]", rich_help_panel=_BACKWARDS,
+            metavar="A[:B]",
+            rich_help_panel=_BACKWARDS,
             help="tokens A to B - 1 of that row, or of a corpus shard",
         ),
     ] = None,
     document: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY|FILE:LINE|FILE|SHARD[ROW]", rich_help_panel=_FORWARDS,
+            metavar="KEY|FILE:LINE|FILE|SHARD[ROW]",
+            rich_help_panel=_FORWARDS,
             help="a document, or all of a raw file or of a row, written as commands print them",
         ),
     ] = None,
@@ -115,7 +129,8 @@ def trace(
     reg: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER", help="a registration number such as TX 1-234-567",
+            metavar="NUMBER",
+            help="a registration number such as TX 1-234-567",
             rich_help_panel=_FORWARDS,
         ),
     ] = None,
@@ -125,7 +140,8 @@ def trace(
     text: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|-", rich_help_panel=_FORWARDS,
+            metavar="FILE|-",
+            rich_help_panel=_FORWARDS,
             help="a text: finds the same text, near-duplicates and passages of it",
         ),
     ] = None,
@@ -140,7 +156,7 @@ def trace(
         typer.Option(min=0, metavar="N", help="list at most N [default: 20, all with --json]"),
     ] = None,
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Trace training data: from a step, checkpoint, row or token back to documents, or forward.
 
     Forward is from a document, work or text to rows, steps and checkpoints. Keys, places and
@@ -183,9 +199,10 @@ def trace(
 
 def _check(asked: TraceOptions, train: Path | None, row: int | None, tokens: str | None) -> None:
     given = [
-        name for name, value in zip(_QUESTIONS, vars(asked).values(), strict=True)
+        name
+        for name, value in zip(_QUESTIONS, vars(asked).values(), strict=True)
         if value is not None
-    ]  # fmt: skip
+    ]
     if len(given) != 1:
         what = f"got {', '.join(given)}" if given else "got none"
         raise typer.BadParameter(f"expected one of {', '.join(_QUESTIONS)}; {what}")
@@ -222,10 +239,16 @@ def _found(directory: Path, asked: TraceOptions, registry: Path | None) -> "Foun
     from pipeline.engine.progress import Progress
 
     return find_asked(
-        directory, document=asked.document, work=asked.work, isbn=asked.isbn, reg=asked.reg,
-        title=asked.title, text=None if asked.text is None else _read(asked.text),
-        registry=registry, progress=Progress(),
-    )  # fmt: skip
+        directory,
+        document=asked.document,
+        work=asked.work,
+        isbn=asked.isbn,
+        reg=asked.reg,
+        title=asked.title,
+        text=None if asked.text is None else _read(asked.text),
+        registry=registry,
+        progress=Progress(),
+    )
 
 
 def _read(name: str) -> str:

@@ -127,15 +127,20 @@ def _print(report: "ForeignReport") -> None:
     facts = report.facts
     length = report.max_sequence_length
     unit = "tokens" if report.layout == "corpus" else "rows"
-    print_facts([
-        ("layout", report.layout or "unknown"),
-        ("files", f"{report.files:,}"),
-        (unit, f"{report.rows:,}" + (f" of {pluralise(length, 'token')}" if length else "")),
-        ("labels", f"{facts['labels']:,}" if facts.get("labels") else ""),
-        ("padded", f"{pluralise(facts['padded_rows'], 'row')}" if facts.get("padded_rows") else ""),
-        ("vocabulary", f"{report.vocab_size:,}" if report.vocab_size is not None else ""),
-        ("EOS", f"{report.eos_id}" if report.eos_id is not None else ""),
-    ])  # fmt: skip
+    print_facts(
+        [
+            ("layout", report.layout or "unknown"),
+            ("files", f"{report.files:,}"),
+            (unit, f"{report.rows:,}" + (f" of {pluralise(length, 'token')}" if length else "")),
+            ("labels", f"{facts['labels']:,}" if facts.get("labels") else ""),
+            (
+                "padded",
+                f"{pluralise(facts['padded_rows'], 'row')}" if facts.get("padded_rows") else "",
+            ),
+            ("vocabulary", f"{report.vocab_size:,}" if report.vocab_size is not None else ""),
+            ("EOS", f"{report.eos_id}" if report.eos_id is not None else ""),
+        ]
+    )
     for line in report.not_checked:
         print_line(f"not checked: {line}")
     for mark, listed in (("note ", report.notes), ("wrong", report.findings)):

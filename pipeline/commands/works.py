@@ -26,7 +26,7 @@ __all__ = [
     "show_list",
     "show_sketch",
     "show_work",
-]  # fmt: skip
+]
 
 _FEW = 5
 
@@ -129,10 +129,14 @@ def _print_table(works: Iterable[Work]) -> None:
     table = Table("work", "title", "authors", "registration", "ISBN", "status", "reference")
     for work in works:
         cells = (
-            work.work_id, work.title_raw, "; ".join(work.authors), work.reg_no,
-            ", ".join(work.isbn13), f"{work.status}{', legal hold' if work.legal_hold else ''}",
+            work.work_id,
+            work.title_raw,
+            "; ".join(work.authors),
+            work.reg_no,
+            ", ".join(work.isbn13),
+            f"{work.status}{', legal hold' if work.legal_hold else ''}",
             _reference(work),
-        )  # fmt: skip
+        )
         table.add_row(*map(format_cell, cells))
     out.print(table)
 
@@ -164,15 +168,30 @@ def _print_work(work: Work, changes: "Iterable[WorkChange]") -> None:
     held = "yes: copies must not be deleted" if work.legal_hold else ""
     effective = " to ".join(filter(None, (work.effective_from or "-", work.effective_to)))
     print_line(f"work {work.work_id}")
-    print_facts([
-        ("title", work.title_raw), ("subtitle", work.subtitle), ("authors", authors),
-        ("publisher", work.publisher), ("published", work.pub_date), ("claimant", work.claimant),
-        ("registered", f"{work.reg_no} {work.reg_date}".strip()), ("ISBN", ", ".join(work.isbn13)),
-        ("ASIN", ", ".join(work.asin)), ("DOI", work.doi), ("LCCN", work.lccn),
-        ("catalogue", work.catalog_url), ("country", work.jurisdiction), ("status", work.status),
-        ("basis", work.basis), ("scope", work.scope), ("contact", work.contact), ("hold", held),
-        ("effective", "" if effective == "-" else effective), ("reference", _reference(work)),
-    ])  # fmt: skip
+    print_facts(
+        [
+            ("title", work.title_raw),
+            ("subtitle", work.subtitle),
+            ("authors", authors),
+            ("publisher", work.publisher),
+            ("published", work.pub_date),
+            ("claimant", work.claimant),
+            ("registered", f"{work.reg_no} {work.reg_date}".strip()),
+            ("ISBN", ", ".join(work.isbn13)),
+            ("ASIN", ", ".join(work.asin)),
+            ("DOI", work.doi),
+            ("LCCN", work.lccn),
+            ("catalogue", work.catalog_url),
+            ("country", work.jurisdiction),
+            ("status", work.status),
+            ("basis", work.basis),
+            ("scope", work.scope),
+            ("contact", work.contact),
+            ("hold", held),
+            ("effective", "" if effective == "-" else effective),
+            ("reference", _reference(work)),
+        ]
+    )
     for change in changes:
         print_line(f"version {change.version}: {change.text}")
 

@@ -123,10 +123,11 @@ class GopherConfig(FrozenModel):
         2, ge=0, description="fewest different stop words"
     )
     stop_words: Annotated[tuple[str, ...], Strict(False)] = Field(
-        ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=63,
+        ("the", "be", "to", "of", "and", "that", "have", "with"),
+        max_length=63,
         description="the stop words, compared by their letters and digits, without case; add those "
         "of your languages",
-    )  # fmt: skip
+    )
 
 
 class GopherRepetitionConfig(FrozenModel):

@@ -199,8 +199,15 @@ def _absolute(options: list[type[BaseModel]], info: FieldInfo | None, given: Any
     if isinstance(given, list):
         return [_absolute(options, info, item) for item in given]
     if isinstance(given, dict):
-        return {name: _from_here(option, [name], item) for option in options[:1]
-                for name, item in given.items()} if options else given  # fmt: skip
+        return (
+            {
+                name: _from_here(option, [name], item)
+                for option in options[:1]
+                for name, item in given.items()
+            }
+            if options
+            else given
+        )
     marks = [mark for mark in info.metadata if isinstance(mark, RelativePath)] if info else []
     return marks[0].from_here(given) if marks and isinstance(given, str) else given
 

@@ -62,10 +62,12 @@ class CleanConfig(FrozenModel):
     """Cleaning text: ftfy with NFC, then SlimPajama's low-length filter."""
 
     min_length: int = Field(
-        200, ge=0, description="fewest characters of a document, counted after lower-casing, "
-"dropping ASCII punctuation and collapsing white space; shorter "
-"documents are dropped"
-    )  # fmt: skip
+        200,
+        ge=0,
+        description="fewest characters of a document, counted after lower-casing, "
+        "dropping ASCII punctuation and collapsing white space; shorter "
+        "documents are dropped",
+    )
     fix_text: bool = Field(
         True, description="repair mojibake and the like with ftfy; false leaves the text as it is"
     )

@@ -147,8 +147,10 @@ class Parquet:
             self._end_group()
 
     def _end_group(self) -> None:
-        columns = [pa.array(self._texts, pa.large_string()),
-                   pa.array(self._tokens, pa.large_list(pa.uint32()))]  # fmt: skip
+        columns = [
+            pa.array(self._texts, pa.large_string()),
+            pa.array(self._tokens, pa.large_list(pa.uint32())),
+        ]
         self._groups.append(pa.table(columns, schema=self._SCHEMA))
         self._texts, self._tokens, self._size = [], [], 0
 

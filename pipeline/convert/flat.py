@@ -323,8 +323,12 @@ class BinTarget:
         self.index += 1
         self.consumed += count
         eos = tokens == self.vocabulary.eos_id
-        facts = {"tokens": count, "documents": int(eos.sum()), "ended": bool(eos[-1]),
-                 "output": output}  # fmt: skip
+        facts = {
+            "tokens": count,
+            "documents": int(eos.sum()),
+            "ended": bool(eos[-1]),
+            "output": output,
+        }
         return OutputFile(name, tokens.astype(self.dtype).tobytes(), self.consumed, facts)
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

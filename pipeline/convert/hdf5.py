@@ -170,9 +170,13 @@ def unpack_vsl(rows_NCS: Array, channels: Channels, eos_id: int, where: str) -> 
     ids, mask, labels, span, position = (
         rows_NCS[:, channel]
         for channel in (
-            channels.ids, channels.mask, channels.labels, channels.span, channels.position
+            channels.ids,
+            channels.mask,
+            channels.labels,
+            channels.span,
+            channels.position,
         )
-    )  # fmt: skip
+    )
     content = (mask != 0) | (span != 0) | (position != 0)
     goes_on = content & (span != 0)
     if goes_on[:, -1].any() or (goes_on[:, :-1] & ~content[:, 1:]).any():

@@ -92,9 +92,13 @@ class SampleTarget(_Hdf5Target):
     """(N, 3, MSL) rows: ids, loss mask, labels; the last row is padded with EOS, mask 0."""
 
     def __init__(
-        self, length: int, per_shard: int, vocabulary: StreamVocabulary, compression: Compression,
+        self,
+        length: int,
+        per_shard: int,
+        vocabulary: StreamVocabulary,
+        compression: Compression,
         place: ShardPlace,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(per_shard, compression, place)
         self.length = length
         self.vocabulary = vocabulary

@@ -98,8 +98,11 @@ def _open_run(inputs: ConvertInputs, split: str | None = None) -> RunSource:
 
 
 def _from_run(options: ConvertOptions, source: RunSource) -> ConvertPlan:
-    for option, value in (("--tokenizer", options.tokenizer), ("--eos", options.eos),
-                          ("--eos-id", options.eos_id)):  # fmt: skip
+    for option, value in (
+        ("--tokenizer", options.tokenizer),
+        ("--eos", options.eos),
+        ("--eos-id", options.eos_id),
+    ):
         if value is not None:
             raise ConfigError(f"{option}: a prep run has its own tokenizer; leave it out")
     if options.to == "hdf5" and options.length is None:
@@ -181,8 +184,9 @@ def _rows(options: ConvertOptions, files: Hdf5Files, vocabulary: StreamVocabular
     _, channels, length = files.shape
     per_shard = options.samples_per_file or _per_shard(options, channels * length * 4)
     params = dict(files.params) or {
-        "features": list(files.features), "max_sequence_length": length,
-    }  # fmt: skip
+        "features": list(files.features),
+        "max_sequence_length": length,
+    }
     note = f"rows are copied as they are (MSL {length}), mask and all"
     settings = {"to": "rows", "items_per_file": per_shard, "compression": options.compression}
     return ConvertPlan(
@@ -239,10 +243,13 @@ def _stream(
     """A plan for a source of tokens."""
     vocabulary = source.facts.vocabulary
     settings: dict[str, Any] = {
-        "to": options.to, "eos_id": vocabulary.eos_id, "add_eos": options.add_eos,
+        "to": options.to,
+        "eos_id": vocabulary.eos_id,
+        "add_eos": options.add_eos,
         "tokenizer": vocabulary.tokenizer.content_hash if vocabulary.tokenizer else None,
-        "text_key": options.text_key, "template": options.template,
-    }  # fmt: skip
+        "text_key": options.text_key,
+        "template": options.template,
+    }
     if options.to in ("hdf5", "corpus"):
         return _stream_to_hdf5(options, source, notes, settings)
     if options.to == "bin":

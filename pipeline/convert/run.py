@@ -64,8 +64,10 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 def _is_list(kind: pa.DataType) -> bool:
     tests: tuple[Callable[[pa.DataType], bool], ...] = (
-        pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
-    )  # fmt: skip
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_fixed_size_list,
+    )
     return any(test(kind) for test in tests)
 
 

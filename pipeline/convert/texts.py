@@ -58,9 +58,13 @@ class TextSource:
     """Documents tokenized, each ended by EOS. A mark is (file, ordinal of the next record)."""
 
     def __init__(
-        self, files: list[InputFile], rules: RecordRules, tokenizer: TokenizerDefinition,
-        workers: int, lossy: bool,
-    ) -> None:  # fmt: skip
+        self,
+        files: list[InputFile],
+        rules: RecordRules,
+        tokenizer: TokenizerDefinition,
+        workers: int,
+        lossy: bool,
+    ) -> None:
         self.files = files
         self.rules = rules
         self.tokenizer = tokenizer

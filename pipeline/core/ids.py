@@ -101,8 +101,11 @@ def array_hash(array: npt.NDArray[np.generic]) -> str:
 
 
 _STRINGS = (
-    pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
-)  # fmt: skip
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
 
 
 def table_hash(table: pa.Table) -> str:

@@ -141,16 +141,22 @@ class KeyedShuffle:
     def indices(self, first: int, count: int) -> I64:
         """See `Shuffle`."""
         return rows_of_samples(
-            first, count, rows=self.size, seed=self.seed,
+            first,
+            count,
+            rows=self.size,
+            seed=self.seed,
             file_order_first_epoch=self.file_order_first_epoch,
-        )  # fmt: skip
+        )
 
     def samples(self, index_N: I64, epoch: int) -> I64:
         """See `Shuffle`."""
         return samples_of_rows(
-            index_N, epoch, rows=self.size, seed=self.seed,
+            index_N,
+            epoch,
+            rows=self.size,
+            seed=self.seed,
             file_order_first_epoch=self.file_order_first_epoch,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,11 @@ def publish(
 
 
 def _publish(
-    parent: int, name: str, pieces: Iterable[bytes | memoryview],
+    parent: int,
+    name: str,
+    pieces: Iterable[bytes | memoryview],
     accept: Callable[[WrittenFile], None],
-) -> WrittenFile:  # fmt: skip
+) -> WrittenFile:
     temp = f"{TEMP_MARK}{name}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         published = _write_durably(parent, temp, pieces)

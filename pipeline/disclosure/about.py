@@ -40,9 +40,9 @@ class Licence(FrozenModel):
     """The licence of the data set as a whole, not those of its documents."""
 
     expression: Text | None = Field(
-        None, description="SPDX expression of the licence of the data set as a whole, such as "
-        "CC-BY-4.0",
-    )  # fmt: skip
+        None,
+        description="SPDX expression of the licence of the data set as a whole, such as CC-BY-4.0",
+    )
     name: Text | None = Field(None, description="its name, if SPDX does not list it")
     link: Url | None = Field(None, description="where its text can be read")
 
@@ -64,9 +64,10 @@ class Provider(FrozenModel):
     name: Text | None = Field(None, description="full name of the provider of the model")
     contact: Text | None = Field(None, description="its contact for questions about training data")
     representative: Text | None = Field(
-        None, description="authorised representative in the Union, for a provider outside it; "
+        None,
+        description="authorised representative in the Union, for a provider outside it; "
         "otherwise 'not applicable'",
-    )  # fmt: skip
+    )
     representative_contact: Text | None = Field(
         None, description="contact of the representative, or 'not applicable'"
     )
@@ -146,13 +147,15 @@ class Measures(FrozenModel):
     """What was done about rights reservations and about illegal content."""
 
     code_of_practice: bool | None = Field(
-        None, description="whether the provider signed the Code of Practice with its copyright "
+        None,
+        description="whether the provider signed the Code of Practice with its copyright "
         "chapter, true or false",
-    )  # fmt: skip
+    )
     reservations: Text | None = Field(
-        None, description="measures before and during collection to respect reservations of rights "
+        None,
+        description="measures before and during collection to respect reservations of rights "
         "from text and data mining",
-    )  # fmt: skip
+    )
     illegal_content: Text | None = Field(
         None, description="measures to avoid or remove illegal content"
     )
@@ -196,9 +199,10 @@ class About(FrozenModel):
     collection: Text | None = Field(None, description="how the data was collected, and by whom")
     funding: Text | None = Field(None, description="who paid for the creation of the data set")
     protected_material: Text | None = Field(
-        None, description="whether it contains data protected by copyright, trade mark or patent, "
+        None,
+        description="whether it contains data protected by copyright, trade mark or patent, "
         "or is entirely in the public domain",
-    )  # fmt: skip
+    )
     personal_information: Text | None = Field(
         None, description="whether personal information is in the data, and what was done about it"
     )

@@ -162,9 +162,14 @@ def _node(x: int, name: str, box: _Box, kind: str) -> FlowNode:
 
 
 def _ribbons(
-    flows: Sequence[Flow], left: str, right: str,
-    starts: Mapping[str, _Box], ends: Mapping[str, _Box], x0: int, x1: int,
-) -> Iterator[Ribbon]:  # fmt: skip
+    flows: Sequence[Flow],
+    left: str,
+    right: str,
+    starts: Mapping[str, _Box],
+    ends: Mapping[str, _Box],
+    x0: int,
+    x1: int,
+) -> Iterator[Ribbon]:
     """Ribbons between two columns; those of a node stand one below the other."""
     used: dict[tuple[str, str], float] = defaultdict(float)
 
@@ -295,9 +300,18 @@ def _shown_sources(sources: Sequence[SourceFacts]) -> list[SourceFacts]:
     shown, rest = sources[: _MOST_LISTED_SOURCES - 1], sources[_MOST_LISTED_SOURCES - 1 :]
     sums = {
         name: sum(getattr(source, name) for source in rest)
-        for name in ("records", "bad", "documents", "dropped", "quarantined", "duplicates", "kept",
-                     "bytes_kept", "tokens")
-    }  # fmt: skip
+        for name in (
+            "records",
+            "bad",
+            "documents",
+            "dropped",
+            "quarantined",
+            "duplicates",
+            "kept",
+            "bytes_kept",
+            "tokens",
+        )
+    }
     label = pluralise(len(rest), "smaller source")
     return [*shown, replace(rest[0], label=label, inputs=(), licences=(), **sums)]
 

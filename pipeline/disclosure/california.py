@@ -22,20 +22,30 @@ def california_disclosure(disclosure: Disclosure) -> Form:
         Field("3", "Number of data points", from_tables(_points(d.facts))),
         Field("4", "Types of data points", from_tables(_types(d.facts))),
         Field("4", "General characteristics", d.said("content_types")),
-        Field("5", "Data protected by copyright, trade mark or patent, or public domain",
-              d.said("protected_material"), table=_licences(d.facts)),
+        Field(
+            "5",
+            "Data protected by copyright, trade mark or patent, or public domain",
+            d.said("protected_material"),
+            table=_licences(d.facts),
+        ),
         Field("6", "Whether the datasets were purchased or licensed", _acquired(d)),
         Field("7", "Personal information", d.said("personal_information")),
         Field("8", "Aggregate consumer information", d.said("aggregate_consumer_information")),
-        Field("9", "Cleaning, processing or other modification, and its purpose",
-              from_tables(describe_processing(d.facts))),
+        Field(
+            "9",
+            "Cleaning, processing or other modification, and its purpose",
+            from_tables(describe_processing(d.facts)),
+        ),
         Field("10", "Time period of collection, start", d.said("dates.collected_from")),
-        Field("10", "Time period of collection, end, or that it is ongoing",
-              d.said("dates.collected_to")),
+        Field(
+            "10",
+            "Time period of collection, end, or that it is ongoing",
+            d.said("dates.collected_to"),
+        ),
         Field("11", "Dates the datasets were first used", d.said("dates.first_used")),
         Field("12", "Synthetic data generation", d.said("synthetic.used")),
         Field("12", "Purpose of the synthetic data", d.said("synthetic.purpose")),
-    )  # fmt: skip
+    )
     return Form(
         f"Training data disclosure: {d.name}",
         (page.CALIFORNIA_DRAFT, *page.FLOOR, page.LICENCE),

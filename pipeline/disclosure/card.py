@@ -27,50 +27,107 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
         "Are there errors, noise or redundancies?": _noise(facts),
     }
     return (
-        Section("1", "Motivation", _asked(d, "1", {
-            "For what purpose was it created?": "purposes",
-            "Who created it?": "creators",
-            "Who funded it?": "funding",
-        })),
-        Section("2", "Composition", (
-            *_known("2", composition),
-            *_asked(d, "2", {
-                "Which kinds of content?": "content_types",
-                "Which languages?": "languages",
-                "Is personal information in it?": "personal_information",
-                "Is material protected by copyright in it?": "protected_material",
-            }, len(composition)),
-        )),
-        Section("3", "Collection process", _asked(d, "3", {
-            "How was the data acquired, and by whom?": "collection",
-            "From when?": "dates.collected_from",
-            "Until when?": "dates.collected_to",
-        })),
-        Section("4", "Preprocessing", _known("4", {
-            "What was done to the data?": from_tables(describe_processing(facts)),
-            "Is the raw data kept?": from_tables(_raw(facts)),
-            "Is the software available?": from_tables(
-                f"wafermill {facts.identity.toolkit}; equal stage fingerprints mean equal results"
+        Section(
+            "1",
+            "Motivation",
+            _asked(
+                d,
+                "1",
+                {
+                    "For what purpose was it created?": "purposes",
+                    "Who created it?": "creators",
+                    "Who funded it?": "funding",
+                },
             ),
-        })),
-        Section("5", "Uses", _asked(d, "5", {
-            "What is it for?": "purposes",
-            "What should it not be used for?": "out_of_scope",
-            "Which biases are known?": "biases",
-            "What impact may it have?": "social_impact",
-        })),
-        Section("6", "Distribution", _asked(d, "6", {
-            "Where is it published?": "url",
-            "When?": "dates.published",
-            "Under which licence as a whole?": "licence.expression",
-            "Under which law?": "jurisdiction",
-        })),
-        Section("7", "Maintenance", _asked(d, "7", {
-            "Who maintains it, and how is it updated?": "maintenance",
-            "Where are requests sent?": "claims.contact",
-            "How are requests handled?": "claims.procedure",
-        })),
-    )  # fmt: skip
+        ),
+        Section(
+            "2",
+            "Composition",
+            (
+                *_known("2", composition),
+                *_asked(
+                    d,
+                    "2",
+                    {
+                        "Which kinds of content?": "content_types",
+                        "Which languages?": "languages",
+                        "Is personal information in it?": "personal_information",
+                        "Is material protected by copyright in it?": "protected_material",
+                    },
+                    len(composition),
+                ),
+            ),
+        ),
+        Section(
+            "3",
+            "Collection process",
+            _asked(
+                d,
+                "3",
+                {
+                    "How was the data acquired, and by whom?": "collection",
+                    "From when?": "dates.collected_from",
+                    "Until when?": "dates.collected_to",
+                },
+            ),
+        ),
+        Section(
+            "4",
+            "Preprocessing",
+            _known(
+                "4",
+                {
+                    "What was done to the data?": from_tables(describe_processing(facts)),
+                    "Is the raw data kept?": from_tables(_raw(facts)),
+                    "Is the software available?": from_tables(
+                        f"wafermill {facts.identity.toolkit}; equal stage fingerprints mean equal "
+                        "results"
+                    ),
+                },
+            ),
+        ),
+        Section(
+            "5",
+            "Uses",
+            _asked(
+                d,
+                "5",
+                {
+                    "What is it for?": "purposes",
+                    "What should it not be used for?": "out_of_scope",
+                    "Which biases are known?": "biases",
+                    "What impact may it have?": "social_impact",
+                },
+            ),
+        ),
+        Section(
+            "6",
+            "Distribution",
+            _asked(
+                d,
+                "6",
+                {
+                    "Where is it published?": "url",
+                    "When?": "dates.published",
+                    "Under which licence as a whole?": "licence.expression",
+                    "Under which law?": "jurisdiction",
+                },
+            ),
+        ),
+        Section(
+            "7",
+            "Maintenance",
+            _asked(
+                d,
+                "7",
+                {
+                    "Who maintains it, and how is it updated?": "maintenance",
+                    "Where are requests sent?": "claims.contact",
+                    "How are requests handled?": "claims.procedure",
+                },
+            ),
+        ),
+    )
 
 
 def _asked(d: Disclosure, number: str, keys: dict[str, str], after: int = 0) -> tuple[Field, ...]:
@@ -132,8 +189,13 @@ HUB_LICENCES = frozenset((
 ))  # fmt: skip
 """Licence ids that the Hub knows; others are `other` with a name and a link."""
 
-_HUB_NAMES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl",
-              "gpl-3.0-only": "gpl-3.0", "gpl-2.0-only": "gpl-2.0"}  # fmt: skip
+_HUB_NAMES = {
+    "odc-by-1.0": "odc-by",
+    "odbl-1.0": "odbl",
+    "pddl-1.0": "pddl",
+    "gpl-3.0-only": "gpl-3.0",
+    "gpl-2.0-only": "gpl-2.0",
+}
 _MOST_LISTED = 60
 
 
@@ -243,21 +305,31 @@ def _sources(d: Disclosure) -> Table:
     for source in d.facts.sources[:_MOST_LISTED]:
         about = d.about.sources.get(source.label)
         kind = about.kind if about else "TODO(sources: kind)"
-        rows.append((
-            source.label, kind, ", ".join(source.inputs), f"{source.documents:,}",
-            f"{source.kept:,}", f"{source.tokens:,}",
-            format_percent(source.tokens, d.facts.tokens),
-        ))  # fmt: skip
+        rows.append(
+            (
+                source.label,
+                kind,
+                ", ".join(source.inputs),
+                f"{source.documents:,}",
+                f"{source.kept:,}",
+                f"{source.tokens:,}",
+                format_percent(source.tokens, d.facts.tokens),
+            )
+        )
     header = ("source label", "kind", "inputs", "documents", "kept", "tokens", "share")
     return Table(header, tuple(rows))
 
 
 def _licences(facts: Facts) -> Table:
     rows = tuple(
-        (one.statement or "no statement", f"{one.documents:,}", f"{one.tokens:,}",
-         format_percent(one.tokens, facts.tokens))
+        (
+            one.statement or "no statement",
+            f"{one.documents:,}",
+            f"{one.tokens:,}",
+            format_percent(one.tokens, facts.tokens),
+        )
         for one in facts.licences[:_MOST_LISTED]
-    )  # fmt: skip
+    )
     return Table(("licence statement found", "documents", "tokens", "share of tokens"), rows)
 
 
@@ -278,9 +350,16 @@ def _removed(facts: Facts) -> Table:
 
 def _split_table(facts: Facts) -> Table:
     rows = tuple(
-        (s.name, s.format, f"{s.documents:,}", f"{s.rows:,}", f"{s.max_sequence_length:,}",
-         f"{s.tokens:,}", format_percent(s.covered, s.labels))
+        (
+            s.name,
+            s.format,
+            f"{s.documents:,}",
+            f"{s.rows:,}",
+            f"{s.max_sequence_length:,}",
+            f"{s.tokens:,}",
+            format_percent(s.covered, s.labels),
+        )
         for s in facts.splits
-    )  # fmt: skip
+    )
     header = ("split", "format", "documents", "rows", "row length", "tokens", "lineage coverage")
     return Table(header, rows)

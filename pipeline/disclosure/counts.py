@@ -38,8 +38,19 @@ from pipeline.runs import layout
 from pipeline.runs.events import EVENTS, verify_events
 from pipeline.screening.evidence import DECISIONS
 
-_COLUMNS = ("doc_key", "source", "path_id", "licence", "text_bytes", "state", "reason", "decision",
-            "rule", "split", "tokens")  # fmt: skip
+_COLUMNS = (
+    "doc_key",
+    "source",
+    "path_id",
+    "licence",
+    "text_bytes",
+    "state",
+    "reason",
+    "decision",
+    "rule",
+    "split",
+    "tokens",
+)
 _WEB = ("meta_url", "meta_domain", "meta_host", "meta_uri")
 """Typed metadata columns that name where a document stood on the web, the first that is there."""
 _HOST = r"(?i)^(?:[a-z][a-z0-9+.-]*:)?(?://)?(?:[^/@?#]*@)?(?P<host>[a-z0-9.-]+\.[a-z0-9-]+)"
@@ -126,11 +137,17 @@ def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFact
     at = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())
     table = decisions.append_column("text_bytes", pc.take(documents["text_bytes"], at))
     grouped = table.group_by(["rule", "decision"], use_threads=False).aggregate(
-        [("doc_key", "count"), ("text_bytes", "sum"), ("propagated_from", "count"),
-         ("reason", "min"), ("reason", "max")]
-    )  # fmt: skip
-    rows = grouped.sort_by([("doc_key_count", "descending"), ("rule", "ascending"),
-                            ("decision", "ascending")]).to_pylist()  # fmt: skip
+        [
+            ("doc_key", "count"),
+            ("text_bytes", "sum"),
+            ("propagated_from", "count"),
+            ("reason", "min"),
+            ("reason", "max"),
+        ]
+    )
+    rows = grouped.sort_by(
+        [("doc_key_count", "descending"), ("rule", "ascending"), ("decision", "ascending")]
+    ).to_pylist()
     return tuple(
         DecisionFacts(
             rule=row["rule"],
@@ -196,10 +213,14 @@ def _grouped(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
     order = [("tokens_sum", "descending"), ("doc_key_count", "descending")]
     rows = grouped.sort_by([*order, *((key, "ascending") for key in keys)]).to_pylist()
     return [
-        {**{key: row[key] for key in keys}, "documents": row["doc_key_count"],
-         "bytes": row["text_bytes_sum"] or 0, "tokens": row["tokens_sum"] or 0}
+        {
+            **{key: row[key] for key in keys},
+            "documents": row["doc_key_count"],
+            "bytes": row["text_bytes_sum"] or 0,
+            "tokens": row["tokens_sum"] or 0,
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _licence(row: dict[str, Any]) -> LicenceFacts:
@@ -229,12 +250,14 @@ def inputs_of(directory: Path) -> tuple[InputFacts, ...]:
         by_input.setdefault(row["input"], []).append(row)
     return tuple(
         InputFacts(
-            name, len(files), sum(f["size"] for f in files),
+            name,
+            len(files),
+            sum(f["size"] for f in files),
             sum(bool(f["skipped"]) for f in files),
             hash_bytes("\n".join(f["hash"] for f in files).encode()),
         )
         for name, files in sorted(by_input.items())
-    )  # fmt: skip
+    )
 
 
 def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
@@ -304,10 +327,14 @@ def _lists(path: Path) -> tuple[ListFacts, ...]:
         for one in stated.get("origins", ())
     ]
     artefacts = [
-        ListFacts("artefacts", str(one["name"]), str(one["version"]),
-                  len(one["files"]) + len(one["texts"]))
+        ListFacts(
+            "artefacts",
+            str(one["name"]),
+            str(one["version"]),
+            len(one["files"]) + len(one["texts"]),
+        )
         for one in stated.get("artefacts", ())
-    ]  # fmt: skip
+    ]
     captures = len(stated.get("captures", ()))
     return (*origins, *artefacts, ListFacts(CAPTURES, "", "", captures))
 

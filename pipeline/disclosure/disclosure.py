@@ -223,8 +223,10 @@ def _field(field: Field) -> dict[str, Any]:
     if field.check:
         value["check"] = field.check
     if field.table:
-        value["table"] = {"header": list(field.table.header),
-                          "rows": [list(row) for row in field.table.rows]}  # fmt: skip
+        value["table"] = {
+            "header": list(field.table.header),
+            "rows": [list(row) for row in field.table.rows],
+        }
     return value
 
 

@@ -25,9 +25,21 @@ _BANDS = ((10**9, "less than 1 billion tokens"), (10**13, "1 billion to 10 trill
 def eu_summary(disclosure: Disclosure) -> Form:
     """The whole draft; a pure function of `disclosure`."""
     sections = (
-        _document, _provider, _models, _characteristics, _public, _licensed, _private, _crawled,
-        _users, _synthetic, _other, _reservations, _illegal, _further,
-    )  # fmt: skip
+        _document,
+        _provider,
+        _models,
+        _characteristics,
+        _public,
+        _licensed,
+        _private,
+        _crawled,
+        _users,
+        _synthetic,
+        _other,
+        _reservations,
+        _illegal,
+        _further,
+    )
     return Form(
         f"Public summary of training content: {disclosure.name}",
         (page.EU_DRAFT, *page.FLOOR),
@@ -52,30 +64,46 @@ def _fields(disclosure: Disclosure, *asked: tuple[str, str, str]) -> tuple[Field
 
 
 def _document(d: Disclosure) -> Section:
-    return Section("0", "This document", _fields(
-        d,
-        ("0.a", "Version of the summary, with links to earlier versions", "summary.version"),
-        ("0.b", "Last update", "summary.last_update"),
-    ))  # fmt: skip
+    return Section(
+        "0",
+        "This document",
+        _fields(
+            d,
+            ("0.a", "Version of the summary, with links to earlier versions", "summary.version"),
+            ("0.b", "Last update", "summary.last_update"),
+        ),
+    )
 
 
 def _provider(d: Disclosure) -> Section:
-    return Section("1.1", "Provider identification", _fields(
-        d,
-        ("1.1.a", "Provider name", "provider.name"),
-        ("1.1.b", "Provider contact", "provider.contact"),
-        ("1.1.c", "Authorised representative", "provider.representative"),
-        ("1.1.d", "Contact of the authorised representative", "provider.representative_contact"),
-    ))  # fmt: skip
+    return Section(
+        "1.1",
+        "Provider identification",
+        _fields(
+            d,
+            ("1.1.a", "Provider name", "provider.name"),
+            ("1.1.b", "Provider contact", "provider.contact"),
+            ("1.1.c", "Authorised representative", "provider.representative"),
+            (
+                "1.1.d",
+                "Contact of the authorised representative",
+                "provider.representative_contact",
+            ),
+        ),
+    )
 
 
 def _models(d: Disclosure) -> Section:
-    return Section("1.2", "Model identification", _fields(
-        d,
-        ("1.2.a", "Versioned model names", "models.names"),
-        ("1.2.b", "Model dependencies", "models.dependencies"),
-        ("1.2.c", "Date of placement on the Union market", "models.market_date"),
-    ))  # fmt: skip
+    return Section(
+        "1.2",
+        "Model identification",
+        _fields(
+            d,
+            ("1.2.a", "Versioned model names", "models.names"),
+            ("1.2.b", "Model dependencies", "models.dependencies"),
+            ("1.2.c", "Date of placement on the Union market", "models.market_date"),
+        ),
+    )
 
 
 def _characteristics(d: Disclosure) -> Section:
@@ -86,19 +114,28 @@ def _characteristics(d: Disclosure) -> Section:
         f"made by a mixture, from {pluralise(facts.kept, 'document')} with "
         f"{pluralise(facts.bytes_kept, 'byte')} of text)"
     )
-    rows = tuple((s.label, f"{s.kept:,}", f"{s.tokens:,}", format_percent(s.tokens, facts.tokens))
-                 for s in facts.sources[:_MOST_LISTED])  # fmt: skip
-    return Section("1.3", "Modalities, size and characteristics of the training data", (
-        Field("1.3.a", "Modalities", from_tables("text")),
-        Field("1.3.b", "Size of the text data", from_tables(size), _CHECK_BANDS),
-        Field("1.3.c", "Types of content", d.said("content_types")),
-        Field("1.3.d", "Source labels by tokens",
-              from_tables(pluralise(len(facts.sources), "source label")),
-              table=Table(("source label", "documents", "tokens", "share"), rows)),
-        Field("1.3.e", "Latest date of data acquisition", d.said("dates.collected_to")),
-        Field("1.3.f", "Linguistic characteristics (languages)", d.said("languages")),
-        Field("1.3.g", "Other characteristics", d.said("characteristics")),
-    ))  # fmt: skip
+    rows = tuple(
+        (s.label, f"{s.kept:,}", f"{s.tokens:,}", format_percent(s.tokens, facts.tokens))
+        for s in facts.sources[:_MOST_LISTED]
+    )
+    return Section(
+        "1.3",
+        "Modalities, size and characteristics of the training data",
+        (
+            Field("1.3.a", "Modalities", from_tables("text")),
+            Field("1.3.b", "Size of the text data", from_tables(size), _CHECK_BANDS),
+            Field("1.3.c", "Types of content", d.said("content_types")),
+            Field(
+                "1.3.d",
+                "Source labels by tokens",
+                from_tables(pluralise(len(facts.sources), "source label")),
+                table=Table(("source label", "documents", "tokens", "share"), rows),
+            ),
+            Field("1.3.e", "Latest date of data acquisition", d.said("dates.collected_to")),
+            Field("1.3.f", "Linguistic characteristics (languages)", d.said("languages")),
+            Field("1.3.g", "Other characteristics", d.said("characteristics")),
+        ),
+    )
 
 
 def _public(d: Disclosure) -> Section:
@@ -107,97 +144,157 @@ def _public(d: Disclosure) -> Section:
     large = [s for s in public if whole and s.tokens > LARGE_SHARE * whole]
     other = [s for s in public if s not in large]
     listed = Field(
-        "2.1.c", "Large publicly available datasets", _count(d, large, "large public dataset"),
-        _CHECK_LARGE, _source_table(d, large),
-    )  # fmt: skip
+        "2.1.c",
+        "Large publicly available datasets",
+        _count(d, large, "large public dataset"),
+        _CHECK_LARGE,
+        _source_table(d, large),
+    )
     rest = Field(
-        "2.1.d", "Other publicly available datasets", _count(d, other, "other public dataset"),
-        _CHECK_LARGE, _source_table(d, other),
-    )  # fmt: skip
-    return Section("2.1", "Publicly available datasets", (
-        Field("2.1.a", "Were publicly available datasets used?", _used(d, "public")),
-        Field("2.1.b", "Modalities", _modality(d, "public")),
-        listed,
-        rest,
-        *_unclassified(d),
-    ))  # fmt: skip
+        "2.1.d",
+        "Other publicly available datasets",
+        _count(d, other, "other public dataset"),
+        _CHECK_LARGE,
+        _source_table(d, other),
+    )
+    return Section(
+        "2.1",
+        "Publicly available datasets",
+        (
+            Field("2.1.a", "Were publicly available datasets used?", _used(d, "public")),
+            Field("2.1.b", "Modalities", _modality(d, "public")),
+            listed,
+            rest,
+            *_unclassified(d),
+        ),
+    )
 
 
 def _licensed(d: Disclosure) -> Section:
     found = _of_kind(d, "licensed")
-    return Section("2.2.1", "Datasets commercially licensed by rightsholders", (
-        Field("2.2.1.a", "Were licences concluded with rightsholders?", _used(d, "licensed")),
-        Field("2.2.1.b", "Modalities", _modality(d, "licensed"), table=_source_table(d, found)),
-    ))  # fmt: skip
+    return Section(
+        "2.2.1",
+        "Datasets commercially licensed by rightsholders",
+        (
+            Field("2.2.1.a", "Were licences concluded with rightsholders?", _used(d, "licensed")),
+            Field("2.2.1.b", "Modalities", _modality(d, "licensed"), table=_source_table(d, found)),
+        ),
+    )
 
 
 def _private(d: Disclosure) -> Section:
     found = _of_kind(d, "private")
-    return Section("2.2.2", "Private datasets from other third parties", (
-        Field("2.2.2.a", "Were such datasets obtained?", _used(d, "private")),
-        Field("2.2.2.b", "Modalities and description", _modality(d, "private"),
-              table=_source_table(d, found)),
-    ))  # fmt: skip
+    return Section(
+        "2.2.2",
+        "Private datasets from other third parties",
+        (
+            Field("2.2.2.a", "Were such datasets obtained?", _used(d, "private")),
+            Field(
+                "2.2.2.b",
+                "Modalities and description",
+                _modality(d, "private"),
+                table=_source_table(d, found),
+            ),
+        ),
+    )
 
 
 def _crawled(d: Disclosure) -> Section:
-    return Section("2.3", "Data crawled and scraped from online sources", (
-        Field("2.3.a", "Were crawlers used?", d.said("crawlers.used")),
-        *_fields(
-            d,
-            ("2.3.b", "Names of the crawlers", "crawlers.names"),
-            ("2.3.c", "Purpose of the crawlers", "crawlers.purpose"),
-            ("2.3.d", "Behaviour (robots.txt, captchas, paywalls)", "crawlers.behaviour"),
-            ("2.3.e", "Period of collection", "crawlers.period"),
-            ("2.3.f", "Content and online sources", "crawlers.content"),
+    return Section(
+        "2.3",
+        "Data crawled and scraped from online sources",
+        (
+            Field("2.3.a", "Were crawlers used?", d.said("crawlers.used")),
+            *_fields(
+                d,
+                ("2.3.b", "Names of the crawlers", "crawlers.names"),
+                ("2.3.c", "Purpose of the crawlers", "crawlers.purpose"),
+                ("2.3.d", "Behaviour (robots.txt, captchas, paywalls)", "crawlers.behaviour"),
+                ("2.3.e", "Period of collection", "crawlers.period"),
+                ("2.3.f", "Content and online sources", "crawlers.content"),
+            ),
+            _hosts(d.facts),
         ),
-        _hosts(d.facts),
-    ))  # fmt: skip
+    )
 
 
 def _hosts(facts: Facts) -> Field:
     question = "Most relevant domain names crawled"
     if not facts.hosts:
         needed = todo(
-            "inputs.meta_fields", "keep the URL of records (inputs[].meta_fields: url), so that "
+            "inputs.meta_fields",
+            "keep the URL of records (inputs[].meta_fields: url), so that "
             "the tables hold the domains and their sizes",
-        )  # fmt: skip
+        )
         return Field("2.3.g", question, needed, _CHECK_HOSTS)
     top = facts.hosts[: max(1, round(TOP_HOSTS * len(facts.hosts)))]
     rows = tuple((h.host, f"{h.documents:,}", f"{h.bytes:,}") for h in top)
     text = f"{len(top):,} of {pluralise(len(facts.hosts), 'host')}, those with the most text"
     return Field(
-        "2.3.g", question, from_tables(text), _CHECK_HOSTS,
+        "2.3.g",
+        question,
+        from_tables(text),
+        _CHECK_HOSTS,
         Table(("host", "documents", "bytes of text"), rows),
-    )  # fmt: skip
+    )
 
 
 def _users(d: Disclosure) -> Section:
-    return Section("2.4", "User data", (
-        Field("2.4.a", "Was data from interactions with the model used?",
-              d.said("user_data.from_model")),
-        Field("2.4.b", "Was data from other services or products used?",
-              d.said("user_data.from_services")),
-        Field("2.4.c", "Description", d.said("user_data.description"),
-              table=_source_table(d, _of_kind(d, "user"))),
-    ))  # fmt: skip
+    return Section(
+        "2.4",
+        "User data",
+        (
+            Field(
+                "2.4.a",
+                "Was data from interactions with the model used?",
+                d.said("user_data.from_model"),
+            ),
+            Field(
+                "2.4.b",
+                "Was data from other services or products used?",
+                d.said("user_data.from_services"),
+            ),
+            Field(
+                "2.4.c",
+                "Description",
+                d.said("user_data.description"),
+                table=_source_table(d, _of_kind(d, "user")),
+            ),
+        ),
+    )
 
 
 def _synthetic(d: Disclosure) -> Section:
     found = _of_kind(d, "synthetic")
-    return Section("2.5", "Synthetic data", (
-        Field("2.5.a", "Was synthetic data used?", d.said("synthetic.used")),
-        Field("2.5.b", "Models that generated it", d.said("synthetic.models")),
-        Field("2.5.c", "Sources declared as synthetic", _count(d, found, "source"),
-              table=_source_table(d, found)),
-    ))  # fmt: skip
+    return Section(
+        "2.5",
+        "Synthetic data",
+        (
+            Field("2.5.a", "Was synthetic data used?", d.said("synthetic.used")),
+            Field("2.5.b", "Models that generated it", d.said("synthetic.models")),
+            Field(
+                "2.5.c",
+                "Sources declared as synthetic",
+                _count(d, found, "source"),
+                table=_source_table(d, found),
+            ),
+        ),
+    )
 
 
 def _other(d: Disclosure) -> Section:
-    return Section("2.6", "Other sources", (
-        Field("2.6.a", "Description", d.said("other_sources"),
-              table=_source_table(d, _of_kind(d, "other"))),
-    ))  # fmt: skip
+    return Section(
+        "2.6",
+        "Other sources",
+        (
+            Field(
+                "2.6.a",
+                "Description",
+                d.said("other_sources"),
+                table=_source_table(d, _of_kind(d, "other")),
+            ),
+        ),
+    )
 
 
 def _reservations(d: Disclosure) -> Section:
@@ -211,24 +308,41 @@ def _reservations(d: Disclosure) -> Section:
         else "No captured signal reserves rights in a document of this run. Signals that nobody "
         "captured were not evaluated."
     )
-    rows = tuple((s.signal or s.kind, s.status, f"{s.documents:,}", _decisions(s.decisions))
-                 for s in facts.optouts[:_MOST_LISTED])  # fmt: skip
+    rows = tuple(
+        (s.signal or s.kind, s.status, f"{s.documents:,}", _decisions(s.decisions))
+        for s in facts.optouts[:_MOST_LISTED]
+    )
     table = Table(("signal", "says", "documents", "decisions"), rows) if rows else None
-    return Section("3.1", "Respect of reservations of rights from text and data mining", (
-        Field("3.1.a", "Signatory of the Code of Practice with its copyright chapter",
-              d.said("measures.code_of_practice")),
-        Field("3.1.b", "Measures before and during data collection",
-              d.said("measures.reservations")),
-        Field("3.1.c", "Opt-out signals evaluated in the run", from_tables(evaluated), table=table),
-        Field("3.1.d", "Contact for requests of rightsholders", d.said("claims.contact")),
-    ))  # fmt: skip
+    return Section(
+        "3.1",
+        "Respect of reservations of rights from text and data mining",
+        (
+            Field(
+                "3.1.a",
+                "Signatory of the Code of Practice with its copyright chapter",
+                d.said("measures.code_of_practice"),
+            ),
+            Field(
+                "3.1.b",
+                "Measures before and during data collection",
+                d.said("measures.reservations"),
+            ),
+            Field(
+                "3.1.c", "Opt-out signals evaluated in the run", from_tables(evaluated), table=table
+            ),
+            Field("3.1.d", "Contact for requests of rightsholders", d.said("claims.contact")),
+        ),
+    )
 
 
 def _illegal(d: Disclosure) -> Section:
     facts = d.facts
     rows = tuple((r.rule, r.decision, f"{r.documents:,}") for r in facts.decisions)
-    filtered = tuple((r.reason, r.state, f"{r.documents:,}") for r in facts.removed
-                     if r.state in ("dropped", "quarantined"))  # fmt: skip
+    filtered = tuple(
+        (r.reason, r.state, f"{r.documents:,}")
+        for r in facts.removed
+        if r.state in ("dropped", "quarantined")
+    )
     rows = (*rows, *(row for row in filtered if row[0] not in {r[0] for r in rows}))
     text = (
         f"{facts.matched:,} of {pluralise(sum(n for _, n in facts.screened), 'screened document')} "
@@ -236,12 +350,23 @@ def _illegal(d: Disclosure) -> Section:
         if facts.screened
         else "nothing was screened in this run; filters with their counts"
     )
-    return Section("3.2", "Removal of illegal content", (
-        Field("3.2.a", "Measures to avoid or remove illegal content",
-              d.said("measures.illegal_content")),
-        Field("3.2.b", "What rules and filters of the run decided", from_tables(text),
-              table=Table(("rule or filter", "decision", "documents"), rows) if rows else None),
-    ))  # fmt: skip
+    return Section(
+        "3.2",
+        "Removal of illegal content",
+        (
+            Field(
+                "3.2.a",
+                "Measures to avoid or remove illegal content",
+                d.said("measures.illegal_content"),
+            ),
+            Field(
+                "3.2.b",
+                "What rules and filters of the run decided",
+                from_tables(text),
+                table=Table(("rule or filter", "decision", "documents"), rows) if rows else None,
+            ),
+        ),
+    )
 
 
 def _further(d: Disclosure) -> Section:
@@ -250,10 +375,14 @@ def _further(d: Disclosure) -> Section:
         f"Generated by wafermill {identity.toolkit} from run {identity.run}; documents, decisions "
         "and lineage of tokens are kept in the tables of the run."
     )
-    return Section("3.3", "Other information", (
-        Field("3.3.a", "Other relevant aspects of data processing", from_tables(text)),
-        Field("3.3.b", "Personal information", d.said("personal_information")),
-    ))  # fmt: skip
+    return Section(
+        "3.3",
+        "Other information",
+        (
+            Field("3.3.a", "Other relevant aspects of data processing", from_tables(text)),
+            Field("3.3.b", "Personal information", d.said("personal_information")),
+        ),
+    )
 
 
 def _of_kind(d: Disclosure, kind: SourceKind) -> list[SourceFacts]:
@@ -311,11 +440,17 @@ def _source_row(d: Disclosure, source: SourceFacts) -> tuple[str, ...]:
     about = d.about.sources[source.label]
     return (
         source.label,
-        *(getattr(about, key) or todo(f"sources.{source.label}.{key}", needed).text
-          for key, needed in (("name", "its name"), ("link", "its address"),
-                              ("description", "what it holds"), ("period", "when collected"))),
+        *(
+            getattr(about, key) or todo(f"sources.{source.label}.{key}", needed).text
+            for key, needed in (
+                ("name", "its name"),
+                ("link", "its address"),
+                ("description", "what it holds"),
+                ("period", "when collected"),
+            )
+        ),
         f"{source.tokens:,}",
-    )  # fmt: skip
+    )
 
 
 def _decisions(decisions: tuple[tuple[str, int], ...]) -> str:

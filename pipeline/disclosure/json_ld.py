@@ -33,9 +33,12 @@ from pipeline.report import page
 CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
 
 _TYPES = {
-    "int32": "cr:Int32", "int64": "cr:Int64", "uint32": "cr:UInt32", "uint64": "cr:UInt64",
+    "int32": "cr:Int32",
+    "int64": "cr:Int64",
+    "uint32": "cr:UInt32",
+    "uint64": "cr:UInt64",
     "string": "sc:Text",
-}  # fmt: skip
+}
 _DOCUMENT_FIELDS = (
     ("source", "string", "source label of the record"),
     ("path_id", "uint32", "row of sources.parquet: the file"),
@@ -89,11 +92,37 @@ def croissant(disclosure: Disclosure) -> dict[str, Any]:
 
 def _context() -> dict[str, Any]:
     """The JSON-LD context of Croissant 1.1, with PROV-O."""
-    plain = ("arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract",
-             "field", "fileProperty", "fileObject", "fileSet", "format", "includes", "isArray",
-             "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet",
-             "references", "regex", "repeated", "replace", "samplingRate", "separator", "source",
-             "subField", "transform")  # fmt: skip
+    plain = (
+        "arrayShape",
+        "citeAs",
+        "column",
+        "containedIn",
+        "equivalentProperty",
+        "extract",
+        "field",
+        "fileProperty",
+        "fileObject",
+        "fileSet",
+        "format",
+        "includes",
+        "isArray",
+        "isLiveDataset",
+        "jsonPath",
+        "key",
+        "md5",
+        "parentField",
+        "path",
+        "recordSet",
+        "references",
+        "regex",
+        "repeated",
+        "replace",
+        "samplingRate",
+        "separator",
+        "source",
+        "subField",
+        "transform",
+    )
     return {
         "@language": "en",
         "@vocab": "https://schema.org/",
@@ -113,8 +142,11 @@ def _context() -> dict[str, Any]:
 
 
 def _description(d: Disclosure) -> str:
-    missing = [d.said(key).text for key in ("url", "dates.published", "version")
-               if d.said(key).basis == "todo"]  # fmt: skip
+    missing = [
+        d.said(key).text
+        for key in ("url", "dates.published", "version")
+        if d.said(key).basis == "todo"
+    ]
     return " ".join([d.said("description").text, *missing])
 
 
@@ -218,9 +250,11 @@ def _distribution(d: Disclosure) -> list[dict[str, Any]]:
 
 def _record_sets(d: Disclosure) -> list[dict[str, Any]]:
     documents = _record_set(
-        "documents", "One row per record that was read.",
-        {"fileObject": {"@id": "documents.parquet"}}, _DOCUMENT_FIELDS,
-    )  # fmt: skip
+        "documents",
+        "One row per record that was read.",
+        {"fileObject": {"@id": "documents.parquet"}},
+        _DOCUMENT_FIELDS,
+    )
     return [documents, *(_lineage(split) for split in d.facts.splits)]
 
 
@@ -228,9 +262,11 @@ def _lineage(split: SplitFacts) -> dict[str, Any]:
     schema = CORPUS_SCHEMA if split.format == CORPUS.name else SCHEMA
     fields = tuple((f.name, str(f.type), _LINEAGE_WORDS[f.name]) for f in schema)
     return _record_set(
-        f"lineage-{split.name}", f"The document that each span of tokens of {split.name} is from.",
-        {"fileSet": {"@id": f"lineage-files-{split.name}"}}, fields,
-    )  # fmt: skip
+        f"lineage-{split.name}",
+        f"The document that each span of tokens of {split.name} is from.",
+        {"fileSet": {"@id": f"lineage-files-{split.name}"}},
+        fields,
+    )
 
 
 def _record_set(
@@ -315,13 +351,21 @@ def _agents(d: Disclosure, base: str) -> list[dict[str, Any]]:
     identity = d.facts.identity
     return [
         *(
-            {"type": kind, "spdxId": f"{base}agent-{number}", "creationInfo": _CREATION,
-             "name": name}
+            {
+                "type": kind,
+                "spdxId": f"{base}agent-{number}",
+                "creationInfo": _CREATION,
+                "name": name,
+            }
             for number, (kind, name) in enumerate(named)
         ),
-        {"type": "Tool", "spdxId": f"{base}tool", "creationInfo": _CREATION,
-         "name": f"wafermill {identity.toolkit}"},
-    ]  # fmt: skip
+        {
+            "type": "Tool",
+            "spdxId": f"{base}tool",
+            "creationInfo": _CREATION,
+            "name": f"wafermill {identity.toolkit}",
+        },
+    ]
 
 
 def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:

@@ -100,11 +100,9 @@ def count_evidence(matches: Matches) -> tuple[EvidenceFacts, ...]:
     )
     ordered = rows.sort_by([("detector", "ascending"), ("kind", "ascending")]).to_pylist()
     return tuple(
-        EvidenceFacts(
-            r["detector"], r["kind"], r["doc_key_count"], r["doc_key_count_distinct"]
-        )
+        EvidenceFacts(r["detector"], r["kind"], r["doc_key_count"], r["doc_key_count_distinct"])
         for r in ordered
-    )  # fmt: skip
+    )
 
 
 def count_works(
@@ -141,9 +139,13 @@ def count_works(
 def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
     """The longest passages of each work, at most `MOST_PASSAGES`."""
     placed = found.filter(pc.greater(found["byte_length"], 0)).sort_by(
-        [("work_id", "ascending"), ("byte_length", "descending"), ("doc_key", "ascending"),
-         ("byte_offset", "ascending")]
-    )  # fmt: skip
+        [
+            ("work_id", "ascending"),
+            ("byte_length", "descending"),
+            ("doc_key", "ascending"),
+            ("byte_offset", "ascending"),
+        ]
+    )
     names = ["work_id", "doc_key", "byte_offset", "byte_length", "seen", "attributes"]
     passages: dict[str, tuple[Passage, ...]] = {}
     for batch in placed.select(names).to_batches():
@@ -156,9 +158,12 @@ def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
 
 def _passage(row: Mapping[str, Any]) -> Passage:
     return Passage(
-        row["doc_key"].hex(), row["byte_offset"], row["byte_length"], row["seen"] or "",
+        row["doc_key"].hex(),
+        row["byte_offset"],
+        row["byte_length"],
+        row["seen"] or "",
         _attributes(row),
-    )  # fmt: skip
+    )
 
 
 def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:

@@ -39,9 +39,15 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import story_entry
 
 _SCREENING = (
-    "registry", "screen", "overlap", "filters", "custom_filters", "decisions", "verdicts",
+    "registry",
+    "screen",
+    "overlap",
+    "filters",
+    "custom_filters",
+    "decisions",
+    "verdicts",
     "evidence",
-)  # fmt: skip
+)
 _LOOKS = ("filters", "custom_filters", "overlap", "lines")
 
 
@@ -120,10 +126,14 @@ def _identity(run: RunManifests) -> Identity:
         )
     )
     return Identity(
-        config=str(run.manifest["config"]), story=str(run.manifest.get("story", "prepare")),
-        run=fingerprint_of({"stages": run.manifest["stages"]}), toolkit=_toolkit(),
-        software=tuple(sorted(software.items())), stages=stages, settings=settings,
-    )  # fmt: skip
+        config=str(run.manifest["config"]),
+        story=str(run.manifest.get("story", "prepare")),
+        run=fingerprint_of({"stages": run.manifest["stages"]}),
+        toolkit=_toolkit(),
+        software=tuple(sorted(software.items())),
+        stages=stages,
+        settings=settings,
+    )
 
 
 def _toolkit() -> str:

@@ -200,12 +200,18 @@ def executor(
     with (
         dask.config.set(_QUIET),
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=True, host="127.0.0.1",
-            dashboard_address="127.0.0.1:0", silence_logs=50, memory_limit="auto",
-            scheduler_kwargs={"dashboard": False}, worker_dashboard_address=None,
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+            memory_limit="auto",
+            scheduler_kwargs={"dashboard": False},
+            worker_dashboard_address=None,
         ) as cluster,
         Client(cluster) as client,
-    ):  # fmt: skip
+    ):
         try:
             yield DaskExecutor(client, workers)
         finally:

@@ -140,9 +140,14 @@ class Runner:
     """
 
     def __init__(
-        self, root: Path, executor: Executor, journal: Journal, progress: Progress,
-        removed: frozenset[str] = frozenset(), frozen: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+        self,
+        root: Path,
+        executor: Executor,
+        journal: Journal,
+        progress: Progress,
+        removed: frozenset[str] = frozenset(),
+        frozen: frozenset[str] = frozenset(),
+    ) -> None:
         self.root = root
         self._frozen = frozen
         self.removed = removed
@@ -216,9 +221,13 @@ class Runner:
         if changed:
             self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
         self._journal.event(
-            "stage", name=stage.name, workers=self._executor.workers, changed=changed,
-            tasks=len(planned.calls), reused=len(planned.records),
-        )  # fmt: skip
+            "stage",
+            name=stage.name,
+            workers=self._executor.workers,
+            changed=changed,
+            tasks=len(planned.calls),
+            reused=len(planned.records),
+        )
 
     def _planned(self, stage: Stage, old: StageManifest | None) -> _StagePlan:
         """What is done of a stage, and what is left. Raises RemovedInputError or TextsApartError

@@ -144,9 +144,14 @@ def parquet_output(
     chosen = dict(encodings or {})
     dictionaries = [name for name in table.column_names if name not in chosen] if chosen else True
     pq.write_table(
-        table, sink, rows_per_group, compression="zstd", store_schema=True,
-        use_dictionary=dictionaries, column_encoding=chosen or None,
-    )  # fmt: skip
+        table,
+        sink,
+        rows_per_group,
+        compression="zstd",
+        store_schema=True,
+        use_dictionary=dictionaries,
+        column_encoding=chosen or None,
+    )
     return Output(path, [memoryview(sink.getvalue())], table_hash(table))
 
 

@@ -287,15 +287,22 @@ def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
     texts = records.texts(keys, EXCERPT_BYTES)
     evidence = read_evidence(records.directory, keys)
     rows = zip(
-        keys, records.places(table), table["state"].to_pylist(), table["text_bytes"].to_pylist(),
+        keys,
+        records.places(table),
+        table["state"].to_pylist(),
+        table["text_bytes"].to_pylist(),
         strict=True,
-    )  # fmt: skip
+    )
     return tuple(
         DroppedRecord(
-            place, state, size, _excerpt(records, texts, key, state), evidence.get(key, ()),
+            place,
+            state,
+            size,
+            _excerpt(records, texts, key, state),
+            evidence.get(key, ()),
         )
         for key, place, state, size in rows
-    )  # fmt: skip
+    )
 
 
 def _excerpt(records: RunRecords, texts: dict[bytes, str], key: bytes, state: str) -> str:

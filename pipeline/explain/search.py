@@ -118,9 +118,12 @@ class SearchAnswer:
 
 
 def search_run(
-    directory: Path, text: str, model_dir: Path | None = None, most: int | None = None,
+    directory: Path,
+    text: str,
+    model_dir: Path | None = None,
+    most: int | None = None,
     progress: Progress | None = None,
-) -> SearchAnswer:  # fmt: skip
+) -> SearchAnswer:
     """The documents of a finished run that hold `text`, `most` of them; and what the training run
     in `model_dir` read of those.
 
@@ -141,9 +144,12 @@ def search_run(
 
 
 def _with_rows(
-    directory: Path, home: Path, model_dir: Path | None, traced: ForwardTrace,
+    directory: Path,
+    home: Path,
+    model_dir: Path | None,
+    traced: ForwardTrace,
     by_key: Mapping[bytes, FoundText],
-) -> tuple[FoundDocument, ...]:  # fmt: skip
+) -> tuple[FoundDocument, ...]:
     """The traced documents with the rows of the words, and the steps that read those."""
     keys = {d.doc: bytes.fromhex(d.document) for d in traced.documents}
     all_rows: dict[bytes, list[RowName]] = {}
@@ -160,12 +166,16 @@ def _with_rows(
     steps = steps_of_rows(directory, model_dir, every) if model_dir else {}
     return tuple(
         FoundDocument(
-            d, by_key[key], tuple(map(_row_name, chosen.get(key, ()))), key in of_words,
+            d,
+            by_key[key],
+            tuple(map(_row_name, chosen.get(key, ()))),
+            key in of_words,
             tuple(sorted({step for row in chosen.get(key, ()) for step in steps.get(row, ())}))
-            if not d.taken_down else (),
+            if not d.taken_down
+            else (),
         )
         for d, key in zip(traced.documents, keys.values(), strict=True)
-    )  # fmt: skip
+    )
 
 
 def _row_name(row: RowName) -> str:
@@ -196,10 +206,15 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
     documents, quarantined, size, without = counts.tolist()
     never = max(0, _records(home) - documents - quarantined - without)
     return found, SearchScope(
-        words=len(queries[0].words), edits=queries[0].edits, documents=documents,
-        quarantined=quarantined, text_bytes=size, without_text=without, never_documents=never,
+        words=len(queries[0].words),
+        edits=queries[0].edits,
+        documents=documents,
+        quarantined=quarantined,
+        text_bytes=size,
+        without_text=without,
+        never_documents=never,
         home=home,
-    )  # fmt: skip
+    )
 
 
 def describe_scope(searched: SearchScope) -> list[str]:
@@ -291,9 +306,13 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
         shown = tuple(_snippet(place, text) for place in found.places)
         yield FoundText(
-            key=table["doc_key"][row].as_py(), exact=found.exact, near=found.near, places=shown,
-            by_characters=found.by_characters, in_quarantine=is_held,
-        )  # fmt: skip
+            key=table["doc_key"][row].as_py(),
+            exact=found.exact,
+            near=found.near,
+            places=shown,
+            by_characters=found.by_characters,
+            in_quarantine=is_held,
+        )
 
 
 def _snippet(place: TextPlace, text: bytes) -> Snippet:
@@ -301,9 +320,12 @@ def _snippet(place: TextPlace, text: bytes) -> Snippet:
     start, stop = place.start, place.stop
     before, match, after = (
         " ".join(part.decode(errors="ignore").split())
-        for part in (text[max(0, start - _CONTEXT) : start], text[start:stop],
-                     text[stop : stop + _CONTEXT])
-    )  # fmt: skip
+        for part in (
+            text[max(0, start - _CONTEXT) : start],
+            text[start:stop],
+            text[stop : stop + _CONTEXT],
+        )
+    )
     left = " " if text[start - 1 : start].isspace() else ""
     right = " " if text[stop : stop + 1].isspace() else ""
     return Snippet(

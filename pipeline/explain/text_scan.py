@@ -89,9 +89,12 @@ def query_of(text: str) -> Query:
     anchors = anchors[:_MOST_ANCHORS]
     edits = min(len(words.hashes) // WORDS_PER_EDIT, MOST_EDITS)
     return Query(
-        words.hashes, edits, tuple(map(_spellings, anchors)), max(1, len(anchors) - edits),
+        words.hashes,
+        edits,
+        tuple(map(_spellings, anchors)),
+        max(1, len(anchors) - edits),
         tokens,
-    )  # fmt: skip
+    )
 
 
 def _spellings(word: str) -> tuple[str, ...]:

@@ -18,11 +18,19 @@ from pipeline.filters.rule import Rule, RuleFailures
 
 FAMILY = "language"
 RULES = (
-    Rule(name="not_kept", looks_at="the likeliest language", allowed="those in `keep`",
-         says="Its language is not one of those to keep."),
-    Rule(name="uncertain", least="min_probability", looks_at="its probability",
-         says="Its language was not identified with enough certainty."),
-)  # fmt: skip
+    Rule(
+        name="not_kept",
+        looks_at="the likeliest language",
+        allowed="those in `keep`",
+        says="Its language is not one of those to keep.",
+    ),
+    Rule(
+        name="uncertain",
+        least="min_probability",
+        looks_at="its probability",
+        says="Its language was not identified with enough certainty.",
+    ),
+)
 
 EXTRA = "pip install 'wafermill[language]'"
 _DIGITS = 4

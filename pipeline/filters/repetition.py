@@ -87,8 +87,9 @@ def read_units(
         in_lines += 1
     if in_paragraph:
         paragraphs[in_paragraphs, 0], paragraphs[in_paragraphs, 1] = (
-            paragraph, last - paragraph_start,
-        )  # fmt: skip
+            paragraph,
+            last - paragraph_start,
+        )
         in_paragraphs += 1
     return held, characters, in_lines, in_paragraphs
 
@@ -207,9 +208,15 @@ def _duplicates(
 
 @kernel
 def _grams(
-    words: U64, grams: U64, ends: I64, counts: npt.NDArray[np.int32],
-    seen: npt.NDArray[np.int32], characters: Whole, limits: F64, values: F64,
-) -> None:  # fmt: skip
+    words: U64,
+    grams: U64,
+    ends: I64,
+    counts: npt.NDArray[np.int32],
+    seen: npt.NDArray[np.int32],
+    characters: Whole,
+    limits: F64,
+    values: F64,
+) -> None:
     """The columns of n-grams."""
     grams[: len(words)] = words
     most: Whole = len(words)

@@ -176,9 +176,14 @@ def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
     with h5py.File("shard", "w", driver="core", backing_store=False, libver="v110") as file:
         file.attrs[COUNT_ATTRIBUTE] = array.shape[0]
         data = file.create_dataset(
-            DATASET, shape=array.shape, dtype=array.dtype, chunks=chunks, fletcher32=True,
-            track_times=False, **_FILTERS[compression],
-        )  # fmt: skip
+            DATASET,
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=chunks,
+            fletcher32=True,
+            track_times=False,
+            **_FILTERS[compression],
+        )
         beside = (0,) * (array.ndim - 1)
         for first, block in _blocks(array, chunks[0]):
             stored = append_checksum(_filtered(block, compression))

@@ -34,9 +34,9 @@ READ_DOCUMENTS = pa.schema([
 ])  # fmt: skip
 """Documents of which a label was read, by dense index; labels of all readings."""
 
-READ_SOURCES = pa.schema([
-    ("source", pa.string()), ("documents", pa.int64()), ("labels_read", pa.int64())
-])  # fmt: skip
+READ_SOURCES = pa.schema(
+    [("source", pa.string()), ("documents", pa.int64()), ("labels_read", pa.int64())]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +123,16 @@ def _named(table: DocumentTable, rows: I64, labels: I64) -> pa.Table:
     path = pa.array(table.files, pa.string()).take(found["path_id"].combine_chunks())
     return pa.table(
         [
-            pa.array(rows.astype(np.uint32)), pa.array(keys, pa.string()),
-            found["source"].cast(pa.string()), path, lines, found["licence"].cast(pa.string()),
+            pa.array(rows.astype(np.uint32)),
+            pa.array(keys, pa.string()),
+            found["source"].cast(pa.string()),
+            path,
+            lines,
+            found["licence"].cast(pa.string()),
             pa.array(labels[rows]),
         ],
         schema=READ_DOCUMENTS,
-    )  # fmt: skip
+    )
 
 
 def _by_source(documents: pa.Table) -> pa.Table:

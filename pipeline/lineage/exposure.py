@@ -24,9 +24,19 @@ from pipeline.runs.splits import TRAIN
 from pipeline.runs.tables import DocumentTable
 
 _COLUMNS = [
-    "doc_key", "source", "path_id", "line", "byte_offset", "licence", "state", "reason", "decision",
-    "rule", "split", "tokens",
-]  # fmt: skip
+    "doc_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "licence",
+    "state",
+    "reason",
+    "decision",
+    "rule",
+    "split",
+    "tokens",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +137,11 @@ class _Readings:
 
 
 def trace_documents(
-    directory: Path, docs: Sequence[int] | I64, model_dir: Path | None = None,
+    directory: Path,
+    docs: Sequence[int] | I64,
+    model_dir: Path | None = None,
     because: Sequence[str] | None = None,
-) -> ForwardTrace:  # fmt: skip
+) -> ForwardTrace:
     """Where documents (rows of documents.parquet, each once) stand, and what the training run in
     `model_dir` read of them.
 
@@ -195,9 +207,13 @@ def _read(training: TrainingRecord, split: _Split) -> _Readings:
 
 
 def _documents(
-    table: DocumentTable, docs_N: I64, about: pa.Table, because: Sequence[str] | None,
-    splits: Sequence[_Split], read: _Readings | None,
-) -> tuple[TracedDocument, ...]:  # fmt: skip
+    table: DocumentTable,
+    docs_N: I64,
+    about: pa.Table,
+    because: Sequence[str] | None,
+    splits: Sequence[_Split],
+    read: _Readings | None,
+) -> tuple[TracedDocument, ...]:
     counts = np.zeros((len(docs_N), len(_COUNTS)), np.int64)
     takedown = [""] * len(docs_N)
     for split in splits:

@@ -206,15 +206,23 @@ def _corpus_places(
 
 
 def _table(
-    dataset: SampleDataset, doc: I64, shard: I64, row: pa.Array, spans: tuple[I64, ...],
+    dataset: SampleDataset,
+    doc: I64,
+    shard: I64,
+    row: pa.Array,
+    spans: tuple[I64, ...],
     labels: tuple[pa.Array, pa.Array],
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     split = dataset.directory.name
     names = pa.array([f"{split}/{info.name}" for info in dataset.shards], pa.string())
     columns = [
-        pa.array(doc.astype(np.uint32)), pa.array([split]).take(pa.array(np.zeros(len(doc), int))),
-        names.take(pa.array(shard)), row, *(pa.array(column) for column in spans), *labels,
-    ]  # fmt: skip
+        pa.array(doc.astype(np.uint32)),
+        pa.array([split]).take(pa.array(np.zeros(len(doc), int))),
+        names.take(pa.array(shard)),
+        row,
+        *(pa.array(column) for column in spans),
+        *labels,
+    ]
     return pa.table(columns, schema=PLACES)
 
 

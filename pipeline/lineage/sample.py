@@ -147,9 +147,13 @@ def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_Samp
     shard = dataset.directory / dataset.shards[index].name
     name = f"{shard.parent.name}/{shard.name}"
     columns = zip(
-        spans.row.tolist(), spans.token_start.tolist(), spans.token_end.tolist(),
-        spans.doc.tolist(), spans.doc_token_start.tolist(), strict=True,
-    )  # fmt: skip
+        spans.row.tolist(),
+        spans.token_start.tolist(),
+        spans.token_end.tolist(),
+        spans.doc.tolist(),
+        spans.doc_token_start.tolist(),
+        strict=True,
+    )
     if dataset.layout is CORPUS:
         file = dataset.files.open(index)
         for _, start, end, doc, first in columns:
@@ -214,9 +218,10 @@ def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, in
         return found
     with wrap_read_errors(path):
         table = pq.read_table(
-            path, columns=["doc_key", "byte_start", "byte_end"],
+            path,
+            columns=["doc_key", "byte_start", "byte_end"],
             filters=pc.field("doc_key").isin(keys),
-        )  # fmt: skip
+        )
     for row in table.to_pylist():
         found.setdefault(row["doc_key"], []).append((row["byte_start"], row["byte_end"]))
     return found

@@ -41,10 +41,14 @@ SCHEMA = pa.schema([
     ("doc", pa.uint32()), ("doc_token_start", pa.int64()), ("stream_row", pa.int64()),
 ])  # fmt: skip
 
-CORPUS_SCHEMA = pa.schema([
-    ("token_start", pa.int64()), ("token_end", pa.int64()),
-    ("doc", pa.uint32()), ("doc_token_start", pa.int64()),
-])  # fmt: skip
+CORPUS_SCHEMA = pa.schema(
+    [
+        ("token_start", pa.int64()),
+        ("token_end", pa.int64()),
+        ("doc", pa.uint32()),
+        ("doc_token_start", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,26 @@ def make_lineage(
     begin = np.maximum(documents.start[index], first_token[row])
     end = np.minimum(documents.end[index], end_token[row])
     columns = [
-        row.astype(np.int32), (begin - first_token[row]).astype(np.int32),
-        (end - first_token[row]).astype(np.int32), documents.doc[index],
-        begin - documents.start[index], stream_rows_R[row],
-    ]  # fmt: skip
+        row.astype(np.int32),
+        (begin - first_token[row]).astype(np.int32),
+        (end - first_token[row]).astype(np.int32),
+        documents.doc[index],
+        begin - documents.start[index],
+        stream_rows_R[row],
+    ]
     return pa.table([pa.array(c) for c in columns], schema=SCHEMA)
 
 
 INVERSE = "inverse.parquet"
 STREAM_SCHEMA = pa.schema([("doc", pa.uint32()), ("stream_start", pa.int64())])
-SEGMENT_SCHEMA = pa.schema([
-    ("doc", pa.uint32()), ("doc_token_start", pa.int64()), ("row", pa.int64()),
-    ("token_start", pa.int32()),
-])  # fmt: skip
+SEGMENT_SCHEMA = pa.schema(
+    [
+        ("doc", pa.uint32()),
+        ("doc_token_start", pa.int64()),
+        ("row", pa.int64()),
+        ("token_start", pa.int32()),
+    ]
+)
 
 
 def inverse_path(split: Path) -> Path:
@@ -104,8 +115,11 @@ def segment_inverse(doc_N: U32, doc_token_start_N: I64, row_N: I64, token_start_
     """The inverse of a split of `vsl` from its segments in any order."""
     order = np.lexsort((row_N, doc_token_start_N, doc_N))
     columns = [
-        doc_N[order], doc_token_start_N[order], row_N[order], token_start_N[order].astype(np.int32)
-    ]  # fmt: skip
+        doc_N[order],
+        doc_token_start_N[order],
+        row_N[order],
+        token_start_N[order].astype(np.int32),
+    ]
     return pa.table([pa.array(c) for c in columns], schema=SEGMENT_SCHEMA)
 
 

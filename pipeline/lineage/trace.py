@@ -123,9 +123,12 @@ def _cut(span: TokenSpan, first: int, stop: int) -> TokenSpan:
         low = max(span.label_start, first)
         labels = low, max(low, min(span.label_end, stop))
     moved = {
-        "token_start": begin, "token_end": end, "label_start": labels[0], "label_end": labels[1],
+        "token_start": begin,
+        "token_end": end,
+        "label_start": labels[0],
+        "label_end": labels[1],
         "doc_token_start": span.doc_token_start + begin - span.token_start,
-    }  # fmt: skip
+    }
     return TokenSpan(**{**vars(span), **moved})
 
 
@@ -223,9 +226,11 @@ class _Tracer:
         added = RowSpans(spans.row[ended], end, end, behind, none)
         order = np.argsort(np.append(np.arange(len(spans)), ended), kind="stable")
         return self._made(
-            np.append(shard, shard[ended])[order], RowSpans.joined([spans, added]).at(order),
-            np.append(label_start, end - 1)[order], np.append(label_end, end)[order],
-        )  # fmt: skip
+            np.append(shard, shard[ended])[order],
+            RowSpans.joined([spans, added]).at(order),
+            np.append(label_start, end - 1)[order],
+            np.append(label_end, end)[order],
+        )
 
     def _documents_behind(self, shard: I64, spans: RowSpans) -> I64:
         """The documents that begin right behind the last spans of rows: their first tokens are the
@@ -279,9 +284,16 @@ class _Tracer:
         keys = [key.hex() for key in columns["doc_key"]]
         paths = [files[path_id] for path_id in columns["path_id"]]
         known = zip(
-            keys, columns["source"], paths, lines, columns["licence"], columns["decision"],
-            columns["rule"], columns["tokens"], strict=True,
-        )  # fmt: skip
+            keys,
+            columns["source"],
+            paths,
+            lines,
+            columns["licence"],
+            columns["decision"],
+            columns["rule"],
+            columns["tokens"],
+            strict=True,
+        )
         self._about.update(zip(rows.tolist(), known, strict=True))
 
     def _tokens(self, doc_N: I64) -> I64:

@@ -95,9 +95,12 @@ def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> Qua
     if not by.strip() or not note.strip():
         raise ConfigError("--by and --note: expected the name of a person, and a reason")
     what: dict[str, Any] = {
-        "doc_key": about.key, "text_key": about.text_key, "decision": "allow", "note": note,
+        "doc_key": about.key,
+        "text_key": about.text_key,
+        "decision": "allow",
+        "note": note,
         "spans": [],
-    }  # fmt: skip
+    }
     event = append_event(directory, "review", by, {**what, "released": True})
     encoded = msgspec.json.encode({**what, "by": by, "event": event.n})
     append_line(directory / REVIEWS, Review.model_validate_json(encoded).model_dump_json())
@@ -268,7 +271,11 @@ def _claim(
     number = 1 + sum(takedown.mode == PURGE for takedown in read_takedowns(directory))
     basis = "named by key" if older_than is None else f"in quarantine for over {older_than} days"
     claim = Claim(
-        id=f"purge-{number:04d}", claimant=by, received=today, basis=basis,
-        what=ClaimSubject(documents=tuple(keys)), note="",
-    )  # fmt: skip
+        id=f"purge-{number:04d}",
+        claimant=by,
+        received=today,
+        basis=basis,
+        what=ClaimSubject(documents=tuple(keys)),
+        note="",
+    )
     return LoadedClaim(claim, (), fingerprint_of({"claim": claim.model_dump(mode="json")}))

@@ -100,8 +100,11 @@ class Cluster:
     @property
     def lowest(self) -> tuple[float | None, bool]:
         """The lower of the two, and whether it is the estimate."""
-        known = [(v, e) for v, e in ((self.lowest_jaccard, False), (self.lowest_estimate, True))
-                 if v is not None]  # fmt: skip
+        known = [
+            (v, e)
+            for v, e in ((self.lowest_jaccard, False), (self.lowest_estimate, True))
+            if v is not None
+        ]
         return min(known, default=(None, False))
 
 
@@ -225,9 +228,12 @@ def _folded(cells: dict[tuple[str, MatrixColumn], int], most: int) -> Matrix:
     for (source, column), count in cells.items():
         counts[min(ranks[source], most - 1), column_of[column]] += count
     return Matrix(
-        tuple(rows[:most]), tuple(columns[:most]), tuple(map(tuple, counts.tolist())),
-        _beyond(len(rows), most), _beyond(len(columns), most),
-    )  # fmt: skip
+        tuple(rows[:most]),
+        tuple(columns[:most]),
+        tuple(map(tuple, counts.tolist())),
+        _beyond(len(rows), most),
+        _beyond(len(columns), most),
+    )
 
 
 def _beyond(names: int, most: int) -> int:

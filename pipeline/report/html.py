@@ -33,8 +33,13 @@ from pipeline.report.side_by_side import Piece
 from pipeline.runs import layout
 
 _SHOWN_SOURCES = 60
-_STATES = {"kept": "kept", "duplicates": "duplicates", "dropped": "dropped",
-           "quarantined": "quarantined", "bad": "bad records"}  # fmt: skip
+_STATES = {
+    "kept": "kept",
+    "duplicates": "duplicates",
+    "dropped": "dropped",
+    "quarantined": "quarantined",
+    "bad": "bad records",
+}
 
 
 def render_report(report: Report) -> bytes:

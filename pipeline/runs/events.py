@@ -202,15 +202,17 @@ def _check_end(path: Path, hashes: Sequence[str], head: Head, name: str) -> None
     events = len(hashes) - 1
     if events < head.n:
         raise _broken(
-            path, events + 1,
+            path,
+            events + 1,
             f"events {events + 1} to {head.n}, which {name} names, were removed from the end",
-        )  # fmt: skip
+        )
     if hashes[head.n] != head.hash:
         raise _broken(
-            path, head.n,
+            path,
+            head.n,
             f"event {head.n} is not the one that {name} names: it was changed, or the log was "
             "rewritten from an earlier event on",
-        )  # fmt: skip
+        )
 
 
 def _read_head(path: Path) -> Head | None:

@@ -90,6 +90,9 @@ def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
     rules = clusters.fields["settings"] if clusters else {}
     left_out = sum(task.counters.get("cut_short", 0) for task in clusters.tasks) if clusters else 0
     return Recipe(
-        Preset(**settings["preset"]), settings["key"], rules.get("verify", ""),
-        rules.get("threshold"), left_out,
-    )  # fmt: skip
+        Preset(**settings["preset"]),
+        settings["key"],
+        rules.get("verify", ""),
+        rules.get("threshold"),
+        left_out,
+    )

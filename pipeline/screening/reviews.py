@@ -69,9 +69,12 @@ def record_review(
     if not by.strip() or not note.strip():
         raise ConfigError("--by and --note: expected the name of a person, and a reason")
     what = {
-        "doc_key": record.place.key, "text_key": ids.text_key(text).hex(), "decision": decision,
-        "note": note, "spans": _checked(decision, spans, text),
-    }  # fmt: skip
+        "doc_key": record.place.key,
+        "text_key": ids.text_key(text).hex(),
+        "decision": decision,
+        "note": note,
+        "spans": _checked(decision, spans, text),
+    }
     try:
         Review.model_validate_json(json.dumps({**what, "by": by, "event": 1}))
     except ValidationError as error:

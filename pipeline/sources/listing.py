@@ -25,8 +25,12 @@ Kind = Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"]
 COMPRESSIONS = {".zst": "zst", ".gz": "gz", ".bz2": "bz2", ".xz": "xz"}
 
 _PLAIN: dict[str, str] = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".warc": "warc", ".wet": "warc",
-}  # fmt: skip
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".txt": "text",
+    ".warc": "warc",
+    ".wet": "warc",
+}
 _COMPRESSED_ONLY = {".json": "jsonl"}
 """Named so for lines when compressed (C4), but for one whole document when not."""
 

@@ -298,9 +298,12 @@ class LineCount:
         self._open, self._blank = 0, True
 
     def _count(
-        self, data: bytes, values: npt.NDArray[np.uint8],
-        starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64],
-    ) -> int:  # fmt: skip
+        self,
+        data: bytes,
+        values: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> int:
         """How many of the lines [start, end) are records."""
         short = ends - starts <= self._max_bytes
         maybe = np.flatnonzero(short & _SPACE[values[starts]] & _SPACE[values[ends - 1]])

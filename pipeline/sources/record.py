@@ -277,9 +277,13 @@ TopLevel = Callable[[str], Any]
 
 
 def assemble_record(
-    place: Place, text: str, meta: dict[str, Any], raw_meta: str | None, top: TopLevel,
+    place: Place,
+    text: str,
+    meta: dict[str, Any],
+    raw_meta: str | None,
+    top: TopLevel,
     rules: RecordRules,
-) -> Record:  # fmt: skip
+) -> Record:
     """The record with its source label, licence and typed columns. Raises RecordError."""
     if rules.source_key is None:
         source = source_label(meta, raw_meta is not None, rules.sources)

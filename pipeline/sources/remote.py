@@ -32,14 +32,34 @@ _MAGIC = re.compile(r"[^/]*[*\[]")
 """The part of a path that holds the first wildcard; `?` begins a query."""
 
 _SECRETS = re.compile(r"(?<=://)[^/\s@]*@|\?[^\s'\")]*")
-_VERSIONS = ("etag", "md5", "content-md5", "checksum", "last-modified", "lastmodified",
-             "last_modified", "updated", "modified", "mtime", "created")  # fmt: skip
+_VERSIONS = (
+    "etag",
+    "md5",
+    "content-md5",
+    "checksum",
+    "last-modified",
+    "lastmodified",
+    "last_modified",
+    "updated",
+    "modified",
+    "mtime",
+    "created",
+)
 """Keys, in any case, of what stores say of a file: the first that is there tells its content."""
 
 _NO_BUCKET = ("NoSuchBucket", "bucket does not exist", "ContainerNotFound")
-_NOT_ALLOWED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
-                "NoCredentialsError", "Unable to locate credentials", "DefaultCredentialsError",
-                "AuthenticationFailed", "Anonymous caller", "Forbidden")  # fmt: skip
+_NOT_ALLOWED = (
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "NoCredentialsError",
+    "Unable to locate credentials",
+    "DefaultCredentialsError",
+    "AuthenticationFailed",
+    "Anonymous caller",
+    "Forbidden",
+)
 """What errors of stores call these, in their names, codes or words."""
 
 _HEAD = 64

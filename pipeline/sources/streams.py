@@ -80,8 +80,13 @@ else:
 
 BLOCK = 1 << 20
 MAX_WINDOW_LOG = 27
-_MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zX": "xz",
-          b"PAR1": "parquet"}  # fmt: skip
+_MAGIC = {
+    b"\x28\xb5\x2f\xfd": "zst",
+    b"\x1f\x8b": "gz",
+    b"BZh": "bz2",
+    b"\xfd7zX": "xz",
+    b"PAR1": "parquet",
+}
 
 
 def sniff(head: bytes) -> str | None:

@@ -180,9 +180,13 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def read_arrow(
-    path: object, file: BinaryIO, location: str | None, rules: RecordRules, allowance: Allowance,
+    path: object,
+    file: BinaryIO,
+    location: str | None,
+    rules: RecordRules,
+    allowance: Allowance,
     first: int = 0,
-) -> Iterator[Record | BadRecord]:  # fmt: skip
+) -> Iterator[Record | BadRecord]:
     """Every row from `first` on as a record, good or bad; mapped into memory when it is a file at
     `location`.
 

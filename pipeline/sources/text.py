@@ -136,10 +136,15 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
     if label == rules.text_key or _ESCAPED.search(rules.text_key + label):
         return lambda place, line: _by_field(place, line, rules)
     found = msgspec.defstruct(
-        "Line", [("text", str), ("meta", msgspec.Raw, msgspec.Raw()),
-                 *([] if label == "meta" else [("label", msgspec.Raw, msgspec.Raw())])],
-        rename={"text": rules.text_key, "label": label}, gc=False,
-    )  # fmt: skip
+        "Line",
+        [
+            ("text", str),
+            ("meta", msgspec.Raw, msgspec.Raw()),
+            *([] if label == "meta" else [("label", msgspec.Raw, msgspec.Raw())]),
+        ],
+        rename={"text": rules.text_key, "label": label},
+        gc=False,
+    )
     decode = msgspec.json.Decoder(found).decode
 
     def parse(place: Place, line: bytes) -> Record:
@@ -261,9 +266,12 @@ def _item(place: Place, raw: bytes | None, rules: RecordRules) -> Record | BadRe
 
 
 def text_record(
-    place: Place, raw: bytes, rules: RecordRules, meta: dict[str, str] | None = None,
+    place: Place,
+    raw: bytes,
+    rules: RecordRules,
+    meta: dict[str, str] | None = None,
     raw_meta: str | None = None,
-) -> Record:  # fmt: skip
+) -> Record:
     """A record whose only field is `text`, and whose meta the format itself gives. Raises
     RecordError."""
     try:

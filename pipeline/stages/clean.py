@@ -104,9 +104,11 @@ def _line(place: Place) -> str:
 
 
 def clean_stage(
-    config: Config, reading: Reading, still_valid: Callable[[Mapping[str, Any]], bool],
+    config: Config,
+    reading: Reading,
+    still_valid: Callable[[Mapping[str, Any]], bool],
     withheld: tuple[str, ...] = (),
-) -> Stage:  # fmt: skip
+) -> Stage:
     """The stage that reads every raw shard once. Texts of the documents in the tables `withheld`
     are left out (`pipeline.stages.withheld`)."""
     rules = {i.name: rules_of(i, config) for i in config.inputs}

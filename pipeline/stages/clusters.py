@@ -93,15 +93,20 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
         found = collapse(memberships, ranked.component, ranked.origin)
     else:
         found = select_representatives(
-            memberships, _signatures(corpus, ranked), selection_rules(job.rules),
-            _Reader(job.rules.preset, corpus, ranked.index), ranked.origin,
-        )  # fmt: skip
+            memberships,
+            _signatures(corpus, ranked),
+            selection_rules(job.rules),
+            _Reader(job.rules.preset, corpus, ranked.index),
+            ranked.origin,
+        )
     dropped = np.flatnonzero(found.representative != KEPT)
     columns = (
         ranked.index[dropped].astype(np.uint32),
         ranked.index[found.representative[dropped]].astype(np.uint32),
-        found.channels[dropped], found.estimate[dropped], found.exact[dropped],
-    )  # fmt: skip
+        found.channels[dropped],
+        found.estimate[dropped],
+        found.exact[dropped],
+    )
     table = pa.table([pa.array(column) for column in columns], schema=CHOICE)
     output = arrow_output(layout.shard("clusters", job.index, "arrow"), table)
     counters = {"documents": job.stop - job.start, "duplicates": len(dropped), **found.counts}
@@ -158,9 +163,11 @@ def _memberships(job: ClusterJob, inputs: Inputs, ranked: _RankedDocuments) -> "
         channels.append(np.full(len(local), part.channel, np.uint8))
         first += int(local.max(initial=-1)) + 1
     return group_memberships(
-        np.concatenate(members), np.concatenate(buckets), np.concatenate(channels),
+        np.concatenate(members),
+        np.concatenate(buckets),
+        np.concatenate(channels),
         len(ranked.index),
-    )  # fmt: skip
+    )
 
 
 def _signatures(corpus: Corpus, ranked: _RankedDocuments) -> npt.NDArray[np.unsignedinteger]:
@@ -200,9 +207,12 @@ class _Reader:
 
 
 def cluster_stage(
-    bands: StageManifest, routes: StageManifest, components: StageManifest,
-    batches: Batches, rules: ClusterRules,
-) -> Stage:  # fmt: skip
+    bands: StageManifest,
+    routes: StageManifest,
+    components: StageManifest,
+    batches: Batches,
+    rules: ClusterRules,
+) -> Stage:
     """One task per group of components."""
     members = components.find(MEMBERS)
     number = {name: i for i, name in enumerate(rules.channels)}

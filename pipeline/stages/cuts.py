@@ -290,9 +290,11 @@ def _cuts(job: CutsJob, inputs: Inputs) -> Result:
 
 
 def cuts_stage(
-    clean: StageManifest, units: StageManifest | None, repeats: StageManifest | None,
+    clean: StageManifest,
+    units: StageManifest | None,
+    repeats: StageManifest | None,
     redactions: StageManifest | None,
-) -> Stage:  # fmt: skip
+) -> Stage:
     """The stage that gives every documents shard its cuts; `below("cuts")` is parallel to it."""
     documents = clean.below("documents")
     keys = [s for s in units.shards if s.path.endswith(".keys.arrow")] if units else documents

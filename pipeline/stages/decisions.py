@@ -136,9 +136,10 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
     parts = _by_shard(own, decisions)
     counters = {
-        "decisions": len(decisions), "taken_over": len(taken_over),
+        "decisions": len(decisions),
+        "taken_over": len(taken_over),
         "quarantined": [i for i, part in enumerate(parts) if _quarantines(part)],
-    }  # fmt: skip
+    }
     shards = [
         arrow_output(f"verdicts/{index:06d}.decisions.arrow", part)
         for index, part in enumerate(parts)
@@ -202,9 +203,12 @@ def _by_shard(own: Batch, decisions: pa.Table) -> list[pa.Table]:
 
 
 def verdicts_stage(
-    policy: Policy, decided: StageManifest, batches: Batches,
-    clusters: StageManifest | None = None, channels: tuple[str, ...] = (),
-) -> Stage:  # fmt: skip
+    policy: Policy,
+    decided: StageManifest,
+    batches: Batches,
+    clusters: StageManifest | None = None,
+    channels: tuple[str, ...] = (),
+) -> Stage:
     """One fan-in task over small columns."""
     own = batches.all[-1]
     chosen = tuple(clusters.shards) if clusters else ()

@@ -67,10 +67,24 @@ _PLACE = [("doc_id", pa.uint64()), ("doc_key", pa.binary(16)), ("source", pa.str
           ("path_id", pa.uint32()), ("line", pa.uint64()), ("byte_offset", pa.uint64()),
           ("byte_length", pa.uint64()), ("licence", pa.string())]  # fmt: skip
 PLACE_SCHEMA = pa.schema(_PLACE)
-DOCUMENT_SCHEMA = pa.schema([*_PLACE, ("text_key", pa.binary(16)), ("text_bytes", pa.uint64()),
-                             ("meta", pa.string()), ("text", pa.large_string())])  # fmt: skip
-DROP_SCHEMA = pa.schema([*_PLACE, ("reason", pa.string()), ("bad_record", pa.bool_()),
-                         ("text_bytes", pa.uint64()), ("excerpt", pa.string())])  # fmt: skip
+DOCUMENT_SCHEMA = pa.schema(
+    [
+        *_PLACE,
+        ("text_key", pa.binary(16)),
+        ("text_bytes", pa.uint64()),
+        ("meta", pa.string()),
+        ("text", pa.large_string()),
+    ]
+)
+DROP_SCHEMA = pa.schema(
+    [
+        *_PLACE,
+        ("reason", pa.string()),
+        ("bad_record", pa.bool_()),
+        ("text_bytes", pa.uint64()),
+        ("excerpt", pa.string()),
+    ]
+)
 _TOGETHER = 16 << 20
 """Characters of text that are cleaned together and become one Arrow batch."""
 _MOST_TOGETHER = 1 << 16
@@ -221,9 +235,13 @@ class DocumentRows:
         return pa.RecordBatch.from_arrays(arrays, schema=PLACE_SCHEMA)
 
     def _count(
-        self, items: Sequence[Item], sources: list[str], good: Mask,
-        sizes: npt.NDArray[np.uint64], short: Mask,
-    ) -> None:  # fmt: skip
+        self,
+        items: Sequence[Item],
+        sources: list[str],
+        good: Mask,
+        sizes: npt.NDArray[np.uint64],
+        short: Mask,
+    ) -> None:
         cleaned = iter(zip(sizes.tolist(), short.tolist(), strict=True))
         for item, source in zip(items, sources, strict=True):
             account = self.accounts.setdefault(source, Account())
@@ -271,9 +289,13 @@ def _batch(
 
 
 def _drops(
-    items: Sequence[Item], places: pa.RecordBatch, good: Mask, short: Mask,
-    sizes: npt.NDArray[np.uint64], texts: pa.LargeStringArray,
-) -> pa.RecordBatch:  # fmt: skip
+    items: Sequence[Item],
+    places: pa.RecordBatch,
+    good: Mask,
+    short: Mask,
+    sizes: npt.NDArray[np.uint64],
+    texts: pa.LargeStringArray,
+) -> pa.RecordBatch:
     """What does not become a document, in order: bad records and texts that are too short."""
     number = np.cumsum(good) - 1
     rows = [i for i in range(len(items)) if not good[i] or short[number[i]]]
@@ -286,9 +308,11 @@ def _drops(
         held.append(0 if is_bad else int(sizes[number[row]]))
         excerpts.append("" if is_bad else escape_text(texts[int(number[row])].as_py(), EXCERPT))
     columns = [
-        pa.array(reasons, pa.string()), pa.array(bad, pa.bool_()),
-        pa.array(held, pa.uint64()), pa.array(excerpts, pa.string()),
-    ]  # fmt: skip
+        pa.array(reasons, pa.string()),
+        pa.array(bad, pa.bool_()),
+        pa.array(held, pa.uint64()),
+        pa.array(excerpts, pa.string()),
+    ]
     return _batch(places.take(pa.array(rows, pa.int64())), columns, DROP_SCHEMA)
 
 

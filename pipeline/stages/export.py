@@ -116,10 +116,12 @@ def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> I
     for number, cut in enumerate(cuts):
         row = placed.row[cut]
         columns = {
-            "doc_key": ids.keys_from_u64(key_N2[row]), "text": take_rows(table["text"], row),
+            "doc_key": ids.keys_from_u64(key_N2[row]),
+            "text": take_rows(table["text"], row),
             **{name: take_rows(table[name].cast(pa.large_string()), row) for name in others},
-            "split": pa.array(placed.split[cut]), "rank": pa.array(placed.rank[cut]),
-        }  # fmt: skip
+            "split": pa.array(placed.split[cut]),
+            "rank": pa.array(placed.rank[cut]),
+        }
         yield arrow_output(shard_of_piece(index, number), pa.table(columns))
 
 
@@ -211,16 +213,22 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
     data, content_hash = image(table, job.format, job.fields)
     path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"
     counters = {
-        "split": job.name, "documents": len(table), "text_bytes": int(length.sum()),
+        "split": job.name,
+        "documents": len(table),
+        "text_bytes": int(length.sum()),
         "sha256": hashlib.sha256(data).hexdigest(),
-    }  # fmt: skip
+    }
     return Result((Output(path, data, content_hash),), counters)
 
 
 def gather_text_stage(
-    scatter: StageManifest, splits: tuple[str, ...], form: Format, fields: tuple[str, ...],
-    file_bytes: int, shuffled: bool,
-) -> Stage:  # fmt: skip
+    scatter: StageManifest,
+    splits: tuple[str, ...],
+    form: Format,
+    fields: tuple[str, ...],
+    file_bytes: int,
+    shuffled: bool,
+) -> Stage:
     """One task per file; the number of files of a split follows from its bytes of text alone."""
     tasks = []
     for split, name in enumerate(splits):

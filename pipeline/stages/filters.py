@@ -67,9 +67,11 @@ def _filters(job: FiltersJob, inputs: Inputs) -> Result:
     )
     failed = {reason: failures.reason.count(reason) for reason in RULES}
     counters = {
-        "documents": len(table), "evidence": len(evidence), "failing": len(decisions),
+        "documents": len(table),
+        "evidence": len(evidence),
+        "failing": len(decisions),
         "rules": {reason: count for reason, count in failed.items() if count},
-    }  # fmt: skip
+    }
     return Result(outputs, counters)
 
 
@@ -87,9 +89,22 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
         ids.append(f"{key.hex()}-f{len(ids)}")
         family = reason.partition("_")[0]
         evidence.append(
-            (ids[-1], doc_id, key, family, reason, "", target, "", "", 0, 0, None,
-             _measured(value, limit))
-        )  # fmt: skip
+            (
+                ids[-1],
+                doc_id,
+                key,
+                family,
+                reason,
+                "",
+                target,
+                "",
+                "",
+                0,
+                0,
+                None,
+                _measured(value, limit),
+            )
+        )
     return evidence, decisions
 
 
@@ -247,10 +262,14 @@ def _load_index(job: "OverlapJob", inputs: Inputs) -> tuple["ItemIndex", pa.Tabl
     parts, grams = inputs.table(job.parts), inputs.table(job.grams)
     words = _array(parts, "words")
     index = ItemIndex(
-        words.flatten().to_numpy(), words.offsets.to_numpy(), _array(parts, "gram").to_numpy(),
-        _array(parts, "searched").to_numpy(), _array(grams, "key").to_numpy(),
-        _array(grams, "part").to_numpy(), gram_position=_array(grams, "position").to_numpy(),
-    )  # fmt: skip
+        words.flatten().to_numpy(),
+        words.offsets.to_numpy(),
+        _array(parts, "gram").to_numpy(),
+        _array(parts, "searched").to_numpy(),
+        _array(grams, "key").to_numpy(),
+        _array(grams, "part").to_numpy(),
+        gram_position=_array(grams, "position").to_numpy(),
+    )
     return index, parts.select(["eval_set", "item", "field"])
 
 
@@ -301,9 +320,11 @@ def _overlap(job: OverlapJob, inputs: Inputs) -> Result:
         arrow_output(f"{stem}.decisions.arrow", table_of(decided, DECISION_SCHEMA)),
     )
     counters = {
-        "documents": len(table), "evidence": len(evidence), "contaminated": len(decisions),
+        "documents": len(table),
+        "evidence": len(evidence),
+        "contaminated": len(decisions),
         "parts": len(np.unique(hits.part)),
-    }  # fmt: skip
+    }
     return Result(outputs, counters)
 
 
@@ -322,12 +343,23 @@ def _overlap_findings(
         ids = [f"{key.hex()}-e{number}" for number in range(end - start)]
         for evidence_id, hit in zip(ids, range(start, end), strict=True):
             part, offset = parts[hit], int(hits.byte_start[hit])
-            evidence.append((
-                evidence_id, doc_id, key, DETECTOR, RULE, "item",
-                f"{part['eval_set']}:{part['item']}", "", "",
-                offset, int(hits.byte_end[hit]) - offset, float(hits.share[hit]),
-                attributes_json({"field": part["field"]}),
-            ))  # fmt: skip
+            evidence.append(
+                (
+                    evidence_id,
+                    doc_id,
+                    key,
+                    DETECTOR,
+                    RULE,
+                    "item",
+                    f"{part['eval_set']}:{part['item']}",
+                    "",
+                    "",
+                    offset,
+                    int(hits.byte_end[hit]) - offset,
+                    float(hits.share[hit]),
+                    attributes_json({"field": part["field"]}),
+                )
+            )
         decisions.append((doc_id, key, RULE, REASON, ids, None))
     return evidence, decisions
 
@@ -379,8 +411,11 @@ def _custom_filters(job: CustomFiltersJob, inputs: Inputs) -> Result:
     counts: Counter[str] = Counter()
     about = zip(table["doc_id"].to_pylist(), table["doc_key"].to_pylist(), strict=True)
     for row, (doc_id, key) in enumerate(about):
-        failed = [(own, said) for own, of_all in zip(job.functions, verdicts, strict=True)
-                  if (said := of_all[row]) is not None]  # fmt: skip
+        failed = [
+            (own, said)
+            for own, of_all in zip(job.functions, verdicts, strict=True)
+            if (said := of_all[row]) is not None
+        ]
         ids = [f"{key.hex()}-c{number}" for number in range(len(failed))]
         for name, (own, said) in zip(ids, failed, strict=True):
             counts[own.rule] += 1
@@ -414,10 +449,13 @@ def custom_filters_stage(
         job = CustomFiltersJob(index, shard, functions, action, files)
         tasks.append(Task(f"custom filters of {shard.path}", job, (shard,), shard.size))
     settings = {
-        own.name: {"file_hash": own.file_hash, "settings": json.loads(own.settings),
-                   "batch": own.batch}
+        own.name: {
+            "file_hash": own.file_hash,
+            "settings": json.loads(own.settings),
+            "batch": own.batch,
+        }
         for own in functions
-    }  # fmt: skip
+    }
     software = {"pyarrow": pa.__version__, "unicode": unicodedata.unidata_version}
     return Stage(
         name="custom_filters",

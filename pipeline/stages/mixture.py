@@ -283,10 +283,12 @@ def _facts(
             "source": name,
             "asked_epochs": weight_of(config, name) if config.weights is None else None,
             "asked_share": float(asked.get(name, 0)) if config.weights is not None else None,
-            "documents": int(documents[i]), "tokens": int(tokens[i]), "epochs": quotas[i].epochs,
+            "documents": int(documents[i]),
+            "tokens": int(tokens[i]),
+            "epochs": quotas[i].epochs,
         }
         for i, name in enumerate(job.sources)
-    ]  # fmt: skip
+    ]
 
 
 def _totals(path: Path, job: MixtureJob) -> tuple[I64, I64]:
@@ -320,16 +322,20 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
             kept = batch.filter(pc.equal(batch["state"], "kept"))
             source = pc.index_in(kept["source"], value_set=names)
             part = DocumentTokens(
-                ids.keys_as_u64(kept["doc_key"]), source.to_numpy().astype(np.int64),
+                ids.keys_as_u64(kept["doc_key"]),
+                source.to_numpy().astype(np.int64),
                 kept["tokens"].to_numpy().astype(np.int64),
-            )  # fmt: skip
+            )
             yield _Rows(part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False))
 
 
 def mixture_stage(
-    config: MixtureConfig, seed: int, clean: StageManifest, tokens: StageManifest,
+    config: MixtureConfig,
+    seed: int,
+    clean: StageManifest,
+    tokens: StageManifest,
     documents: StageManifest,
-) -> Stage:  # fmt: skip
+) -> Stage:
     """One task; later stages find the copies of tokens shard i in `below("mixture")[i]`."""
     sources = tuple(sorted(source_documents(clean)))
     kept = tuple(int(task.counters["documents"]) for task in tokens.tasks)
@@ -358,7 +364,7 @@ def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str
             **dict(zip(names, row.tolist(), strict=True)),
         }
         for fact, row in zip(facts, counts, strict=True)
-    }  # fmt: skip
+    }
 
 
 def source_documents(clean: StageManifest) -> dict[str, int]:

@@ -264,9 +264,11 @@ def _lineage(job: CorpusJob, tables: list[pa.Table]) -> pa.Table:
     begin = np.maximum(starts[here], job.first)
     end = np.minimum(ends[here], job.first + job.count)
     columns = [
-        begin - job.first, end - job.first, dense_index(doc_id[here], job.records_before_task),
+        begin - job.first,
+        end - job.first,
+        dense_index(doc_id[here], job.records_before_task),
         begin - starts[here],
-    ]  # fmt: skip
+    ]
     return pa.table([pa.array(c) for c in columns], schema=CORPUS_SCHEMA)
 
 

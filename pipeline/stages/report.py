@@ -122,9 +122,11 @@ def _documents(
 
 
 def _shown(
-    cluster: Cluster, members: list[dict[str, Any]], bands: dict[bytes, tuple[int, ...]],
+    cluster: Cluster,
+    members: list[dict[str, Any]],
+    bands: dict[bytes, tuple[int, ...]],
     documents: dict[bytes, _Document],
-) -> ClusterExcerpt:  # fmt: skip
+) -> ClusterExcerpt:
     kept = None if cluster.index else documents[bytes.fromhex(cluster.kept)]
     shown = tuple(
         _member(row, bands[row["member"]], documents[row["member"]], kept) for row in members
@@ -155,8 +157,16 @@ def _member(
     )
 
 
-_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state",
-            "representative"]  # fmt: skip
+_COLUMNS = [
+    "doc_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "text_bytes",
+    "state",
+    "representative",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,10 +224,24 @@ def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stag
 
 _SAMPLES = 3
 _EXCERPT_BYTES = 1000
-_PAGE_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state",
-                 "reason", "representative", "tokens"]  # fmt: skip
-_STATE_WORDS = {"bad_record": "bad record", "dropped": "dropped", "quarantined": "quarantined",
-                "duplicate": "duplicate"}  # fmt: skip
+_PAGE_COLUMNS = [
+    "doc_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "text_bytes",
+    "state",
+    "reason",
+    "representative",
+    "tokens",
+]
+_STATE_WORDS = {
+    "bad_record": "bad record",
+    "dropped": "dropped",
+    "quarantined": "quarantined",
+    "duplicate": "duplicate",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,12 +283,14 @@ class _Tables:
         excerpts |= dict.fromkeys(hidden, IN_QUARANTINE)
         return tuple(
             model.Sample(
-                row["doc_key"].hex(), row["source"], self.files[row["path_id"]],
+                row["doc_key"].hex(),
+                row["source"],
+                self.files[row["path_id"]],
                 row["line"] or row["byte_offset"],
                 model.excerpt(excerpts.get(row["doc_key"], "")),
             )
             for row in rows.to_pylist()
-        )  # fmt: skip
+        )
 
     def _excerpts(self, keys: pa.Array) -> dict[bytes, str]:
         found: dict[bytes, str] = {}
@@ -396,10 +422,13 @@ def _reasons(tables: _Tables) -> list[model.DropReason]:
         rows = gone.filter(chosen).sort_by("doc_key").slice(0, _SAMPLES)
         reasons.append(
             model.DropReason(
-                row["reason"], _STATE_WORDS[row["state"]], row["text_bytes_count"],
-                row["text_bytes_sum"], tables.samples(rows),
+                row["reason"],
+                _STATE_WORDS[row["state"]],
+                row["text_bytes_count"],
+                row["text_bytes_sum"],
+                tables.samples(rows),
             )
-        )  # fmt: skip
+        )
     return reasons
 
 

@@ -252,12 +252,17 @@ def bins_stage(config: Config, gather: StageManifest) -> Stage:
     """One task per bucket of each stream."""
     length, packer = config.pack.max_sequence_length, config.pack.packer or DEFAULT_PACKER
     tasks = [
-        Task(f"bins of {stream.name} bucket {bucket}",
-             BinsJob(stream.name, bucket, shard, length, packer), (shard,), 2 * tokens)
+        Task(
+            f"bins of {stream.name} bucket {bucket}",
+            BinsJob(stream.name, bucket, shard, length, packer),
+            (shard,),
+            2 * tokens,
+        )
         for stream in split_streams(gather)
         for bucket, (shard, tokens) in enumerate(
-            zip(stream.buckets, stream.bucket_tokens, strict=True))
-    ]  # fmt: skip
+            zip(stream.buckets, stream.bucket_tokens, strict=True)
+        )
+    ]
     settings = {"max_sequence_length": length, "packer": packer}
     return Stage(name="bins", version=1, function=_bins, tasks=tuple(tasks), settings=settings)
 
@@ -299,10 +304,13 @@ def _vsl_rows(job: VslRowsJob, inputs: Inputs) -> Result:
     )
     dense = dense_index(documents["doc_id"].to_numpy(), job.records_before_task)
     columns = [
-        placed.row.astype(np.int32), placed.slot.astype(np.int32),
-        (placed.slot + segments.labels).astype(np.int32), dense[segments.document],
-        segments.start, stream_rows[placed.row],
-    ]  # fmt: skip
+        placed.row.astype(np.int32),
+        placed.slot.astype(np.int32),
+        (placed.slot + segments.labels).astype(np.int32),
+        dense[segments.document],
+        segments.start,
+        stream_rows[placed.row],
+    ]
     lineage = pa.table([pa.array(c) for c in columns], schema=LINEAGE_SCHEMA)
     counters = {"rows": len(stream_rows), "split": job.split}
     return Result(row_shards(job.split, job.bucket, table, lineage), counters)

@@ -80,9 +80,11 @@ def _segment_inverse(job: SegmentInverseJob, inputs: Inputs) -> Result:
     row = [part["row"].to_numpy() + start for part, start in zip(parts, [0, *first], strict=False)]
     spans = pa.concat_tables(parts)
     table = segment_inverse(
-        spans["doc"].to_numpy(), spans["doc_token_start"].to_numpy(), np.concatenate(row),
+        spans["doc"].to_numpy(),
+        spans["doc_token_start"].to_numpy(),
+        np.concatenate(row),
         spans["token_start"].to_numpy(),
-    )  # fmt: skip
+    )
     return Result((inverse_output(job.split, table),))
 
 
@@ -174,9 +176,12 @@ def _statistics(job: ParamsJob) -> dict[str, Any]:
 
 
 def params_stage(
-    config: Config, vocabulary: PackVocabulary, gather: StageManifest, pack: StageManifest,
+    config: Config,
+    vocabulary: PackVocabulary,
+    gather: StageManifest,
+    pack: StageManifest,
     counts: dict[str, SplitCounts],
-) -> Stage:  # fmt: skip
+) -> Stage:
     """One data_params.json per split; `counts` are those of `split_accounts`."""
     tasks = []
     length_name = "tokens" if config.pack.format == CORPUS.name else "rows"
@@ -201,9 +206,12 @@ RunStage = Callable[[Stage], StageManifest]
 
 
 def pack_streams(
-    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest,
+    config: Config,
+    vocabulary: PackVocabulary,
+    clean: StageManifest,
+    gather: StageManifest,
     run: RunStage,
-) -> dict[str, SplitCounts]:  # fmt: skip
+) -> dict[str, SplitCounts]:
     """Pack the shuffled stream of every split as `pack.format` says; returns what was packed.
 
     `clean` gives the number of records of every clean task.
@@ -216,9 +224,12 @@ def pack_streams(
 
 
 def _packed(
-    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest,
+    config: Config,
+    vocabulary: PackVocabulary,
+    clean: StageManifest,
+    gather: StageManifest,
     run: RunStage,
-) -> StageManifest:  # fmt: skip
+) -> StageManifest:
     match config.pack.format:
         case "corpus":
             return run(corpus_stage(config, vocabulary, clean, gather))

@@ -151,8 +151,9 @@ def _placed_shards(
         columns = {
             **{name: names[name] for name in names.column_names},
             "tokens": take_rows(table["tokens"], row),
-            "split": pa.array(placed.split[cut]), "rank": pa.array(placed.rank[cut]),
-        }  # fmt: skip
+            "split": pa.array(placed.split[cut]),
+            "rank": pa.array(placed.rank[cut]),
+        }
         yield arrow_output(shard_of_piece(index, number), pa.table(columns))
 
 
@@ -291,9 +292,13 @@ def copy_table(table: pa.Table) -> pa.Table:
 
 
 def gather_rows(
-    found: list[BucketSlice], name: str, kind: pa.DataType, byte_length_M: I64, order_M: I64,
+    found: list[BucketSlice],
+    name: str,
+    kind: pa.DataType,
+    byte_length_M: I64,
+    order_M: I64,
     inputs: Inputs,
-) -> pa.Array:  # fmt: skip
+) -> pa.Array:
     """Column `name` of all slices in this order of their M rows, one shard open at a time."""
     rows = ListRows(kind, byte_length_M[order_M])
     place = np.empty(len(order_M), np.int64)

@@ -108,9 +108,10 @@ def _add_ends(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
     """What train has of each source, counted from documents.parquet, beside what was shuffled."""
     table = pq.read_table(
-        inputs.path(job.documents), columns=["source", "tokens"],
+        inputs.path(job.documents),
+        columns=["source", "tokens"],
         filters=[("state", "=", "kept"), ("split", "=", TRAIN)],
-    )  # fmt: skip
+    )
     sums = table.group_by("source", use_threads=False).aggregate(
         [("tokens", "sum"), ([], "count_all")]
     )
@@ -121,9 +122,11 @@ def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def account_stage(
-    clean: StageManifest, documents: StageManifest, splits: dict[str, SplitCounts],
+    clean: StageManifest,
+    documents: StageManifest,
+    splits: dict[str, SplitCounts],
     mixture: dict[str, MixtureCounts] | None = None,
-) -> Stage:  # fmt: skip
+) -> Stage:
     """The stage that balances the books; raises IntegrityError when they do not balance.
 
     `splits` are the counts of `split_accounts`; empty when nothing was packed. `mixture` are those
@@ -149,11 +152,17 @@ def split_accounts(
         records = [t.counters for t in pack.tasks if t.counters["split"] == stream.name]
         rows, mask = sum(c["rows"] for c in records), sum(c["mask_sum"] for c in records)
         splits[stream.name] = {
-            "documents": stream.documents, "tokens": stream.tokens, "streams": 1, "rows": rows,
-            "mask_sum": mask, "padding": rows * length - mask, "max_sequence_length": length,
-            "format": config.pack.format, "segments": sum(c.get("segments", 0) for c in records),
+            "documents": stream.documents,
+            "tokens": stream.tokens,
+            "streams": 1,
+            "rows": rows,
+            "mask_sum": mask,
+            "padding": rows * length - mask,
+            "max_sequence_length": length,
+            "format": config.pack.format,
+            "segments": sum(c.get("segments", 0) for c in records),
             "corpus_tokens": sum(c.get("tokens", 0) for c in records),
-        }  # fmt: skip
+        }
     return splits
 
 
@@ -323,9 +332,11 @@ def _token_counts(live: pa.Table, tokens: pa.Table | None) -> pa.Array:
 
 
 def documents_stage(
-    clean: StageManifest, keep: StageManifest,
-    screen: StageManifest | None = None, tokens: StageManifest | None = None,
-) -> Stage:  # fmt: skip
+    clean: StageManifest,
+    keep: StageManifest,
+    screen: StageManifest | None = None,
+    tokens: StageManifest | None = None,
+) -> Stage:
     """The stage that joins every document's facts into one table."""
     documents = clean.below("documents")
     nothing = (None,) * len(documents)
@@ -377,11 +388,15 @@ def sources_stage(reading: Reading, clean: StageManifest) -> Stage:
     skipped = {(i, p): why for t in clean.tasks for i, p, why in t.counters["skipped_shards"]}
     rows = tuple(
         (
-            f.input, f.path, f.size, noted[f.input, f.path], tasks.start,
+            f.input,
+            f.path,
+            f.size,
+            noted[f.input, f.path],
+            tasks.start,
             skipped.get((f.input, f.path), ""),
         )
         for f, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
-    )  # fmt: skip
+    )
     return Stage(
         name="sources",
         version=1,

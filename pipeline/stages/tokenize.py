@@ -101,9 +101,12 @@ def _is_kept(keep: pa.Table) -> pa.Array:
 
 
 def tokenize_stage(
-    tokenizer: TokenizerDefinition, published: StageManifest,
-    clean: StageManifest, keep: StageManifest, cuts: StageManifest | None,
-) -> Stage:  # fmt: skip
+    tokenizer: TokenizerDefinition,
+    published: StageManifest,
+    clean: StageManifest,
+    keep: StageManifest,
+    cuts: StageManifest | None,
+) -> Stage:
     """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
     documents = clean.below("documents")
     keeps = keep.below("keep")

@@ -118,13 +118,14 @@ def takedown_decisions(table: pa.Table, withheld: WithheldKeys) -> pa.Table:
     found = table.select(["doc_id", "doc_key"]).filter(pa.array(is_withheld(table, withheld)))
     count = len(found)
     columns = {
-        "doc_id": found["doc_id"], "doc_key": found["doc_key"],
+        "doc_id": found["doc_id"],
+        "doc_key": found["doc_key"],
         "decision": pa.array(["drop"] * count, pa.string()),
         "rule": pa.array([RULE] * count, pa.string()),
         "reason": pa.array([REASON] * count, pa.string()),
         "evidence": pa.array([[]] * count, pa.list_(pa.string())),
         "propagated_from": pa.nulls(count, pa.binary(ids.KEY_BYTES)),
-    }  # fmt: skip
+    }
     arrays = [columns[field.name].cast(field.type) for field in DECISION_SCHEMA]
     return pa.table(arrays, schema=DECISION_SCHEMA)
 
@@ -165,8 +166,17 @@ def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -
 
 
 NAME = "quarantine"
-_OF_DOCUMENT = ["doc_id", "doc_key", "text_key", "source", "path_id", "line", "byte_offset",
-                "text_bytes", "text"]  # fmt: skip
+_OF_DOCUMENT = [
+    "doc_id",
+    "doc_key",
+    "text_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "text_bytes",
+    "text",
+]
 _OF_DECISION = ["rule", "reason", "evidence"]
 
 
@@ -210,10 +220,14 @@ def quarantine_stage(clean: StageManifest, verdicts: StageManifest, days: int | 
     decisions = [s for s in verdicts.shards if s.path.endswith(".decisions.arrow")]
     held = [(documents[i], decisions[i]) for i in verdicts.tasks[0].counters["quarantined"]]
     tasks = [
-        Task(f"quarantined texts of {shard.path}", QuarantineJob(shard, why), (shard, why),
-             shard.size)
+        Task(
+            f"quarantined texts of {shard.path}",
+            QuarantineJob(shard, why),
+            (shard, why),
+            shard.size,
+        )
         for shard, why in held
-    ]  # fmt: skip
+    ]
     if held and days is not None:
         tasks.append(Task("retention", RetentionJob(days)))
     return Stage(name=NAME, version=1, function=_quarantine, tasks=tuple(tasks))

@@ -91,10 +91,11 @@ def clean_settings(
 def _overrides(options: CleaningOptions) -> Iterator[str]:
     """Options as `--set` takes them."""
     plain = {
-        "clean.min_length": options.min_length, "clean.fix_text": options.fix_text,
+        "clean.min_length": options.min_length,
+        "clean.fix_text": options.fix_text,
         "inputs.0.text_key": options.text_key,
         "filters.c4.bad_words": options.bad_words and str(options.bad_words.absolute()),
-    }  # fmt: skip
+    }
     yield from (f"{key}={json.dumps(value)}" for key, value in plain.items() if value is not None)
     lists = {"clean.mask": options.mask, "filters.language.keep": options.language}
     for key, value in lists.items():
@@ -154,9 +155,12 @@ def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
 
 
 def _clean(
-    form: Format, detectors: Sequence[Detector], prepared: Preparation, run: StageRecord,
+    form: Format,
+    detectors: Sequence[Detector],
+    prepared: Preparation,
+    run: StageRecord,
     unchanged: Unchanged,
-) -> None:  # fmt: skip
+) -> None:
     """From raw shards to cleaned records and the tables that account for all others."""
     reading, clean = read_inputs(prepared, run, unchanged)
     filters = prepared.screening.filters
@@ -244,9 +248,10 @@ def screen_settings(
 def _screen_overrides(options: ScreeningOptions) -> tuple[str, ...]:
     """Options as `--set` takes them; paths are those of the current directory."""
     lists = {
-        "screen.registry": options.registry, "screen.origins": options.origins,
+        "screen.registry": options.registry,
+        "screen.origins": options.origins,
         "screen.optout": options.optout,
-    }  # fmt: skip
+    }
     named = {key: [str(p.absolute()) for p in paths] for key, paths in lists.items() if paths}
     plain = {"inputs.0.text_key": options.text_key, "screen.policy": _policy(options.policy)}
     changes = {**named, **{key: value for key, value in plain.items() if value is not None}}

@@ -30,9 +30,13 @@ NAME = "files"
 
 
 def make_dedup_config(
-    files: Sequence[str], dedup: DedupConfig, *,
-    name: str = NAME, text_key: str = "text", read: ReadConfig | None = None,
-) -> LoadedConfig:  # fmt: skip
+    files: Sequence[str],
+    dedup: DedupConfig,
+    *,
+    name: str = NAME,
+    text_key: str = "text",
+    read: ReadConfig | None = None,
+) -> LoadedConfig:
     """The config that compares these files (paths, directories, globs), no text changed."""
     config = Config(
         name=name,

@@ -191,9 +191,12 @@ def _ends(
 
 
 def export_run(
-    run: Path, out: Path, request: ExportOptions, workers: int | None = None,
+    run: Path,
+    out: Path,
+    request: ExportOptions,
+    workers: int | None = None,
     progress: Progress | None = None,
-) -> ExportResult:  # fmt: skip
+) -> ExportResult:
     """Write the text of a finished run to `out`/records/SPLIT/; finished work is reused.
 
     The same run and request give byte-identical files for any number of workers and after any
@@ -203,10 +206,13 @@ def export_run(
     splits = _splits(source, request)
     _check_out(source.directory, out)
     work = StoryRun(
-        out=out, config=source.name, story=STORY, workers=workers,
+        out=out,
+        config=source.name,
+        story=STORY,
+        workers=workers,
         size=sum(shard.size for shard in source.documents),
         progress=progress or Progress(quiet=True),
-    )  # fmt: skip
+    )
 
     def tell(run: StageRecord) -> None:
         scatter = run(scatter_text_stage(tuple(_jobs(source, request, splits))))
@@ -269,10 +275,12 @@ def _jobs(
 def _found(name: str, gather: StageManifest) -> ExportedSplit:
     tasks = [task for task in gather.tasks if task.counters["split"] == name]
     return ExportedSplit(
-        name, sum(t.counters["documents"] for t in tasks),
-        sum(t.counters["text_bytes"] for t in tasks), len(tasks),
+        name,
+        sum(t.counters["documents"] for t in tasks),
+        sum(t.counters["text_bytes"] for t in tasks),
+        len(tasks),
         sum(shard.size for t in tasks for shard in t.shards),
-    )  # fmt: skip
+    )
 
 
 def _commit(
@@ -293,14 +301,17 @@ def _commit(
         told = {name: facts[name] for name in ("split", "documents", "text_bytes", "sha256")}
         files.append({"path": shard.path, "size": shard.size, "hash": shard.hash, **told})
     value = {
-        "format": 1, "config": source.name, "story": STORY, "removed": [_SCRATCH],
+        "format": 1,
+        "config": source.name,
+        "story": STORY,
+        "removed": [_SCRATCH],
         "exported": {"run": source.identity, **asdict(request)},
         "stages": [
             {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
             for s in stages.values()
         ],
         "files": sorted(files, key=lambda file: str(file["path"])),
-    }  # fmt: skip
+    }
     write_sealed(removed_note(out), {"removed": [_SCRATCH]})
     sweep_strays(out, {str(file["path"]) for file in files} | {s.path for s in scatter.shards})
     write_sealed(out / layout.MANIFEST, value)

@@ -173,11 +173,17 @@ def _config(
 ) -> LoadedConfig:
     """The config that compares files with every finished batch."""
     settings = index.settings
-    dedup = DedupConfig.model_validate({
-        "preset": settings.preset, "verify": settings.verify, "threshold": settings.threshold,
-        "key": settings.key, "indexes": tuple(str(index.run(e)) for e in index.finished),
-        "memory": work.memory, "max_source_share": work.max_source_share,
-    })  # fmt: skip
+    dedup = DedupConfig.model_validate(
+        {
+            "preset": settings.preset,
+            "verify": settings.verify,
+            "threshold": settings.threshold,
+            "key": settings.key,
+            "indexes": tuple(str(index.run(e)) for e in index.finished),
+            "memory": work.memory,
+            "max_source_share": work.max_source_share,
+        }
+    )
     read = ReadConfig(max_bad_share=work.max_bad_share)
     return make_dedup_config(files, dedup, name=entry.name, text_key=settings.text_key, read=read)
 
@@ -296,9 +302,12 @@ def _documents(out: Path, keys: list[bytes]) -> dict[bytes, dict[str, Any]]:
 
 
 def _table(
-    out: Path, stage: str, name: str, columns: list[str] | None = None,
+    out: Path,
+    stage: str,
+    name: str,
+    columns: list[str] | None = None,
     wanted: pc.Expression | None = None,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """A verified table of a finished run."""
     manifest = read_manifest(manifest_path(out, stage))
     if manifest is None:

@@ -271,9 +271,13 @@ def _find_finished(
     if not (out / MANIFEST).exists():
         raise error
     runner = Runner(
-        out, LocalExecutor(), Journal(out), progress, removed_directories(out),
+        out,
+        LocalExecutor(),
+        Journal(out),
+        progress,
+        removed_directories(out),
         frozen=frozenset(STORIES[story.name].stages),
-    )  # fmt: skip
+    )
     hashes = InputHashes(out, prepared.plan.files, verify_inputs)
     try:
         record = StageRecord(runner.run)
@@ -339,9 +343,15 @@ def _run_stages(
         return stages
 
     work = StoryRun(
-        out=out, config=config.name, story=story.name, size=plan.bytes, progress=progress,
-        workers=workers, address=config.cluster.address, frozen=prepared.takedowns.frozen,
-    )  # fmt: skip
+        out=out,
+        config=config.name,
+        story=story.name,
+        size=plan.bytes,
+        progress=progress,
+        workers=workers,
+        address=config.cluster.address,
+        frozen=prepared.takedowns.frozen,
+    )
     return work.carry_out(removed, tell, publish)
 
 

@@ -33,8 +33,17 @@ from pipeline.takedown.record import check_is_masked_nowhere
 STORY = "repack"
 TOKENS = "tokens"
 MIXTURE = "mixture"
-_NEEDED = ("clean", "tokenizer", "tokenize", "scatter", "gather", "pack", "sources", "documents",
-           "account")  # fmt: skip
+_NEEDED = (
+    "clean",
+    "tokenizer",
+    "tokenize",
+    "scatter",
+    "gather",
+    "pack",
+    "sources",
+    "documents",
+    "account",
+)
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,13 @@ class RepackOptions:
 
 
 def repack_run(
-    directory: Path, out: Path, changes: RepackOptions | None = None, workers: int | None = None,
-    *, progress: Progress | None = None,
-) -> Manifest:  # fmt: skip
+    directory: Path,
+    out: Path,
+    changes: RepackOptions | None = None,
+    workers: int | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Manifest:
     """Pack the tokens of the run in `directory` into `out`; finished work is reused.
 
     Raises ConfigError for changes that make no sense, InputError when there is no finished run with
@@ -85,10 +98,14 @@ def repack_run(
     config = make_repack_config(run, changes or RepackOptions())
     _check_place(directory, out)
     work = StoryRun(
-        out=out, config=run.name, story=STORY, workers=workers,
+        out=out,
+        config=run.name,
+        story=STORY,
+        workers=workers,
         size=sum(shard.size for shard in run.stages["tokenize"].shards),
-        progress=progress or Progress(quiet=True), noted={ORIGIN: str(run.directory)},
-    )  # fmt: skip
+        progress=progress or Progress(quiet=True),
+        noted={ORIGIN: str(run.directory)},
+    )
     return work.hold(partial(_tell, run, config))
 
 

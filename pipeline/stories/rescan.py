@@ -111,9 +111,13 @@ def rescan_run(
     """Look through the documents; finished work is reused. Raises the errors of
     `pipeline.stories.preparation.run_preparation`."""
     work = StoryRun(
-        out=asked.out, config=asked.config, story=STORY, size=asked.bytes, workers=workers,
+        out=asked.out,
+        config=asked.config,
+        story=STORY,
+        size=asked.bytes,
+        workers=workers,
         progress=progress or Progress(quiet=True),
-    )  # fmt: skip
+    )
     return work.hold(partial(_tell, asked))
 
 

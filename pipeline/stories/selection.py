@@ -57,8 +57,13 @@ from pipeline.stages.withheld import withheld_stage
 
 RunStage = Callable[[Stage], StageManifest]
 
-CUSTOM_KEYS = {"unit": "unit", "size": "size", "bands": "bands", "rows": "rows",
-               "permutations": "num_perm"}  # fmt: skip
+CUSTOM_KEYS = {
+    "unit": "unit",
+    "size": "size",
+    "bands": "bands",
+    "rows": "rows",
+    "permutations": "num_perm",
+}
 ALARM_DOCUMENTS = 100
 
 
@@ -97,9 +102,12 @@ def verification_of(config: DedupConfig) -> Verify:
 
 
 def deduplicate(
-    config: Config, earlier: tuple[Batch, ...], clean: StageManifest,
-    screening: Screening | None, run: RunStage,
-) -> StageManifest:  # fmt: skip
+    config: Config,
+    earlier: tuple[Batch, ...],
+    clean: StageManifest,
+    screening: Screening | None,
+    run: RunStage,
+) -> StageManifest:
     """Every stage from signatures to the keep-list; returns the keep-list's manifest."""
     preset, key = preset_of(config.dedup), config.dedup.key
     verify, memory = verification_of(config.dedup), config.dedup.memory
@@ -144,9 +152,13 @@ def _decided(batch: Batch, decided: StageManifest | None) -> Batch:
 
 
 def _judged(
-    batches: Batches, screening: Screening | None, decided: StageManifest | None, run: RunStage,
-    clusters: StageManifest | None = None, names: tuple[str, ...] = (),
-) -> Batches:  # fmt: skip
+    batches: Batches,
+    screening: Screening | None,
+    decided: StageManifest | None,
+    run: RunStage,
+    clusters: StageManifest | None = None,
+    names: tuple[str, ...] = (),
+) -> Batches:
     """The batches, ours with the decisions that hold after they spread over its clusters."""
     if screening is None or decided is None:
         return batches
@@ -279,9 +291,13 @@ def compile_screening(wanted: ScreeningRequest, run: RunStage) -> ScreeningIndex
 
 
 def screening(
-    wanted: ScreeningRequest, reading: Reading, clean: StageManifest, compiled: ScreeningIndexes,
-    run: RunStage, taken_down: tuple[tuple[str, str], ...] = (),
-) -> Screening:  # fmt: skip
+    wanted: ScreeningRequest,
+    reading: Reading,
+    clean: StageManifest,
+    compiled: ScreeningIndexes,
+    run: RunStage,
+    taken_down: tuple[tuple[str, str], ...] = (),
+) -> Screening:
     """How the documents are screened, for the story of dedup, which needs the decisions in its
     middle. `taken_down`: tables of documents that are dropped, with hashes of their content."""
     looked_for = compiled.looked_for

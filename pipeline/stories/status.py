@@ -59,10 +59,15 @@ def read_work(directory: Path) -> WorkStatus:
     manifest = manifest_path(directory, stage)
     committed = bool(stage) and manifest.exists() and manifest.stat().st_mtime_ns >= began
     return WorkStatus(
-        holder=who, is_held=is_held, stage=stage, tasks=tasks,
-        done=tasks if committed else len(times) - 1, reused=int(last.get("reused", 0)),
-        documents=documents, idle_seconds=max(0.0, time.time() - max(times) / 1e9),
-    )  # fmt: skip
+        holder=who,
+        is_held=is_held,
+        stage=stage,
+        tasks=tasks,
+        done=tasks if committed else len(times) - 1,
+        reused=int(last.get("reused", 0)),
+        documents=documents,
+        idle_seconds=max(0.0, time.time() - max(times) / 1e9),
+    )
 
 
 def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:

@@ -188,8 +188,11 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
             problems.append(str(error))
         on_file()
     named = {file["path"] for file in files} | {layout.MANIFEST}
-    problems += [f"{directory / p}: not in the manifest" for p in storage.files_below(directory)
-                 if p.as_posix() not in named and p.parts[0] != layout.RESCANS]  # fmt: skip
+    problems += [
+        f"{directory / p}: not in the manifest"
+        for p in storage.files_below(directory)
+        if p.as_posix() not in named and p.parts[0] != layout.RESCANS
+    ]
     if problems:
         raise IntegrityError("\n".join(problems))
     removed = manifest.get("removed") or []

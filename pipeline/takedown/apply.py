@@ -67,8 +67,9 @@ def _lines(record: Mapping[str, Any]) -> Lines:
         yield "item", f"Note: {claim['note']}"
     yield "item", f"Carried out by {record['by']} on {record['on']}, mode {record['mode']}"
     yield "head", "Documents"
-    roles = ", ".join(f"{count:,} {role.replace('_', ' ')}"
-                      for role, count in sorted(documents["roles"].items()))  # fmt: skip
+    roles = ", ".join(
+        f"{count:,} {role.replace('_', ' ')}" for role, count in sorted(documents["roles"].items())
+    )
     yield "item", f"{pluralise(documents['count'], 'document')} ({roles or 'none'})"
     if documents["taken_down_before"]:
         before = pluralise(documents["taken_down_before"], "document")
@@ -311,8 +312,12 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
     told = {e.what.get("id") for e in verify_events(directory).events if e.kind == kind}
     if name not in told:
         digest = read_sealed_digest(record_path(directory, name))
-        what = {"id": name, "mode": takedown.mode, "documents": value["documents"]["count"],
-                "record": digest}  # fmt: skip
+        what = {
+            "id": name,
+            "mode": takedown.mode,
+            "documents": value["documents"]["count"],
+            "record": digest,
+        }
         append_event(directory, kind, value["by"], what)
 
 

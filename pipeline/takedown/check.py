@@ -134,10 +134,12 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
             )
     is_corpus = dataset.layout is CORPUS
     return Holes(
-        {p.index: p.labels for p in places}, sum(p.labels.columns for p in places),
+        {p.index: p.labels for p in places},
+        sum(p.labels.columns for p in places),
         sum(p.inputs.columns for p in places) if is_corpus else 0,
-        sum(len(p.first_docs) for p in places), any(_begins_with(dataset, gone)),
-    )  # fmt: skip
+        sum(len(p.first_docs) for p in places),
+        any(_begins_with(dataset, gone)),
+    )
 
 
 def _begins_with(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:

@@ -28,8 +28,18 @@ from pipeline.runs.records import (
     wrap_read_errors,
 )
 
-_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "byte_length", "text_bytes",
-            "state", "split", "tokens"]  # fmt: skip
+_COLUMNS = [
+    "doc_key",
+    "source",
+    "path_id",
+    "line",
+    "byte_offset",
+    "byte_length",
+    "text_bytes",
+    "state",
+    "split",
+    "tokens",
+]
 
 
 @dataclass(frozen=True)
@@ -202,43 +212,53 @@ def _pages(run: RunTables, keys: pa.Array) -> list[Copy]:
 
 
 def outside_copies(
-    taken: pa.Table, model_dirs: Sequence[Path], exports: Sequence[Path],
+    taken: pa.Table,
+    model_dirs: Sequence[Path],
+    exports: Sequence[Path],
     has_origin: bool = False,
-) -> tuple[OutsideCopy, ...]:  # fmt: skip
+) -> tuple[OutsideCopy, ...]:
     """Raw shards with the lines in them, weights, exports, the run that a repacked one was packed
     from, and what nobody can list."""
     found = [*_raw_shards(taken)]
     if has_origin:
         found.append(
             OutsideCopy(
-                "texts", "", (),
+                "texts",
+                "",
+                (),
                 "this run was packed from the tokens of another run, which has the texts; apply "
                 "the claim there too",
             )
-        )  # fmt: skip
+        )
     for model_dir in model_dirs:
         found.append(
             OutsideCopy(
-                "weights", model_dir.as_posix(), (),
+                "weights",
+                model_dir.as_posix(),
+                (),
                 "checkpoints that were trained on these documents are not changed; whether to "
                 "train again from an earlier one is for whoever is responsible for the model to "
                 "decide",
             )
-        )  # fmt: skip
+        )
     for export in exports:
         found.append(
             OutsideCopy(
-                "export", export.as_posix(), (),
+                "export",
+                export.as_posix(),
+                (),
                 "delete it and export again with `prep export`, which leaves these documents out",
             )
-        )  # fmt: skip
+        )
     found.append(
         OutsideCopy(
-            "backups", "", (),
+            "backups",
+            "",
+            (),
             "not known here, and neither are snapshots, exports that were not named, runs repacked "
             "from this one, and other runs of the same raw shards; look for them",
         )
-    )  # fmt: skip
+    )
     return tuple(found)
 
 
@@ -247,9 +267,11 @@ def _raw_shards(taken: pa.Table) -> list[OutsideCopy]:
     rows = table.aggregate([("line", "list")]).sort_by("file").to_pylist()
     return [
         OutsideCopy(
-            "raw shard", row["file"], tuple(sorted(row["line_list"])[:_LISTED_LINES]),
+            "raw shard",
+            row["file"],
+            tuple(sorted(row["line_list"])[:_LISTED_LINES]),
             "delete these lines (in parquet, these rows) from the raw shard, or delete the shard; "
             "until then every run in this directory leaves their text out",
         )
         for row in rows
-    ]  # fmt: skip
+    ]

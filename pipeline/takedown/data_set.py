@@ -200,9 +200,12 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     lineage = lineage_path(dataset.directory / old.name)
     storage.publish(lineage_path(path), lineage.read_bytes())
     return {
-        "old": old.name, "name": name, "n_examples": old.rows, "hash": published.hash,
+        "old": old.name,
+        "name": name,
+        "n_examples": old.rows,
+        "hash": published.hash,
         "content_hash": array_hash(data),
-    }  # fmt: skip
+    }
 
 
 def version_name(name: str, version: int) -> str:
@@ -246,8 +249,9 @@ def _pairs(file: dict[str, Any]) -> tuple[tuple[str, str], tuple[str, str]]:
 def _moved(directory: Path, shard: Shard, path: str) -> Shard:
     place = directory / path
     size, digest = place.stat().st_size, storage.hash_file(place)
-    return replace(shard, path=path, size=size, hash=digest,
-                   first_path=shard.first_path or shard.path)  # fmt: skip
+    return replace(
+        shard, path=path, size=size, hash=digest, first_path=shard.first_path or shard.path
+    )
 
 
 def _publish_params(

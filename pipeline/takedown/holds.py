@@ -88,8 +88,11 @@ def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
         for hold in holds
         if hold.is_document and bytes.fromhex(hold.what) in wanted
     }
-    works = {hold.what: f"work {hold.what} is on hold by {hold.by}: {hold.reason}"
-             for hold in holds if not hold.is_document}  # fmt: skip
+    works = {
+        hold.what: f"work {hold.what} is on hold by {hold.by}: {hold.reason}"
+        for hold in holds
+        if not hold.is_document
+    }
     works |= {work: f"work {work} is on hold in the registry" for work in _of_registry(directory)}
     for key, work in _works_of(directory, keys, list(works)):
         found.setdefault(key, works[work])
@@ -113,8 +116,9 @@ def _works_of(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple[b
     if not works or not path.exists() or "work_id" not in pq.read_schema(path).names:
         return []
     with wrap_read_errors(path):
-        table = pq.read_table(path, columns=["doc_key", "work_id"],
-                              filters=pc.field("work_id").isin(works))  # fmt: skip
+        table = pq.read_table(
+            path, columns=["doc_key", "work_id"], filters=pc.field("work_id").isin(works)
+        )
     table = table.filter(pc.is_in(table["doc_key"], keys))
     return list(zip(table["doc_key"].to_pylist(), table["work_id"].to_pylist(), strict=True))
 

@@ -140,9 +140,11 @@ class TakedownPlan:
 
 
 def plan_takedown(
-    run: RunTables, loaded: LoadedClaim, model_dirs: Sequence[Path] = (),
+    run: RunTables,
+    loaded: LoadedClaim,
+    model_dirs: Sequence[Path] = (),
     exports: Sequence[Path] = (),
-) -> TakedownPlan:  # fmt: skip
+) -> TakedownPlan:
     """Work a claim out; on a repacked run with what the run it was packed from knows. Raises
     InputError when it names nothing in the run, for unknown documents, for a model_dir of no
     training run on this data, and for texts, addresses or works when that other run is lost."""
@@ -313,9 +315,13 @@ def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces])
         row = pa.nulls(count, pa.int64()) if is_corpus else pa.array(spans.row)
         whole = row if is_corpus else pa.array(spans.row + dataset.starts[found.index])
         columns = [
-            pa.array([dataset.shards[found.index].name] * count, pa.string()), row, whole,
-            pa.array(spans.start), pa.array(spans.stop), keys.take(pa.array(spans.doc)),
-        ]  # fmt: skip
+            pa.array([dataset.shards[found.index].name] * count, pa.string()),
+            row,
+            whole,
+            pa.array(spans.start),
+            pa.array(spans.stop),
+            keys.take(pa.array(spans.doc)),
+        ]
         parts.append(pa.table(columns, schema=_ROWS))
     return pa.concat_tables(parts).combine_chunks()
 

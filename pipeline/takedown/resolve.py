@@ -74,9 +74,7 @@ class PassageFinder:
         from pipeline.screening.fingerprints import find_passages
 
         best: dict[tuple[int, int], TextPassage] = {}
-        columns = (
-            "row", "work_id", "longest_run_words", "document_fraction", "work_fraction"
-        )  # fmt: skip
+        columns = ("row", "work_id", "longest_run_words", "document_fraction", "work_fraction")
         found = find_passages(table["text"], self._index).select(columns).to_pylist()
         for row, text, *measures in (found_row.values() for found_row in found):
             passage = TextPassage(row, int(text), *measures)
@@ -359,11 +357,19 @@ def _table(run: RunTables, found: _FoundRows) -> pa.Table:
     )
     files = [run.files[path_id] for path_id in documents["path_id"].to_pylist()]
     columns = [
-        pa.array(rows, pa.uint32()), keys, known["text_key"].combine_chunks().take(place),
-        pa.array(roles, pa.string()), pa.array(because, pa.string()),
-        pa.array(via, pa.binary(16)), pa.array(similarity, pa.float64()),
-        documents["source"].cast(pa.string()), pa.array(files, pa.string()), lines,
-        documents["state"].cast(pa.string()), documents["split"].cast(pa.string()),
-        documents["text_bytes"], documents["tokens"],
-    ]  # fmt: skip
+        pa.array(rows, pa.uint32()),
+        keys,
+        known["text_key"].combine_chunks().take(place),
+        pa.array(roles, pa.string()),
+        pa.array(because, pa.string()),
+        pa.array(via, pa.binary(16)),
+        pa.array(similarity, pa.float64()),
+        documents["source"].cast(pa.string()),
+        pa.array(files, pa.string()),
+        lines,
+        documents["state"].cast(pa.string()),
+        documents["split"].cast(pa.string()),
+        documents["text_bytes"],
+        documents["tokens"],
+    ]
     return pa.table(columns, schema=TAKEN_SCHEMA)

@@ -172,8 +172,11 @@ def _without_control_pieces(content: dict[str, Any]) -> dict[str, Any]:
         return content
     pattern = "|".join(f"(?={last})(?<={'|'.join(before)})" for last, before in endings.items())
     cut = {
-        "type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False,
-    }  # fmt: skip
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
     steps = content.get("pre_tokenizer")
     if steps is None:
         return {**content, "pre_tokenizer": cut}

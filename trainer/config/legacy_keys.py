@@ -17,23 +17,35 @@ from trainer.config.params_file import Draft
 from trainer.config.runconfig import RunConfig
 
 SECTIONS: dict[str, type[BaseModel]] = {
-    "train_input": TrainInput, "eval_input": EvalInput,
-    "inference_input": InferenceInput, "model": ModelConfig,
-    "optimizer": OptimizerConfig, "runconfig": RunConfig,
-}  # fmt: skip
+    "train_input": TrainInput,
+    "eval_input": EvalInput,
+    "inference_input": InferenceInput,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "runconfig": RunConfig,
+}
 
 RENAMED = {
     "optimizer": {"weight_decay_rate": "weight_decay"},
     "runconfig": {
-        "keep_checkpoint_max": "max_checkpoints", "save_checkpoint_steps": "checkpoint_steps",
+        "keep_checkpoint_max": "max_checkpoints",
+        "save_checkpoint_steps": "checkpoint_steps",
         "num_wgt_servers": "max_wgt_servers",
     },
-}  # fmt: skip
+}
 
 _INPUT_IDLE = (
-    "num_workers", "prefetch_factor", "persistent_workers", "drop_last", "repeat", "sort_files",
-    "shuffle_buffer", "use_worker_cache", "use_multiple_workers", "pad_last",
-)  # fmt: skip
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "drop_last",
+    "repeat",
+    "sort_files",
+    "shuffle_buffer",
+    "use_worker_cache",
+    "use_multiple_workers",
+    "pad_last",
+)
 IDLE = {
     "train_input": _INPUT_IDLE,
     "eval_input": (*_INPUT_IDLE, "shuffle_seed"),
@@ -104,10 +116,13 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 """Keys whose other values ask for what this trainer does not do."""
 
 COMMAND_LINE = {
-    "mode": "--mode", "model_dir": "--model_dir", "target_device": "the target",
-    "job_labels": "--job_labels", "compile_only": "--compile_only",
+    "mode": "--mode",
+    "model_dir": "--model_dir",
+    "target_device": "the target",
+    "job_labels": "--job_labels",
+    "compile_only": "--compile_only",
     "validate_only": "--validate_only",
-}  # fmt: skip
+}
 """Keys of runconfig that are options of the command here."""
 
 SPECIAL = {
@@ -121,18 +136,25 @@ SPECIAL = {
 """Keys that `legacy_keys` has a rule for each."""
 
 NULL_IS_DEFAULT = (
-    "output_logits_scale", "scale_qk_dot_by_d", "embeddings_scale", "initializer",
-    "embedding_initializer", "extra_attention_params",
-)  # fmt: skip
+    "output_logits_scale",
+    "scale_qk_dot_by_d",
+    "embeddings_scale",
+    "initializer",
+    "embedding_initializer",
+    "extra_attention_params",
+)
 """Keys of section model where null means what leaving them out does."""
 
 
 def known_keys(section: str) -> set[str]:
     """Every key that the section may have, in any spelling."""
     return {
-        *SECTIONS[section].model_fields, *RENAMED.get(section, ()), *IDLE[section], *ONLY[section],
+        *SECTIONS[section].model_fields,
+        *RENAMED.get(section, ()),
+        *IDLE[section],
+        *ONLY[section],
         *SPECIAL[section],
-    }  # fmt: skip
+    }
 
 
 def modernize(draft: Draft) -> None:

@@ -80,9 +80,11 @@ IN_TRAINER_FORM = {
 """Names of schedulers in the trainer form, and in R2.2."""
 
 _OLD = {
-    "steps": "total_iters", "decay_steps": "total_iters", "values": "learning_rates",
+    "steps": "total_iters",
+    "decay_steps": "total_iters",
+    "values": "learning_rates",
     "boundaries": "milestones",
-}  # fmt: skip
+}
 
 
 def modernize_schedulers(draft: Draft) -> None:

@@ -119,13 +119,24 @@ def _run(schedule: Schedule, steps: int) -> str:
 def _has_shape_of(model: ModelConfig, member: PaperModel) -> bool:
     shape = member.shape
     return (
-        model.hidden_size, model.num_hidden_layers, model.num_heads, model.filter_size,
-        model.vocab_size, model.max_position_embeddings, model.position_embedding_type,
+        model.hidden_size,
+        model.num_hidden_layers,
+        model.num_heads,
+        model.filter_size,
+        model.vocab_size,
+        model.max_position_embeddings,
+        model.position_embedding_type,
         model.nonlinearity,
     ) == (
-        shape.width, shape.layers, shape.heads, shape.filter, shape.vocabulary,
-        shape.sequence_length, "learned", "gelu",
-    )  # fmt: skip
+        shape.width,
+        shape.layers,
+        shape.heads,
+        shape.filter,
+        shape.vocabulary,
+        shape.sequence_length,
+        "learned",
+        "gelu",
+    )
 
 
 Section = TypeVar("Section", bound=SampleInputConfig)

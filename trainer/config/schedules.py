@@ -212,9 +212,14 @@ Scheduler = Annotated[
 ]
 
 RATES = (
-    "learning_rate", "initial_learning_rate", "end_learning_rate", "learning_rates", "base_lr",
-    "max_lr", "eta_min",
-)  # fmt: skip
+    "learning_rate",
+    "initial_learning_rate",
+    "end_learning_rate",
+    "learning_rates",
+    "base_lr",
+    "max_lr",
+    "eta_min",
+)
 """Keys of schedulers that are learning rates."""
 
 

@@ -74,20 +74,53 @@ CALLBACKS: dict[str, dict[str, tuple[str, ...]]] = {
 """Callbacks that say what keys of R2.2 do."""
 
 IDLE_CALLBACKS = (
-    "ComputeNorm", "NaNChecker", "CheckLoss", "FlopUtilization", "LogInputSummaries", "LogSparsity",
-    "DumpActivations", "DebugArgsPath", "HFCacheDir", "ModelEvalMetrics", "RateProfiler",
-    "SavePerformanceData", "Profiler", "LogOptimizerParamGroup", "WeightCompression",
-)  # fmt: skip
+    "ComputeNorm",
+    "NaNChecker",
+    "CheckLoss",
+    "FlopUtilization",
+    "LogInputSummaries",
+    "LogSparsity",
+    "DumpActivations",
+    "DebugArgsPath",
+    "HFCacheDir",
+    "ModelEvalMetrics",
+    "RateProfiler",
+    "SavePerformanceData",
+    "Profiler",
+    "LogOptimizerParamGroup",
+    "WeightCompression",
+)
 LOGGERS = ("ProgressLogger", "TensorBoardLogger", "WandbLogger")
 PARALLEL_MODELS = ("gptj", "gpt-neox", "falcon")
 MODELS = (
-    "gpt2", "gpt3", "llama", "btlm", "jais", "mistral", "mpt", "bloom", "santacoder", "starcoder",
+    "gpt2",
+    "gpt3",
+    "llama",
+    "btlm",
+    "jais",
+    "mistral",
+    "mpt",
+    "bloom",
+    "santacoder",
+    "starcoder",
     *PARALLEL_MODELS,
-)  # fmt: skip
+)
 NORMAL = ("truncated_normal", "normal")
 """Initializers that muP can scale."""
-OTHER_INIT = ("backend", "model", "optimizer", "schedulers", "precision", "loop", "checkpoint",
-              "logging", "callbacks", "loggers", "autorestart", "sparsity")  # fmt: skip
+OTHER_INIT = (
+    "backend",
+    "model",
+    "optimizer",
+    "schedulers",
+    "precision",
+    "loop",
+    "checkpoint",
+    "logging",
+    "callbacks",
+    "loggers",
+    "autorestart",
+    "sparsity",
+)
 
 
 def to_sections(draft: Draft) -> None:
@@ -243,8 +276,11 @@ def _check_milestones(
 
 def _validation(form: _Form) -> None:
     """One validation set: that of fit, or where there is none that of validate."""
-    sources = ("trainer.fit.val_dataloader", "trainer.validate.val_dataloader",
-               "trainer.validate_all.val_dataloaders")  # fmt: skip
+    sources = (
+        "trainer.fit.val_dataloader",
+        "trainer.validate.val_dataloader",
+        "trainer.validate_all.val_dataloaders",
+    )
     form.mapping("trainer.fit", ("train_dataloader", "val_dataloader", "ckpt_path"))
     form.mapping("trainer.validate", ("val_dataloader", "ckpt_path"))
     form.mapping("trainer.validate_all", ("val_dataloaders", "ckpt_paths"))

@@ -45,10 +45,14 @@ def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> 
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     _check_layout(dataset, use_vsl)
     pairs = (
-        ("max_position_embeddings", model.max_position_embeddings,
-         "max_sequence_length", dataset.max_sequence_length),
+        (
+            "max_position_embeddings",
+            model.max_position_embeddings,
+            "max_sequence_length",
+            dataset.max_sequence_length,
+        ),
         ("vocab_size", model.vocab_size, "vocab_size", dataset.vocab_size),
-    )  # fmt: skip
+    )
     for ours, wanted, theirs, found in pairs:
         if wanted != found:
             raise ConfigError(

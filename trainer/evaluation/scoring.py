@@ -143,9 +143,16 @@ def likelihoods(
 
 
 CATEGORIES = (
-    "age", "disability", "gender", "nationality", "physical-appearance", "race-color", "religion",
-    "sexual-orientation", "socioeconomic",
-)  # fmt: skip
+    "age",
+    "disability",
+    "gender",
+    "nationality",
+    "physical-appearance",
+    "race-color",
+    "religion",
+    "sexual-orientation",
+    "socioeconomic",
+)
 _COLUMNS = ("sent_more", "sent_less", "bias_type")
 
 

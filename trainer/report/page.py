@@ -72,9 +72,16 @@ _FIGURES = {
     "ratio": "K bias over the other biases, root mean square",
 }
 _NOT_STABILITY = {
-    "loss", "learning_rate", "grad_norm", "samples_per_second", "stall_seconds", "num_csx",
-    "loss_scale", TOKENS_PER_SECOND, STALL_SHARE,
-}  # fmt: skip
+    "loss",
+    "learning_rate",
+    "grad_norm",
+    "samples_per_second",
+    "stall_seconds",
+    "num_csx",
+    "loss_scale",
+    TOKENS_PER_SECOND,
+    STALL_SHARE,
+}
 
 
 @dataclass(frozen=True)

@@ -192,20 +192,28 @@ def _training(facts: RunFacts) -> Iterator[str]:
         [
             ("steps", f"{facts.step:,}"),
             ("batch", sizes),
-            ("training FLOPs", f"{facts.flops:.3g} (Cerebras-GPT, Table 13"
-                               f"{', of dense weights' if facts.sparse else ''})"),
+            (
+                "training FLOPs",
+                f"{facts.flops:.3g} (Cerebras-GPT, Table 13"
+                f"{', of dense weights' if facts.sparse else ''})",
+            ),
             ("precision", facts.model.precision),
             ("optimizer", _optimizer(o)),
             *_sparsity(facts),
             ("gradient norm limit", clip),
             ("peak learning rate", f"{find_peak_learning_rate(o):g}"),
             ("learning rate", decay),
-            ("initial weights", f"{_in_words(facts.model.initializer)}, "
-                                f"seed {facts.record.get('weights_seed', UNKNOWN)}"),
-            ("order of the data", f"{facts.record.get('order', 'keyed')}, "
-                                  f"seed {facts.record.get('seed', UNKNOWN)}"),
+            (
+                "initial weights",
+                f"{_in_words(facts.model.initializer)}, "
+                f"seed {facts.record.get('weights_seed', UNKNOWN)}",
+            ),
+            (
+                "order of the data",
+                f"{facts.record.get('order', 'keyed')}, seed {facts.record.get('seed', UNKNOWN)}",
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _optimizer(config: OptimizerConfig) -> str:

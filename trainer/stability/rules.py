@@ -59,15 +59,17 @@ def of_kind(group: Sequence[Sums], eps: float) -> Figures:
     limits = [(sums.moments, eps_limit(sums)) for sums in group if sums.moments]
     violating = sum(count for count, limit in limits if not eps < limit)
     cast, gradients = _sum(group, "cast"), _sum(group, "gradients")
-    return _known({
-        "std": std(_sum(group, "values"), _sum(group, "total"), _sum(group, "squares")),
-        "norm": math.sqrt(_sum(group, "squares")),
-        "underflow": _ratio(_sum(group, "lost"), cast),
-        "gradient_zeros": _ratio(_sum(group, "gradient_zeros"), gradients),
-        "gradient_underflow": _ratio(_sum(group, "gradient_lost"), gradients),
-        "eps_limit": min((limit for _, limit in limits), default=None),
-        "eps_share": _ratio(violating, sum(count for count, _ in limits)),
-    })  # fmt: skip
+    return _known(
+        {
+            "std": std(_sum(group, "values"), _sum(group, "total"), _sum(group, "squares")),
+            "norm": math.sqrt(_sum(group, "squares")),
+            "underflow": _ratio(_sum(group, "lost"), cast),
+            "gradient_zeros": _ratio(_sum(group, "gradient_zeros"), gradients),
+            "gradient_underflow": _ratio(_sum(group, "gradient_lost"), gradients),
+            "eps_limit": min((limit for _, limit in limits), default=None),
+            "eps_share": _ratio(violating, sum(count for count, _ in limits)),
+        }
+    )
 
 
 def std(count: float, total: float, squares: float) -> float:
@@ -93,10 +95,12 @@ def of_key_bias(group: Sequence[Sums]) -> Figures:
     """`norm` of all K biases; `ratio` of their root mean square to that of Q and V biases."""
     key, others = _sum(group, "key_values"), _sum(group, "values") - _sum(group, "key_values")
     norm, other = (math.sqrt(_sum(group, f"{name}_squares")) for name in ("key", "other"))
-    return _known({
-        "norm": norm,
-        "ratio": _ratio(norm / math.sqrt(key), other / math.sqrt(others)),
-    })  # fmt: skip
+    return _known(
+        {
+            "norm": norm,
+            "ratio": _ratio(norm / math.sqrt(key), other / math.sqrt(others)),
+        }
+    )
 
 
 def _growth(now: Figures, then: Figures) -> Figures:

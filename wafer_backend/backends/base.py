@@ -231,8 +231,12 @@ class ClusterConfig:
     notifications: Any = None
 
     WITH_EFFECT: ClassVar[tuple[str, ...]] = (
-        "num_csx", "max_wgt_servers", "num_workers_per_csx", "job_labels", "job_priority",
-    )  # fmt: skip
+        "num_csx",
+        "max_wgt_servers",
+        "num_workers_per_csx",
+        "job_labels",
+        "job_priority",
+    )
 
     def __init__(self, **settings: Any) -> None:
         object.__setattr__(self, "_bound", False)

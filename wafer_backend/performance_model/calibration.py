@@ -42,15 +42,25 @@ SHAPES = {
 """Table 1: the seven models; MSL 2048, GPT-2 vocabulary."""
 
 TOKENS = {
-    "111M": 2.2e9, "256M": 5.1e9, "590M": 11.8e9, "1.3B": 26.3e9, "2.7B": 53.0e9, "6.7B": 133.2e9,
+    "111M": 2.2e9,
+    "256M": 5.1e9,
+    "590M": 11.8e9,
+    "1.3B": 26.3e9,
+    "2.7B": 53.0e9,
+    "6.7B": 133.2e9,
     "13B": 257.1e9,
-}  # fmt: skip
+}
 """Table 1: tokens trained on."""
 
 TRAINING_FLOPS = {
-    "111M": 2.6e18, "256M": 1.3e19, "590M": 6.1e19, "1.3B": 2.8e20, "2.7B": 1.1e21, "6.7B": 6.3e21,
+    "111M": 2.6e18,
+    "256M": 1.3e19,
+    "590M": 6.1e19,
+    "1.3B": 2.8e20,
+    "2.7B": 1.1e21,
+    "6.7B": 6.3e21,
     "13B": 2.3e22,
-}  # fmt: skip
+}
 """Table 8: training FLOPs, two digits."""
 
 SYSTEMS_4 = (1, 2, 4, 8, 16)

@@ -19,9 +19,22 @@ from wafer_backend.storage.state_tree import (
 )
 
 _ATTRIBUTES = (
-    "shape", "dtype", "device", "layout", "ndim", "is_meta", "is_cuda", "is_sparse", "is_quantized",
-    "requires_grad", "is_leaf", "itemsize", "nbytes", "grad_fn", "grad",
-)  # fmt: skip
+    "shape",
+    "dtype",
+    "device",
+    "layout",
+    "ndim",
+    "is_meta",
+    "is_cuda",
+    "is_sparse",
+    "is_quantized",
+    "requires_grad",
+    "is_leaf",
+    "itemsize",
+    "nbytes",
+    "grad_fn",
+    "grad",
+)
 _METHODS = ("size", "dim", "numel", "nelement", "element_size", "__len__", "is_floating_point")
 _WITHOUT_DATA = {getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES} | {
     getattr(torch.Tensor, name) for name in _METHODS

@@ -109,9 +109,17 @@ NUMBERS = ("leaves", "loss_sum", "n_counted", "divisor", "learning_rate", "agree
 _ALIGNMENT = 64
 _ROLES = (COORDINATOR.role, "MemoryX", "wafer", "rank")
 _DTYPES = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
-    torch.int16, torch.int32, torch.int64, torch.bool,
-)  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+)
 _MAX_DIMENSIONS = 8
 _HEADER = struct.Struct(f"<4sHHHHHHqhqH{len(NUMBERS)}d16sHQQ")
 _ROW = struct.Struct(f"<16sHH{_MAX_DIMENSIONS}qq")
@@ -167,10 +175,21 @@ def encode_message(message: Message) -> list[torch.Tensor]:
     present = sum(1 << i for i, name in enumerate(NUMBERS) if name in message.numbers)
     values = [message.numbers.get(name, 0.0) for name in NUMBERS]
     packed = _HEADER.pack(
-        MAGIC, VERSION, message.kind, *_role(message.sender), *_role(message.receiver),
-        message.round, node.level, node.index, present, *values, name_hash(message.name),
-        len(rows), _checksum(table), _checksum(body),
-    )  # fmt: skip
+        MAGIC,
+        VERSION,
+        message.kind,
+        *_role(message.sender),
+        *_role(message.receiver),
+        message.round,
+        node.level,
+        node.index,
+        present,
+        *values,
+        name_hash(message.name),
+        len(rows),
+        _checksum(table),
+        _checksum(body),
+    )
     return [part for part in (_bytes(packed), table, body) if part.numel()]
 
 
@@ -196,9 +215,15 @@ def decode_message(fill: Fill, names: Mapping[bytes, str]) -> Message:
     found = header.message
     name = _known(names, header.name_hash, header)
     return Message(
-        kind=found.kind, sender=found.sender, receiver=found.receiver, round=found.round,
-        node=found.node, name=name, tensors=tensors, numbers=found.numbers,
-    )  # fmt: skip
+        kind=found.kind,
+        sender=found.sender,
+        receiver=found.receiver,
+        round=found.round,
+        node=found.node,
+        name=name,
+        tensors=tensors,
+        numbers=found.numbers,
+    )
 
 
 def _header(data: torch.Tensor) -> _MessageHeader:

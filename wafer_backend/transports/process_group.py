@@ -246,9 +246,13 @@ class ProcessGroupTransport:
         with self._changed:
             for shard in self._shards.values():
                 message = Message(
-                    kind=kind, sender=COORDINATOR, receiver=shard.address, round=self._round,
-                    tensors=tensors or {}, numbers=numbers or {},
-                )  # fmt: skip
+                    kind=kind,
+                    sender=COORDINATOR,
+                    receiver=shard.address,
+                    round=self._round,
+                    tensors=tensors or {},
+                    numbers=numbers or {},
+                )
                 for answer in shard.handle(message):
                     found.update(answer.tensors)
         return found

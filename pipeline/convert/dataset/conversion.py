@@ -243,9 +243,16 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
     that is held or a worker that died.
     """
     job = check_job(
-        dataset, os.fspath(output_dir), name, samples_per_file, num_workers, batch_size,
-        collator=data_collator, dtype=dtype, compression=compression,
-    )  # fmt: skip
+        dataset,
+        os.fspath(output_dir),
+        name,
+        samples_per_file,
+        num_workers,
+        batch_size,
+        collator=data_collator,
+        dtype=dtype,
+        compression=compression,
+    )
     convert_state.check_conversion(job.directory, job.identity(), conflicts, job.ours)
     with journal.hold_lock(job.directory):
         state = convert_state.begin_conversion(job.directory, job.identity(), conflicts, job.ours)

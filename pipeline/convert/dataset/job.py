@@ -77,9 +77,16 @@ def conflicts(name: str) -> bool:
 
 
 def check_job(
-    dataset: Any, output_dir: str, name: str, samples_per_file: int, num_workers: int,
-    batch_size: int, collator: Collator | None, dtype: Any, compression: str | int | None,
-) -> ConvertJob:  # fmt: skip
+    dataset: Any,
+    output_dir: str,
+    name: str,
+    samples_per_file: int,
+    num_workers: int,
+    batch_size: int,
+    collator: Collator | None,
+    dtype: Any,
+    compression: str | int | None,
+) -> ConvertJob:
     """The job that the arguments describe. Raises ConfigError naming the wrong one."""
     _check_number("samples_per_file", samples_per_file, 1)
     _check_number("num_workers", num_workers, 0)
@@ -164,9 +171,12 @@ def iterable_loader(reader: IterableReader, job: ConvertJob) -> DataLoader[Any]:
 def _loader(reader: Any, job: ConvertJob, workers: int, **how: Any) -> DataLoader[Any]:
     with _no_advice():
         return DataLoader(
-            reader, num_workers=workers, collate_fn=as_is,
-            worker_init_fn=functools.partial(let_go, str(job.directory.resolve())), **how,
-        )  # fmt: skip
+            reader,
+            num_workers=workers,
+            collate_fn=as_is,
+            worker_init_fn=functools.partial(let_go, str(job.directory.resolve())),
+            **how,
+        )
 
 
 def let_go(directory: str, worker: int) -> None:

@@ -294,14 +294,22 @@ def file_image(
 
 
 def _write_group(
-    file: h5py.File, name: str, group: FeatureGroup, chunks: Sequence[bytes],
-    dtype: np.dtype[Any], compression: Compression,
-) -> None:  # fmt: skip
+    file: h5py.File,
+    name: str,
+    group: FeatureGroup,
+    chunks: Sequence[bytes],
+    dtype: np.dtype[Any],
+    compression: Compression,
+) -> None:
     shape = group.sample_shape
     data = file.create_dataset(
-        name, shape=(len(chunks), *shape), dtype=dtype, chunks=(1, *shape),
-        compression=compression.given, track_times=False,
-    )  # fmt: skip
+        name,
+        shape=(len(chunks), *shape),
+        dtype=dtype,
+        chunks=(1, *shape),
+        compression=compression.given,
+        track_times=False,
+    )
     if not compression.stored_directly:
         for index, chunk in enumerate(chunks):
             data[index] = np.frombuffer(chunk, dtype).reshape(shape)

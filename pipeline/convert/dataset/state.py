@@ -47,8 +47,13 @@ class State:
         """Note a file that is there in full."""
         mtime = (self.directory / name).stat().st_mtime_ns
         entry = {
-            "index": index, "file": name, "size": size, "hash": digest, "mtime_ns": mtime, **facts,
-        }  # fmt: skip
+            "index": index,
+            "file": name,
+            "size": size,
+            "hash": digest,
+            "mtime_ns": mtime,
+            **facts,
+        }
         self.entries[index] = entry
         storage.append_log_line(self.directory / FILES, json.dumps(entry, sort_keys=True))
 
@@ -72,9 +77,11 @@ class State:
 
 
 def begin_conversion(
-    directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
+    directory: Path,
+    identity: Mapping[str, Any],
+    conflicts: Callable[[str], bool],
     ours: Callable[[str], bool],
-) -> State:  # fmt: skip
+) -> State:
     """The state of the conversion `identity`, new or as an earlier call left it.
 
     `conflicts` tells names in the directory that no other program may have written, `ours` those of
@@ -96,9 +103,11 @@ def begin_conversion(
 
 
 def check_conversion(
-    directory: Path, identity: Mapping[str, Any], conflicts: Callable[[str], bool],
+    directory: Path,
+    identity: Mapping[str, Any],
+    conflicts: Callable[[str], bool],
     ours: Callable[[str], bool],
-) -> dict[str, Any] | None:  # fmt: skip
+) -> dict[str, Any] | None:
     """The identity that stands in the directory, or None; errors as for `begin_conversion`."""
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory}: a file, expected a directory to write to")

@@ -92,8 +92,7 @@ def _of_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:
             f"{_named(own)} returned {len(said):,} values for the {len(batch):,} documents of "
             f"{_rows(batch)}; expected one for each"
         )
-    return [None if one is None else _verdict(own, batch, row, one)
-            for row, one in enumerate(said)]  # fmt: skip
+    return [None if one is None else _verdict(own, batch, row, one) for row, one in enumerate(said)]
 
 
 def _call(own: CustomFilter, batch: pa.RecordBatch, row: int | None, *given: Any) -> Any:

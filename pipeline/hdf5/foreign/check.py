@@ -98,9 +98,12 @@ class _Child:
     ) -> None:
         self.report, self.limits = report, limits
         self.request = {
-            "directory": str(root), "groups": params.groups(), "vocab_size": report.vocab_size,
-            "eos_id": report.eos_id, "memory_bytes": limits.memory_bytes,
-        }  # fmt: skip
+            "directory": str(root),
+            "groups": params.groups(),
+            "vocab_size": report.vocab_size,
+            "eos_id": report.eos_id,
+            "memory_bytes": limits.memory_bytes,
+        }
 
     def examine(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """What was said of every file that could be examined."""
@@ -131,13 +134,18 @@ class _Child:
     def _run(self, names: list[str]) -> Iterator[dict[str, Any]]:
         """Answers of one child, the last of them a problem when it did not end by itself."""
         environment = {
-            **os.environ, "OPENBLAS_NUM_THREADS": "1", "HDF5_PLUGIN_PRELOAD": "::",
-        }  # fmt: skip
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",
+            "HDF5_PLUGIN_PRELOAD": "::",
+        }
         command = [sys.executable, "-P", *_COMMAND]
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment,
-        ) as child:  # fmt: skip
+        ) as child:
             assert child.stdin and child.stdout and child.stderr
             child.stdin.write(json.dumps({**self.request, "files": names}).encode() + b"\n")
             child.stdin.close()

@@ -146,8 +146,15 @@ def _listed_files(params: ForeignParams, rows: Mapping[str, int]) -> Iterator[Fi
 UNKNOWN_ID = -1
 """`eos_id` of a data set that does not say how documents end."""
 
-_OWN = {"files", "max_sequence_length", "vocab_size", "eos_id", "rows_globally_shuffled",
-        "dataset_hash", "n_examples"}  # fmt: skip
+_OWN = {
+    "files",
+    "max_sequence_length",
+    "vocab_size",
+    "eos_id",
+    "rows_globally_shuffled",
+    "dataset_hash",
+    "n_examples",
+}
 
 
 class ForeignDataset(SampleDataset):
@@ -181,8 +188,12 @@ class ForeignDataset(SampleDataset):
                 **params,
                 "format": layout.name,
                 "files": [
-                    {"name": each.path.name, "n_examples": each.rows, "hash": each.hash or "",
-                     "content_hash": ""}
+                    {
+                        "name": each.path.name,
+                        "n_examples": each.rows,
+                        "hash": each.hash or "",
+                        "content_hash": "",
+                    }
                     for each in group.files.files
                 ],
                 "n_examples": group.files.rows,
@@ -192,7 +203,7 @@ class ForeignDataset(SampleDataset):
                 "rows_globally_shuffled": params.get("rows_globally_shuffled") is True,
                 "dataset_hash": params.get("dataset_hash") or _hash_of(group),
             },
-        )  # fmt: skip
+        )
         self.files = group.files
         self._channels = [group.features.index(name) for name in layout.features]
         if not self.vocab_size:
@@ -309,8 +320,9 @@ def _length(said: ForeignParams, group: DatasetGroup, corpus_length: int | None)
 
 def _hash_of(group: DatasetGroup) -> str:
     """What tells this data set from another one: names and bytes of its files."""
-    names = [(each.path.name, _hash_once(each.path, *_state(each.path))) for each in
-             group.files.files]  # fmt: skip
+    names = [
+        (each.path.name, _hash_once(each.path, *_state(each.path))) for each in group.files.files
+    ]
     return fingerprint_of({"files": names})
 
 

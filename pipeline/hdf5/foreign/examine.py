@@ -95,9 +95,12 @@ def _count(path: Path, files: list[ShardFile]) -> Iterator[FileFinding]:
 
 
 def _examine_data(
-    path: Path, files: list[ShardFile], groups: Groups, expectations: Expectations,
+    path: Path,
+    files: list[ShardFile],
+    groups: Groups,
+    expectations: Expectations,
     report: FileReport,
-) -> None:  # fmt: skip
+) -> None:
     first = files[0]
     if len(first.shape) == 1 and first.dtype.kind == "u":
         return _examine_corpus(path, first, expectations, report)

@@ -244,9 +244,11 @@ def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[LineageSpans, list
         findings.append(FileFinding(shard.name, "lineage", what, int(wrong[0]), len(wrong)))
     rows = column["stream_row"][first] if "stream_row" in column else np.zeros(0)
     spans = LineageSpans(
-        column["doc"].astype(np.int64), column["doc_token_start"].astype(np.int64), end - begin,
+        column["doc"].astype(np.int64),
+        column["doc_token_start"].astype(np.int64),
+        end - begin,
         rows.astype(np.int64),
-    )  # fmt: skip
+    )
     return spans, findings
 
 

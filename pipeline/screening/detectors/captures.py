@@ -32,9 +32,18 @@ from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import canonical_json, hash_bytes
 
 Kind = Literal[
-    "robots", "tdmrep", "ai.txt", "header", "meta",
-    "domain", "url_prefix", "work", "author", "document", "text",
-]  # fmt: skip
+    "robots",
+    "tdmrep",
+    "ai.txt",
+    "header",
+    "meta",
+    "domain",
+    "url_prefix",
+    "work",
+    "author",
+    "document",
+    "text",
+]
 _SIGNALS, _LISTED = get_args(Kind)[:5], get_args(Kind)[5:]
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?\Z")

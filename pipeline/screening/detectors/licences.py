@@ -44,10 +44,16 @@ _BEFORE, _AFTER = 320, 640
 """Bytes around a needle that are read."""
 
 _RESERVED = (
-    "all rights reserved", "alle rechte vorbehalten", "tous droits réservés",
-    "todos los derechos reservados", "todos os direitos reservados", "tutti i diritti riservati",
-    "alle rechten voorbehouden", "все права защищены", "no part of this",
-)  # fmt: skip
+    "all rights reserved",
+    "alle rechte vorbehalten",
+    "tous droits réservés",
+    "todos los derechos reservados",
+    "todos os direitos reservados",
+    "tutti i diritti riservati",
+    "alle rechten voorbehouden",
+    "все права защищены",
+    "no part of this",
+)
 _NAMES = (
     "creative commons", "cc by", "cc-by", "cc0", "mit licen", "apache licen", "bsd licen",
     "bsd-style", "clause bsd", "general public licen", "free documentation licen", "gnu gpl",
@@ -320,9 +326,13 @@ def _declared(values: pa.ChunkedArray) -> pa.Table:
         if not value or (licence.spdx and licence.family not in _TOLD):
             continue
         attributes = attributes_json(
-            {"basis": "metadata", "confidence": "high", "declared": licence.spdx or _shown(value),
-             "family": licence.family or "unknown"}
-        )  # fmt: skip
+            {
+                "basis": "metadata",
+                "confidence": "high",
+                "declared": licence.spdx or _shown(value),
+                "family": licence.family or "unknown",
+            }
+        )
         number[code] = len(told)
         target = licence.spdx or NOT_KNOWN
         told.append(

@@ -114,9 +114,18 @@ def _registered_name(labels: list[str]) -> str:
 
 SHIPPED = Path(__file__).parents[1] / "lists"
 _BETWEEN_WORDS = (
-    "", " ", "-", "_", "\n", "\t", "  ", "\r\n", "\N{NO-BREAK SPACE}", "\N{NON-BREAKING HYPHEN}",
+    "",
+    " ",
+    "-",
+    "_",
+    "\n",
+    "\t",
+    "  ",
+    "\r\n",
+    "\N{NO-BREAK SPACE}",
+    "\N{NON-BREAKING HYPHEN}",
     "\N{HYPHEN}",
-)  # fmt: skip
+)
 _SEPARATORS = re.compile(r"[\W_]+")
 
 

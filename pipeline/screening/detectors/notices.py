@@ -44,9 +44,7 @@ _BEHIND = 160
 _BEFORE = 80
 
 _DASH = rb"(?:[ -]|\xc2\xa0|\xe2\x80[\x90-\x95]|\xe2\x88\x92)"
-_ISBN = (
-    rb"((?:97[89]" + _DASH + rb"?)?(?:[0-9]" + _DASH + rb"?){9}[0-9Xx])(?![0-9A-Za-z])"
-)  # fmt: skip
+_ISBN = rb"((?:97[89]" + _DASH + rb"?)?(?:[0-9]" + _DASH + rb"?){9}[0-9Xx])(?![0-9A-Za-z])"
 _FIRST_ISBN = re.compile(rb"[Ss]?(?![A-Za-z])[^0-9]{0,40}?(?:1[03][^0-9]{1,8})?" + _ISBN)
 _NEXT_ISBN = re.compile(rb"[\s,;/|]*(?:\([^()]{0,40}\))?[\s,;/|:]*" + _ISBN)
 _DOI = re.compile(rb"(?:\.org/)?[\s:=/{(\[\"'>]{0,8}(10\.[0-9]{4,9}[^\s\"<>{}|\\^`]{2,150})")
@@ -187,7 +185,7 @@ _YEAR = rb"(?:1[4-9]|20)[0-9]{2}"
 _YEARS = (
     rb"(?P<years>" + _YEAR + rb"(?:\s?(?:--?|\xe2\x80\x93|,|&|and|to)\s?"
     rb"(?:" + _YEAR + rb"|[0-9]{2}(?![0-9])|present))*)(?![0-9])"
-)  # fmt: skip
+)
 _BEGINS = rb"[^\s\d.,;:|<>()\[\]{}*#=+/\\\"-]"
 _GOES_ON = rb"[^\r\n;|<>()\[\]{}*#=\"]"
 _BLANKS = rb"[^\S\r\n]*"
@@ -203,7 +201,7 @@ _HOLDER_FIRST = re.compile(
     rb"|copyright(?=\s+by\s))[\s:,.]{0,4}(?:by\s+)?"
     rb"(?P<holder>" + _BEGINS + rb"[^\r\n;|<>()\[\]{}*#=\"0-9]{1,80}?)[\s,(]{1,3}" + _YEARS,
     re.IGNORECASE,
-)  # fmt: skip
+)
 _HOLDER_END = re.compile(
     r"(?<!\b\w)\.\s|copyright|©"
     r"|,?\s+(?:all rights|licen[cs]ed|(?:first )?published|printed|see)\b|$",

@@ -24,9 +24,20 @@ from pipeline.screening.evidence import Finding, attributes_json, findings_table
 from pipeline.screening.registry.names import author_key, normalise_author
 
 URL_KEYS = (
-    "url", "uri", "source_url", "page_url", "canonical_url", "original_url", "final_url", "link",
-    "href", "source", "warc-target-uri", "warc_target_uri", "target_uri",
-)  # fmt: skip
+    "url",
+    "uri",
+    "source_url",
+    "page_url",
+    "canonical_url",
+    "original_url",
+    "final_url",
+    "link",
+    "href",
+    "source",
+    "warc-target-uri",
+    "warc_target_uri",
+    "target_uri",
+)
 """Keys of metadata that hold the address of a document, where their value is one."""
 
 DATE_KEYS = (

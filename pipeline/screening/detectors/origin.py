@@ -88,9 +88,19 @@ _EBOOK_FILE = re.compile(
 )
 _LONGEST_NAME = 300
 _SHAPE_NEEDLES = (
-    "magnet:?", ".torrent", "ipfs://", "/ipfs", ".epub", ".mobi", ".azw", ".djvu", ".fb2",
-    ".lit", ".pdf.txt", ").pdf",
-)  # fmt: skip
+    "magnet:?",
+    ".torrent",
+    "ipfs://",
+    "/ipfs",
+    ".epub",
+    ".mobi",
+    ".azw",
+    ".djvu",
+    ".fb2",
+    ".lit",
+    ".pdf.txt",
+    ").pdf",
+)
 _ESCAPED_ASCII = tuple(rf"\u00{digit}" for digit in range(2, 8))
 _HUB = re.compile(
     r"(?:(?:huggingface\.co|hf\.co)/datasets/|hf://datasets/)([\w.-]+)(?:/([\w.-]+))?",

@@ -211,8 +211,13 @@ def _tdm(signal: str, reservation: str, policy: str) -> list[Signal]:
 def _ai_txt(body: str, url: str, agents: Sequence[str]) -> list[Signal]:
     """Rules as in robots.txt, or a line `Training: deny`."""
     if said := _TRAINING.search(body):
-        status = {"deny": _RESERVED, "disallow": _RESERVED, "no": _RESERVED,
-                  "allow": _ALLOWED, "yes": _ALLOWED}.get(said[1].lower())  # fmt: skip
+        status = {
+            "deny": _RESERVED,
+            "disallow": _RESERVED,
+            "no": _RESERVED,
+            "allow": _ALLOWED,
+            "yes": _ALLOWED,
+        }.get(said[1].lower())
         return [Signal("ai.txt", status)] if status else []
     return _refusals("ai.txt", body, url, agents)
 

@@ -118,12 +118,14 @@ def look_up_licences(values: Iterable[str]) -> pa.Table:
     """
     declared = sorted(set(values))
     found = [normalise_licence(value) for value in declared]
-    return pa.table({
-        "declared": pa.array(declared, pa.string()),
-        "spdx": pa.array([licence.spdx for licence in found], pa.string()),
-        "known": pa.array([bool(licence.spdx) for licence in found], pa.bool_()),
-        "family": pa.array([licence.family for licence in found], pa.string()),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "declared": pa.array(declared, pa.string()),
+            "spdx": pa.array([licence.spdx for licence in found], pa.string()),
+            "known": pa.array([bool(licence.spdx) for licence in found], pa.bool_()),
+            "family": pa.array([licence.family for licence in found], pa.string()),
+        }
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -110,9 +110,7 @@ def _folded(needle: str) -> str:
     return needle.encode().lower().decode()
 
 
-_QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (
-    np.uint8(ord(c)) for c in '"\\:,-09'
-)  # fmt: skip
+_QUOTE, _BACKSLASH, _COLON, _COMMA, _MINUS, _ZERO, _NINE = (np.uint8(ord(c)) for c in '"\\:,-09')
 _OPEN, _CLOSE, _BRACE, _CLOSED = (np.uint8(ord(c)) for c in "[]{}")
 _BLANK, _CASE, _A, _Z = np.uint8(0x20), np.uint8(0x20), np.uint8(ord("A")), np.uint8(ord("Z"))
 

@@ -136,10 +136,26 @@ class TitleIndex:
         """(2, N) int64: rows and works, for a chunk of texts whose first row is `first`; by row."""
         out = np.empty((2, _MOST_AUTHORED), np.int64)
         found = _candidates(
-            fields.texts.data, fields.row, fields.start, fields.end, texts.data, texts.offsets,
-            first, fold_table(), self.slots, self.hashes, self.idf, self.rare, self.file_starts,
-            self.filed, self.title_starts, self.words, self.author_starts, self.surnames, out,
-        )  # fmt: skip
+            fields.texts.data,
+            fields.row,
+            fields.start,
+            fields.end,
+            texts.data,
+            texts.offsets,
+            first,
+            fold_table(),
+            self.slots,
+            self.hashes,
+            self.idf,
+            self.rare,
+            self.file_starts,
+            self.filed,
+            self.title_starts,
+            self.words,
+            self.author_starts,
+            self.surnames,
+            out,
+        )
         return np.asarray(found)
 
 
@@ -181,10 +197,17 @@ def _arrays(titles: list[str], surnames: list[str]) -> pa.Table:
     rare = df + prior <= max(2.0, _RARE_SHARE * titles_in_all)
     file_starts, filed = _filed(words, title_work, idf, works)
     arrays = (
-        _slots(hashes), hashes, idf, rare.view(np.uint8), file_starts, filed,
-        _starts(title_work, works), words, _starts(name_work, works),
+        _slots(hashes),
+        hashes,
+        idf,
+        rare.view(np.uint8),
+        file_starts,
+        filed,
+        _starts(title_work, works),
+        words,
+        _starts(name_work, works),
         np.searchsorted(hashes, name_hashes).astype(np.int32),
-    )  # fmt: skip
+    )
     rows = [pa.LargeListArray.from_arrays([0, len(array)], pa.array(array)) for array in arrays]
     return pa.table(rows, schema=ARRAYS)
 
@@ -280,10 +303,26 @@ def _word_at(value: np.uint64, slots: I32, hashes: U64) -> int:
 
 @kernel
 def _candidates(
-    meta: U8, field_row: I64, field_start: I64, field_end: I64, data: U8, offsets: I64, first: int,
-    table: U64, slots: I32, hashes: U64, idf: F32, rare: npt.NDArray[np.bool_], file_starts: I64,
-    filed: I32, title_starts: I64, words: I32, author_starts: I64, surnames: I32, out: I64,
-) -> I64:  # fmt: skip
+    meta: U8,
+    field_row: I64,
+    field_start: I64,
+    field_end: I64,
+    data: U8,
+    offsets: I64,
+    first: int,
+    table: U64,
+    slots: I32,
+    hashes: U64,
+    idf: F32,
+    rare: npt.NDArray[np.bool_],
+    file_starts: I64,
+    filed: I32,
+    title_starts: I64,
+    words: I32,
+    author_starts: I64,
+    surnames: I32,
+    out: I64,
+) -> I64:
     """out (2, any): grown as needed."""
     found = np.empty(_MOST_WORDS, np.uint64)
     in_row = np.full(len(hashes), -1, np.int64)
@@ -346,9 +385,14 @@ def _short_lines(data: U8, start: int, end: int, table: U64, found: U64, held: i
 
 @kernel
 def _rare_words(
-    row: int, work: int, in_row: I64, idf: F32, rare: npt.NDArray[np.bool_], title_starts: I64,
+    row: int,
+    work: int,
+    in_row: I64,
+    idf: F32,
+    rare: npt.NDArray[np.bool_],
+    title_starts: I64,
     words: I32,
-) -> int:  # fmt: skip
+) -> int:
     """How many rare words of a title a row has; -1 if it has too little of the title."""
     there, total, rare_there = 0.0, 0.0, 0
     for place in range(title_starts[work], title_starts[work + 1]):

@@ -38,8 +38,18 @@ from pipeline.screening.registry.names import normalise_title, split_title, stri
 
 TITLE_KEYS = ("title", "book_title", "name", "work", "headline")
 AUTHOR_KEYS = ("author", "authors", "creator", "creators", "byline", "by")
-FILE_KEYS = ("filename", "file_name", "file", "path", "filepath", "file_path", "member", "source",
-             "url", "id")  # fmt: skip
+FILE_KEYS = (
+    "filename",
+    "file_name",
+    "file",
+    "path",
+    "filepath",
+    "file_path",
+    "member",
+    "source",
+    "url",
+    "id",
+)
 KEYS = (*TITLE_KEYS, *AUTHOR_KEYS, *FILE_KEYS)
 
 _LONGEST = 512
@@ -250,8 +260,13 @@ def _given_near(
     if level == SURNAME:
         return level, words[:start] + words[end:]
     own = {*given, *initials, joined}
-    taken = {p for p in near if start <= p < end or words[p] in own or (
-        p in (start - len(given), end) and words[p][0] == given[0][0])}  # fmt: skip
+    taken = {
+        p
+        for p in near
+        if start <= p < end
+        or words[p] in own
+        or (p in (start - len(given), end) and words[p][0] == given[0][0])
+    }
     return level, tuple(word for place, word in enumerate(words) if place not in taken)
 
 

@@ -23,9 +23,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "build_index": "build", "find_passages": "find", "passages_of_texts": "find",
-    "FingerprintIndex": "index", "Sketch": "sketch", "sketch_text": "sketch",
-}  # fmt: skip
+    "build_index": "build",
+    "find_passages": "find",
+    "passages_of_texts": "find",
+    "FingerprintIndex": "index",
+    "Sketch": "sketch",
+    "sketch_text": "sketch",
+}
 
 
 def __getattr__(name: str) -> Any:

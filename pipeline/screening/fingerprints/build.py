@@ -83,9 +83,12 @@ class _Grams(NamedTuple):
 
 
 def build_index(
-    works: WorkTexts, *, k: int | None = None, boilerplate: Iterable[str] = (),
+    works: WorkTexts,
+    *,
+    k: int | None = None,
+    boilerplate: Iterable[str] = (),
     s: int = EXCERPT_S,
-) -> FingerprintIndex:  # fmt: skip
+) -> FingerprintIndex:
     """The index of works, each (work id, tier, text or sketch).
 
     The tier `excerpt` finds passages and keeps the words of texts to verify them; `whole_book`
@@ -278,12 +281,16 @@ def _assemble(
 def _works_table(entries: list[_Entry], grams: _Grams, starts: I64) -> pa.Table:
     keys = [key_of(e.sketch.salt) if e.sketch.salt else (None, None) for e in entries]
     columns = [
-        [entry.work_id for entry in entries], [entry.tier for entry in entries],
-        [entry.sketch.s for entry in entries], [entry.sketch.words for entry in entries],
-        starts[:-1], np.bincount(grams.works, minlength=len(entries)),
+        [entry.work_id for entry in entries],
+        [entry.tier for entry in entries],
+        [entry.sketch.s for entry in entries],
+        [entry.sketch.words for entry in entries],
+        starts[:-1],
+        np.bincount(grams.works, minlength=len(entries)),
         [entry.words is not None for entry in entries],
-        [low for low, _ in keys], [high for _, high in keys],
-    ]  # fmt: skip
+        [low for low, _ in keys],
+        [high for _, high in keys],
+    ]
     arrays = [pa.array(c, field.type) for c, field in zip(columns, WORKS, strict=True)]
     return pa.table(arrays, schema=WORKS)
 
@@ -296,10 +303,14 @@ def _texts_table(entries: list[_Entry]) -> pa.Table:
 
 
 FILE = "boilerplate.arrow"
-_SCHEMA = pa.schema([
-    ("name", pa.string()), ("words", pa.uint32()), ("vocabulary", pa.large_binary()),
-    ("numbers", pa.large_binary()),
-])  # fmt: skip
+_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("words", pa.uint32()),
+        ("vocabulary", pa.large_binary()),
+        ("numbers", pa.large_binary()),
+    ]
+)
 
 
 @cache
@@ -315,9 +326,11 @@ def pack_boilerplate(texts: Sequence[tuple[str, str]]) -> bytes:
     words = [find_words(join_texts([text])).hashes for _, text in texts]
     stored = [pack_words(one) for one in words]
     columns = [
-        [name for name, _ in texts], [len(one) for one in words],
-        [vocabulary for vocabulary, _ in stored], [numbers for _, numbers in stored],
-    ]  # fmt: skip
+        [name for name, _ in texts],
+        [len(one) for one in words],
+        [vocabulary for vocabulary, _ in stored],
+        [numbers for _, numbers in stored],
+    ]
     arrays = [pa.array(c, field.type) for c, field in zip(columns, _SCHEMA, strict=True)]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:

@@ -57,9 +57,15 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     found = passages_of_texts(texts, index)
     work_ids = index.works["work_id"].take(pa.array(found.work)).combine_chunks()
     columns = [
-        found.document, work_ids, found.start, found.stop, found.hits, found.fraction,
-        found.work_fraction, found.longest,
-    ]  # fmt: skip
+        found.document,
+        work_ids,
+        found.start,
+        found.stop,
+        found.hits,
+        found.fraction,
+        found.work_fraction,
+        found.longest,
+    ]
     return pa.table([pa.array(column) for column in columns], schema=PASSAGES)
 
 
@@ -140,11 +146,18 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
     findings = []
     for passage, work in zip(columns, works.to_pylist(), strict=True):
         row, _, start, stop, hits, longest, words, matched, grams, _, fraction, of_work = passage
-        attributes = attributes_json({
-            "containment": round(matched / grams, 4), "document_fraction": round(fraction, 4),
-            "hits": hits, "longest_run_words": longest, "tier": work["tier"],
-            "verified": work["is_stored"], "words": words, "work_fraction": round(of_work, 4),
-        })  # fmt: skip
+        attributes = attributes_json(
+            {
+                "containment": round(matched / grams, 4),
+                "document_fraction": round(fraction, 4),
+                "hits": hits,
+                "longest_run_words": longest,
+                "tier": work["tier"],
+                "verified": work["is_stored"],
+                "words": words,
+                "work_fraction": round(of_work, 4),
+            }
+        )
         findings.append(
             Finding(
                 row=row,

@@ -109,9 +109,12 @@ WORKS = pa.schema([
 ])  # fmt: skip
 """start: of its words among those of all works. postings: distinct sampled grams. is_stored: its
 words stand in `texts`. key_low, key_high: of a salted sketch, null without a salt."""
-TEXTS = pa.schema([
-    ("vocabulary", pa.large_binary()), ("numbers", pa.large_binary()),
-])  # fmt: skip
+TEXTS = pa.schema(
+    [
+        ("vocabulary", pa.large_binary()),
+        ("numbers", pa.large_binary()),
+    ]
+)
 """As `stored_words.pack_words` makes them."""
 
 
@@ -191,9 +194,12 @@ class FingerprintIndex:
         salted = sorted(pair for pair in keys if pair[0] is not None)
         array = np.array(salted, np.uint64).reshape(-1, 2)
         return Postings(
-            self._numbers("postings", "hash"), self._numbers("postings", "position"),
-            self._numbers("filter", "bits"), array, (None, None) in keys,
-        )  # fmt: skip
+            self._numbers("postings", "hash"),
+            self._numbers("postings", "position"),
+            self._numbers("filter", "bits"),
+            array,
+            (None, None) in keys,
+        )
 
     @cached_property
     def boilerplate(self) -> U64:

@@ -149,9 +149,20 @@ def _sweep_chunk(chunk: Texts, index: _Index, places: int) -> tuple[I64, I64, I6
     while at < end:
         out = np.empty((3, room), np.int64)
         stopped, filled = _find_places(
-            chunk.data, chunk.offsets, at, index.gate, index.starts, index.members, index.tails,
-            index.needles, index.ends, places, last, count, out,
-        )  # fmt: skip
+            chunk.data,
+            chunk.offsets,
+            at,
+            index.gate,
+            index.starts,
+            index.members,
+            index.tails,
+            index.needles,
+            index.ends,
+            places,
+            last,
+            count,
+            out,
+        )
         at = int(stopped)
         parts.append(out[:, :filled])
         room *= 2
@@ -161,9 +172,20 @@ def _sweep_chunk(chunk: Texts, index: _Index, places: int) -> tuple[I64, I64, I6
 
 @kernel
 def _find_places(
-    data: U8, offsets: I64, at: int, gate: U8, starts: I32, members: I32, tails: I32, needles: U8,
-    ends: I64, places: int, last: I64, count: I64, out: I64,
-) -> tuple[Whole, int]:  # fmt: skip
+    data: U8,
+    offsets: I64,
+    at: int,
+    gate: U8,
+    starts: I32,
+    members: I32,
+    tails: I32,
+    needles: U8,
+    ends: I64,
+    places: int,
+    last: I64,
+    count: I64,
+    out: I64,
+) -> tuple[Whole, int]:
     """Fill out (3, R) with text, needle and offset; returns (where to go on, how many were filled).
 
     It stops at the end of the texts, or where the needles of one key might not find room in `out`:

@@ -311,9 +311,17 @@ def _runs_of(matches: I64, count: int, first: int, passages: I64, needed: int) -
 
 @kernel
 def _mark(
-    words_S: U64, work_W: U64, start: Whole, stop: Whole, step: int, shift: Whole, is_copy: bool,
-    marked_S: U8, held_W: I64, number: int,
-) -> tuple[Whole, int]:  # fmt: skip
+    words_S: U64,
+    work_W: U64,
+    start: Whole,
+    stop: Whole,
+    step: int,
+    shift: Whole,
+    is_copy: bool,
+    marked_S: U8,
+    held_W: I64,
+    number: int,
+) -> tuple[Whole, int]:
     """Mark words from `start` towards `stop` that are the work's, up to the first that is not, or
     that is marked already. Returns (where it ended, words of the work marked for the first time).
     """
@@ -334,9 +342,16 @@ def _mark(
 
 @kernel
 def count_equal(
-    words_S: U64, first: int, work_W: U64, matches: I64, count: int, passages: I64, needed: int,
-    held_W: I64, number: int,
-) -> int:  # fmt: skip
+    words_S: U64,
+    first: int,
+    work_W: U64,
+    matches: I64,
+    count: int,
+    passages: I64,
+    needed: int,
+    held_W: I64,
+    number: int,
+) -> int:
     """Fill in EQUAL of passages of `needed` hits; returns how many words of the work they hold.
 
     words_S: the document's words from place `first` on, in which all passages are; held_W: the
@@ -360,9 +375,17 @@ def count_equal(
                 words_S, work_W, run[_END], last, 1, shift, is_copy, marked_S, held_W, number
             )
             _, less = _mark(
-                words_S, work_W, run[_BEGIN] - 1, before, -1, shift, is_copy, marked_S, held_W,
+                words_S,
+                work_W,
+                run[_BEGIN] - 1,
+                before,
+                -1,
+                shift,
+                is_copy,
+                marked_S,
+                held_W,
                 number,
-            )  # fmt: skip
+            )
             fresh += more + less
     for i in range(1, len(runs)):
         if runs[i, _PASSAGE] != runs[i - 1, _PASSAGE] or runs[i, _SHIFT] != runs[i - 1, _SHIFT]:

@@ -156,11 +156,15 @@ def sketch_table(sketches: Mapping[str, Sketch]) -> pa.Table:
     """SKETCHES: one row per work id, in their order."""
     every = list(sketches.values())
     columns = [
-        list(sketches), [NORMALISATION] * len(every), [one.k for one in every],
-        [one.s for one in every], [one.salt or None for one in every],
-        [one.words for one in every], [one.hashes for one in every],
+        list(sketches),
+        [NORMALISATION] * len(every),
+        [one.k for one in every],
+        [one.s for one in every],
+        [one.salt or None for one in every],
+        [one.words for one in every],
+        [one.hashes for one in every],
         [one.positions for one in every],
-    ]  # fmt: skip
+    ]
     arrays = [pa.array(c, field.type) for c, field in zip(columns, SKETCHES, strict=True)]
     return pa.table(arrays, schema=SKETCHES)
 
@@ -255,9 +259,16 @@ def forget(state: U64) -> None:
 
 @kernel
 def roll(
-    words: U64, first: int, stop: int, state: U64, last: np.uint64, before: int, hashes: U64,
-    positions: U32, held: int,
-) -> int:  # fmt: skip
+    words: U64,
+    first: int,
+    stop: int,
+    state: U64,
+    last: np.uint64,
+    before: int,
+    hashes: U64,
+    positions: U32,
+    held: int,
+) -> int:
     """Append hash and place of the grams that end at words [first, stop) and are kept.
 
     The CHARACTERS words before `first` must stand in `words` if the text has them; `before` is what

@@ -102,9 +102,9 @@ def verify_candidates(
         found.append(_of_work(chunk, np.ascontiguousarray(rows), hits, index, work))
     rows = np.concatenate(found)
     rows = rows[np.lexsort((rows[:, 1], rows[:, 2], rows[:, 0]))]
-    (
-        document, work, start, stop, hits_P, longest, words, matched, grams, equal, of_work
-    ) = np.ascontiguousarray(rows.T)  # fmt: skip
+    (document, work, start, stop, hits_P, longest, words, matched, grams, equal, of_work) = (
+        np.ascontiguousarray(rows.T)
+    )
     key, which = np.unique(document * (len(index.starts)) + work, return_inverse=True)
     together = np.bincount(which, equal, minlength=len(key))[which]
     total = words_N[document]
@@ -145,9 +145,20 @@ def _of_work(
     needed = index.parameters.dense if is_stored else index.parameters.m_sketch
     size = int(np.diff(index.starts)[work])
     rows = _passages(
-        chunk.data, chunk.offsets, alphabet(), candidates, k, np.uint64(last_kept(s)),
-        _key(index, work), table, index.boilerplate, gap, size, needed, work_words,
-    )  # fmt: skip
+        chunk.data,
+        chunk.offsets,
+        alphabet(),
+        candidates,
+        k,
+        np.uint64(last_kept(s)),
+        _key(index, work),
+        table,
+        index.boilerplate,
+        gap,
+        size,
+        needed,
+        work_words,
+    )
     rows[:, 1] = work
     if not is_stored:
         rows[:, 9] = rows[:, 6] * rows[:, 7] // rows[:, 8]
@@ -221,9 +232,15 @@ def _stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: in
 
 @kernel
 def _matches(
-    words: U64, first: int, candidates: I64, k: int, last: np.uint64, keys: U64, table: GramTable,
+    words: U64,
+    first: int,
+    candidates: I64,
+    k: int,
+    last: np.uint64,
+    keys: U64,
+    table: GramTable,
     boilerplate: U64,
-) -> tuple[I64, int]:  # fmt: skip
+) -> tuple[I64, int]:
     """Matches of the words from place `first` of a document on, and how many there are."""
     kept, places = np.empty(len(words), np.uint64), np.empty(len(words), np.uint32)
     grams = roll(words, 0, len(words), new_state(k), last, 0, kept, places, 0)
@@ -251,9 +268,20 @@ def _matches(
 
 @kernel
 def _passages(
-    data: U8, offsets_N1: I64, tables: Alphabet, candidates: I64, k: int, last: np.uint64,
-    keys: U64, table: GramTable, boilerplate: U64, gap: int, size: int, needed: int, work_W: U64,
-) -> I64:  # fmt: skip
+    data: U8,
+    offsets_N1: I64,
+    tables: Alphabet,
+    candidates: I64,
+    k: int,
+    last: np.uint64,
+    keys: U64,
+    table: GramTable,
+    boilerplate: U64,
+    gap: int,
+    size: int,
+    needed: int,
+    work_W: U64,
+) -> I64:
     """`_of_work`, from its candidates by document; `needed`: hits that a passage has at least;
     work_W: the work's words, none where only a sketch is known."""
     rows, used = np.empty((64, 11), np.int64), 0

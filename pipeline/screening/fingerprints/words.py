@@ -147,9 +147,15 @@ def _put(words: Words, held: int, value: np.uint64, begin: Whole, stop: Whole) -
 
 @kernel
 def _expand(
-    units: U32, words: Words, held: int, value: np.uint64, begin: Whole, stop: Whole, at: int,
+    units: U32,
+    words: Words,
+    held: int,
+    value: np.uint64,
+    begin: Whole,
+    stop: Whole,
+    at: int,
     after: int,
-) -> tuple[int, np.uint64, Whole, Whole]:  # fmt: skip
+) -> tuple[int, np.uint64, Whole, Whole]:
     """The units of one code point, bytes [at, after): (held, value, begin, stop) after them."""
     for unit in units:
         if unit < UNSPACED:
@@ -244,8 +250,9 @@ def words_between(data: U8, start: int, end: int, tables: Alphabet) -> Words:
     position, held = start, 0
     while position < end:
         words = Words(
-            room_for(words.hashes, held, 2 * ROOM), room_for(words.starts, held, 2 * ROOM),
+            room_for(words.hashes, held, 2 * ROOM),
+            room_for(words.starts, held, 2 * ROOM),
             room_for(words.ends, held, 2 * ROOM),
-        )  # fmt: skip
+        )
         held, position = append_words(data, position, end, tables, words, held, opened)
     return Words(words.hashes[:held], words.starts[:held], words.ends[:held])

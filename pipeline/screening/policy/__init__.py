@@ -48,13 +48,16 @@ __all__ = [
     "reads_documents",
     "redaction_spans",
     "worst_decisions",
-]  # fmt: skip
+]
 
 _HEAVY = {
-    "compare_policies": "difference", "evaluate_policy": "evaluation",
-    "worst_decisions": "propagation", "number_decisions": "propagation", "propagate": "propagation",
+    "compare_policies": "difference",
+    "evaluate_policy": "evaluation",
+    "worst_decisions": "propagation",
+    "number_decisions": "propagation",
+    "propagate": "propagation",
     "redaction_spans": "propagation",
-}  # fmt: skip
+}
 """Names whose modules need Arrow, imported when asked for."""
 
 

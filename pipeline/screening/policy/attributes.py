@@ -184,10 +184,14 @@ LISTED = ("artefact", "origin")
 """Detectors whose evidence says that a listed collection is where the document comes from."""
 
 DECIDE_FOR_THEMSELVES = {
-    "eval_overlap": "decontaminate.action", "filter": "filters.action",
-    "filters": "filters.action", "gopher": "filters.action", "c4": "filters.action",
-    "language": "filters.action", "custom": "filters.action",
-}  # fmt: skip
+    "eval_overlap": "decontaminate.action",
+    "filter": "filters.action",
+    "filters": "filters.action",
+    "gopher": "filters.action",
+    "c4": "filters.action",
+    "language": "filters.action",
+    "custom": "filters.action",
+}
 """Evidence that no rule reads, and the key of the config that says what follows from it."""
 
 

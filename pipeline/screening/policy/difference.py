@@ -135,10 +135,13 @@ def _first_rows(rows: pa.Table, action: str) -> pa.Table:
     blank = pa.nulls(len(first), pa.string())
     schema = pa.schema([f for f in DECISION_SCHEMA if f.name != "doc_id"])
     columns = {
-        "doc_key": taken["doc_key"], "decision": blank.fill_null(action), "rule": taken["rule"],
-        "reason": blank.fill_null(""), "propagated_from": pa.nulls(len(first), pa.binary(16)),
+        "doc_key": taken["doc_key"],
+        "decision": blank.fill_null(action),
+        "rule": taken["rule"],
+        "reason": blank.fill_null(""),
+        "propagated_from": pa.nulls(len(first), pa.binary(16)),
         "evidence": pa.ListArray.from_arrays(offsets, taken["evidence_id"].combine_chunks()),
-    }  # fmt: skip
+    }
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
@@ -153,10 +156,12 @@ def compare_decisions(old: pa.Table, new: pa.Table, documents: pa.Table) -> Poli
         columns[f"{side}_rule"] = pc.fill_null(table["rule"].take(place), "")
     tokens, estimate = _tokens(documents)
     columns |= {
-        "documents": pa.array(np.ones(len(documents), np.int64)), "tokens": tokens,
+        "documents": pa.array(np.ones(len(documents), np.int64)),
+        "tokens": tokens,
         "kept": pc.equal(documents["state"], "kept").cast(pa.int64()),
-        "text_bytes": documents["text_bytes"].cast(pa.int64()), "tokens_estimated": estimate,
-    }  # fmt: skip
+        "text_bytes": documents["text_bytes"].cast(pa.int64()),
+        "tokens_estimated": estimate,
+    }
     table = pa.table(columns)
     other = pc.or_(
         pc.not_equal(table["old_decision"], table["new_decision"]),
@@ -179,10 +184,13 @@ def _grouped(table: pa.Table) -> tuple[DecisionChange, ...]:
     return tuple(
         sorted(
             changes,
-            key=lambda c: (c.old_decision == c.new_decision, -c.documents,
-                           *(getattr(c, name) for name in _SIDES)),
+            key=lambda c: (
+                c.old_decision == c.new_decision,
+                -c.documents,
+                *(getattr(c, name) for name in _SIDES),
+            ),
         )
-    )  # fmt: skip
+    )
 
 
 def _tokens(documents: pa.Table) -> tuple[pa.Array, pa.Array]:
@@ -246,18 +254,23 @@ def chain(directory: Path, wanted: str, policy: Policy) -> DecisionChain:
     key = bytes.fromhex(record.place.key)
     evidence = _about(directory / layout.EVIDENCE, key, EVIDENCE_SCHEMA)
     works = published_works(directory)
-    document = pa.table({
-        "doc_key": pa.array([key], pa.binary(ids.KEY_BYTES)),
-        "source": [record.place.source], "licence": [record.licence],
-    })  # fmt: skip
+    document = pa.table(
+        {
+            "doc_key": pa.array([key], pa.binary(ids.KEY_BYTES)),
+            "source": [record.place.source],
+            "licence": [record.licence],
+        }
+    )
     found = EvidenceRows(evidence, works, document)
     decision = evaluate_policy(policy, evidence, works, document).to_pylist()
     recorded = _about(directory / layout.DECISIONS, key, DECISION_SCHEMA).to_pylist()
     return DecisionChain(
-        record, tuple(evidence.to_pylist()),
+        record,
+        tuple(evidence.to_pylist()),
         tuple(outcome(match, found) for match in matches_of(policy, found)),
-        decision[0] if decision else None, recorded[0] if recorded else None,
-    )  # fmt: skip
+        decision[0] if decision else None,
+        recorded[0] if recorded else None,
+    )
 
 
 def outcome(match: RuleMatch, found: EvidenceRows) -> Outcome:

@@ -120,8 +120,9 @@ def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Star
     edges = clusters.filter(pc.or_(same, near)).combine_chunks()
     member, kept = (edges[name].combine_chunks() for name in ("member", "kept"))
     similarity = pc.fill_null(edges["jaccard"].combine_chunks(), 1.0).to_numpy(zero_copy_only=False)
-    similarity = np.where(pc.equal(edges["kind"], "exact").to_numpy(zero_copy_only=False),
-                          1.0, similarity)  # fmt: skip
+    similarity = np.where(
+        pc.equal(edges["kind"], "exact").to_numpy(zero_copy_only=False), 1.0, similarity
+    )
     elsewhere = pc.dictionary_encode(edges["index"].combine_chunks())
     pair = _codes(kept) * max(1, len(elsewhere.dictionary)) + elsewhere.indices.to_numpy()
     _, first, star = np.unique(pair, return_index=True, return_inverse=True)
@@ -129,9 +130,11 @@ def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Star
     key = pa.concat_arrays([member, kept.take(pa.array(first[here]))])
     row = pc.fill_null(pc.index_in(key, value_set=decisions["doc_key"].combine_chunks()), _NOBODY)
     return _Stars(
-        np.concatenate([star, np.flatnonzero(here)]), key,
-        np.concatenate([similarity, np.ones(int(here.sum()))]), row.to_numpy().astype(np.int64),
-    )  # fmt: skip
+        np.concatenate([star, np.flatnonzero(here)]),
+        key,
+        np.concatenate([similarity, np.ones(int(here.sum()))]),
+        row.to_numpy().astype(np.int64),
+    )
 
 
 def _codes(keys: pa.Array) -> I64:
@@ -173,8 +176,9 @@ def _taken_over(decisions: pa.Table, stars: _Stars, place: I64, giver: I64) -> p
     lowest = np.minimum(stars.similarity[place], stars.similarity[giver])
     reason = pc.binary_join_element_wise(
         pc.binary_join_element_wise("same cluster as ", ids.hex_keys(source), ""),
-        pc.binary_join_element_wise("Jaccard ", _three_digits(lowest), ""), ", ",
-    )  # fmt: skip
+        pc.binary_join_element_wise("Jaccard ", _three_digits(lowest), ""),
+        ", ",
+    )
     columns = {
         "doc_key": stars.key.take(pa.array(place)),
         "reason": pc.binary_join_element_wise(reason, table["reason"], ": "),
@@ -206,10 +210,13 @@ def _three_digits(values: F64) -> pa.Array:
     return texts.take(pa.array(np.rint(values * 1000).astype(np.int64)))
 
 
-SPANS = pa.schema([
-    ("doc_key", pa.binary(ids.KEY_BYTES)), ("byte_offset", pa.uint64()),
-    ("byte_length", pa.uint64()),
-])  # fmt: skip
+SPANS = pa.schema(
+    [
+        ("doc_key", pa.binary(ids.KEY_BYTES)),
+        ("byte_offset", pa.uint64()),
+        ("byte_length", pa.uint64()),
+    ]
+)
 """Spans of cleaned text, by document in the order of the decisions, ascending and apart."""
 
 _MOST_BYTES = 1 << 36
@@ -235,6 +242,9 @@ def redaction_spans(decisions: pa.Table, evidence: pa.Table) -> pa.Table:
     stop = reached[np.append(begins[1:], len(start)) - 1] if len(start) else reached
     owner, offset = np.divmod(start[begins], _MOST_BYTES)
     keys = redact["doc_key"].take(pa.array(owner)).combine_chunks()
-    columns = [keys, pa.array(offset.astype(np.uint64)),
-               pa.array((stop - start[begins]).astype(np.uint64))]  # fmt: skip
+    columns = [
+        keys,
+        pa.array(offset.astype(np.uint64)),
+        pa.array((stop - start[begins]).astype(np.uint64)),
+    ]
     return pa.table(columns, schema=SPANS)

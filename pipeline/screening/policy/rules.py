@@ -64,9 +64,10 @@ class PolicyRule(FrozenModel):
     )
     decision: Decision = Field(description="allow, review, redact, quarantine or drop")
     reason: str = Field(
-        min_length=1, max_length=500,
+        min_length=1,
+        max_length=500,
         description="a sentence for the person affected; {DETECTOR.ATTRIBUTE} becomes its value",
-    )  # fmt: skip
+    )
     propagate: bool = Field(
         True, description="whether the decision also applies to the other documents of the cluster"
     )
@@ -168,9 +169,10 @@ def compile_rule(rule: PolicyRule) -> ReadyRule:
     present = _groups([test for test in tests if test.namespace != "document"], "when")
     if not present:
         raise RuleError(
-            "when", "expected a condition on evidence, such as origin.family: any; a decision must "
+            "when",
+            "expected a condition on evidence, such as origin.family: any; a decision must "
             "name its evidence",
-        )  # fmt: skip
+        )
     _check_listed(rule, present, absent, document)
     readable = [name for group in present for name in group.detectors]
     if any(name in WORK_DETECTORS for name in readable):
@@ -254,9 +256,10 @@ def _absent(value: object) -> Iterator[ConditionGroup]:
         if isinstance(item, str):
             if item not in DETECTORS:
                 raise RuleError(
-                    where, f"no such detector{did_you_mean(item, list(DETECTORS))}; "
+                    where,
+                    f"no such detector{did_you_mean(item, list(DETECTORS))}; "
                     f"expected one of {', '.join(DETECTORS)}",
-                )  # fmt: skip
+                )
             yield ConditionGroup((item,), ())
         elif isinstance(item, dict) and item:
             yield _absent_group(where, item)
@@ -285,18 +288,20 @@ def _check_listed(
     never = {name for group in absent if not group.tests for name in group.detectors}
     if rule.decision in KEEPS and "review" not in reads and not never.issuperset(LISTED):
         raise RuleError(
-            "decision", f"a rule that keeps documents ({rule.decision}) needs "
+            "decision",
+            f"a rule that keeps documents ({rule.decision}) needs "
             "`not: [artefact, origin]`, or a condition on review: only a person can clear a "
             "listed origin",
-        )  # fmt: skip
+        )
     licence = {"licence"} & (reads | {name for group in absent for name in group.detectors})
     licence |= {test.attribute.name for test in document if test.attribute.name == "licence"}
     cleared = any(test.namespace == "work" for group in absent for test in group.tests)
     if reads & set(LISTED) and (licence or cleared):
         raise RuleError(
-            "when", f"a rule about {' and '.join(sorted(reads & set(LISTED)))} must not depend on "
+            "when",
+            f"a rule about {' and '.join(sorted(reads & set(LISTED)))} must not depend on "
             "a licence or on what the registry allows: neither can clear a listed origin",
-        )  # fmt: skip
+        )
 
 
 BUILTIN = "builtin:default"

@@ -367,7 +367,7 @@ def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEd
         table = works_table(works.values())
         version = on_disk.commit_version(
             directory, before.name, before, table, f"set {work.work_id} {said}"
-        )  # fmt: skip
+        )
     return WorkEdit(work.work_id, version.version, changes)
 
 

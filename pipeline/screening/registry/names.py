@@ -46,8 +46,13 @@ _SUBTITLE = re.compile(f"\\s*:\\s+|\\s+:\\s*|\\s+[{_DASHES}]\\s+")
 _RESPONSIBILITY = re.compile(r"\s+/\s*")
 _ARTICLE_LAST = re.compile(r"(.+), (the|a|an|le|la|les|der|die|das|el|los|las|il|lo)\Z")
 
-_APOSTROPHES = dict.fromkeys(map(ord, "'\N{LEFT SINGLE QUOTATION MARK}"
-    "\N{RIGHT SINGLE QUOTATION MARK}\N{MODIFIER LETTER APOSTROPHE}`\N{SOFT HYPHEN}"))  # fmt: skip
+_APOSTROPHES = dict.fromkeys(
+    map(
+        ord,
+        "'\N{LEFT SINGLE QUOTATION MARK}"
+        "\N{RIGHT SINGLE QUOTATION MARK}\N{MODIFIER LETTER APOSTROPHE}`\N{SOFT HYPHEN}",
+    )
+)
 _UNDECOMPOSED = str.maketrans({
     "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h",
 })  # fmt: skip

@@ -209,9 +209,7 @@ def commit_version(
         old = storage.read_verified(_works_path(directory, before.last), before.last.hash)
         storage.publish(_version_path(directory, before.last.version), old)
     written = storage.publish(directory / WORKS_FILE, parquet_output(WORKS_FILE, table).data)
-    version = Version(
-        len(history) + 1, table.num_rows, written.hash, table_hash(table), change
-    )  # fmt: skip
+    version = Version(len(history) + 1, table.num_rows, written.hash, table_hash(table), change)
     value: dict[str, Any] = {"name": name, "history": [asdict(v) for v in (*history, version)]}
     write_sealed(directory / REGISTRY, {"format": FORMAT, **value})
     return version
