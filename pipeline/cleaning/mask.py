@@ -95,7 +95,7 @@ def check_masks(kinds: Sequence[Kind], regions: Sequence[str]) -> None:
     for region in regions:
         if region not in known:
             raise ConfigError(
-                f"clean.phone_regions: {region}: expected codes of countries such as US or EG"
+                f"clean.phone_regions: {region}: expected country codes such as US or EG"
             )
 
 

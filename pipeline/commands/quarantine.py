@@ -25,7 +25,7 @@ ByOption = Annotated[str, typer.Option(metavar="NAME", help="your name; it is re
 WhatArgument = Annotated[
     str, typer.Argument(metavar="KEY|WORK", help="a document key, or the id of a work")
 ]
-ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="the reason; it is recorded")]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="why; the reason is recorded")]
 
 
 def register(app: typer.Typer) -> None:
@@ -119,7 +119,7 @@ def release(
     directory: RunArgument,
     key: KeyArgument,
     by: ByOption,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="the reason; it is recorded")],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="why; the reason is recorded")],
 ) -> None:
     """Record the review `allow` for a document; the next `prep run` then keeps it."""
     from pipeline.commands.terminal import print_line

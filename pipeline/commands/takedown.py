@@ -46,7 +46,9 @@ def takedown(
     ] = None,
     export: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="an export of the run, to be listed; repeatable"),
+        typer.Option(
+            metavar="DIR", help="an export of the run, listed among the copies; repeatable"
+        ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="show what would be done (default)")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="carry it out")] = False,

@@ -42,7 +42,9 @@ class ExpLevel(FrozenModel):
 
     type: Literal["exp"]
     init: float = Field(description="share at step 0")
-    gamma: float = Field(description="rate per step; below 0 the share approaches final")
+    gamma: float = Field(
+        description="rate per step; with a negative rate the share approaches final"
+    )
     final: float = Field(1.0, description="limit")
 
 
@@ -101,7 +103,7 @@ class UpdateSchedule(FrozenModel):
     start: int = Field(0, ge=0, description="step of the first update, but not before step 1")
     stop: Count | None = Field(None, description="no updates from this step on; null: no limit")
     steps: tuple[Count, ...] | None = Field(
-        None, description="steps of the updates, instead of freq, start and stop"
+        None, description="the steps at which masks are updated, instead of freq, start and stop"
     )
 
     @model_validator(mode="after")
@@ -182,7 +184,10 @@ class RigLConfig(SparsityConfig):
         None,
         description="number of equal groups of inputs that each keep the same number of weights",
     )
-    balance_out_groups: Count | None = Field(None, description="the same for groups of outputs")
+    balance_out_groups: Count | None = Field(
+        None,
+        description="number of equal groups of outputs that each keep the same number of weights",
+    )
 
     @field_validator("balance_out_groups")
     @classmethod

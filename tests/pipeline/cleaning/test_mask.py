@@ -111,7 +111,7 @@ def test_no_text_takes_long() -> None:
 
 def test_regions_and_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("phonenumbers")
-    with pytest.raises(ConfigError, match=r"clean\.phone_regions: UK: expected codes of countries"):
+    with pytest.raises(ConfigError, match=r"clean\.phone_regions: UK: expected country codes"):
         mask_texts(pa.array(["x"]), ("phone",), ("US", "UK"))
     import sys
 
