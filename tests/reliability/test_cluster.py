@@ -126,7 +126,7 @@ def certificates(tmp_path: Path) -> Path:
     """The page's own commands and file, run where it says; the directory of the result."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on this machine")
-    subprocess.run(["sh", "-e", "-c", shown("sh", 0)], cwd=tmp_path, check=True)
+    subprocess.run(["sh", "-e", "-c", shown("bash", 0)], cwd=tmp_path, check=True)
     directory = tmp_path / "tls"
     config = shown("yaml", 0).replace("/shared/tls", str(directory))
     (directory / "dask.yaml").write_text(config)
@@ -160,7 +160,7 @@ def test_another_certificate_is_refused(
     there = cluster("tls", DASK_CONFIG=str(certificates / "dask.yaml"))
     other = tmp_path / "other"
     other.mkdir()
-    subprocess.run(["sh", "-e", "-c", shown("sh", 0)], cwd=other, check=True)
+    subprocess.run(["sh", "-e", "-c", shown("bash", 0)], cwd=other, check=True)
     config = (certificates / "dask.yaml").read_text()
     changed = config.replace(str(certificates), str(other / "tls"))
     (other / "dask.yaml").write_text(changed)

@@ -18,7 +18,7 @@ HOLD = "\n".join(
     [
         "import pathlib, sys, time",
         "from pipeline.core import journal as lock",
-        "with lock.hold(pathlib.Path(sys.argv[1])):",
+        "with lock.hold_lock(pathlib.Path(sys.argv[1])):",
         "    print('held', flush=True)",
         "    time.sleep(60)",
     ]

@@ -82,7 +82,7 @@ for turn in range(700):
     reader = files.HashingReader(found.location)
     try:
         rules = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
-        list(files.read(found, reader, rules))
+        list(files.read_records(found, reader, rules))
     except InputError:
         pass
     reader.close()

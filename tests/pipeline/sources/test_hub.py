@@ -113,7 +113,7 @@ for name in sys.argv[1:]:
         for file in found:
             with closing(files.HashingReader(file.location)) as reader:
                 rules = RecordRules(text_key="text", max_document_bytes=1000, sources=None)
-                items = files.read(file, reader, rules)
+                items = files.read_records(file, reader, rules)
                 texts += [item.text for item in items]
         answers.append([[f.path for f in found], texts])
     except InputError as error:

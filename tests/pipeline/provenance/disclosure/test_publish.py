@@ -135,7 +135,7 @@ def test_nothing_given(app: typer.Typer) -> None:
 
 def test_commands_of_the_manual_parse() -> None:
     manual = (Path(__file__).parents[4] / "docs" / "disclosure.md").read_text("utf-8")
-    commands = re.findall(r"^    prep (disclose .*)$", manual, re.M)
+    commands = re.findall(r"^prep (disclose .*)$", manual, re.M)
     assert len(commands) == 3
     group = typer.main.get_command(cli.app)
     for line in commands:
