@@ -81,7 +81,6 @@ MAX_CELL = 10_000
 _EMPTY = {"", "-", "--", "n/a", "na", "none", "null", "nil", "unknown", "not available", "tbd"}
 _BRACKETS = re.compile(r"\([^)]*\)|\[[^\]]*\]")
 _BETWEEN = re.compile(r"[;,|\n]+|\s/\s|\s+and\s+")
-_BY = re.compile(r"\A(?:\w+\s+)?by\s+", re.IGNORECASE)
 _CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
 _TRUE, _FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
 _PLAIN = ("publisher", "claimant", "catalog_url", "jurisdiction", "contact", "basis")
