@@ -14,6 +14,7 @@ from pipeline.commands.options import JsonOption, WorkersOption
 from pipeline.commands.terminal import format_cell, out, print_json, print_line
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
+from pipeline.runs.outputs import CleanOutput
 
 if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest
@@ -189,8 +190,8 @@ def _print_reasons(sources: dict[str, Any]) -> None:
 def _masked(manifest: "Manifest") -> Counter[str]:
     """How often each kind was masked."""
     counts: Counter[str] = Counter()
-    for task in manifest.stages["clean"].tasks:
-        for of_source in task.counters.get("masked", {}).values():
+    for by_source in CleanOutput(manifest.stages["clean"]).masked:
+        for of_source in by_source.values():
             counts.update(of_source)
     return counts
 

@@ -44,6 +44,19 @@ REPORT = "report.html"
 CLUSTER_REPORT = "clusters.html"
 MANIFEST = "manifest.json"
 
+MEMBERS = "components/members.arrow"
+TASK_OF = "components/tasks.arrow"
+EVAL_PARTS = "overlap/index.parts.arrow"
+EVAL_GRAMS = "overlap/index.grams.arrow"
+
+EVIDENCE_SHARD = "evidence.arrow"
+DECISIONS_SHARD = "decisions.arrow"
+POLICY_SHARD = "policy.arrow"
+LINE_KEYS_SHARD = "keys.arrow"
+WINDOWS_SHARD = "windows.arrow"
+SPANS_SHARD = "spans.arrow"
+"""Ends of the shards of directories that have several kinds."""
+
 
 def shard(directory: str, index: int, suffix: str) -> str:
     """A shard's path; names come from indices only.

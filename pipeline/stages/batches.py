@@ -32,12 +32,12 @@ class Batch:
     """One run's shards, parallel to its documents shards. `location` is the directory of an earlier
     run (empty for this one) and no part of any fingerprint; `name` tells batches apart."""
 
-    name: str
-    location: str
-    counts: tuple[int, ...]
     documents: tuple[Shard, ...]
-    signatures: tuple[Shard, ...]
-    runs: tuple[Shard, ...]
+    name: str = ""
+    location: str = ""
+    counts: tuple[int, ...] = ()
+    signatures: tuple[Shard, ...] = ()
+    runs: tuple[Shard, ...] = ()
     keep: tuple[Shard, ...] = ()
     decisions: tuple[Shard, ...] = ()
 

@@ -25,9 +25,10 @@ import pyarrow as pa
 import xxhash
 
 from dedup.presets import Preset
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
+from pipeline.runs.outputs import BandsOutput, CleanOutput, ComponentsOutput
 from pipeline.stages.batches import Batches
 
 SAME = "same"
@@ -109,12 +110,11 @@ def _field(meta: Any, key: str) -> Any:
     return meta
 
 
-def signature_stage(clean: StageManifest, preset: Preset, key: str | None, keep: bool) -> Stage:
+def signature_stage(clean: CleanOutput, preset: Preset, key: str | None, keep: bool) -> Stage:
     """The stage that reads each document once; `keep` also writes the signatures themselves."""
-    shards = clean.below("documents")
     tasks = tuple(
         Task(f"signatures of {s.path}", SignatureJob(i, s, preset, key or "", keep), (s,), s.size)
-        for i, s in enumerate(shards)
+        for i, s in enumerate(clean.documents)
     )
     return Stage(
         name="signatures",
@@ -216,8 +216,6 @@ def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
     return tuple(runs)
 
 
-MEMBERS = "components/members.arrow"
-TASK_OF = "components/tasks.arrow"
 _LARGEST_TASK = 1 << 15
 _MEMBER_BYTES = 400
 """Working memory of one document while representatives are chosen, apart from its signature."""
@@ -250,8 +248,8 @@ def _components(job: ComponentsJob, inputs: Inputs) -> Result:
     sizes = np.diff(starts)
     component = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
     outputs = (
-        arrow_output(MEMBERS, pa.table({"member": members, "component": component})),
-        arrow_output(TASK_OF, pa.table({"task": task_of})),
+        arrow_output(layout.MEMBERS, pa.table({"member": members, "component": component})),
+        arrow_output(layout.TASK_OF, pa.table({"task": task_of})),
     )
     counters = {
         "components": len(sizes),
@@ -283,12 +281,12 @@ def task_cuts(starts: npt.NDArray[np.int64], largest: int) -> list[list[int]]:
 
 
 def components_stage(
-    bands: StageManifest, documents: int, signature_bytes: int, memory: int
+    bands: BandsOutput, documents: int, signature_bytes: int, memory: int
 ) -> Stage:
     """One fan-in task; its memory is 12 bytes a document and one shard of memberships."""
     per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
-    job = ComponentsJob(tuple(bands.shards), documents, per_task)
-    size = sum(shard.size for shard in bands.shards)
+    job = ComponentsJob(bands.memberships, documents, per_task)
+    size = sum(shard.size for shard in bands.memberships)
     return Stage(
         name="components",
         version=1,
@@ -319,11 +317,10 @@ def _route(job: RouteJob, inputs: Inputs) -> Result:
     return Result((output,), {"cuts": cuts.tolist()})
 
 
-def route_stage(bands: StageManifest, components: StageManifest) -> Stage:
+def route_stage(bands: BandsOutput, components: ComponentsOutput) -> Stage:
     """One task per shard of memberships."""
-    tasks = len(components.tasks[0].counters["tasks"])
-    task_of = components.find(TASK_OF)
-    jobs = [RouteJob(i, shard, task_of, tasks) for i, shard in enumerate(bands.shards)]
+    tasks, task_of = len(components.tasks), components.task_of
+    jobs = [RouteJob(i, shard, task_of, tasks) for i, shard in enumerate(bands.memberships)]
     return Stage(
         name="route",
         version=1,

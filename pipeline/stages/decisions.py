@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     Inputs,
@@ -31,6 +31,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.layout import KINDS
+from pipeline.runs.outputs import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
 from pipeline.screening.policy import (
     Policy,
@@ -69,9 +70,9 @@ def _decisions(job: DecisionsJob, inputs: Inputs) -> Result:
     own = evaluate_policy(policy, evidence, works, documents)
     decisions = worst_decisions(own, *(inputs.table(s) for s in job.decisions))
     outputs = (
-        arrow_output(f"decisions/{job.index:06d}.evidence.arrow", evidence),
-        arrow_output(f"decisions/{job.index:06d}.policy.arrow", own),
-        arrow_output(f"decisions/{job.index:06d}.decisions.arrow", decisions),
+        arrow_output(layout.shard("decisions", job.index, layout.EVIDENCE_SHARD), evidence),
+        arrow_output(layout.shard("decisions", job.index, layout.POLICY_SHARD), own),
+        arrow_output(layout.shard("decisions", job.index, layout.DECISIONS_SHARD), decisions),
     )
     counters = {"documents": job.count, "evidence": len(evidence), "decisions": len(decisions)}
     return Result(outputs, counters)
@@ -81,21 +82,20 @@ _RECORD = ["doc_key", "source", "licence"]
 
 
 def decisions_stage(
-    clean: StageManifest, policy: Policy, works: Shard | None, *found: StageManifest
+    clean: CleanOutput, policy: Policy, works: Shard | None, *found: FindingsOutput
 ) -> Stage:
     """The stage that decides; every task of the stages `found` publishes evidence, and decisions
     where it makes its own; those of the first count their documents."""
     text = policy.model_dump_json()
-    tasks = []
-    for index, shard in enumerate(clean.below("documents")):
-        shards = [s for manifest in found for s in manifest.tasks[index].shards]
-        evidence = tuple(s for s in shards if s.path.endswith(".evidence.arrow"))
-        decisions = tuple(s for s in shards if s.path.endswith(".decisions.arrow"))
+    tasks, counts = [], found[0].counts
+    for index, shard in enumerate(clean.documents):
+        shards = [s for output in found for s in output.manifest.tasks[index].shards]
+        evidence = tuple(s for s in shards if s.path.endswith(layout.EVIDENCE_SHARD))
+        decisions = tuple(s for s in shards if s.path.endswith(layout.DECISIONS_SHARD))
         documents = shard if reads_documents(policy) else None
-        count = found[0].tasks[index].counters["documents"]
         job = DecisionsJob(
             index=index,
-            count=count,
+            count=counts[index],
             evidence=evidence,
             decisions=decisions,
             policy=text,
@@ -141,7 +141,7 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
         "quarantined": [i for i, part in enumerate(parts) if _quarantines(part)],
     }
     shards = [
-        arrow_output(f"verdicts/{index:06d}.decisions.arrow", part)
+        arrow_output(layout.shard("verdicts", index, layout.DECISIONS_SHARD), part)
         for index, part in enumerate(parts)
     ]
     return Result((*shards, published, policy), counters)
@@ -204,15 +204,14 @@ def _by_shard(own: Batch, decisions: pa.Table) -> list[pa.Table]:
 
 def verdicts_stage(
     policy: Policy,
-    decided: StageManifest,
+    decided: DecisionsOutput,
     batches: Batches,
-    clusters: StageManifest | None = None,
+    clusters: ClustersOutput | None = None,
     channels: tuple[str, ...] = (),
 ) -> Stage:
     """One fan-in task over small columns."""
     own = batches.all[-1]
-    chosen = tuple(clusters.shards) if clusters else ()
-    by_policy = tuple(s for s in decided.shards if s.path.endswith(".policy.arrow"))
+    chosen, by_policy = clusters.choices if clusters else (), decided.by_policy
     job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
     task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
     settings = {"policy": fingerprint_of(policy.model_dump())}

@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64, U8
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import byte_lengths_of, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.outputs import ScatteredTextOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.records import Format, columns_for, image
 from pipeline.stages.shuffle import (
@@ -222,7 +223,7 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
 
 
 def gather_text_stage(
-    scatter: StageManifest,
+    scatter: ScatteredTextOutput,
     splits: tuple[str, ...],
     form: Format,
     fields: tuple[str, ...],
@@ -232,10 +233,9 @@ def gather_text_stage(
     """One task per file; the number of files of a split follows from its bytes of text alone."""
     tasks = []
     for split, name in enumerate(splits):
-        sizes = [int(task.counters["bytes"][split]) for task in scatter.tasks]
-        shards = [task.shards for task in scatter.tasks]
-        rows = sum(task.counters["rows"][split] for task in scatter.tasks)
-        count = files_of(rows, sum(sizes), file_bytes)
+        sizes = [of_task[split] for of_task in scatter.bytes]
+        shards = [task.shards for task in scatter.manifest.tasks]
+        count = files_of(sum(n[split] for n in scatter.rows), sum(sizes), file_bytes)
         for number in range(count):
             ranges = _ranges(shards, sizes, number, count, shuffled)
             job = FileJob(

@@ -9,10 +9,11 @@ import pyarrow as pa
 from dedup.arrays import I64, U8, U64
 from pipeline.config.prep import Config
 from pipeline.core import ids
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, splits
 from pipeline.runs.layout import KINDS, STATES
+from pipeline.runs.outputs import ClustersOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME
@@ -200,11 +201,11 @@ def _bands(channels: U64, names: tuple[str, ...]) -> pa.ListArray:
 
 
 def keep_stage(
-    config: Config, batches: Batches, clusters: StageManifest | None, channels: tuple[str, ...]
+    config: Config, batches: Batches, clusters: ClustersOutput | None, channels: tuple[str, ...]
 ) -> Stage:
     """One fan-in task over small columns."""
     own = batches.all[-1]
-    chosen = tuple(clusters.shards) if clusters else ()
+    chosen = clusters.choices if clusters else ()
     job = KeepJob(batches, chosen, channels, config.seed, splits.held_out(config))
     settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
     task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))

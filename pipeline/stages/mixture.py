@@ -18,9 +18,11 @@ One task over the small columns of documents.parquet, read in passes. Documents 
 train have one copy, whatever the mixture.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,17 @@ from dedup.arrays import I64, U16, U64
 from pipeline.config.sections import MOST_EPOCHS, MixtureConfig
 from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
+from pipeline.runs.outputs import (
+    CleanOutput,
+    DocumentsOutput,
+    MixtureOutput,
+    ScatterOutput,
+    TokensOutput,
+)
 from pipeline.runs.splits import TRAIN
 
 ALL = 1 << 64
@@ -332,31 +341,28 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
 def mixture_stage(
     config: MixtureConfig,
     seed: int,
-    clean: StageManifest,
-    tokens: StageManifest,
-    documents: StageManifest,
+    clean: CleanOutput,
+    tokens: TokensOutput,
+    documents: DocumentsOutput,
 ) -> Stage:
-    """One task; later stages find the copies of tokens shard i in `below("mixture")[i]`."""
+    """One task; the copies that it publishes are parallel to the tokens shards."""
     sources = tuple(sorted(source_documents(clean)))
-    kept = tuple(int(task.counters["documents"]) for task in tokens.tasks)
-    table = documents.find(layout.DOCUMENTS)
-    job = MixtureJob(table, config.model_dump(), sources, kept, seed)
-    return Stage(
-        name="mixture", version=1, function=_mixture, tasks=(Task("mixture", job, (table,)),)
-    )
+    table = documents.table
+    job = MixtureJob(table, config.model_dump(), sources, tuple(tokens.documents), seed)
+    task = Task("mixture", job, (table,))
+    return Stage(name="mixture", version=1, function=_mixture, tasks=(task,))
 
 
 MixtureCounts = dict[str, Any]
 """What a mixture made of one source: the fields of a MixtureLedger that the stages counted."""
 
 
-def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str, MixtureCounts]:
+def mixture_accounts(mixture: MixtureOutput, scatter: ScatterOutput) -> dict[str, MixtureCounts]:
     """What was asked for and what was shuffled, per source, as the scatter counted it."""
-    facts = mixture.tasks[0].counters["sources"]
+    facts = mixture.sources
     counts = np.zeros((len(facts), 4), np.int64)
-    for task in scatter.tasks:
-        for number, *counted in task.counters["mixture"]:
-            counts[number] += counted
+    for number, *counted in chain.from_iterable(scatter.mixture):
+        counts[number] += counted
     names = ("scattered_documents", "scattered_tokens", "stream_documents", "stream_tokens")
     return {
         fact["source"]: {
@@ -367,11 +373,9 @@ def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str
     }
 
 
-def source_documents(clean: StageManifest) -> dict[str, int]:
+def source_documents(clean: CleanOutput) -> dict[str, int]:
     """source -> documents that the length filter left."""
-    found: dict[str, int] = {}
-    for task in clean.tasks:
-        for name, account in task.counters["sources"].items():
-            dropped = sum(tally["documents"] for tally in account["dropped"].values())
-            found[name] = found.get(name, 0) + account["documents"]["documents"] - dropped
-    return found
+    total: Counter[str] = Counter()
+    for documents in clean.documents_by_source:
+        total.update(documents)
+    return total

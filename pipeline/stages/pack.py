@@ -22,7 +22,7 @@ import pyarrow as pa
 from dedup.arrays import I32, I64
 from pipeline.config.prep import Config
 from pipeline.core.ids import array_hash
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import DELTA, PLAIN, Inputs, Output, Result, Stage, Task, parquet_output
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import (
@@ -38,6 +38,7 @@ from pipeline.hdf5.format import (
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
+from pipeline.runs.outputs import CleanOutput, GatherOutput, RowsOutput
 from pipeline.stages.rows import dense_index, records_before_task, split_streams
 from pipeline.stages.tokenize import list_lengths
 
@@ -166,15 +167,15 @@ def rows_per_shard(config: Config) -> int:
 
 
 def pack_stage(
-    config: Config, vocabulary: PackVocabulary, gather: StageManifest, rows: StageManifest
+    config: Config, vocabulary: PackVocabulary, gather: GatherOutput, rows: RowsOutput
 ) -> Stage:
     """One task per shard of each split."""
     pack, per_shard, compression = config.pack, rows_per_shard(config), choose_compression(config)
     tasks = []
     for stream in split_streams(gather):
-        records = [task for task in rows.tasks if task.counters["split"] == stream.name]
-        windows, spans = zip(*(task.shards for task in records), strict=True)
-        total = sum(task.counters["rows"] for task in records)
+        windows = tuple(rows.of_split(stream.name, rows.windows))
+        spans = tuple(rows.of_split(stream.name, rows.spans))
+        total = sum(rows.of_split(stream.name, rows.rows))
         for index, first in enumerate(range(0, total, per_shard)):
             count = min(per_shard, total - first)
             job = PackJob(
@@ -273,7 +274,7 @@ def _lineage(job: CorpusJob, tables: list[pa.Table]) -> pa.Table:
 
 
 def corpus_stage(
-    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest
+    config: Config, vocabulary: PackVocabulary, clean: CleanOutput, gather: GatherOutput
 ) -> Stage:
     """One task per shard of each split."""
     before = records_before_task(clean)

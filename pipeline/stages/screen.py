@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout
+from pipeline.runs.outputs import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.runs.records import quarantine_path, with_texts
 from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
@@ -63,7 +64,7 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
     wanted = _looked_for(job.looked_for, inputs)
     found = list(_works(batch, wanted) if job.works_only else _findings(job, batch, wanted))
     evidence = evidence_rows(batch, found)
-    output = arrow_output(f"screen/{job.index:06d}.evidence.arrow", evidence)
+    output = arrow_output(layout.shard("screen", job.index, layout.EVIDENCE_SHARD), evidence)
     counts = {name: len(table) for name, table in found if len(table)}
     return Result((output,), {"documents": len(batch), "evidence": counts})
 
@@ -122,11 +123,10 @@ def _works(
         yield "text_match", detect_passages(batch, wanted.index)
 
 
-def screen_stage(clean: StageManifest, reading: Reading, looked_for: RegistryShards) -> Stage:
+def screen_stage(clean: CleanOutput, reading: Reading, looked_for: RegistryShards) -> Stage:
     """The stage that looks at every document."""
-    hashes = {(i, p): digest for t in clean.tasks for i, p, _, digest in t.counters["inputs"]}
-    tasks = []
-    for index, shard in enumerate(clean.below("documents")):
+    tasks, hashes = [], clean.hashes
+    for index, shard in enumerate(clean.documents):
         parts = {part.path_id: part.file for part in reading.tasks[index]}
         files = tuple(
             RawFile(
@@ -144,13 +144,13 @@ def screen_stage(clean: StageManifest, reading: Reading, looked_for: RegistrySha
 
 
 def rescan_stage(
-    clean: StageManifest, looked_for: RegistryShards, quarantine: StageManifest | None = None
+    clean: CleanOutput, looked_for: RegistryShards, quarantine: QuarantineOutput | None = None
 ) -> Stage:
     """The same for documents of a finished run, looking for works of registries only; texts that
     are in quarantine are read there."""
-    held = {shard.path: shard for shard in quarantine.shards} if quarantine else {}
+    held = {shard.path: shard for shard in quarantine.texts} if quarantine else {}
     tasks = []
-    for index, shard in enumerate(clean.below("documents")):
+    for index, shard in enumerate(clean.documents):
         found = held.get(quarantine_path(shard.path))
         job = ScreenJob(
             index=index,
@@ -177,15 +177,10 @@ def _merge(job: MergeJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.EVIDENCE, table.drop_columns(["doc_id"])),))
 
 
-def evidence_stage(decisions: StageManifest) -> Stage:
+def evidence_stage(decisions: DecisionsOutput) -> Stage:
     """The stage that publishes evidence.parquet."""
-    shards = tuple(s for s in decisions.shards if s.path.endswith(".evidence.arrow"))
-    return Stage(
-        name="evidence",
-        version=2,
-        function=_merge,
-        tasks=(Task("evidence table", MergeJob(shards), shards),),
-    )
+    task = Task("evidence table", MergeJob(decisions.evidence), decisions.evidence)
+    return Stage(name="evidence", version=2, function=_merge, tasks=(task,))
 
 
 _LETTER = "r"
@@ -204,15 +199,15 @@ def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
     batch = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     reviews = [Review.model_validate_json(text) for text in job.reviews]
     found = evidence_rows(batch, [("review", review_findings(reviews, batch))], _LETTER)
-    output = arrow_output(f"reviews/{job.index:06d}.evidence.arrow", found)
+    output = arrow_output(layout.shard("reviews", job.index, layout.EVIDENCE_SHARD), found)
     return Result((output,), {"documents": len(batch), "evidence": len(found)})
 
 
-def reviews_stage(clean: StageManifest, reviews: tuple[Review, ...]) -> Stage:
+def reviews_stage(clean: CleanOutput, reviews: tuple[Review, ...]) -> Stage:
     """The stage that looks for reviewed documents."""
     texts = tuple(review.model_dump_json() for review in reviews)
     tasks = tuple(
         Task(f"reviews in {s.path}", ReviewsJob(i, s, texts), (s,))
-        for i, s in enumerate(clean.below("documents"))
+        for i, s in enumerate(clean.documents)
     )
     return Stage(name="reviews", version=1, function=_reviews, tasks=tasks)

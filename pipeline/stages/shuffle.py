@@ -27,10 +27,17 @@ from dedup.arrays import I64, U64
 from pipeline.config.prep import Config
 from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import ListRows, byte_lengths_of, take_rows
 from pipeline.runs import layout, splits
+from pipeline.runs.outputs import (
+    CleanOutput,
+    MixtureOutput,
+    ScatterOutput,
+    SplitsOutput,
+    TokensOutput,
+)
 from pipeline.stages.tokenize import list_lengths
 
 
@@ -60,10 +67,10 @@ def _shards(job: SplitsJob, inputs: Inputs) -> Iterator[Output]:
         start += count
 
 
-def splits_stage(clean: StageManifest, documents: Shard, names: tuple[str, ...]) -> Stage:
+def splits_stage(clean: CleanOutput, documents: Shard, names: tuple[str, ...]) -> Stage:
     """One task over a small column."""
-    records = tuple(task.counters["records"] for task in clean.tasks)
-    task = Task("table of splits", SplitsJob(documents, records, names), (documents,))
+    job = SplitsJob(documents, tuple(clean.records), names)
+    task = Task("table of splits", job, (documents,))
     return Stage(name="splits", version=1, function=_splits, tasks=(task,))
 
 
@@ -195,15 +202,14 @@ def _by_source(
 
 
 def scatter_stage(
-    config: Config, keep: StageManifest, tokens: StageManifest, mixture: StageManifest | None = None
+    config: Config, keep: SplitsOutput, tokens: TokensOutput, mixture: MixtureOutput | None = None
 ) -> Stage:
     """The round that reads document order and writes rank order."""
-    assigned = keep.below("splits")
-    copies = mixture.below("mixture") if mixture else (None,) * len(assigned)
+    assigned = keep.splits
+    copies = mixture.copies if mixture else (None,) * len(assigned)
     names = splits.names(config)
     tasks = []
-    shards = [shard for shard in tokens.shards if shard.path.startswith("tokens/")]
-    for i, (t, s, c) in enumerate(zip(shards, assigned, copies, strict=True)):
+    for i, (t, s, c) in enumerate(zip(tokens.tokens, assigned, copies, strict=True)):
         inputs = (t, s) if c is None else (t, s, c)
         job = ScatterJob(
             index=i,
@@ -312,12 +318,12 @@ def gather_rows(
     return rows.array()
 
 
-def gather_stage(config: Config, scatter: StageManifest) -> Stage:
+def gather_stage(config: Config, scatter: ScatterOutput) -> Stage:
     """The round that writes each split's stream, bucket by bucket."""
-    shards = tuple(scatter.shards)
+    shards, counts = scatter.shards, scatter.tokens
     tasks = []
     for split, name in enumerate(splits.names(config)):
-        tokens = sum(task.counters["tokens"][name] for task in scatter.tasks)
+        tokens = sum(of_task[name] for of_task in counts)
         if not tokens:
             continue
         buckets = -(-tokens // config.pack.bucket_tokens)

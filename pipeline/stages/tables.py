@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pipeline.config.prep import Config
 from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.ledger import Ledger, MixtureLedger, SplitLedger, Tally, ledger_from_dict
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     DELTA,
@@ -36,6 +36,16 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.outputs import (
+    CleanOutput,
+    DocumentsOutput,
+    GatherOutput,
+    KeepOutput,
+    PackOutput,
+    SourceAccounts,
+    TokensOutput,
+    VerdictsOutput,
+)
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.mixture import MixtureCounts
@@ -51,7 +61,7 @@ class AccountJob:
     """The documents table (ends), the read-side accounts per clean task, and the splits' counts."""
 
     documents: Shard
-    read: tuple[dict[str, Any], ...]
+    read: tuple[SourceAccounts, ...]
     splits: dict[str, SplitCounts]
     skipped_shards: int
     mixture: dict[str, MixtureCounts]
@@ -122,8 +132,8 @@ def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def account_stage(
-    clean: StageManifest,
-    documents: StageManifest,
+    clean: CleanOutput,
+    documents: DocumentsOutput,
     splits: dict[str, SplitCounts],
     mixture: dict[str, MixtureCounts] | None = None,
 ) -> Stage:
@@ -132,25 +142,23 @@ def account_stage(
     `splits` are the counts of `split_accounts`; empty when nothing was packed. `mixture` are those
     of `mixture_accounts`.
     """
-    skipped = sum(len(task.counters["skipped_shards"]) for task in clean.tasks)
-    shard = documents.shards[0]
-    job = AccountJob(
-        shard, tuple(t.counters["sources"] for t in clean.tasks), splits, skipped, mixture or {}
-    )
-    return Stage(
-        name="account", version=2, function=_account, tasks=(Task("ledger", job, (shard,)),)
-    )
+    shard = documents.table
+    job = AccountJob(shard, tuple(clean.sources), splits, len(clean.skipped), mixture or {})
+    task = Task("ledger", job, (shard,))
+    return Stage(name="account", version=2, function=_account, tasks=(task,))
 
 
 def split_accounts(
-    config: Config, gather: StageManifest, pack: StageManifest
+    config: Config, gather: GatherOutput, pack: PackOutput
 ) -> dict[str, SplitCounts]:
     """What was packed, per split."""
     length = config.pack.max_sequence_length
     splits: dict[str, SplitCounts] = {}
     for stream in split_streams(gather):
-        records = [t.counters for t in pack.tasks if t.counters["split"] == stream.name]
-        rows, mask = sum(c["rows"] for c in records), sum(c["mask_sum"] for c in records)
+        rows, mask, segments, tokens = (
+            sum(pack.of_split(stream.name, counts))
+            for counts in (pack.rows, pack.mask_sum, pack.segments, pack.tokens)
+        )
         splits[stream.name] = {
             "documents": stream.documents,
             "tokens": stream.tokens,
@@ -160,8 +168,8 @@ def split_accounts(
             "padding": rows * length - mask,
             "max_sequence_length": length,
             "format": config.pack.format,
-            "segments": sum(c.get("segments", 0) for c in records),
-            "corpus_tokens": sum(c.get("tokens", 0) for c in records),
+            "segments": segments,
+            "corpus_tokens": tokens,
         }
     return splits
 
@@ -332,29 +340,26 @@ def _token_counts(live: pa.Table, tokens: pa.Table | None) -> pa.Array:
 
 
 def documents_stage(
-    clean: StageManifest,
-    keep: StageManifest,
-    screen: StageManifest | None = None,
-    tokens: StageManifest | None = None,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    screen: VerdictsOutput | None = None,
+    tokens: TokensOutput | None = None,
 ) -> Stage:
     """The stage that joins every document's facts into one table."""
-    documents = clean.below("documents")
-    nothing = (None,) * len(documents)
+    nothing = (None,) * len(clean.documents)
     columns: dict[str, Sequence[Any]] = {
-        "documents": documents,
-        "drops": clean.below("drops"),
-        "keep": keep.below("keep"),
-        "decisions": (
-            [s for s in screen.shards if s.path.endswith(".decisions.arrow")] if screen else nothing
-        ),
-        "splits": keep.below("splits") if tokens else nothing,
-        "tokens": tokens.shards if tokens else nothing,
+        "documents": clean.documents,
+        "drops": clean.drops,
+        "keep": keep.states,
+        "decisions": screen.decisions if screen else nothing,
+        "splits": keep.splits if tokens else nothing,
+        "tokens": tokens.tokens if tokens else nothing,
     }
     groups = zip(*columns.values(), strict=True)
     tasks = tuple(TaskShards(**dict(zip(columns, group, strict=True))) for group in groups)
-    clusters = keep.find(layout.CLUSTERS)
+    clusters = keep.clusters
     inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
-    names = (TRAIN, *(name for name, _ in keep.fields["settings"]["splits"]))
+    names = (TRAIN, *(name for name, _ in keep.held_out))
     task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
     return Stage(name="documents", version=3, function=_documents, tasks=(task,), reads_texts=False)
 
@@ -382,16 +387,15 @@ def _sources(job: SourcesJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.SOURCES, table),))
 
 
-def sources_stage(reading: Reading, clean: StageManifest) -> Stage:
+def sources_stage(reading: Reading, clean: CleanOutput) -> Stage:
     """The stage that publishes what every raw shard was, with its content hash."""
-    noted = {(i, p): h for t in clean.tasks for i, p, _, h in t.counters["inputs"]}
-    skipped = {(i, p): why for t in clean.tasks for i, p, why in t.counters["skipped_shards"]}
+    hashes, skipped = clean.hashes, clean.skipped
     rows = tuple(
         (
             f.input,
             f.path,
             f.size,
-            noted[f.input, f.path],
+            hashes[f.input, f.path],
             tasks.start,
             skipped.get((f.input, f.path), ""),
         )

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.outputs import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
@@ -102,18 +103,16 @@ def _is_kept(keep: pa.Table) -> pa.Array:
 
 def tokenize_stage(
     tokenizer: TokenizerDefinition,
-    published: StageManifest,
-    clean: StageManifest,
-    keep: StageManifest,
-    cuts: StageManifest | None,
+    published: TokenizerOutput,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    cuts: CutsOutput | None,
 ) -> Stage:
     """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
-    documents = clean.below("documents")
-    keeps = keep.below("keep")
-    spans = cuts.below("cuts") if cuts else (None,) * len(documents)
-    rules = published.find(layout.TOKENIZER)
+    documents, rules = clean.documents, published.definition
+    spans = cuts.cuts if cuts else (None,) * len(documents)
     tasks = []
-    for index, (document, kept, cut) in enumerate(zip(documents, keeps, spans, strict=True)):
+    for index, (document, kept, cut) in enumerate(zip(documents, keep.states, spans, strict=True)):
         job = TokenizeJob(
             index=index,
             tokenizer=rules,

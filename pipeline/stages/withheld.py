@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import Mask
 from pipeline.core import ids
 from pipeline.core.ids import table_hash
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     Inputs,
@@ -39,6 +39,7 @@ from pipeline.engine.stage import (
     parquet_output,
 )
 from pipeline.runs import layout
+from pipeline.runs.outputs import CleanOutput, VerdictsOutput
 from pipeline.runs.records import SCHEMA, quarantine_path
 from pipeline.screening.evidence import DECISION_SCHEMA
 
@@ -142,17 +143,17 @@ class WithheldJob:
 def _withheld(job: WithheldJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents, ["doc_id", "doc_key", "text_key"])
     decisions = takedown_decisions(table, load_withheld(inputs.root, job.files))
-    output = arrow_output(f"{DIRECTORY}/{job.index:06d}.decisions.arrow", decisions)
+    output = arrow_output(layout.shard(DIRECTORY, job.index, layout.DECISIONS_SHARD), decisions)
     return Result((output,), {"documents": len(table), "dropped": len(decisions)})
 
 
-def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -> Stage:
+def withheld_stage(clean: CleanOutput, takedowns: Sequence[tuple[str, str]]) -> Stage:
     """The stage that decides for the documents of these takedowns (file of keys, its hash); its
     decisions are joined with those of filters and decontamination."""
     files = tuple(file for file, _ in takedowns)
     tasks = tuple(
         Task(f"takedowns in {s.path}", WithheldJob(i, s, files), (s,), s.size)
-        for i, s in enumerate(clean.below("documents"))
+        for i, s in enumerate(clean.documents)
     )
     settings = {"takedowns": [list(t) for t in takedowns]}
     return Stage(
@@ -214,11 +215,10 @@ def _quarantine(job: QuarantineJob | RetentionJob, inputs: Inputs) -> Result:
     return Result((output,), {"documents": len(table)})
 
 
-def quarantine_stage(clean: StageManifest, verdicts: StageManifest, days: int | None) -> Stage:
+def quarantine_stage(clean: CleanOutput, verdicts: VerdictsOutput, days: int | None) -> Stage:
     """The stage that fills quarantine/; no task where nothing is quarantined."""
-    documents = clean.below("documents")
-    decisions = [s for s in verdicts.shards if s.path.endswith(".decisions.arrow")]
-    held = [(documents[i], decisions[i]) for i in verdicts.tasks[0].counters["quarantined"]]
+    documents, decisions = clean.documents, verdicts.decisions
+    held = [(documents[i], decisions[i]) for i in verdicts.quarantined[0]]
     tasks = [
         Task(
             f"quarantined texts of {shard.path}",

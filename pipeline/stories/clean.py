@@ -22,8 +22,15 @@ from pipeline.config.prep import (
 )
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.manifest import StageManifest, TaskRecord
+from pipeline.core.manifest import StageManifest
 from pipeline.engine.stage import Stage
+from pipeline.runs.outputs import (
+    DecisionsOutput,
+    DocumentsOutput,
+    FindingsOutput,
+    KeepOutput,
+    VerdictsOutput,
+)
 from pipeline.screening.policy import Policy
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
@@ -38,7 +45,6 @@ from pipeline.stories.preparation import Preparation, Story, Unchanged, check_su
 from pipeline.stories.selection import (
     compile_screening,
     deduplicate,
-    find_decision_shards,
     screening,
 )
 
@@ -167,18 +173,20 @@ def _clean(
     found = [run(filters_stage(clean, filters))] if filters.on else []
     if functions := prepared.screening.custom_filters:
         found.append(run(custom_filters_stage(clean, reading, functions, filters.config.action)))
-    found += [run(detector(clean)) for detector in detectors]
-    own, verdicts = _batch(clean), None
+    found += [run(detector(clean.manifest)) for detector in detectors]
+    counts = tuple(sum(documents.values()) for documents in clean.documents_by_source)
+    own, verdicts = Batch(counts=counts, documents=clean.documents), None
     if found:
-        decided = run(decisions_stage(clean, NO_RULES, None, *found))
+        findings = map(FindingsOutput, found)
+        decided = DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
-        own = replace(own, decisions=find_decision_shards(decided))
-        verdicts = run(verdicts_stage(NO_RULES, decided, Batches((own,))))
-        own = replace(own, decisions=find_decision_shards(verdicts))
-    keep = run(keep_stage(prepared.config, Batches((own,)), None, ()))
+        own = replace(own, decisions=decided.decisions)
+        verdicts = VerdictsOutput(run(verdicts_stage(NO_RULES, decided, Batches((own,)))))
+        own = replace(own, decisions=verdicts.decisions)
+    keep = KeepOutput(run(keep_stage(prepared.config, Batches((own,)), None, ())))
     check_survivors(keep)
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, verdicts))
+    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
     run(cleaned_stage(clean, keep, form))
 
@@ -187,26 +195,6 @@ def make_clean_story(form: Format, detectors: Sequence[Detector] = ()) -> Story:
     """The story that writes this format. `detectors` are stages of your own that find evidence and
     decide, in the form of the screen stage: see docs/add_a_stage.md."""
     return Story("clean", partial(_clean, form, detectors))
-
-
-def _batch(clean: StageManifest) -> Batch:
-    counts = tuple(_documents(task) for task in clean.tasks)
-    return Batch(
-        name="",
-        location="",
-        counts=counts,
-        documents=clean.below("documents"),
-        signatures=(),
-        runs=(),
-    )
-
-
-def _documents(task: TaskRecord) -> int:
-    """Rows of a documents shard: what was read, without what was dropped at once."""
-    accounts = task.counters["sources"].values()
-    read = sum(account["documents"]["documents"] for account in accounts)
-    dropped = [tally for account in accounts for tally in account["dropped"].values()]
-    return int(read - sum(tally["documents"] for tally in dropped))
 
 
 @dataclass(frozen=True)
@@ -271,9 +259,10 @@ def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> No
     taken_down = prepared.takedowns.dropped
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(prepared.config, prepared.earlier, clean, screened, run)
-    run(quarantine_stage(clean, run["verdicts"], prepared.config.screen.quarantine_days))
+    verdicts = VerdictsOutput(run["verdicts"])
+    run(quarantine_stage(clean, verdicts, prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, run["verdicts"]))
+    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
 
 

@@ -15,9 +15,9 @@ from pipeline.config.prep import (
 )
 from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
-from pipeline.core.manifest import StageManifest
 from pipeline.runs import layout
-from pipeline.stages.pieces import reading_of
+from pipeline.runs.outputs import CleanOutput, DocumentsOutput, KeepOutput, SignaturesOutput
+from pipeline.stages.plan import Reading
 from pipeline.stages.records import records_stage
 from pipeline.stages.report import cluster_report_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
@@ -49,23 +49,25 @@ def make_dedup_config(
     return LoadedConfig(config=config, base=Path())
 
 
-def _compare(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
+def _compare(
+    prepared: Preparation, run: StageRecord, unchanged: Unchanged
+) -> tuple[Reading, CleanOutput, KeepOutput]:
     """From raw shards to the keep-list and its tables: all that an index keeps of a batch."""
     reading, clean = read_inputs(prepared, run, unchanged)
     keep = deduplicate(prepared.config, prepared.earlier, clean, None, run)
     if not prepared.earlier:
-        _check_key(prepared.config.dedup, run["signatures"])
+        _check_key(prepared.config.dedup, SignaturesOutput(run["signatures"]))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep))
+    documents = DocumentsOutput(run(documents_stage(clean, keep)))
     run(account_stage(clean, documents, {}))
+    return reading, clean, keep
 
 
 def _deduplicate(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The same, then the kept records copied, and the clusters shown."""
-    _compare(prepared, run, unchanged)
-    check_survivors(run["keep"])
-    reading = reading_of(prepared.plan, run.manifests.get("pieces"))
-    run(records_stage(reading, run["clean"], run["keep"]))
+    reading, clean, keep = _compare(prepared, run, unchanged)
+    check_survivors(keep)
+    run(records_stage(reading, clean, keep))
     run(cluster_report_stage(prepared.config.name, run.manifests))
 
 
@@ -73,9 +75,9 @@ BATCH = Story("index", _compare)
 DEDUP = Story("dedup", _deduplicate)
 
 
-def _check_key(dedup: DedupConfig, signatures: StageManifest) -> None:
-    documents = sum(t.counters["documents"] for t in signatures.tasks)
-    if dedup.key and documents and not any(t.counters["keyed"] for t in signatures.tasks):
+def _check_key(dedup: DedupConfig, signatures: SignaturesOutput) -> None:
+    documents = sum(signatures.counts)
+    if dedup.key and documents and not any(signatures.keyed):
         raise InputError(
             f"no document of {documents:,} has {dedup.key!r} in its meta; --key names a field of "
             "the `meta` object; dots reach nested fields"

@@ -26,6 +26,16 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner, manifest_path, removed_note
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
+from pipeline.runs.outputs import (
+    CleanOutput,
+    CutsOutput,
+    DocumentsOutput,
+    GatheredTextOutput,
+    KeepOutput,
+    MixtureOutput,
+    ScatteredTextOutput,
+    ScatterOutput,
+)
 from pipeline.runs.run_directory import read_finished, sweep_strays
 from pipeline.runs.splits import TRAIN
 from pipeline.stages.export import (
@@ -65,34 +75,27 @@ class ExportSource:
 def open_source(directory: Path) -> ExportSource:
     """A finished run whose documents are all there. Raises InputError saying what is missing."""
     manifest = read_finished(directory)
-    clean, keep = (_stage(directory, name) for name in ("clean", "keep"))
-    documents = clean.below("documents")
-    for shard in documents:
+    clean, keep = CleanOutput(_stage(directory, "clean")), KeepOutput(_stage(directory, "keep"))
+    for shard in clean.documents:
         if not (directory / shard.path).is_file():
             raise InputError(
                 f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
                 "again the command that made this run"
             )
-    held_out = keep.fields["settings"].get("splits")
-    if held_out is None:
-        raise InputError(
-            f"{directory}: made by an earlier version; to update it, run again the command that "
-            "made it"
-        )
-    table = _stage(directory, "documents").find(layout.DOCUMENTS)
-    counts = [int(task.counters["records"]) for task in clean.tasks]
+    table = DocumentsOutput(_stage(directory, "documents")).table
     stages = {stage["stage"] for stage in manifest["stages"]}
-    nothing = (None,) * len(documents)
+    nothing = (None,) * len(clean.documents)
+    copies = MixtureOutput(_stage(directory, "mixture")).copies if "mixture" in stages else nothing
     return ExportSource(
         directory=directory.resolve(),
         name=str(manifest["config"]),
         identity=fingerprint_of({"stages": manifest["stages"]}),
-        documents=documents,
-        ends=_rows(table, counts),
+        documents=clean.documents,
+        ends=_rows(table, clean.records),
         cuts=_cuts(directory) if "cut_table" in stages else nothing,
-        copies=_stage(directory, "mixture").below("mixture") if "mixture" in stages else nothing,
-        splits=(TRAIN, *(name for name, _ in held_out)),
-        seed=int(_stage(directory, "scatter").fields["settings"]["seed"]),
+        copies=copies,
+        splits=(TRAIN, *(name for name, _ in keep.held_out)),
+        seed=ScatterOutput(_stage(directory, "scatter")).seed,
         taken_down=read_takedown_state(directory).masked,
     )
 
@@ -108,7 +111,7 @@ def _stage(directory: Path, stage: str) -> StageManifest:
 
 
 def _cuts(directory: Path) -> tuple[TableRows, ...]:
-    counts = [int(task.counters["cuts"]) for task in _stage(directory, "cuts").tasks]
+    counts = CutsOutput(_stage(directory, "cuts")).counts
     return _rows(_stage(directory, "cut_table").find(layout.CUTS), counts)
 
 
@@ -215,7 +218,8 @@ def export_run(
     )
 
     def tell(run: StageRecord) -> None:
-        scatter = run(scatter_text_stage(tuple(_jobs(source, request, splits))))
+        jobs = tuple(_jobs(source, request, splits))
+        scatter = ScatteredTextOutput(run(scatter_text_stage(jobs)))
         gather = run(
             gather_text_stage(
                 scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
@@ -229,7 +233,7 @@ def export_run(
         return stages
 
     made = work.hold(tell, publish)
-    found = tuple(_found(name, made.stages["gather_text"]) for name in splits)
+    found = tuple(_found(name, GatheredTextOutput(made.stages["gather_text"])) for name in splits)
     return ExportResult(out, found, len(made.reused) == len(made.stages))
 
 
@@ -272,14 +276,14 @@ def _jobs(
         )
 
 
-def _found(name: str, gather: StageManifest) -> ExportedSplit:
-    tasks = [task for task in gather.tasks if task.counters["split"] == name]
+def _found(name: str, gather: GatheredTextOutput) -> ExportedSplit:
+    files = gather.of_split(name, gather.manifest.shards)
     return ExportedSplit(
         name,
-        sum(t.counters["documents"] for t in tasks),
-        sum(t.counters["text_bytes"] for t in tasks),
-        len(tasks),
-        sum(shard.size for t in tasks for shard in t.shards),
+        sum(gather.of_split(name, gather.documents)),
+        sum(gather.of_split(name, gather.text_bytes)),
+        len(files),
+        sum(shard.size for shard in files),
     )
 
 
@@ -290,16 +294,31 @@ def _commit(
     stages: Stages,
 ) -> None:
     """Publish manifest.json, then delete the scratch and what no manifest names."""
-    scatter, gather = stages["scatter_text"], stages["gather_text"]
+    scatter, gather = stages["scatter_text"], GatheredTextOutput(stages["gather_text"])
     paths = [manifest_path(out, name).relative_to(out).as_posix() for name in stages]
     files: list[dict[str, Any]] = [
         {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
         for path in paths
     ]
-    for task in gather.tasks:
-        shard, facts = task.shards[0], task.counters
-        told = {name: facts[name] for name in ("split", "documents", "text_bytes", "sha256")}
-        files.append({"path": shard.path, "size": shard.size, "hash": shard.hash, **told})
+    files += [
+        {
+            "path": shard.path,
+            "size": shard.size,
+            "hash": shard.hash,
+            "split": split,
+            "documents": documents,
+            "text_bytes": text_bytes,
+            "sha256": sha256,
+        }
+        for shard, split, documents, text_bytes, sha256 in zip(
+            gather.manifest.shards,
+            gather.split,
+            gather.documents,
+            gather.text_bytes,
+            gather.sha256,
+            strict=True,
+        )
+    ]
     value = {
         "format": 1,
         "config": source.name,

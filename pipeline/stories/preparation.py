@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,23 @@ from pipeline.quarantine.store import finish_moving, keep_apart, note_days, rest
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.layout import MANIFEST
 from pipeline.runs.origin import Recipe
+from pipeline.runs.outputs import (
+    CleanOutput,
+    CutsOutput,
+    DecisionsOutput,
+    DocumentsOutput,
+    GatherOutput,
+    KeepOutput,
+    LinesOutput,
+    MixtureOutput,
+    PiecesOutput,
+    RedactionsOutput,
+    RepeatsOutput,
+    ScatterOutput,
+    TokenizerOutput,
+    TokensOutput,
+    VerdictsOutput,
+)
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
 from pipeline.sources.files import InputHashes
 from pipeline.stages.batches import Batch
@@ -96,7 +114,7 @@ class Story:
     """
 
     name: str
-    tell: Callable[[Preparation, StageRecord, Unchanged], None]
+    tell: Callable[[Preparation, StageRecord, Unchanged], object]
 
 
 def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
@@ -139,17 +157,19 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
-    run(quarantine_stage(clean, run["verdicts"], config.screen.quarantine_days))
-    tokenizer = run(tokenizer_stage(prepared.tokenizer))
-    cuts = _cuts(prepared, clean, run)
-    tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
+    verdicts = VerdictsOutput(run["verdicts"])
+    run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
+    tokenizer = TokenizerOutput(run(tokenizer_stage(prepared.tokenizer)))
+    cuts = _cuts(prepared, clean, keep, verdicts, run)
+    tokens = TokensOutput(run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts)))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, run["verdicts"], tokens))
+    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
     mixture = None
     if is_asked(config.mixture):
-        mixture = run(mixture_stage(config.mixture, config.seed, clean, tokens, documents))
-    scatter = run(scatter_stage(config, keep, tokens, mixture))
-    gather = run(gather_stage(config, scatter))
+        mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
+        mixture = MixtureOutput(run(mixing))
+    scatter = ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
+    gather = GatherOutput(run(gather_stage(config, scatter)))
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
@@ -160,11 +180,11 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
 PREPARATION = Story("prepare", _preparation)
 
 
-def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
+def describe_unlabelled(config: Config, clean: CleanOutput) -> list[str]:
     """A line for every input with records that lack its `source_key`."""
     counts: Counter[str] = Counter()
-    for task in clean.tasks:
-        counts.update(task.counters.get("unlabelled", {}))
+    for unlabelled in clean.unlabelled:
+        counts.update(unlabelled)
     return [
         f"input {source.name}: {counts[source.name]:,} records have no {source.source_key} and "
         f"count as the source {source.name}"
@@ -173,31 +193,39 @@ def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
     ]
 
 
-def _cuts(prepared: Preparation, clean: StageManifest, run: StageRecord) -> StageManifest | None:
+def _cuts(
+    prepared: Preparation,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    verdicts: VerdictsOutput,
+    run: StageRecord,
+) -> CutsOutput | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
     the policy redacts."""
     lines, units, repeats, redactions = prepared.config.lines, None, None, None
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
-        units = run(units_stage(clean, run["keep"], rules))
-        repeats = run(repeats_stage(units, rules, prepared.config.dedup.memory))
+        units = LinesOutput(run(units_stage(clean, keep, rules)))
+        repeats = RepeatsOutput(run(repeats_stage(units, rules, prepared.config.dedup.memory)))
     if prepared.screening.redacts:
-        redactions = run(redactions_stage(clean, run["decisions"], run["verdicts"]))
+        decided = DecisionsOutput(run["decisions"])
+        redactions = RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
     if repeats is None and redactions is None:
         return None
-    cuts = run(cuts_stage(clean, units, repeats, redactions))
+    cuts = CutsOutput(run(cuts_stage(clean, units, repeats, redactions)))
     run(cut_table_stage(cuts))
     return cuts
 
 
 def read_inputs(
     prepared: Preparation, run: RunStage, unchanged: Unchanged
-) -> tuple[Reading, StageManifest]:
+) -> tuple[Reading, CleanOutput]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
-    reading = reading_of(prepared.plan, run(cutting) if cutting else None)
+    reading = reading_of(prepared.plan, PiecesOutput(run(cutting)) if cutting else None)
     run(plan_stage(reading))
-    clean = run(clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files))
+    reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
+    clean = CleanOutput(run(reader))
     _check_read(prepared.config, clean)
     return reading, clean
 
@@ -321,13 +349,18 @@ def _run_stages(
         progress.note(note)
 
     def tell(run: StageRecord) -> None:
+        def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:
+            noted = chain.from_iterable(inputs)
+            hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+
         def run_stage(stage: Stage) -> StageManifest:
             manifest = run(stage)
-            if stage.name in ("pieces", "clean"):
-                noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
-                hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            if stage.name == "pieces":
+                remember(PiecesOutput(manifest).inputs)
             if stage.name == "clean":
-                for note in describe_unlabelled(config, manifest):
+                clean = CleanOutput(manifest)
+                remember(clean.inputs)
+                for note in describe_unlabelled(config, clean):
                     progress.note(note)
             return manifest
 
@@ -355,9 +388,8 @@ def _run_stages(
     return work.carry_out(removed, tell, publish)
 
 
-def _check_read(config: Config, clean: StageManifest) -> None:
-    records = sum(t.counters["records"] for t in clean.tasks)
-    bad = sum(t.counters["bad"] for t in clean.tasks)
+def _check_read(config: Config, clean: CleanOutput) -> None:
+    records, bad = sum(clean.records), sum(clean.bad)
     if bad > config.read.max_bad_share * records:
         raise InputError(
             f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
@@ -366,14 +398,13 @@ def _check_read(config: Config, clean: StageManifest) -> None:
         )
 
 
-def check_survivors(keep: StageManifest) -> None:
+def check_survivors(keep: KeepOutput) -> None:
     """Raises InputError when nothing is left."""
-    counters = keep.tasks[0].counters
-    if not counters["kept"]:
+    if not sum(keep.kept):
         raise InputError(
-            f"no document is left of the {counters['documents']:,} that reached the keep-list "
-            f"({counters['duplicate']:,} duplicates, {counters['quarantined']:,} quarantined, "
-            f"{counters['dropped']:,} dropped); see drops/, clusters.parquet and decisions.parquet"
+            f"no document is left of the {sum(keep.counts):,} that reached the keep-list "
+            f"({sum(keep.duplicate):,} duplicates, {sum(keep.quarantined):,} quarantined, "
+            f"{sum(keep.dropped):,} dropped); see drops/, clusters.parquet and decisions.parquet"
         )
 
 

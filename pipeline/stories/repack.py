@@ -6,7 +6,6 @@ is as in the run, splits and mixture always; so with the seed of the run the HDF
 for byte, those that `prep run` would have written.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,25 @@ from pydantic import ValidationError
 
 from pipeline.config.prep import Config
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.core.manifest import Shard, StageManifest, read_manifest
 from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow, tables_stage
-from pipeline.runs import layout, splits
+from pipeline.runs import splits
 from pipeline.runs.origin import ORIGIN
+from pipeline.runs.outputs import (
+    AccountOutput,
+    CleanOutput,
+    DocumentsOutput,
+    GatherOutput,
+    MixtureOutput,
+    PackOutput,
+    ScatterOutput,
+    SourcesOutput,
+    SplitsOutput,
+    TokensOutput,
+)
 from pipeline.runs.run_directory import read_finished
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
@@ -54,18 +65,21 @@ class RunVocabulary:
     eos_id: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenizedRun:
-    """A finished run whose tokens are there, and its stages."""
+    """A finished run whose tokens are there: what its stages handed on, and its tables and
+    tokenizer."""
 
     directory: Path
     name: str
-    stages: Mapping[str, StageManifest]
-
-    def settings(self, stage: str) -> Mapping[str, Any]:
-        """The settings a stage ran with."""
-        settings: Mapping[str, Any] = self.stages[stage].fields["settings"]
-        return settings
+    clean: CleanOutput
+    tokens: TokensOutput
+    mixture: MixtureOutput | None
+    scatter: ScatterOutput
+    gather: GatherOutput
+    pack: PackOutput
+    account: AccountOutput
+    tables: tuple[Shard, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +116,7 @@ def repack_run(
         config=run.name,
         story=STORY,
         workers=workers,
-        size=sum(shard.size for shard in run.stages["tokenize"].shards),
+        size=sum(shard.size for shard in run.tokens.tokens),
         progress=progress or Progress(quiet=True),
         noted={ORIGIN: str(run.directory)},
     )
@@ -113,17 +127,12 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
         return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
 
-    tables = (
-        *(run.stages[stage].shards[0] for stage in ("documents", "sources")),
-        *run.stages["tokenizer"].shards,
-    )
-    documents = do(tables_stage(run.directory, tables)).find(layout.DOCUMENTS)
-    clean, tokens = run.stages["clean"], run.stages["tokenize"]
-    assigned = do(splits_stage(clean, documents, splits.names(config)))
-    scatter = do(scatter_stage(config, assigned, tokens, run.stages.get(MIXTURE)))
-    gather = do(gather_stage(config, scatter))
-    packed = pack_streams(config, vocabulary_of(run), clean, gather, do)
-    do(repack_account_stage(run.directory, run.stages["account"].find(layout.LEDGER), packed))
+    documents = DocumentsOutput(do(tables_stage(run.directory, run.tables))).table
+    assigned = SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
+    scatter = ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
+    gather = GatherOutput(do(gather_stage(config, scatter)))
+    packed = pack_streams(config, vocabulary_of(run), run.clean, gather, do)
+    do(repack_account_stage(run.directory, run.account.ledger, packed))
 
 
 def open_tokenized(directory: Path) -> TokenizedRun:
@@ -135,40 +144,53 @@ def open_tokenized(directory: Path) -> TokenizedRun:
         raise IntegrityError(f"{directory}: no manifest of {', '.join(missing)}; run it again")
     stages = {name: stage for name, stage in found.items() if stage is not None}
     mixture = read_manifest(manifest_path(directory, MIXTURE))
-    if mixture is not None:
-        stages[MIXTURE] = mixture
-    gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
+    tokens = TokensOutput(stages["tokenize"])
+    gone = [s.path for s in tokens.tokens if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
             f"{directory}: {gone[0]} is missing ({pluralise(len(gone), 'file')} of {TOKENS}/ in "
             "all) and its tokens are needed: run it again with its config"
         )
     check_is_masked_nowhere(directory, "other rows")
-    return TokenizedRun(directory.resolve(), str(manifest["config"]), stages)
+    return TokenizedRun(
+        directory=directory.resolve(),
+        name=str(manifest["config"]),
+        clean=CleanOutput(stages["clean"]),
+        tokens=tokens,
+        mixture=MixtureOutput(mixture) if mixture is not None else None,
+        scatter=ScatterOutput(stages["scatter"]),
+        gather=GatherOutput(stages["gather"]),
+        pack=PackOutput(stages["pack"]),
+        account=AccountOutput(stages["account"]),
+        tables=(
+            DocumentsOutput(stages["documents"]).table,
+            SourcesOutput(stages["sources"]).table,
+            *stages["tokenizer"].shards,
+        ),
+    )
 
 
 def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
     """The vocabulary that the run was packed with."""
-    settings = run.settings("pack")
-    return RunVocabulary(settings["vocab_size"], settings["eos_id"])
+    return RunVocabulary(run.pack.vocab_size, run.pack.eos_id)
 
 
 def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
     """The packing half of a config: as in the run, but for the changes. Raises ConfigError naming
     the option that is wrong."""
-    before = run.settings("pack")
-    layout_name = changes.format or before["format"]
+    before = run.pack
+    layout_name = changes.format or before.format
     pack = {
-        "bucket_tokens": run.settings("gather")["bucket_tokens"],
-        "max_sequence_length": changes.max_sequence_length or before["max_sequence_length"],
+        "bucket_tokens": run.gather.bucket_tokens,
+        "max_sequence_length": changes.max_sequence_length or before.max_sequence_length,
         "format": layout_name,
-        "packer": changes.packer or (before["packer"] if layout_name == "vsl" else None),
+        "packer": changes.packer or (before.packer if layout_name == "vsl" else None),
     }
     value = {
         "name": run.name,
-        "seed": run.settings("scatter")["seed"] if changes.seed is None else changes.seed,
+        "seed": run.scatter.seed if changes.seed is None else changes.seed,
         "inputs": ({"name": "tokens", "path": ""},),
-        "splits": dict.fromkeys(_held_out(run), 0.0),
+        "splits": {name: 0.0 for name in run.scatter.tokens[0] if name != splits.TRAIN},
         "pack": pack,
         "hdf5": _shards(before, changes, layout_name),
     }
@@ -180,19 +202,13 @@ def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
         raise ConfigError(f"{_option(first['loc'], changes)}: {message}") from None
 
 
-def _held_out(run: TokenizedRun) -> list[str]:
-    """The splits of the run but train; their shares no longer matter."""
-    names = run.stages["scatter"].tasks[0].counters["tokens"]
-    return [name for name in names if name != splits.TRAIN]
-
-
-def _shards(before: Mapping[str, Any], changes: RepackOptions, layout_name: str) -> dict[str, Any]:
+def _shards(before: PackOutput, changes: RepackOptions, layout_name: str) -> dict[str, Any]:
     """Size and compression of the shards: one size given takes the place of both."""
-    value = {"compression": changes.compression or before["compression"]}
+    value: dict[str, Any] = {"compression": changes.compression or before.compression}
     if changes.shard_bytes is not None:
         return {**value, "shard_bytes": changes.shard_bytes}
-    value["shard_bytes"] = before["shard_bytes"]
-    sequences = before["shard_sequences"] if layout_name != "corpus" else None
+    value["shard_bytes"] = before.shard_bytes
+    sequences = before.shard_sequences if layout_name != "corpus" else None
     return {**value, "shard_sequences": changes.shard_sequences or sequences}
 
 

@@ -20,6 +20,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow
 from pipeline.runs import layout
+from pipeline.runs.outputs import CleanOutput, DecisionsOutput, FindingsOutput, QuarantineOutput
 from pipeline.runs.run_directory import read_finished
 from pipeline.screening.policy import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
@@ -45,8 +46,8 @@ class RescanRequest:
 
     directory: Path
     config: str
-    clean: StageManifest
-    quarantine: StageManifest | None
+    clean: CleanOutput
+    quarantine: QuarantineOutput | None
     registry: Registry
     policy: Policy
     out: Path
@@ -54,7 +55,7 @@ class RescanRequest:
     @property
     def bytes(self) -> int:
         """Bytes of documents that are looked through."""
-        return sum(shard.size for shard in self.clean.below(DOCUMENTS))
+        return sum(shard.size for shard in self.clean.documents)
 
     @property
     def cpu_seconds(self) -> float:
@@ -81,10 +82,11 @@ def plan_rescan(
     """Check what is asked for; writes nothing. Raises InputError when the run or its documents are
     not there, ConfigError for a name that cannot be one."""
     manifest = read_finished(directory)
-    clean = read_manifest(manifest_path(directory, "clean"))
-    if clean is None:
+    manifest_of_clean = read_manifest(manifest_path(directory, "clean"))
+    if manifest_of_clean is None:
         raise IntegrityError(f"{directory}: no manifest of clean; run it again")
-    gone = [s.path for s in clean.below(DOCUMENTS) if not (directory / s.path).is_file()]
+    clean = CleanOutput(manifest_of_clean)
+    gone = [s.path for s in clean.documents if not (directory / s.path).is_file()]
     if gone:
         raise InputError(f"{directory}: {gone[0]} is missing; a rescan reads the cleaned text")
     registry = combine([load_registry(path) for path in registries])
@@ -98,7 +100,7 @@ def plan_rescan(
         directory=directory,
         config=str(manifest["config"]),
         clean=clean,
-        quarantine=held,
+        quarantine=QuarantineOutput(held) if held else None,
         registry=registry,
         policy=chosen,
         out=out,
@@ -128,19 +130,15 @@ def _tell(asked: RescanRequest, run: StageRecord) -> None:
     nothing = Lists(origins=(), artefacts=(), captures=())
     places, content = asked.registry.directories, asked.registry.content_hash
     looked_for = find_registry_shards(do(registry_stage(nothing, places, content)))
-    found = do(rescan_stage(asked.clean, looked_for, asked.quarantine))
-    decided = do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
+    found = FindingsOutput(do(rescan_stage(asked.clean, looked_for, asked.quarantine)))
+    decided = DecisionsOutput(
+        do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
+    )
     do(evidence_stage(decided))
-    counts = tuple(task.counters["documents"] for task in decided.tasks)
-    decisions = tuple(s for s in decided.shards if s.path.endswith(".decisions.arrow"))
     own = Batch(
-        name="",
-        location="",
-        counts=counts,
-        documents=asked.clean.below(DOCUMENTS),
-        signatures=(),
-        runs=(),
-        decisions=decisions,
+        counts=tuple(decided.counts),
+        documents=asked.clean.documents,
+        decisions=decided.decisions,
     )
     do(verdicts_stage(asked.policy, decided, Batches((own,))))
 

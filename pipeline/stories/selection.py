@@ -13,13 +13,26 @@ from dedup.presets import PRESETS, Preset, Verify
 from pipeline.config.prep import Config, DedupConfig, ScreenConfig
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import StageManifest
 from pipeline.demo.planted import LIST, TEXT
 from pipeline.demo.quickstart import QUICKSTART, cache_directory
 from pipeline.engine.stage import Stage
 from pipeline.filters.custom.functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.runs.events import append_event, verify_events
+from pipeline.runs.outputs import (
+    BandsOutput,
+    CleanOutput,
+    ClustersOutput,
+    ComponentsOutput,
+    DecisionsOutput,
+    EvalIndexOutput,
+    FindingsOutput,
+    KeepOutput,
+    RoutesOutput,
+    SignaturesOutput,
+    VerdictsOutput,
+)
 from pipeline.screening.detectors.captures import captures_in
 from pipeline.screening.detectors.lists import (
     load_artefacts,
@@ -42,14 +55,9 @@ from pipeline.stages.candidates import (
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
-from pipeline.stages.filters import (
-    OverlapRules,
-    custom_filters_stage,
-    eval_index_stage,
-    filters_stage,
-    overlap_stage,
-)
+from pipeline.stages.filters import custom_filters_stage, filters_stage
 from pipeline.stages.keep import keep_stage
+from pipeline.stages.overlap import OverlapRules, eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
 from pipeline.stages.registry import Lists, RegistryShards, find_registry_shards, registry_stage
 from pipeline.stages.screen import evidence_stage, reviews_stage, screen_stage
@@ -72,7 +80,7 @@ class Screening:
     """`decide` runs every stage up to the decisions, which rank documents; the policy says how they
     spread over clusters."""
 
-    decide: Callable[[], StageManifest]
+    decide: Callable[[], DecisionsOutput]
     policy: Policy
 
 
@@ -104,78 +112,68 @@ def verification_of(config: DedupConfig) -> Verify:
 def deduplicate(
     config: Config,
     earlier: tuple[Batch, ...],
-    clean: StageManifest,
+    clean: CleanOutput,
     screening: Screening | None,
     run: RunStage,
-) -> StageManifest:
-    """Every stage from signatures to the keep-list; returns the keep-list's manifest."""
+) -> KeepOutput:
+    """Every stage from signatures to the keep-list; returns what that published."""
     preset, key = preset_of(config.dedup), config.dedup.key
     verify, memory = verification_of(config.dedup), config.dedup.memory
-    documents = clean.below("documents")
     if preset is None:
-        own = Batch(name="", location="", counts=(), documents=documents, signatures=(), runs=())
+        own = Batch(documents=clean.documents)
         decided = screening.decide() if screening else None
         batches = _judged(Batches((_decided(own, decided),)), screening, decided, run)
-        return run(keep_stage(config, batches, None, ()))
+        return KeepOutput(run(keep_stage(config, batches, None, ())))
     names = channels(preset, key)
-    signatures = run(signature_stage(clean, preset, key, verify != "none"))
+    signatures = SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
     own = Batch(
-        name="",
-        location="",
-        counts=tuple(task.counters["documents"] for task in signatures.tasks),
-        documents=documents,
-        signatures=signatures.below("signatures"),
-        runs=signatures.below("runs"),
+        counts=tuple(signatures.counts),
+        documents=clean.documents,
+        signatures=signatures.signatures,
+        runs=signatures.runs,
     )
-    bands = run(join_stage(Batches((*earlier, own)), names, memory))
+    bands = BandsOutput(run(join_stage(Batches((*earlier, own)), names, memory)))
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _decided(own, decided)))
     width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
-    components = run(components_stage(bands, batches.total, width, memory))
-    routes = run(route_stage(bands, components))
+    components = ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
+    routes = RoutesOutput(run(route_stage(bands, components)))
     rules = ClusterRules(
         preset, names, verify, config.dedup.threshold, config.dedup.source_priority
     )
-    clusters = run(cluster_stage(bands, routes, components, batches, rules))
+    clusters = ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
     batches = _judged(batches, screening, decided, run, clusters, names)
-    keep = run(keep_stage(config, batches, clusters, names))
+    keep = KeepOutput(run(keep_stage(config, batches, clusters, names)))
     check_alarm(config.dedup, keep)
     return keep
 
 
-def _decided(batch: Batch, decided: StageManifest | None) -> Batch:
+def _decided(batch: Batch, decided: DecisionsOutput | None) -> Batch:
     """The batch with its decisions, which bring the counts where no signature stage did."""
     if decided is None:
         return batch
-    counts = tuple(task.counters["documents"] for task in decided.tasks)
-    return replace(batch, decisions=find_decision_shards(decided), counts=counts)
+    return replace(batch, decisions=decided.decisions, counts=tuple(decided.counts))
 
 
 def _judged(
     batches: Batches,
     screening: Screening | None,
-    decided: StageManifest | None,
+    decided: DecisionsOutput | None,
     run: RunStage,
-    clusters: StageManifest | None = None,
+    clusters: ClustersOutput | None = None,
     names: tuple[str, ...] = (),
 ) -> Batches:
     """The batches, ours with the decisions that hold after they spread over its clusters."""
     if screening is None or decided is None:
         return batches
-    verdicts = run(verdicts_stage(screening.policy, decided, batches, clusters, names))
-    return Batches(
-        (*batches.all[:-1], replace(batches.all[-1], decisions=find_decision_shards(verdicts)))
-    )
+    stage = verdicts_stage(screening.policy, decided, batches, clusters, names)
+    own = replace(batches.all[-1], decisions=VerdictsOutput(run(stage)).decisions)
+    return Batches((*batches.all[:-1], own))
 
 
-def find_decision_shards(manifest: StageManifest) -> tuple[Shard, ...]:
-    """The shards of decisions of a stage, in the order of documents shards."""
-    return tuple(s for s in manifest.shards if s.path.endswith(".decisions.arrow"))
-
-
-def check_alarm(config: DedupConfig, keep: StageManifest) -> None:
+def check_alarm(config: DedupConfig, keep: KeepOutput) -> None:
     """Raises InputError when more of one source would go than `dedup.max_source_share` allows."""
-    for source, (documents, gone) in sorted(keep.tasks[0].counters["sources"].items()):
+    for source, (documents, gone) in sorted(keep.sources[0].items()):
         if documents >= ALARM_DOCUMENTS and gone > config.max_source_share * documents:
             raise InputError(
                 f"source {source!r}: {gone:,} of {documents:,} documents "
@@ -245,7 +243,7 @@ class ScreeningIndexes:
     """What documents are compared with, published; and the evaluation items, if there are any."""
 
     looked_for: RegistryShards
-    items: StageManifest | None
+    items: EvalIndexOutput | None
 
 
 def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
@@ -284,7 +282,7 @@ def compile_screening(wanted: ScreeningRequest, run: RunStage) -> ScreeningIndex
     """Compile what is looked for; first of all, so that bad sets and registries fail early."""
     items = None
     if wanted.eval_sets:
-        items = run(eval_index_stage(wanted.eval_sets, wanted.overlap))
+        items = EvalIndexOutput(run(eval_index_stage(wanted.eval_sets, wanted.overlap)))
     w = wanted.wanted
     registry = run(registry_stage(w.lists, w.registries, w.content))
     return ScreeningIndexes(find_registry_shards(registry), items)
@@ -293,7 +291,7 @@ def compile_screening(wanted: ScreeningRequest, run: RunStage) -> ScreeningIndex
 def screening(
     wanted: ScreeningRequest,
     reading: Reading,
-    clean: StageManifest,
+    clean: CleanOutput,
     compiled: ScreeningIndexes,
     run: RunStage,
     taken_down: tuple[tuple[str, str], ...] = (),
@@ -302,7 +300,7 @@ def screening(
     middle. `taken_down`: tables of documents that are dropped, with hashes of their content."""
     looked_for = compiled.looked_for
 
-    def decide() -> StageManifest:
+    def decide() -> DecisionsOutput:
         found = [run(screen_stage(clean, reading, looked_for))]
         if compiled.items is not None:
             found.append(run(overlap_stage(clean, compiled.items, wanted.overlap)))
@@ -315,7 +313,10 @@ def screening(
             found.append(run(reviews_stage(clean, wanted.reviews)))
         if taken_down:
             found.append(run(withheld_stage(clean, taken_down)))
-        decided = run(decisions_stage(clean, wanted.policy, looked_for.works, *found))
+        findings = map(FindingsOutput, found)
+        decided = DecisionsOutput(
+            run(decisions_stage(clean, wanted.policy, looked_for.works, *findings))
+        )
         run(evidence_stage(decided))
         return decided
 
@@ -325,7 +326,7 @@ def screening(
 def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:
     """Add a screening to the event log, unless it is the one that the log tells of last."""
     what = {
-        "policy": stages["verdicts"].fields["settings"]["policy"],
+        "policy": VerdictsOutput(stages["verdicts"]).policy,
         **{name: stages[name].content_hash for name in ("registry", "screen", "verdicts")},
     }
     told = [event.what for event in verify_events(out).events if event.kind == "screening"]

@@ -17,6 +17,7 @@ from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
+from pipeline.runs.outputs import CleanOutput
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.training import (
@@ -55,7 +56,7 @@ def sample_of_run(
     if clean is None:
         raise InputError(f"{directory}: not a run directory with documents/")
     inputs, parts = Inputs(directory), []
-    for shard in clean.below("documents"):
+    for shard in CleanOutput(clean).documents:
         table = inputs.table(shard, ["doc_key", "source", "text"])
         parts.append(table.filter(pc.is_in(table["doc_key"], chosen)))
     table = pa.concat_tables(parts)
