@@ -35,9 +35,10 @@ from pipeline.explain.search import clean_query, describe_scope, find_readable_h
 from pipeline.lineage.shards import taken_for_works
 from pipeline.lineage.trace import trace_reference
 from pipeline.runs import layout
+from pipeline.runs.clusters import find_siblings
+from pipeline.runs.held_texts import quarantine_path, read_held_shard, with_texts
 from pipeline.runs.origin import Recipe, recipe_of, texts_home
-from pipeline.runs.records import quarantine_path, read_held_shard, with_texts, wrap_read_errors
-from pipeline.runs.tables import DocumentTable, find_siblings
+from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works

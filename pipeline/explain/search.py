@@ -24,9 +24,9 @@ from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matchin
 from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
+from pipeline.runs.held_texts import quarantine_path, read_held_shard
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import quarantine_path, read_held_shard, wrap_read_errors
-from pipeline.runs.tables import DocumentTable
+from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4

@@ -36,9 +36,10 @@ from pipeline.report.html import (
 from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
 from pipeline.runs import layout
+from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
+from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import recipe_of
-from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, select_texts
-from pipeline.runs.tables import find_mentioned_keys, read_bands, read_clusters, with_sources
+from pipeline.runs.records import select_texts
 
 _CLUSTERS = 10
 _MEMBERS = 5

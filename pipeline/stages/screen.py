@@ -12,8 +12,8 @@ import pyarrow as pa
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout
+from pipeline.runs.held_texts import quarantine_path, with_texts
 from pipeline.runs.outputs import CleanOutput, DecisionsOutput, QuarantineOutput
-from pipeline.runs.records import quarantine_path, with_texts
 from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
 from pipeline.screening.detectors.origin import (

@@ -39,8 +39,8 @@ from pipeline.engine.stage import (
     parquet_output,
 )
 from pipeline.runs import layout
+from pipeline.runs.held_texts import SCHEMA, quarantine_path
 from pipeline.runs.outputs import CleanOutput, VerdictsOutput
-from pipeline.runs.records import SCHEMA, quarantine_path
 from pipeline.screening.evidence import DECISION_SCHEMA
 
 DIRECTORY = "withheld"

@@ -23,8 +23,8 @@ from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.training import TrainingRecord, read_training
 from pipeline.runs import layout
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 from trainer.runs.record import read_json
 
 _COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]
