@@ -1,9 +1,8 @@
 """Every fact about stages that more than one part of the program needs, stated once.
 
 `PLACES` says what each directory and file of a run is; `STAGES` what each stage reads and writes,
-what calls for it and how fast it is; `STORIES` which stages each command runs. Lists such as what
-`prep clean-up` deletes, what a takedown deletes or scrubs, the order in `prep status`, forecasts
-and the tables of docs/design.md are derived from them.
+what calls for it and how fast it is; `STORIES` which stages each command runs. What `prep clean-up`
+deletes, what a takedown scrubs, forecasts and the tables of docs/design.md follow from them.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,19 +1,11 @@
-"""The event log of a run directory: who screened, reviewed, purged or took down what, and when, in
-a chain of hashes that shows edits.
+"""The event log of a run directory: who screened, reviewed, purged or took down what, and when.
 
-`events.jsonl` has one line per event, numbered from 1; each carries the sha256 of the line before
-it, so that no event can be changed, removed, put in or moved without the next one showing it.
-`events.head` holds number and hash of the last event, so that none can be removed from the end.
-
-What this shows: any edited, removed, inserted or reordered event, and a cut end, as long as either
-`events.head` or a copy of an earlier head is out of reach of whoever does it. What it does not
-show: a log written anew together with its head, by someone who can write both, unless a copy of a
-head is kept elsewhere (`verify_events(head=…)`; reports print it); one event more at the end, put
-in by someone who can write the log; events that were never written; that what an event says is
-true, or its time, which is that of the local clock.
-
-A crash while an event is written leaves part of a line, which no head names: the next event takes
-its place. Times stand in this file only; nothing that decides bytes of a data set reads it.
+`events.jsonl` has one numbered line per event, each with the sha256 of the line before it;
+`events.head` has number and hash of the last one. So any event that was edited, removed, inserted
+or moved shows, as long as the head, or a copy of an earlier one (`verify_events(head=…)`; reports
+print it), is out of reach of whoever does it. It does not show a log and head that were both
+rewritten, one more event at the end, events never written, or false times or claims. Part of a line
+that a crash left is replaced by the next event.
 """
 
 import contextlib

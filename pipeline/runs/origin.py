@@ -1,9 +1,5 @@
-"""What manifests say of how a run came about, and of how it found its duplicates, in words.
-
-From a repacked run to the run whose tokens it packed, which has the texts.
-
-`prep repack` notes the place of that run in its journal. The rows of documents.parquet are the same
-in both, so what is found in one holds in the other.
+"""How a run came about: the run whose tokens `prep repack` packed, which has the texts, and the
+recipe that found duplicates, in words. Rows of documents.parquet are the same in both runs.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,11 @@
-"""Dedup up to candidates: signatures, the join (which documents share a digest, one key range of
-one channel at a time), components.
+"""Dedup up to candidates, in four stages.
 
-Signatures: one pass over the text leaves what dedup needs and never reads the text again for.
-
-Per documents shard: `signatures/` holds the MinHash signature of every document, row by row (left
-out when nothing is verified by it), and `runs/` the digests of every band, each band sorted with
-the rows they belong to. Behind the bands stand two more channels: `same`, the digest of the whole
-normalised text, and, when a key is configured, `key`, the digest of a field of `meta`.
-
-Components: documents that candidate edges connect, and how they are dealt out to tasks.
-
-Two rounds: union-find over all memberships in one array of 4 bytes a document, then every shard of
-memberships is sorted by the task that will choose the representatives of its component.
+`signatures` reads the text once: per documents shard, `signatures/` has the MinHash signature of
+every document (unless nothing is verified by it) and `runs/` the sorted digests of every channel
+with their rows. Channels are the bands; `same`, the digest of the whole normalised text; and, where
+one is configured, `key`, the digest of a field of `meta`. `bands` joins one key range of a channel
+over all shards, `components` finds what candidate edges connect (4 bytes a document), and `route`
+sorts every shard of memberships by the task that will choose the representatives.
 """
 
 from dataclasses import asdict, dataclass

@@ -1,16 +1,9 @@
-"""What is cut from texts before they are tokenized, and where repeated lines are found.
+"""What is cut from texts before they are tokenized: repeated lines, and what the policy redacts.
 
-Repeated lines and paragraphs of the documents that are kept: found here, cut when tokenized.
-
-Two stages: `lines` leaves the units of every documents shard as a sorted run; `repeats` joins the
-runs, one range of digests at a time, and decides which occurrences go (`cuts` gathers them). The
-first occurrence stays: first by doc_key, then by byte, so it depends on the documents alone.
-
-Cuts: what is taken out of texts before they are tokenized: repeated lines, and what the policy
-redacts.
-
-`redactions` finds the spans of decisions to redact; `cuts` gathers all spans of a documents shard;
-`cut_table` publishes them.
+`lines` leaves the lines or paragraphs of every documents shard as a sorted run; `repeats` joins the
+runs, one range of digests at a time, and decides which go: all but the first by doc_key, then by
+byte. `redactions` finds the spans that are redacted, `cuts` gathers all spans of a documents shard,
+and `cut_table` publishes them.
 """
 
 from dataclasses import dataclass

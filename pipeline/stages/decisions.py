@@ -1,12 +1,8 @@
-"""Decisions, and verdicts: what they are once they have spread over clusters.
+"""Decisions, and verdicts: decisions after they spread over clusters.
 
-Decisions: the policy over all evidence of a documents shard, joined with what filters and
-decontamination decided themselves; of several decisions the most severe holds. What the policy
-decided alone is published too, for nothing else spreads over clusters.
-
-Verdicts: decisions after they spread over the clusters of dedup, as the policy says; publishes
-decisions.parquet and the policy itself. Counted: the documents shards with a document in
-quarantine.
+`decisions` applies the policy to all evidence on a documents shard and joins what filters and
+decontamination decided; the most severe holds. What the policy decided alone is published too, for
+only that spreads. `verdicts` publishes decisions.parquet and the policy.
 """
 
 import itertools

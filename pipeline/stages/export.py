@@ -1,8 +1,7 @@
 """Export: the text of the kept documents in stream order, in one scatter and one gather.
 
-Scatter: each documents shard of the run, its repeated lines cut out, sorted by (split, rank) with
-the ranks of the token shuffle. Gather: one range of ranks after the other, each a file below
-records/. The run is read and never changed; what is needed of it is left by `prep clean-up`.
+`scatter_text`: each documents shard, its repeated lines cut out, sorted by split and the ranks of
+the token shuffle. `gather_text`: one range of ranks after the other, each a file below records/.
 """
 
 import hashlib

@@ -1,21 +1,10 @@
-"""Mixtures: their arithmetic, and the stage that publishes them.
-
-Mixtures: how often every document of the training split is repeated, by its source.
+"""The mixture: how many copies of each kept document of train stand in the stream -> mixture/.
 
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its source and u in
-[0, 1) a function of (seed, document, c) alone. So a document keeps its copies whatever other
-documents come or go, and more epochs only ever add copies.
-
-With `epochs`, e is what was asked for. With `weights`, e follows from the tokens there are: a
-source gets the most documents, in the order of their draws, that stay within its part of the total,
-so it misses that part by less than one document.
-
-Shapes: N documents, S sources.
-
-The mixture: how many copies of each kept document stand in the stream -> mixture/.
-
-One task over the small columns of documents.parquet, read in passes. Documents of other splits than
-train have one copy, whatever the mixture.
+[0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
+epochs only add some. With `epochs`, e is what was asked for; with `weights`, a source gets the most
+documents, in the order of their draws, that stay within its part of the tokens. Shapes: N documents,
+S sources.
 """
 
 from collections import Counter

@@ -1,13 +1,8 @@
-"""Pack: rows or a stream become HDF5 shards with lineage.
+"""Pack: HDF5 shards, each with its lineage -> hdf5/.
 
-Pack: rows gathered by position into HDF5 shards, each with its lineage -> hdf5/.
-
-Position p of the data set is row p - first of its shard; exactly one `sample` row per split may be
-padded.
-
-Pack for the `corpus` format: a split's stream cut into shards as it is, each with its lineage.
-
-A shard's lineage says which tokens of it belong to which document (`lineage.CORPUS_SCHEMA`).
+Of `sample` and `vsl`, rows are gathered by position: position p of the data set is row p - first of
+its shard, and one `sample` row per split may be padded. Of `corpus`, the stream of a split is cut
+as it is.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,9 @@
-"""The plan of a run, and what the first records of an input say of their sources: a label that is
-not used, a key that none of them has.
+"""The plan: find the raw shards and assign them to tasks; publishes inputs.parquet.
 
-Plan: find the raw shards and assign them to tasks; publishes inputs.parquet.
-
-Small files are packed into tasks by bytes alone, in order. A file of more than `read.task_bytes` of
-text is cut into parts, each a task of its own (`pipeline.stages.pieces`). Tasks depend on the
-config and the files' names, sizes and contents, never on workers, memory or listing order.
+Small files are packed into tasks by bytes alone, in order; a file of more than `read.task_bytes` of
+text is cut into parts, a task each (`pipeline.stages.pieces`). Tasks depend on the config and on
+the files' names, sizes and contents, never on workers, memory or listing order. `source_note` says
+what source labels the first records of an input have.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,16 +1,8 @@
-"""Records that leave a run, and the bytes of one exported file, which `prep` can read again.
+"""Records that leave a run: `cleaned`, and `records`, the kept ones byte for byte.
 
-Cleaned: the kept documents as records, which is what `prep clean` hands over.
-
-Those of every task, cleaned, in input order, under cleaned/, as records like those of `prep
-export`; `key` is what `prep explain` takes.
-
-Records: the kept records, byte for byte, which is what `prep dedup` hands over.
-
-Those of every raw shard, under records/ with the shard's own path, format and compression.
-
-Blank lines, bad records and duplicates are left out. The raw shard is read again, and must still
-have the content that the clean stage noted.
+`image` is one file of records that `prep` can read again, in the formats of `prep export`. The
+stage `records` reads every raw shard again, which must still have the content that the clean stage
+noted, and leaves out blank lines, bad records and duplicates; path, format and compression stay.
 """
 
 import json

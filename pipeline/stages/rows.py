@@ -1,18 +1,10 @@
-"""Rows of the `sample` and `vsl` formats.
+"""Rows of the `sample` and `vsl` formats, one task per bucket of a split's stream.
 
-Rows of the `sample` format: each bucket of a split's stream cut into windows of MSL + 1 tokens, in
-their final order.
-
-Stream row k is stream[k * MSL : k * MSL + MSL + 1]; it belongs to the bucket that holds its first
-token and borrows up to MSL + 1 tokens of the buckets that follow. Its position in the data set is
-the inverse of a keyed bijection, so each bucket is written sorted by position and the last stage
-only slices: nothing is read twice and no task sees the whole stream.
-
-Rows of the `vsl` format: whole documents side by side, none crossing into another.
-
-Two rounds per bucket of a split's stream: bins chooses a row for every segment from the documents'
-lengths alone; with the rows of all buckets known, rows writes each bucket's segments sorted by the
-position of their row. Memory is one bucket, whatever the size of the data.
+`sample`: row k is stream[k * MSL : k * MSL + MSL + 1]; it belongs to the bucket of its first token
+and borrows up to MSL + 1 tokens of the buckets that follow. `vsl`: whole documents side by side;
+`bins` first chooses a row for every segment from the lengths alone. The position of a row in the
+data set is the inverse of a keyed bijection, and buckets are written sorted by it, so `pack` only
+slices.
 """
 
 from dataclasses import dataclass

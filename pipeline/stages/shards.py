@@ -1,9 +1,6 @@
-"""The story of packing, with what stands beside the shards: inverse.parquet (where every document
-of a split is, by document) and data_params.json (what readers must know, with hashes).
-
-The story of packing: the shuffled stream of every split becomes rows, then HDF5 shards.
-
-`prep run` tells it after the shuffle, `prep repack` for tokens of an earlier run.
+"""The story of packing, which `prep run` and `prep repack` share: the shuffled stream of each split
+becomes rows, then HDF5 shards; next to these inverse.parquet (where every document of a split is)
+and data_params.json (what readers must know, with hashes).
 """
 
 from collections.abc import Callable

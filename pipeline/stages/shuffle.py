@@ -1,16 +1,10 @@
-"""The global shuffle of every split.
+"""The global shuffle of every split, in two rounds: scatter (each shard sorted by split and rank),
+gather (one bucket of ranks).
 
-The split of every record, from documents.parquet -> splits/.
-
-The keep-list writes splits/ in the first place; this makes it again for `prep repack`, whose run
-may have been cleaned up.
-
-The global shuffle, two rounds: scatter (each shard sorted by rank), gather (one bucket of ranks).
-
-A document's rank is hash(seed, doc_key), so another document never moves it; further copies of it,
-which a mixture asks for, have ranks of their own. A scatter shard is sorted by (split, rank), so a
-bucket is one contiguous slice of each; the gather merges the slices. The stream of a split is its
-buckets one after the other.
+The rank of a document is hash(seed, doc_key), so another document never moves it; further copies,
+which a mixture asks for, have ranks of their own. A bucket is one slice of each scatter shard; the
+stream of a split is its buckets one after the other. `splits` writes again, from documents.parquet,
+what the keep-list wrote: the run of `prep repack` may have been cleaned up.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
-"""The tables at the top of a run directory, and the account: ledger.json, from published tables and
-counters, checked before it is written.
-
-The tables at the top of a run directory: documents.parquet and sources.parquet.
+"""The tables at the top of a run directory, and the account: ledger.json, checked before it is
+written.
 
 documents.parquet has one row per record ever read, bad ones included, in doc_id order; the row
 number is the dense index that lineage refers to. `state` is the record's one end, `reason` says

@@ -1,16 +1,10 @@
 """Documents that are kept apart: taken down earlier, or quarantined.
 
-Withheld: documents that were taken down from a run never come back in it.
-
-The clean stage leaves out their texts whenever it reads a raw shard again; the content hash stays
-that of what was read, so nothing after it counts as changed. Where the data set is written anew,
-the documents are dropped by the rule `takedown`: by key, and by the hash of their text, so that a
-copy in another place goes too.
-
-Quarantine: the quarantined documents of every documents shard with their texts, in quarantine/.
-
-Once all stages of a run are committed, the same texts leave documents/
-(`pipeline.quarantine.store`). How long somebody wants to keep them stands in quarantine.json.
+`clean` leaves out texts that were taken down whenever it reads a raw shard again; the content hash
+stays that of what was read, so nothing after it counts as changed. Where the data set is written
+again, `withheld` drops these documents, and copies of their texts, by the rule `takedown`.
+`quarantine` copies the texts of quarantined documents; once the run is committed, they leave
+documents/ (`pipeline.quarantine.store`). quarantine.json says how long they are kept.
 """
 
 import functools

@@ -1,6 +1,5 @@
-"""`prep clean` and `prep screen`. The first cleans and filters without the rest of a preparation:
-all documents that pass stay, duplicates too. The second shows what detectors find in files and what
-a policy makes of it, without a data set.
+"""`prep clean` (clean and filter, all documents that pass stay) and `prep screen` (what detectors
+find and what a policy makes of it): stories without a data set.
 """
 
 import json

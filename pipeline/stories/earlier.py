@@ -1,8 +1,7 @@
 """Earlier batches that new documents are compared with: finished runs, or indexes of several.
 
-An index is a directory: index.json says what all its batches share and which there are, and
-batches/NNNNNN/ is a run directory each. A batch belongs to the index once its run is finished; the
-last one may be unfinished and is passed over until then.
+An index is a directory: index.json says what its batches share and which there are,
+batches/NNNNNN/ is a run directory each. Only the last batch may be unfinished, and is passed over.
 """
 
 from dataclasses import asdict, dataclass

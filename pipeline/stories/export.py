@@ -1,10 +1,7 @@
-"""The story of `prep export`, and what is needed of the run that is exported, also after `prep
-clean-up`.
+"""`prep export`: the text of a finished run in stream order, as records that `prep` reads again.
 
-`prep export`: the text of a finished run in stream order, as records that `prep` reads again.
-
-The output directory is a run directory of its own: an interrupted export goes on, and `prep verify`
-checks a finished one. The run it is made from is only read.
+The output is a run directory of its own: an interrupted export resumes, and `prep verify` checks a
+finished one. The run it is made from is only read, also after `prep clean-up`.
 """
 
 from collections.abc import Iterator

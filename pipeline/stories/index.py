@@ -1,7 +1,7 @@
 """`prep dedup index`: a set of documents that grows batch by batch, and what new ones repeat of it.
 
-Each batch is a run of its own, compared with all batches before it, which stay as they are: a
-document once kept stays kept. Whatever is interrupted goes on with the same command.
+Each batch is a run of its own, compared with all batches before it, which stay as they are.
+Whatever is interrupted resumes with the same command.
 """
 
 import tempfile

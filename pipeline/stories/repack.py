@@ -1,9 +1,8 @@
-"""`prep repack`: the tokens of a finished run packed anew, without tokenizing again.
+"""`prep repack`: the tokens of a finished run packed again, without tokenizing.
 
-Another sequence length, format, packer, seed, shard size or compression gives another run directory
-with its own manifest, ledger and lineage. The tokens are read where they are. What is not changed
-is as in the run, splits and mixture always; so with the seed of the run the HDF5 files equal, byte
-for byte, those that `prep run` would have written.
+The result is another run directory; the tokens are read where they are. What is not changed is as
+in the run, splits and mixture always, so with the seed of the run the HDF5 files equal, byte for
+byte, those that `prep run` would have written.
 """
 
 from dataclasses import dataclass

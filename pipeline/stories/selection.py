@@ -1,7 +1,5 @@
-"""Which documents stay, as every story decides it. Screening: registry -> detectors and filters ->
-decisions -> evidence; the registry of the demo is made in the cache on first use. Dedup: signatures
--> bands -> components -> routes -> clusters -> verdicts of the screening, where there is one ->
-keep-list.
+"""Which documents stay, as every story decides it: screening up to the decisions, dedup around
+them, the keep-list. The registry of the demo is made in the cache on first use.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,10 +1,7 @@
 """`prep verify`: prove a finished run from its files alone.
 
-Near-duplicates across splits: no candidate pair may stand on both sides of one.
-
-A document's split follows its cluster's representative, and what is kept is no duplicate of
-anything else that is kept, so nothing should be found. This looks, from the published buckets and
-the texts themselves.
+No candidate pair may be on both sides of a split: a document's split follows its cluster's
+representative. That is checked with the published buckets and the texts.
 """
 
 import json
