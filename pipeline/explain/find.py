@@ -44,9 +44,6 @@ from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works
 from pipeline.screening.registry.works import Work, make_works
 
-WORKS = "registry/works.arrow"
-"""The works that a run was screened with (`pipeline.stages.registry`)."""
-
 WORK_ID = re.compile("[0-9a-f]{12}")
 
 _NUMBERS = {"isbn": identifiers.isbn13, "usco": identifiers.usco}
@@ -140,7 +137,8 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
     """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
-    paths = [place / WORKS for place in find_screenings(directory) if (place / WORKS).is_file()]
+    places = (place / layout.WORKS for place in find_screenings(directory))
+    paths = [path for path in places if path.is_file()]
     if not paths:
         return None
     works: dict[str, Work] = {}

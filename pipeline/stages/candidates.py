@@ -110,13 +110,8 @@ def signature_stage(clean: CleanOutput, preset: Preset, key: str | None, keep: b
         Task(f"signatures of {s.path}", SignatureJob(i, s, preset, key or "", keep), (s,), s.size)
         for i, s in enumerate(clean.documents)
     )
-    return Stage(
-        name="signatures",
-        version=2,
-        function=_signatures,
-        tasks=tasks,
-        settings={"preset": asdict(preset), "key": key or ""},
-    )
+    settings = {"preset": asdict(preset), "key": key or ""}
+    return Stage(name="signatures", version=2, function=_signatures, tasks=tasks, settings=settings)
 
 
 _ENTRY_BYTES = 48
@@ -163,8 +158,8 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
     member, bucket = buckets(digests, members, new_from=job.first_new)
     table = pa.table({"member": pa.array(member), "bucket": pa.array(bucket)})
     output = arrow_output(layout.shard("bands", job.index, "arrow"), table)
-    found = int(bucket.max()) + 1 if len(bucket) else 0
-    return Result((output,), {"channel": job.channel, "buckets": found, "memberships": len(member)})
+    count = int(bucket.max()) + 1 if len(bucket) else 0
+    return Result((output,), {"channel": job.channel, "buckets": count, "memberships": len(member)})
 
 
 def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stage:
@@ -190,13 +185,8 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
             )
             label = f"{channel} from {low:016x}"
             tasks.append(Task(label, job, own, size // len(ranges)))
-    return Stage(
-        name="bands",
-        version=2,
-        function=_join,
-        tasks=tuple(tasks),
-        settings={"first_new": batches.first_new},
-    )
+    settings = {"first_new": batches.first_new}
+    return Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
 
 
 def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
@@ -261,14 +251,10 @@ def task_cuts(starts: npt.NDArray[np.int64], largest: int) -> list[list[int]]:
     >>> task_cuts(np.array([0, 2, 5, 9]), 5)
     [[0, 5], [5, 9]]
     """
-    cuts = []
-    total = int(starts[-1]) if len(starts) else 0
-    start = 0
-    while start < total:
+    cuts, start = [], 0
+    while len(starts) and start < starts[-1]:
         place = int(np.searchsorted(starts, start + largest, side="right")) - 1
-        stop = int(starts[place])
-        if stop <= start:
-            stop = int(starts[place + 1])
+        stop = int(starts[place]) if starts[place] > start else int(starts[place + 1])
         cuts.append([start, stop])
         start = stop
     return cuts
@@ -281,12 +267,8 @@ def components_stage(
     per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
     job = ComponentsJob(bands.memberships, documents, per_task)
     size = sum(shard.size for shard in bands.memberships)
-    return Stage(
-        name="components",
-        version=1,
-        function=_components,
-        tasks=(Task("components", job, job.bands, size),),
-    )
+    task = Task("components", job, job.bands, size)
+    return Stage(name="components", version=1, function=_components, tasks=(task,))
 
 
 @dataclass(frozen=True)
@@ -314,13 +296,12 @@ def _route(job: RouteJob, inputs: Inputs) -> Result:
 def route_stage(bands: BandsOutput, components: ComponentsOutput) -> Stage:
     """One task per shard of memberships."""
     tasks, task_of = len(components.tasks), components.task_of
-    jobs = [RouteJob(i, shard, task_of, tasks) for i, shard in enumerate(bands.memberships)]
     return Stage(
         name="route",
         version=1,
         function=_route,
         tasks=tuple(
-            Task(f"routes of {j.memberships.path}", j, (j.memberships, task_of), j.memberships.size)
-            for j in jobs
+            Task(f"routes of {s.path}", RouteJob(i, s, task_of, tasks), (s, task_of), s.size)
+            for i, s in enumerate(bands.memberships)
         ),
     )

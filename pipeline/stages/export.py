@@ -255,7 +255,6 @@ def gather_text_stage(
         version=1,
         function=_gather_text,
         tasks=tuple(tasks),
-        settings={},
         software=software,
     )
 

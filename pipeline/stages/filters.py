@@ -80,30 +80,11 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
             decisions.append((doc_id, key, reason, RULES[reason], ids, None))
         ids.append(f"{key.hex()}-f{len(ids)}")
         family = reason.partition("_")[0]
-        evidence.append(
-            (
-                ids[-1],
-                doc_id,
-                key,
-                family,
-                reason,
-                "",
-                target,
-                "",
-                "",
-                0,
-                0,
-                None,
-                _measured(value, limit),
-            )
-        )
+        is_measured = value == value
+        measured = attributes_json({"value": value, "limit": limit}) if is_measured else ""
+        found = (ids[-1], doc_id, key, family, reason, "", target)
+        evidence.append((*found, "", "", 0, 0, None, measured))
     return evidence, decisions
-
-
-def _measured(value: float, limit: float) -> str:
-    """What was measured and what was allowed; empty for a rule that measures nothing."""
-    known = {"value": value, "limit": limit}
-    return attributes_json(known) if value == value else ""
 
 
 def filters_stage(clean: CleanOutput, filters: Filters) -> Stage:
@@ -113,14 +94,8 @@ def filters_stage(clean: CleanOutput, filters: Filters) -> Stage:
         Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
         for i, s in enumerate(clean.documents)
     )
-    return Stage(
-        name="filters",
-        version=3,
-        function=_filters,
-        tasks=tasks,
-        settings={},
-        software=filters.software(),
-    )
+    software = filters.software()
+    return Stage(name="filters", version=3, function=_filters, tasks=tasks, software=software)
 
 
 CUSTOM_DETECTOR = "custom"

@@ -2,9 +2,9 @@
 
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its source and u in
 [0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
-epochs only add some. With `epochs`, e is what was asked for; with `weights`, a source gets the most
-documents, in the order of their draws, that stay within its part of the tokens. Shapes: N documents,
-S sources.
+epochs only add some. With `epochs`, e is what was asked for; with `weights`, a source gets most
+documents, in the order of their draws, that stay within its part of the tokens. N documents, S
+sources.
 """
 
 from collections import Counter

@@ -5,7 +5,7 @@ are too short for that; `overlap` looks at every documents shard.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,16 +59,14 @@ class IndexJob:
     fields: tuple[str, ...] | None
 
 
-@dataclass
-class _Items:
-    """Columns over the texts of all items."""
+class _ItemText(NamedTuple):
+    """One text of an item, and which of all items it belongs to."""
 
-    eval_set: list[str]
-    item: list[str]
-    field: list[str]
-    text: list[str]
-    number: list[int]
-    """Which item of all a text belongs to."""
+    eval_set: str
+    item: str
+    field: str
+    text: str
+    number: int
 
 
 def _index(job: IndexJob, inputs: Inputs) -> Result:
@@ -77,7 +75,8 @@ def _index(job: IndexJob, inputs: Inputs) -> Result:
     from dedup.eval_index import build_item_index
 
     items, names = _read_items(job)
-    index, entry, status = build_item_index(items.text, job.n, job.min_words, job.min_overlap)
+    texts = [item.text for item in items]
+    index, entry, status = build_item_index(texts, job.n, job.min_words, job.min_overlap)
     table = _items_table(items, names, status)
     checked = table["checked"].to_numpy(zero_copy_only=False)
     outputs = (*_index_outputs(index, entry, items), parquet_output(layout.EVAL_ITEMS, table))
@@ -89,34 +88,30 @@ def _index(job: IndexJob, inputs: Inputs) -> Result:
     return Result(outputs, counters)
 
 
-def _read_items(job: IndexJob) -> tuple[_Items, list[tuple[str, str]]]:
-    items = _Items([], [], [], [], [])
+def _read_items(job: IndexJob) -> tuple[list[_ItemText], list[tuple[str, str]]]:
+    """The texts of all items, and set and name of every item."""
+    items: list[_ItemText] = []
     names: list[tuple[str, str]] = []
     for found in job.sets:
-        before = len(items.text)
+        before = len(items)
         for line, record in read_eval_set(found):
             name = item_name(record, line)
             try:
                 texts = item_texts(record, job.fields, job.min_words)
             except RecursionError as error:
                 raise InputError(f"{found.location}:{line}: nested too deeply") from error
-            for field, text in texts:
-                items.eval_set.append(found.name)
-                items.item.append(name)
-                items.field.append(field)
-                items.text.append(text)
-                items.number.append(len(names))
+            items += [_ItemText(found.name, name, *field, len(names)) for field in texts]
             names.append((found.name, name))
-        if len(items.text) == before:
+        if len(items) == before:
             wanted = f"the fields {', '.join(job.fields)}" if job.fields else "a string"
             raise InputError(f"{found.location}: no record has {wanted}; see decontaminate.fields")
     return items, names
 
 
-def _items_table(items: _Items, names: list[tuple[str, str]], status: U8) -> pa.Table:
+def _items_table(items: list[_ItemText], names: list[tuple[str, str]], status: U8) -> pa.Table:
     """One row per item, in order: its set and name, whether it is looked for, and why not."""
     best = np.full(len(names), _MISSES.index(NO_TEXT), np.uint8)
-    np.minimum.at(best, items.number, status)
+    np.minimum.at(best, [item.number for item in items], status)
     sets, own = zip(*names, strict=True) if names else ((), ())
     return pa.table(
         {
@@ -128,13 +123,14 @@ def _items_table(items: _Items, names: list[tuple[str, str]], status: U8) -> pa.
     )
 
 
-def _index_outputs(index: "ItemIndex", entry: I64, items: _Items) -> tuple[Output, Output]:
+def _index_outputs(index: "ItemIndex", entry: I64, items: list[_ItemText]) -> tuple[Output, Output]:
     entries = pa.array(entry)
     words = pa.LargeListArray.from_arrays(pa.array(index.starts), pa.array(index.words))
     parts = {
-        "eval_set": pa.array(items.eval_set, pa.string()).take(entries),
-        "item": pa.array(items.item, pa.string()).take(entries),
-        "field": pa.array(items.field, pa.string()).take(entries),
+        **{
+            name: pa.array([getattr(item, name) for item in items], pa.string()).take(entries)
+            for name in _ItemText._fields[:3]
+        },
         "gram": pa.array(index.gram),
         "searched": pa.array(index.searched),
         "words": words,
@@ -178,13 +174,8 @@ def eval_index_stage(sets: tuple[EvalSet, ...], rules: OverlapRules) -> Stage:
     stage."""
     job = IndexJob(sets, rules.n, rules.min_words, rules.min_overlap, rules.fields)
     task = Task("index of evaluation items", job, (), sum(s.size for s in sets))
-    return Stage(
-        name="eval_index",
-        version=1,
-        function=_index,
-        tasks=(task,),
-        settings={"sets": {s.name: s.hash for s in sets}},
-    )
+    settings = {"sets": {s.name: s.hash for s in sets}}
+    return Stage(name="eval_index", version=1, function=_index, tasks=(task,), settings=settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,23 +224,11 @@ def _overlap_findings(
         ids = [f"{key.hex()}-e{number}" for number in range(end - start)]
         for evidence_id, hit in zip(ids, range(start, end), strict=True):
             part, offset = parts[hit], int(hits.byte_start[hit])
-            evidence.append(
-                (
-                    evidence_id,
-                    doc_id,
-                    key,
-                    DETECTOR,
-                    RULE,
-                    "item",
-                    f"{part['eval_set']}:{part['item']}",
-                    "",
-                    "",
-                    offset,
-                    int(hits.byte_end[hit]) - offset,
-                    float(hits.share[hit]),
-                    attributes_json({"field": part["field"]}),
-                )
-            )
+            found = (evidence_id, doc_id, key, DETECTOR, RULE, "item")
+            target = f"{part['eval_set']}:{part['item']}"
+            place = (offset, int(hits.byte_end[hit]) - offset)
+            measured = (float(hits.share[hit]), attributes_json({"field": part["field"]}))
+            evidence.append((*found, target, "", "", *place, *measured))
         decisions.append((doc_id, key, RULE, REASON, ids, None))
     return evidence, decisions
 

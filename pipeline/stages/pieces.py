@@ -195,10 +195,10 @@ def pieces_stage(
         rules = rules_of(sources[file.input], config)
         job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
         tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate))
-    return (
-        Stage(name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged)
-        if tasks
-        else None
+    if not tasks:
+        return None
+    return Stage(
+        name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged
     )
 
 
@@ -230,10 +230,7 @@ def _parts(
         return (replace(part, content=DamagedFile(problem)),)
     noted = [
         replace(
-            part,
-            content=_content(note, shards),
-            index=index,
-            first=Place(*note["first"], byte_length=0),
+            part, content=_content(note, shards), index=index, first=Place(*[*note["first"], 0])
         )
         for index, note in enumerate(notes)
     ]

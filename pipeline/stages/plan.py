@@ -236,9 +236,5 @@ def plan_stage(reading: Reading) -> Stage:
         (file.input, file.path, file.size, tasks.start, len(tasks))
         for file, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
     )
-    return Stage(
-        name="plan",
-        version=2,
-        function=_write_plan,
-        tasks=(Task("plan of the inputs", PlanJob(rows)),),
-    )
+    task = Task("plan of the inputs", PlanJob(rows))
+    return Stage(name="plan", version=2, function=_write_plan, tasks=(task,))

@@ -150,9 +150,7 @@ def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Format) -> Stage:
         for i, pair in enumerate(pairs)
     )
     software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
-    return Stage(
-        name="cleaned", version=1, function=_cleaned, tasks=tasks, settings={}, software=software
-    )
+    return Stage(name="cleaned", version=1, function=_cleaned, tasks=tasks, software=software)
 
 
 @dataclass(frozen=True)

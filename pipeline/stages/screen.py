@@ -1,20 +1,34 @@
-"""Screen: what every detector finds in every document. It never decides. Reviews: what people
-decided about single documents, as evidence.
+"""Screening: what every detector finds in every document. It never decides.
+
+`registry` compiles what documents are compared with and publishes it with the run: lists, the works
+of the registries, the indexes of their titles and texts. `screen` looks; `reviews` adds what people
+decided about single documents; `evidence` publishes evidence.parquet.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.core.manifest import Shard
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.config.model import FrozenModel
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.engine.stage import (
+    Inputs,
+    Result,
+    Stage,
+    Task,
+    arrow_output,
+    bytes_output,
+    parquet_output,
+)
 from pipeline.runs import layout
 from pipeline.runs.held_texts import quarantine_path, with_texts
 from pipeline.runs.outputs import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.screening.detectors import licences, markers, notices
+from pipeline.screening.detectors.captures import Capture, Captures, captures_of
+from pipeline.screening.detectors.lists import ArtefactList, OriginList
 from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
 from pipeline.screening.detectors.origin import (
     ArtefactSettings,
@@ -24,13 +38,130 @@ from pipeline.screening.detectors.origin import (
     file_digest,
 )
 from pipeline.screening.detectors.sweep import SweepHits, sweep_all
+from pipeline.screening.detectors.title_index import TitleIndex, title_arrays
 from pipeline.screening.detectors.titles import detect_titles
 from pipeline.screening.evidence import BATCH_COLUMNS, evidence_rows
+from pipeline.screening.fingerprints.build import build_index
 from pipeline.screening.fingerprints.find import detect_passages
+from pipeline.screening.fingerprints.index import TABLES, FingerprintIndex
+from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.reviews import Review, review_findings
 from pipeline.sources.remote import is_url
 from pipeline.stages.plan import Reading
-from pipeline.stages.registry import RegistryShards, SearchTargets
+
+_NUMBERS = ("reg_no", "doi", "lccn", "isbn13", "asin")
+
+
+class Lists(FrozenModel):
+    """Lists as they were when the run began."""
+
+    origins: tuple[OriginList, ...]
+    artefacts: tuple[ArtefactList, ...]
+    captures: tuple[Capture, ...]
+
+
+@dataclass(frozen=True)
+class RegistryJob:
+    """`Lists` as JSON; the directories of the registries, and a hash of what they hold."""
+
+    lists: str
+    location: tuple[str, ...]
+    content: str
+
+
+def _registry(job: RegistryJob, inputs: Inputs) -> Result:
+    lists = bytes_output(layout.LISTS, job.lists.encode())
+    if not job.location:
+        return Result((lists,))
+    registry = combine([load_registry(Path(place)) for place in job.location])
+    index = build_index(registry.references())
+    works = registry.works
+    titles = arrow_output(layout.TITLES, title_arrays(works))
+    tables = (arrow_output(_index_path(name), index.tables[name]) for name in TABLES)
+    outputs = (lists, arrow_output(layout.WORKS, works), titles, *tables)
+    return Result(outputs, {"works": len(works), "compared": len(index.works)})
+
+
+def _index_path(table: str) -> str:
+    return f"{layout.REGISTRY}/index.{table}.arrow"
+
+
+def registry_stage(lists: Lists, directories: tuple[Path, ...], content: str) -> Stage:
+    """The stage that compiles what documents are compared with; it needs no other stage."""
+    job = RegistryJob(lists.model_dump_json(), tuple(map(str, directories)), content)
+    task = Task("registry of works", job)
+    return Stage(name="registry", version=2, function=_registry, tasks=(task,))
+
+
+@dataclass(frozen=True)
+class RegistryShards:
+    """What the stage published: the lists and, where registries were named, the works, the arrays
+    of the index of titles and the tables of the index of texts."""
+
+    lists: Shard
+    works: Shard | None
+    titles: Shard | None
+    index: tuple[Shard, ...]
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All of it."""
+        there = (shard for shard in (self.works, self.titles) if shard)
+        return (self.lists, *there, *self.index)
+
+
+def find_registry_shards(manifest: StageManifest) -> RegistryShards:
+    """The shards of the stage by what they hold."""
+    by_path = {shard.path: shard for shard in manifest.shards}
+    index = tuple(by_path[path] for name in TABLES if (path := _index_path(name)) in by_path)
+    return RegistryShards(
+        by_path[layout.LISTS], by_path.get(layout.WORKS), by_path.get(layout.TITLES), index
+    )
+
+
+class SearchTargets:
+    """What a task compares documents with, opened and prepared as it is asked for."""
+
+    def __init__(self, found: RegistryShards, inputs: Inputs) -> None:
+        self._found, self._inputs = found, inputs
+        self.lists = Lists.model_validate_json(inputs.path(found.lists).read_bytes())
+
+    @cached_property
+    def captures(self) -> Captures:
+        """Captured opt-outs, arranged."""
+        return captures_of(self.lists.captures)
+
+    @cached_property
+    def works(self) -> pa.Table | None:
+        """The works of the registries; None without a registry."""
+        return self._inputs.table(self._found.works) if self._found.works else None
+
+    @cached_property
+    def index(self) -> FingerprintIndex | None:
+        """The index of their texts; None without a registry."""
+        if not self._found.index:
+            return None
+        tables = [self._inputs.table(shard) for shard in self._found.index]
+        return FingerprintIndex.of_tables(dict(zip(TABLES, tables, strict=True)))
+
+    @cached_property
+    def titles(self) -> TitleIndex | None:
+        """The index of their titles and authors; None without a registry."""
+        if self.works is None or self._found.titles is None:
+            return None
+        return TitleIndex.of_tables(self.works, self._inputs.table(self._found.titles))
+
+    @cached_property
+    def numbers(self) -> dict[str, str]:
+        """The work that each registration number, ISBN and the like names."""
+        if self.works is None:
+            return {}
+        numbers: dict[str, str] = {}
+        for row in self.works.select(["work_id", *_NUMBERS]).to_pylist():
+            for name in _NUMBERS:
+                several = row[name] if isinstance(row[name], list) else [row[name]]
+                numbers |= {number: row["work_id"] for number in several if number}
+        return numbers
 
 
 @dataclass(frozen=True)

@@ -215,12 +215,9 @@ def scatter_stage(
             seed=config.seed,
         )
         tasks.append(Task(f"scatter of {t.path}", job, inputs, t.size))
+    settings = {"seed": config.seed}
     return Stage(
-        name="scatter",
-        version=1,
-        function=_scatter,
-        tasks=tuple(tasks),
-        settings={"seed": config.seed},
+        name="scatter", version=1, function=_scatter, tasks=tuple(tasks), settings=settings
     )
 
 
@@ -330,10 +327,5 @@ def gather_stage(config: Config, scatter: ScatterOutput) -> Stage:
             )
             for b in range(buckets)
         ]
-    return Stage(
-        name="gather",
-        version=1,
-        function=_gather,
-        tasks=tuple(tasks),
-        settings={"bucket_tokens": config.pack.bucket_tokens},
-    )
+    settings = {"bucket_tokens": config.pack.bucket_tokens}
+    return Stage(name="gather", version=1, function=_gather, tasks=tuple(tasks), settings=settings)

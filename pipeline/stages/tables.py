@@ -46,6 +46,7 @@ from pipeline.runs.outputs import (
 )
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
+from pipeline.stages.document_rows import PLACE_SCHEMA
 from pipeline.stages.mixture import MixtureCounts
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
@@ -195,17 +196,7 @@ def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitC
     return Stage(name="account", version=2, function=_repack_account, tasks=(Task("ledger", job),))
 
 
-PLACE = [
-    "doc_id",
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "byte_length",
-    "licence",
-    "text_bytes",
-]
+PLACE = [*PLACE_SCHEMA.names, "text_bytes"]
 DUPLICATE = "duplicate"
 COLUMNS = [*PLACE[1:], "state", "reason", "decision", "rule", "split", "representative", "tokens"]
 
@@ -301,10 +292,8 @@ def _drops(gone: pa.Table) -> pa.Table:
         "representative": pa.nulls(rows, pa.binary(16)),
         "tokens": pa.array(np.zeros(rows, np.uint32)),
     }
-    dropped = gone.select(PLACE)
-    for name, values in extra.items():
-        dropped = dropped.append_column(name, values)
-    return dropped.select(["doc_id", *COLUMNS])
+    places = {name: gone[name] for name in PLACE}
+    return pa.table({**places, **extra}).select(["doc_id", *COLUMNS])
 
 
 def _with_decisions(live: pa.Table, decisions: pa.Table | None) -> pa.Table:
@@ -388,20 +377,9 @@ def _sources(job: SourcesJob, inputs: Inputs) -> Result:
 def sources_stage(reading: Reading, clean: CleanOutput) -> Stage:
     """The stage that publishes what every raw shard was, with its content hash."""
     hashes, skipped = clean.hashes, clean.skipped
-    rows = tuple(
-        (
-            f.input,
-            f.path,
-            f.size,
-            hashes[f.input, f.path],
-            tasks.start,
-            skipped.get((f.input, f.path), ""),
-        )
-        for f, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
-    )
-    return Stage(
-        name="sources",
-        version=1,
-        function=_sources,
-        tasks=(Task("table of sources", SourcesJob(rows)),),
-    )
+    rows = []
+    for file, tasks in zip(reading.files, reading.tasks_of_file, strict=True):
+        key = (file.input, file.path)
+        rows.append((*key, file.size, hashes[key], tasks.start, skipped.get(key, "")))
+    task = Task("table of sources", SourcesJob(tuple(rows)))
+    return Stage(name="sources", version=1, function=_sources, tasks=(task,))

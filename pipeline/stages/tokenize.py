@@ -44,10 +44,8 @@ def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
 
 def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
     """The stage that writes tokenizer.json and tokenizer_config.json."""
-    job = TokenizerJob(tokenizer.json, tokenizer.eos_token)
-    return Stage(
-        name="tokenizer", version=1, function=_publish_tokenizer, tasks=(Task("tokenizer", job),)
-    )
+    task = Task("tokenizer", TokenizerJob(tokenizer.json, tokenizer.eos_token))
+    return Stage(name="tokenizer", version=1, function=_publish_tokenizer, tasks=(task,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,8 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
-    kept = pa.chunked_array([_is_kept(inputs.table(job.keep))])
+    state = inputs.table(job.keep)["state"].to_numpy()
+    kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     texts = documents["text"]
     if job.cuts is not None:
@@ -95,10 +94,6 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     table = names.append_column("tokens", tokens)
     counters = {"documents": len(table), "tokens": len(tokens.values)}
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
-
-
-def _is_kept(keep: pa.Table) -> pa.Array:
-    return pa.array(keep["state"].to_numpy() == STATES.index("kept"))
 
 
 def tokenize_stage(
@@ -129,6 +124,5 @@ def tokenize_stage(
         version=3,
         function=_tokenize,
         tasks=tuple(tasks),
-        settings={},
         software=software,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cleaning.mask import check_masks
-from pipeline.config.prep import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
+from pipeline.config.prep import Config, LoadedConfig, load_config
 from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
@@ -23,7 +23,6 @@ from pipeline.engine.stage import Stage
 from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.layout import MANIFEST
-from pipeline.runs.origin import Recipe
 from pipeline.runs.outputs import (
     CleanOutput,
     CutsOutput,
@@ -76,10 +75,9 @@ from pipeline.stories.selection import (
     check_screening,
     compile_screening,
     deduplicate,
-    preset_of,
+    note_dedup,
     record_screening,
     screening,
-    verification_of,
 )
 from pipeline.takedown.record import TakedownState, raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
@@ -105,12 +103,10 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Story:
-    """What a run does: its name and the function that tells every stage in order, each built from
-    the manifests before it.
+    """What a run does: its name and the function that runs every stage in order.
 
-    The function is given what was prepared; what brings one stage up to date (or only looks, for
-    `prep plan`) and remembers its manifest; and what tells whether the raw shards noted in a clean
-    task's counters still have the same content.
+    The function takes what was prepared; what brings one stage up to date (or only looks, for `prep
+    plan`); and whether the raw shards noted in a clean task's counters are unchanged.
     """
 
     name: str
@@ -129,21 +125,17 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     plan = plan_reading(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
-    tokenizer = _tokenizer(config.tokenize, loaded.base)
+    tokenize = config.tokenize
+    name = tokenize.tokenizer if tokenize.tokenizer == GPT2 else loaded.base / tokenize.tokenizer
     return Preparation(
         config=config,
         screening=wanted,
         plan=plan,
         earlier=earlier,
-        tokenizer=tokenizer,
+        tokenizer=load_definition(name, tokenize.eos, tokenize.special_tokens),
         out=out,
         takedowns=read_takedown_state(out),
     )
-
-
-def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
-    named = config.tokenizer if config.tokenizer == GPT2 else base / config.tokenizer
-    return load_definition(named, config.eos, config.special_tokens)
 
 
 def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
@@ -173,7 +165,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
-    notes = (*_notes(config), *prepared.plan.notes, *describe_unlabelled(config, clean))
+    notes = (*note_dedup(config.dedup), *prepared.plan.notes, *describe_unlabelled(config, clean))
     run(report_stage(config.name, run.manifests, notes))
 
 
@@ -406,30 +398,3 @@ def check_survivors(keep: KeepOutput) -> None:
             f"({sum(keep.duplicate):,} duplicates, {sum(keep.quarantined):,} quarantined, "
             f"{sum(keep.dropped):,} dropped); see drops/, clusters.parquet and decisions.parquet"
         )
-
-
-def describe_dedup(config: DedupConfig) -> str:
-    """One line: what counts as a duplicate, and how probably one of a given similarity is found."""
-    preset = preset_of(config)
-    if preset is None:
-        return "dedup: none"
-    recipe = Recipe(preset, config.key or "", verification_of(config), config.threshold)
-    return f"dedup {recipe.words}"
-
-
-def _notes(config: Config) -> tuple[str, ...]:
-    notes = [
-        "Short documents are dropped before dedup; those under 13 normalised characters are never "
-        "in a cluster."
-    ]
-    dedup = config.dedup
-    if dedup.preset == "none":
-        notes.append("Near-duplicates were not removed (dedup.preset: none).")
-    elif verification_of(dedup) == "none":
-        notes.append("Candidate pairs were not verified; a cluster can be a chain (dedup.verify).")
-    else:
-        notes.append(
-            f"Duplicates by preset {dedup.preset}, verified by {verification_of(dedup)} Jaccard "
-            f"similarity of at least {dedup.threshold:g} to the document that is kept."
-        )
-    return tuple(notes)

@@ -26,8 +26,13 @@ from pipeline.screening.policy import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
-from pipeline.stages.registry import Lists, find_registry_shards, registry_stage
-from pipeline.stages.screen import evidence_stage, rescan_stage
+from pipeline.stages.screen import (
+    Lists,
+    evidence_stage,
+    find_registry_shards,
+    registry_stage,
+    rescan_stage,
+)
 from pipeline.stages.withheld import NAME as QUARANTINE
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 

@@ -18,6 +18,7 @@ from pipeline.engine.stage import Stage
 from pipeline.filters.custom.functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.runs.events import append_event, verify_events
+from pipeline.runs.origin import Recipe
 from pipeline.runs.outputs import (
     BandsOutput,
     CleanOutput,
@@ -57,19 +58,21 @@ from pipeline.stages.filters import custom_filters_stage, filters_stage
 from pipeline.stages.keep import keep_stage
 from pipeline.stages.overlap import OverlapRules, eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
-from pipeline.stages.registry import Lists, RegistryShards, find_registry_shards, registry_stage
-from pipeline.stages.screen import evidence_stage, reviews_stage, screen_stage
+from pipeline.stages.screen import (
+    Lists,
+    RegistryShards,
+    evidence_stage,
+    find_registry_shards,
+    registry_stage,
+    reviews_stage,
+    screen_stage,
+)
 from pipeline.stages.withheld import withheld_stage
 
 RunStage = Callable[[Stage], StageManifest]
 
-CUSTOM_KEYS = {
-    "unit": "unit",
-    "size": "size",
-    "bands": "bands",
-    "rows": "rows",
-    "permutations": "num_perm",
-}
+CUSTOM_KEYS = {name: name for name in ("unit", "size", "bands", "rows")}
+CUSTOM_KEYS["permutations"] = "num_perm"
 ALARM_DOCUMENTS = 100
 
 
@@ -84,10 +87,10 @@ class Screening:
 
 def preset_of(config: DedupConfig) -> Preset | None:
     """The preset a config asks for; None when nothing is to be removed. Raises ConfigError."""
-    custom = {CUSTOM_KEYS[k]: v for k in CUSTOM_KEYS if (v := getattr(config, k)) is not None}
-    if config.preset != "custom" and custom:
-        named = next(k for k in CUSTOM_KEYS if getattr(config, k) is not None)
-        raise ConfigError(f"dedup.{named}: only `preset: custom` takes it")
+    given = {key: getattr(config, key) for key in CUSTOM_KEYS}
+    given = {key: value for key, value in given.items() if value is not None}
+    if config.preset != "custom" and given:
+        raise ConfigError(f"dedup.{next(iter(given))}: only `preset: custom` takes it")
     if config.preset == "none":
         return None
     if config.preset == "exact":
@@ -96,6 +99,7 @@ def preset_of(config: DedupConfig) -> Preset | None:
         preset = PRESETS["slimpajama" if config.preset == "custom" else config.preset]
         changes: dict[str, Any] = {k: v for k in ("scheme", "hash") if (v := getattr(config, k))}
         if config.preset == "custom":
+            custom = {CUSTOM_KEYS[key]: value for key, value in given.items()}
             changes |= {"name": "custom", **custom}
         return replace(preset, **changes)
     except ValueError as error:
@@ -105,6 +109,33 @@ def preset_of(config: DedupConfig) -> Preset | None:
 def verification_of(config: DedupConfig) -> Verify:
     """What makes a candidate a duplicate: `exact`, `estimate` or `none`."""
     return config.verify or ("none" if config.preset == "slimpajama_exact" else "exact")
+
+
+def describe_dedup(config: DedupConfig) -> str:
+    """One line: what counts as a duplicate, and how probably one of a given similarity is found."""
+    preset = preset_of(config)
+    if preset is None:
+        return "dedup: none"
+    recipe = Recipe(preset, config.key or "", verification_of(config), config.threshold)
+    return f"dedup {recipe.words}"
+
+
+def note_dedup(config: DedupConfig) -> tuple[str, ...]:
+    """What the report says of dedup."""
+    notes = [
+        "Short documents are dropped before dedup; those under 13 normalised characters are never "
+        "in a cluster."
+    ]
+    if config.preset == "none":
+        notes.append("Near-duplicates were not removed (dedup.preset: none).")
+    elif verification_of(config) == "none":
+        notes.append("Candidate pairs were not verified; a cluster can be a chain (dedup.verify).")
+    else:
+        notes.append(
+            f"Duplicates by preset {config.preset}, verified by {verification_of(config)} Jaccard "
+            f"similarity of at least {config.threshold:g} to the document that is kept."
+        )
+    return tuple(notes)
 
 
 def deduplicate(
@@ -192,15 +223,11 @@ def demo_registry() -> Path:
     try:
         load_registry(directory)
     except (InputError, IntegrityError):
-        _make(directory)
+        works = directory.with_suffix(".works")
+        storage.publish(works / "works.csv", LIST.encode())
+        storage.publish(works / _TEXT_FILE, TEXT.encode())
+        import_works([works / "works.csv"], directory, ImportOptions(name=QUICKSTART, texts=works))
     return directory
-
-
-def _make(directory: Path) -> None:
-    beside = directory.with_suffix(".works")
-    storage.publish(beside / "works.csv", LIST.encode())
-    storage.publish(beside / _TEXT_FILE, TEXT.encode())
-    import_works([beside / "works.csv"], directory, ImportOptions(name=QUICKSTART, texts=beside))
 
 
 @dataclass(frozen=True)
@@ -267,13 +294,11 @@ def find_wanted(config: ScreenConfig, base: Path) -> ScreeningTargets:
         artefacts=(shipped_artefacts(), *(load_artefacts(base / p) for p in config.artefacts)),
         captures=captures_in(base / path for path in config.optout),
     )
-    named = tuple(_registry(name, base) for name in config.registry)
+    named = tuple(
+        demo_registry() if name == BUILTIN_REGISTRY else base / name for name in config.registry
+    )
     content = combine([load_registry(place) for place in named]).content_hash if named else ""
     return ScreeningTargets(lists, named, content)
-
-
-def _registry(name: str, base: Path) -> Path:
-    return demo_registry() if name == BUILTIN_REGISTRY else base / name
 
 
 def compile_screening(wanted: ScreeningRequest, run: RunStage) -> ScreeningIndexes:
