@@ -18,9 +18,20 @@ from dedup.arrays import I32, I64
 from pipeline.config.prep import Config
 from pipeline.core.ids import array_hash
 from pipeline.core.manifest import Shard
-from pipeline.engine.stage import DELTA, PLAIN, Inputs, Output, Result, Stage, Task, parquet_output
+from pipeline.engine.stage import (
+    DELTA,
+    PLAIN,
+    Inputs,
+    Output,
+    Result,
+    Stage,
+    Task,
+    TaskFunction,
+    parquet_output,
+)
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import (
+    CORPUS,
     LAYOUTS,
     LINEAGE_SUFFIX,
     SAMPLE,
@@ -35,6 +46,7 @@ from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.runs.outputs import CleanOutput, GatherOutput, RowsOutput
 from pipeline.stages.rows import dense_index, records_before_task, split_streams
+from pipeline.stages.shuffle import copy_table
 from pipeline.stages.tokenize import list_lengths
 
 SOFTWARE = {"deflate": version("deflate"), "h5py": version("h5py")}
@@ -72,7 +84,7 @@ class PackJob:
 
 def _pack(job: PackJob, inputs: Inputs) -> Result:
     rows = _sample(job, inputs) if job.format == SAMPLE.name else _vsl(job, inputs)
-    lineage = pa.concat_tables([_copied(part) for part, _ in _slices(job, job.spans, inputs)])
+    lineage = pa.concat_tables([copy_table(part) for part, _ in _slices(job, job.spans, inputs)])
     position, start = lineage["position"].to_numpy(), lineage["token_start"].to_numpy()
     lineage = lineage.take(pa.array(np.lexsort((start, position))))
     row = (lineage["position"].to_numpy() - job.first).astype(np.int32)
@@ -114,11 +126,6 @@ def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
         return np.zeros(0, column.type.value_type.to_pandas_dtype())
     values: npt.NDArray[Any] = column.chunk(0).flatten().to_numpy()
     return values
-
-
-def _copied(table: pa.Table) -> pa.Table:
-    """The same rows in memory of their own, so that the file behind them can be closed."""
-    return table.take(pa.array(np.arange(len(table))))
 
 
 def _slices(
@@ -187,19 +194,12 @@ def pack_stage(
             )
             work = count * pack.max_sequence_length * 2
             tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
-    return Stage(
-        name="pack",
-        version=4,
-        function=_pack,
-        tasks=tuple(tasks),
-        settings=pack_settings(config, vocabulary),
-        software=SOFTWARE,
-    )
+    return _make_stage(config, vocabulary, tasks)
 
 
-def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
-    """What `prep repack` takes over from a run, beside the settings of the stages before."""
-    return {
+def _make_stage(config: Config, vocabulary: PackVocabulary, tasks: list[Task]) -> Stage:
+    """The stage; its settings are what `prep repack` takes over from a run (`PackOutput`)."""
+    settings = {
         "vocab_size": vocabulary.vocab_size,
         "eos_id": vocabulary.eos_id,
         "format": config.pack.format,
@@ -209,6 +209,14 @@ def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
         "shard_sequences": config.hdf5.shard_sequences,
         "compression": config.hdf5.compression,
     }
+    return Stage(
+        name="pack",
+        version=4,
+        function=_corpus if config.pack.format == CORPUS.name else _pack,
+        tasks=tuple(tasks),
+        settings=settings,
+        software=SOFTWARE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,11 +301,4 @@ def corpus_stage(
                 records_before_task=before,
             )
             tasks.append(Task(f"{stream.name} shard {index}", job, buckets, 2 * count))
-    return Stage(
-        name="pack",
-        version=4,
-        function=_corpus,
-        tasks=tuple(tasks),
-        settings=pack_settings(config, vocabulary),
-        software=SOFTWARE,
-    )
+    return _make_stage(config, vocabulary, tasks)

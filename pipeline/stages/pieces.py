@@ -228,12 +228,11 @@ def _parts(
     part = Part(file=file, path_id=path_id, digest=digest)
     if problem:
         return (replace(part, content=DamagedFile(problem)),)
-    noted = [
-        replace(
-            part, content=_content(note, shards), index=index, first=Place(*[*note["first"], 0])
-        )
-        for index, note in enumerate(notes)
-    ]
+    noted = []
+    for index, note in enumerate(notes):
+        ordinal, line, byte_offset = note["first"]
+        first = Place(ordinal, line, byte_offset, 0)
+        noted.append(replace(part, content=_content(note, shards), index=index, first=first))
     nothing = storage.hash_bytes(b"")
     empty = RowRange(0, 0, nothing) if file.has_rows else Stretch(0, nothing, StreamStart())
     return tuple(noted) or (replace(part, content=empty),)

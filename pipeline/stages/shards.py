@@ -208,30 +208,19 @@ def pack_streams(
     gather: GatherOutput,
     run: RunStage,
 ) -> dict[str, SplitCounts]:
-    """Pack the shuffled stream of every split as `pack.format` says; returns what was packed.
-
-    `clean` gives the number of records of every clean task.
-    """
-    pack = PackOutput(_packed(config, vocabulary, clean, gather, run))
+    """Pack the shuffled stream of every split as `pack.format` says; returns what was packed."""
+    match config.pack.format:
+        case "corpus":
+            packing = corpus_stage(config, vocabulary, clean, gather)
+        case "vsl":
+            bins = BinsOutput(run(bins_stage(config, gather)))
+            rows = RowsOutput(run(vsl_rows_stage(config, clean, gather, bins)))
+            packing = pack_stage(config, vocabulary, gather, rows)
+        case "sample":
+            rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, gather)))
+            packing = pack_stage(config, vocabulary, gather, rows)
+    pack = PackOutput(run(packing))
     run(inverse_stage(config, clean, gather, pack))
     counts = split_accounts(config, gather, pack)
     run(params_stage(config, vocabulary, gather, pack, counts))
     return counts
-
-
-def _packed(
-    config: Config,
-    vocabulary: PackVocabulary,
-    clean: CleanOutput,
-    gather: GatherOutput,
-    run: RunStage,
-) -> StageManifest:
-    match config.pack.format:
-        case "corpus":
-            return run(corpus_stage(config, vocabulary, clean, gather))
-        case "vsl":
-            bins = BinsOutput(run(bins_stage(config, gather)))
-            rows = run(vsl_rows_stage(config, clean, gather, bins))
-        case "sample":
-            rows = run(rows_stage(config, vocabulary.eos_id, clean, gather))
-    return run(pack_stage(config, vocabulary, gather, RowsOutput(rows)))
