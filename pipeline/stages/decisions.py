@@ -37,7 +37,7 @@ from pipeline.screening.policy import (
     reads_documents,
     worst_decisions,
 )
-from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import kinds
 
@@ -130,11 +130,14 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     decisions = worst_decisions(decisions, taken_over)
     published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
     policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
-    parts = _by_shard(own, decisions)
+    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
+    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
+    parts = [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
+    quarantined = [np.any(pc.equal(part["decision"], "quarantine")) for part in parts]
     counters = {
         "decisions": len(decisions),
         "taken_over": len(taken_over),
-        "quarantined": [i for i, part in enumerate(parts) if _quarantines(part)],
+        "quarantined": np.flatnonzero(quarantined).tolist(),
     }
     shards = [
         arrow_output(layout.shard("verdicts", index, layout.DECISIONS_SHARD), part)
@@ -185,17 +188,6 @@ def _keys(corpus: Corpus, documents: I64) -> pa.Array:
     distinct, place = np.unique(documents, return_inverse=True)
     keys = corpus.take("documents", ["doc_key"], distinct)["doc_key"].combine_chunks()
     return keys.take(pa.array(place))
-
-
-def _quarantines(decisions: pa.Table) -> bool:
-    return bool(pc.any(pc.equal(decisions["decision"], "quarantine")).as_py())
-
-
-def _by_shard(own: Batch, decisions: pa.Table) -> list[pa.Table]:
-    """Per documents shard its rows; a doc_id says in which task its document was read."""
-    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
-    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
-    return [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
 
 
 def verdicts_stage(

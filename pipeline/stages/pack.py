@@ -26,7 +26,6 @@ from pipeline.engine.stage import (
     Result,
     Stage,
     Task,
-    TaskFunction,
     parquet_output,
 )
 from pipeline.hdf5.chunks import shard_image

@@ -198,7 +198,6 @@ def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitC
 
 PLACE = [*PLACE_SCHEMA.names, "text_bytes"]
 DUPLICATE = "duplicate"
-COLUMNS = [*PLACE[1:], "state", "reason", "decision", "rule", "split", "representative", "tokens"]
 
 _PLAIN = ("doc_key", "representative", "byte_length", "text_bytes", "tokens")
 _ASCENDING = ("path_id", "line", "byte_offset")
@@ -248,82 +247,58 @@ def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
 
 
 def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
+    """All records of a task in order, without `doc_id`; duplicates have no reason yet."""
     live = _with_ends(inputs, shards, split_names)
-    dropped = _drops(pq.read_table(inputs.path(shards.drops)))
-    for field in live.schema:
-        if field.name.startswith(COLUMN_PREFIX):
-            dropped = dropped.append_column(field, pa.nulls(len(dropped), field.type))
-    both = pa.concat_tables([live, dropped])
+    gone = pq.read_table(inputs.path(shards.drops))
+    blank = _blank(len(gone))
+    dropped = {
+        **{name: gone[name] for name in PLACE},
+        "state": pc.if_else(gone["bad_record"], "bad_record", "dropped"),
+        "reason": gone["reason"],
+        **dict.fromkeys(("decision", "rule", "split"), blank),
+        "tokens": pa.array(np.zeros(len(gone), np.uint32)),
+    }
+    columns = {f.name: dropped.get(f.name, pa.nulls(len(gone), f.type)) for f in live.schema}
+    both = pa.concat_tables([live, pa.table(columns)])
     return both.sort_by("doc_id").drop_columns(["doc_id"])
 
 
 def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
-    """The documents of a task with what became of each; duplicates have no reason yet."""
-    documents = inputs.table(shards.documents)
+    """The documents of a task with what became of each."""
+    documents, kept = inputs.table(shards.documents), inputs.table(shards.keep)
+    doc_id = documents["doc_id"]
+    decision = rule = split = _blank(len(documents))
+    if shards.decisions:
+        decisions = inputs.table(shards.decisions)
+        row = pc.index_in(doc_id, value_set=decisions["doc_id"].combine_chunks())
+        decision = pc.fill_null(decisions["decision"].take(row), DECISIONS[0])
+        rule = pc.fill_null(decisions["rule"].take(row), "")
+    if shards.splits:
+        names = pa.array(split_names, pa.string())
+        split = pc.take(names, inputs.table(shards.splits)["split"])
+    tokens = np.zeros(len(documents), np.uint32)
+    if shards.tokens:
+        table = inputs.table(shards.tokens, ["doc_id", "tokens"])
+        rows = np.searchsorted(doc_id.to_numpy(), table["doc_id"].to_numpy())
+        tokens[rows] = pc.list_value_length(table["tokens"]).to_numpy()
+    state = pc.take(pa.array(STATES), kept["state"])
+    by_rule = pc.is_in(state, value_set=pa.array(["quarantined", "dropped"]))
     typed = [name for name in documents.column_names if name.startswith(COLUMN_PREFIX)]
-    live = documents.select(PLACE)
-    decisions = inputs.table(shards.decisions) if shards.decisions else None
-    live = _with_decisions(live, decisions)
-    kept = inputs.table(shards.keep)
-    live = live.append_column("state", pc.take(pa.array(STATES), kept["state"]))
-    by_rule = pc.is_in(live["state"], value_set=pa.array(["quarantined", "dropped"]))
-    live = live.append_column("reason", pc.if_else(by_rule, live["rule"], ""))
-    splits = inputs.table(shards.splits)["split"] if shards.splits else None
-    live = live.append_column("split", _split_names(splits, split_names, len(live)))
-    live = live.append_column("representative", kept["representative"])
-    tokens = inputs.table(shards.tokens, ["doc_id", "tokens"]) if shards.tokens else None
-    live = live.append_column("tokens", _token_counts(live, tokens))
-    for name in typed:
-        live = live.append_column(name, documents[name])
-    return live.select(["doc_id", *COLUMNS, *typed])
-
-
-def _drops(gone: pa.Table) -> pa.Table:
-    """Records that never became documents, in the same columns."""
-    rows = len(gone)
-    state = pc.if_else(gone["bad_record"], "bad_record", "dropped")
-    blank = _blank(gone)
-    extra = {
+    ends = {
         "state": state,
-        "reason": gone["reason"],
-        "decision": blank,
-        "rule": blank,
-        "split": blank,
-        "representative": pa.nulls(rows, pa.binary(16)),
-        "tokens": pa.array(np.zeros(rows, np.uint32)),
+        "reason": pc.if_else(by_rule, rule, ""),
+        "decision": decision,
+        "rule": rule,
+        "split": split,
+        "representative": kept["representative"],
+        "tokens": pa.array(tokens),
     }
-    places = {name: gone[name] for name in PLACE}
-    return pa.table({**places, **extra}).select(["doc_id", *COLUMNS])
+    places = {name: documents[name] for name in PLACE}
+    return pa.table({**places, **ends, **{name: documents[name] for name in typed}})
 
 
-def _with_decisions(live: pa.Table, decisions: pa.Table | None) -> pa.Table:
-    """Append decision and rule; screened documents without a decision row are allowed."""
-    if decisions is None:
-        return live.append_column("decision", _blank(live)).append_column("rule", _blank(live))
-    row = pc.index_in(live["doc_id"], value_set=decisions["doc_id"].combine_chunks())
-    decision = pc.fill_null(decisions["decision"].take(row), DECISIONS[0])
-    rule = pc.fill_null(decisions["rule"].take(row), "")
-    return live.append_column("decision", decision).append_column("rule", rule)
-
-
-def _blank(table: pa.Table) -> pa.Array:
-    return pa.nulls(len(table), pa.string()).fill_null("")
-
-
-def _split_names(
-    splits: pa.ChunkedArray | None, names: tuple[str, ...], rows: int
-) -> pa.ChunkedArray | pa.Array:
-    if splits is None:
-        return pa.array([""] * rows, pa.string())
-    return pc.take(pa.array(names, pa.string()), splits)
-
-
-def _token_counts(live: pa.Table, tokens: pa.Table | None) -> pa.Array:
-    counts = np.zeros(len(live), np.uint32)
-    if tokens is not None:
-        rows = np.searchsorted(live["doc_id"].to_numpy(), tokens["doc_id"].to_numpy())
-        counts[rows] = pc.list_value_length(tokens["tokens"]).to_numpy()
-    return pa.array(counts)
+def _blank(rows: int) -> pa.Array:
+    return pa.nulls(rows, pa.string()).fill_null("")
 
 
 def documents_stage(

@@ -5,7 +5,6 @@ have decided, and counts for `prep trace` and `prep takedown` like evidence of t
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,25 +153,18 @@ def matched_works(asked: RescanRequest) -> list[MatchedWork]:
         asked.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
     )
     evidence = evidence.filter(pc.not_equal(evidence["work_id"], ""))
-    documents = _documents(asked.directory, evidence)
+    table = pq.read_table(
+        asked.directory / layout.DOCUMENTS,
+        columns=["doc_key", "state", "tokens"],
+        filters=pc.field("doc_key").isin(pc.unique(evidence["doc_key"])),
+    )
+    documents = {row["doc_key"]: (row["state"], row["tokens"]) for row in table.to_pylist()}
     titles = dict(
         zip(*(asked.registry.works[c].to_pylist() for c in ("work_id", "title_raw")), strict=True)
     )
-    works = [_matched(work, titles, evidence, documents) for work in _distinct(evidence)]
+    names = sorted(pc.unique(evidence["work_id"]).to_pylist())
+    works = [_matched(work, titles, evidence, documents) for work in names]
     return sorted(works, key=lambda work: (-work.tokens, -work.documents, work.work_id))
-
-
-def _distinct(evidence: pa.Table) -> Iterator[str]:
-    yield from sorted(pc.unique(evidence["work_id"]).to_pylist())
-
-
-def _documents(directory: Path, evidence: pa.Table) -> dict[bytes, tuple[str, int]]:
-    """State and tokens of the documents with evidence, by key."""
-    keys = pc.unique(evidence["doc_key"])
-    columns = ["doc_key", "state", "tokens"]
-    chosen = pc.field("doc_key").isin(keys)
-    table = pq.read_table(directory / layout.DOCUMENTS, columns=columns, filters=chosen)
-    return {row["doc_key"]: (row["state"], row["tokens"]) for row in table.to_pylist()}
 
 
 def _matched(

@@ -2,7 +2,7 @@
 measured on a sample of its kept text: whole documents, so many bytes of each source.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +120,8 @@ def train_on_run(
     The same run and arguments give the same bytes. Raises ConfigError and InputError.
     """
     texts = sample_of_run(directory, sample, seed, sources)
-    content = train_tokenizer(_strings(texts), settings)
+    strings = (text for chunk in texts.text.chunks for text in chunk.to_pylist())
+    content = train_tokenizer(strings, settings)
     save_tokenizer(out, content, settings.eos)
     return measure_on_run(directory, [GPT2, str(out)], MEASURED_BYTES, seed + 1, sources)
 
@@ -156,8 +157,3 @@ def _measure(name: str, sample: DocumentSample, tokenizer: TextTokenizer) -> Tok
     definition = tokenizer.definition
     rows = measure_fertility(batches, tokenizer)
     return TokenizerMeasurement(name, definition.vocab_size, tokenizer.engine_name, rows)
-
-
-def _strings(sample: DocumentSample) -> Iterator[str]:
-    for chunk in sample.text.chunks:
-        yield from chunk.to_pylist()
