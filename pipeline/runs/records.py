@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.arrays import I64, U64, Mask
+from dedup.arrays import I64, Mask
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.runs import layout
@@ -143,11 +143,11 @@ class RunRecords:
     def live(self, keys: pa.Array, columns: list[str]) -> pa.Table:
         """`columns` of the rows of documents/ that have one of these keys, in document order; and,
         should 64 bits of two keys agree, of rows that have not."""
-        wanted = np.sort(ids.keys_as_u64(keys)[:, 0])
+        halves = ids.keys_as_u64(keys)[:, 0]
         parts = []
         for path in self._shards():
             table = read_arrow(path)
-            rows = _members_of(ids.keys_as_u64(table["doc_key"])[:, 0], wanted)
+            rows = np.flatnonzero(np.isin(ids.keys_as_u64(table["doc_key"])[:, 0], halves))
             parts.append(table.select(columns).take(pa.array(rows)))
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
 
@@ -368,11 +368,3 @@ def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
         known["representative"] = ends["representative"]
     blank = pa.nulls(rows, pa.string()).fill_null("")
     return pa.table({name: known.get(name, empty.get(name, blank)) for name in columns})
-
-
-def _members_of(values: U64, wanted: U64) -> I64:
-    """Positions of the values that occur in `wanted`, which is sorted."""
-    if len(wanted) == 0:
-        return np.zeros(0, np.int64)
-    place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-    return np.flatnonzero(wanted[place] == values)

@@ -138,7 +138,7 @@ def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
         raise IntegrityError(f"{run.path(job.ends.table)}: not the table of {job.documents.path}")
     split = np.where(state, number, -1)[ordinal]
     if job.taken_down:
-        gone = load_withheld(run.root, [file for file, _ in job.taken_down]).doc_keys
+        gone = load_withheld(run.root, tuple(file for file, _ in job.taken_down)).doc_keys
         split[pc.is_in(table["doc_key"], gone).to_numpy()] = -1
     if job.copies is None:
         return split, np.ones(int((split >= 0).sum()), np.int64)

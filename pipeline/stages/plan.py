@@ -7,7 +7,7 @@ what source labels the first records of an input have.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -23,7 +23,7 @@ from pipeline.runs import layout
 from pipeline.sources import files
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.part import Part
-from pipeline.sources.record import BadRecord, Record, RecordRules, rules_of
+from pipeline.sources.record import Record, RecordRules, rules_of
 from pipeline.sources.remote import is_url
 from pipeline.sources.streams import decompress_blocks
 
@@ -85,15 +85,13 @@ def _head(file: InputFile) -> bytes:
 
 def _labels(file: InputFile, rules: RecordRules, head: bytes) -> Iterator[str | None]:
     """The labels of its first records."""
-    if not file.has_rows:
-        yield from _of(read_blocks(file, iter([head]), rules))
-        return
-    with closing(HashingReader(file.location)) as reader:
-        yield from _of(read_rows(file, reader, rules))
-
-
-def _of(items: Iterator[Record | BadRecord]) -> Iterator[str | None]:
-    return (item.source for item in islice(items, _RECORDS) if isinstance(item, Record))
+    with ExitStack() as stack:
+        if file.has_rows:
+            reader = stack.enter_context(closing(HashingReader(file.location)))
+            items = read_rows(file, reader, rules)
+        else:
+            items = read_blocks(file, iter([head]), rules)
+        yield from (i.source for i in islice(items, _RECORDS) if isinstance(i, Record))
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,10 @@ class WithheldKeys:
         return len(self.doc_keys)
 
 
-def load_withheld(root: Path, files: Sequence[str]) -> WithheldKeys:
+@functools.lru_cache(maxsize=4)
+def load_withheld(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     """The keys in the tables `files`, which have doc_key and text_key (null: no text); paths
     relative to `root`. Raises IntegrityError or OSError where one cannot be read."""
-    return _load(root, tuple(files))
-
-
-@functools.lru_cache(maxsize=4)
-def _load(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
     found = {"doc_key": [empty], "text_key": [empty]}
     for file in files:

@@ -80,41 +80,45 @@ def clean_settings(
 ) -> LoadedConfig:
     """The config of a run: the one given, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
-    wrong = [name for name in _names(options.mask) if name not in KINDS]
+    wrong = [name for name in _names(options.mask) or () if name not in KINDS]
     if wrong:
         raise ConfigError(f"--mask {escape_text(wrong[0])}: expected {', '.join(KINDS)}")
-    changes = (*_overrides(options), *overrides)
-    if config is not None:
-        return _chosen(load_config(config, changes), files, options)
-    if not files:
-        raise ConfigError("nothing to clean: give FILES, or --config with inputs")
-    bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-    parsed = parse(Config, YamlDocument(Path("prep clean"), bare, {}), changes)
-    return _chosen(LoadedConfig(config=parsed, base=Path()), files, options)
-
-
-def _overrides(options: CleaningOptions) -> Iterator[str]:
-    """Options as `--set` takes them."""
-    plain = {
+    given = {
         "clean.min_length": options.min_length,
         "clean.fix_text": options.fix_text,
         "inputs.0.text_key": options.text_key,
         "filters.c4.bad_words": options.bad_words and str(options.bad_words.absolute()),
+        "clean.mask": _names(options.mask),
+        "filters.language.keep": _names(options.language),
     }
-    yield from (f"{key}={json.dumps(value)}" for key, value in plain.items() if value is not None)
-    lists = {"clean.mask": options.mask, "filters.language.keep": options.language}
-    for key, value in lists.items():
-        if value is not None:
-            yield f"{key}={json.dumps(_names(value))}"
+    changes = (*_as_overrides(given), *overrides)
+    loaded = (
+        load_config(config, changes) if config is not None else _load_bare("clean", files, changes)
+    )
+    return _chosen(loaded, files, options)
 
 
-def _names(listed: str | None) -> list[str]:
+def _as_overrides(given: dict[str, object]) -> Iterator[str]:
+    """Options as `--set` takes them."""
+    return (f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None)
+
+
+def _load_bare(command: str, files: Sequence[str], changes: tuple[str, ...]) -> LoadedConfig:
+    """A config that has nothing but these files, and the changes."""
+    if not files:
+        raise ConfigError(f"nothing to {command}: give FILES, or --config with inputs")
+    bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
+    parsed = parse(Config, YamlDocument(Path(f"prep {command}"), bare, {}), changes)
+    return LoadedConfig(config=parsed, base=Path())
+
+
+def _names(listed: str | None) -> list[str] | None:
     """What a list with commas names.
 
-    >>> _names("en, ar"), _names(None)
-    (['en', 'ar'], [])
+    >>> _names("en, ar")
+    ['en', 'ar']
     """
-    return [name.strip() for name in listed.split(",")] if listed is not None else []
+    return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
 def _chosen(given: LoadedConfig, files: Sequence[str], options: CleaningOptions) -> LoadedConfig:
@@ -215,40 +219,26 @@ def screen_settings(
 ) -> LoadedConfig:
     """The config of a run: that of the file, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
-    changes = (*_screen_overrides(options), *overrides)
-    if config is not None:
-        loaded = load_config(config, changes)
-    elif files:
-        bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-        parsed = parse(Config, YamlDocument(Path("prep screen"), bare, {}), changes)
-        loaded = LoadedConfig(config=parsed, base=Path())
-    else:
-        raise ConfigError("nothing to screen: give FILES, or --config with inputs")
+    policy = options.policy
+    if policy is not None and not policy.startswith("builtin:"):
+        policy = str(Path(policy).absolute())
+    given = {
+        "screen.registry": [str(path.absolute()) for path in options.registry] or None,
+        "screen.origins": [str(path.absolute()) for path in options.origins] or None,
+        "screen.optout": [str(path.absolute()) for path in options.optout] or None,
+        "inputs.0.text_key": options.text_key,
+        "screen.policy": policy,
+    }
+    changes = (*_as_overrides(given), *overrides)
+    loaded = (
+        load_config(config, changes) if config is not None else _load_bare("screen", files, changes)
+    )
     chosen = loaded.config.model_copy(update={"pack": PackConfig(validation_share=0.0)})
     if files and config is not None:
         paths = tuple(map(RelativePath().from_here, files))
         first = chosen.inputs[0].model_copy(update={"name": NAME, "path": paths})
         chosen = chosen.model_copy(update={"inputs": (first,)})
     return LoadedConfig(config=chosen, base=loaded.base)
-
-
-def _screen_overrides(options: ScreeningOptions) -> tuple[str, ...]:
-    """Options as `--set` takes them; paths are those of the current directory."""
-    lists = {
-        "screen.registry": options.registry,
-        "screen.origins": options.origins,
-        "screen.optout": options.optout,
-    }
-    named = {key: [str(p.absolute()) for p in paths] for key, paths in lists.items() if paths}
-    plain = {"inputs.0.text_key": options.text_key, "screen.policy": _policy(options.policy)}
-    changes = {**named, **{key: value for key, value in plain.items() if value is not None}}
-    return tuple(f"{key}={json.dumps(value)}" for key, value in changes.items())
-
-
-def _policy(name: str | None) -> str | None:
-    if name is None or name.startswith("builtin:"):
-        return name
-    return str(Path(name).absolute())
 
 
 def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
