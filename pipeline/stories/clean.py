@@ -92,10 +92,7 @@ def clean_settings(
         "filters.language.keep": _names(options.language),
     }
     changes = (*_as_overrides(given), *overrides)
-    loaded = (
-        load_config(config, changes) if config is not None else _load_bare("clean", files, changes)
-    )
-    return _chosen(loaded, files, options)
+    return _chosen(_load("clean", config, files, changes), files, options)
 
 
 def _as_overrides(given: dict[str, object]) -> Iterator[str]:
@@ -103,8 +100,12 @@ def _as_overrides(given: dict[str, object]) -> Iterator[str]:
     return (f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None)
 
 
-def _load_bare(command: str, files: Sequence[str], changes: tuple[str, ...]) -> LoadedConfig:
-    """A config that has nothing but these files, and the changes."""
+def _load(
+    command: str, config: ConfigLike | None, files: Sequence[str], changes: tuple[str, ...]
+) -> LoadedConfig:
+    """The config that is given, or one that has nothing but these files, with the changes."""
+    if config is not None:
+        return load_config(config, changes)
     if not files:
         raise ConfigError(f"nothing to {command}: give FILES, or --config with inputs")
     bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
@@ -230,9 +231,7 @@ def screen_settings(
         "screen.policy": policy,
     }
     changes = (*_as_overrides(given), *overrides)
-    loaded = (
-        load_config(config, changes) if config is not None else _load_bare("screen", files, changes)
-    )
+    loaded = _load("screen", config, files, changes)
     chosen = loaded.config.model_copy(update={"pack": PackConfig(validation_share=0.0)})
     if files and config is not None:
         paths = tuple(map(RelativePath().from_here, files))

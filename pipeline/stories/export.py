@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of, read_manifest, write_sealed
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.manifest import Shard, fingerprint_of, write_sealed
 from pipeline.core.words import did_you_mean
 from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
-from pipeline.engine.runner import Runner, manifest_path, removed_note
+from pipeline.engine.runner import Runner, removed_note
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
 from pipeline.runs.outputs import (
@@ -33,7 +32,7 @@ from pipeline.runs.outputs import (
     ScatteredTextOutput,
     ScatterOutput,
 )
-from pipeline.runs.run_directory import read_finished, sweep_strays
+from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
 from pipeline.stages.export import (
     TableRows,
@@ -72,17 +71,20 @@ class ExportSource:
 def open_source(directory: Path) -> ExportSource:
     """A finished run whose documents are all there. Raises InputError saying what is missing."""
     manifest = read_finished(directory)
-    clean, keep = CleanOutput(_stage(directory, "clean")), KeepOutput(_stage(directory, "keep"))
+    clean = CleanOutput(read_stage(directory, "clean"))
+    keep = KeepOutput(read_stage(directory, "keep"))
     for shard in clean.documents:
         if not (directory / shard.path).is_file():
             raise InputError(
                 f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
                 "again the command that made this run"
             )
-    table = DocumentsOutput(_stage(directory, "documents")).table
+    table = DocumentsOutput(read_stage(directory, "documents")).table
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = (None,) * len(clean.documents)
-    copies = MixtureOutput(_stage(directory, "mixture")).copies if "mixture" in stages else nothing
+    copies = (
+        MixtureOutput(read_stage(directory, "mixture")).copies if "mixture" in stages else nothing
+    )
     return ExportSource(
         directory=directory.resolve(),
         name=str(manifest["config"]),
@@ -92,24 +94,14 @@ def open_source(directory: Path) -> ExportSource:
         cuts=_cuts(directory) if "cut_table" in stages else nothing,
         copies=copies,
         splits=(TRAIN, *(name for name, _ in keep.held_out)),
-        seed=ScatterOutput(_stage(directory, "scatter")).seed,
+        seed=ScatterOutput(read_stage(directory, "scatter")).seed,
         taken_down=read_takedown_state(directory).masked,
     )
 
 
-def _stage(directory: Path, stage: str) -> StageManifest:
-    path = manifest_path(directory, stage)
-    found = read_manifest(path)
-    if found is None:
-        raise IntegrityError(
-            f"{path}: missing; to rebuild it, run again the command that made this run"
-        )
-    return found
-
-
 def _cuts(directory: Path) -> tuple[TableRows, ...]:
-    counts = CutsOutput(_stage(directory, "cuts")).counts
-    return _rows(_stage(directory, "cut_table").find(layout.CUTS), counts)
+    counts = CutsOutput(read_stage(directory, "cuts")).counts
+    return _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
 
 
 def _rows(table: Shard, counts: list[int]) -> tuple[TableRows, ...]:
@@ -284,51 +276,17 @@ def _found(name: str, gather: GatheredTextOutput) -> ExportedSplit:
     )
 
 
-def _commit(
-    out: Path,
-    source: ExportSource,
-    request: ExportOptions,
-    stages: Stages,
-) -> None:
-    """Publish manifest.json, then delete the scratch and what no manifest names."""
-    scatter, gather = stages["scatter_text"], GatheredTextOutput(stages["gather_text"])
-    paths = [manifest_path(out, name).relative_to(out).as_posix() for name in stages]
-    files: list[dict[str, Any]] = [
-        {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
-        for path in paths
-    ]
-    files += [
-        {
-            "path": shard.path,
-            "size": shard.size,
-            "hash": shard.hash,
-            "split": split,
-            "documents": documents,
-            "text_bytes": text_bytes,
-            "sha256": sha256,
-        }
-        for shard, split, documents, text_bytes, sha256 in zip(
-            gather.manifest.shards,
-            gather.split,
-            gather.documents,
-            gather.text_bytes,
-            gather.sha256,
-            strict=True,
-        )
-    ]
-    value = {
-        "format": 1,
-        "config": source.name,
-        "story": STORY,
-        "removed": [_SCRATCH],
-        "exported": {"run": source.identity, **asdict(request)},
-        "stages": [
-            {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
-            for s in stages.values()
-        ],
-        "files": sorted(files, key=lambda file: str(file["path"])),
+def _commit(out: Path, source: ExportSource, request: ExportOptions, stages: Stages) -> None:
+    """Publish manifest.json, with the facts of every exported file; the scratch goes before."""
+    gather = GatheredTextOutput(stages["gather_text"])
+    columns = (gather.split, gather.documents, gather.text_bytes, gather.sha256)
+    names = ("split", "documents", "text_bytes", "sha256")
+    facts = {
+        shard.path: dict(zip(names, values, strict=True))
+        for shard, *values in zip(gather.manifest.shards, *columns, strict=True)
     }
     write_sealed(removed_note(out), {"removed": [_SCRATCH]})
-    sweep_strays(out, {str(file["path"]) for file in files} | {s.path for s in scatter.shards})
-    write_sealed(out / layout.MANIFEST, value)
     storage.remove_tree(out / _SCRATCH)
+    exported = {"run": source.identity, **asdict(request)}
+    removed = frozenset({_SCRATCH})
+    commit_run(out, (source.name, STORY), stages, removed, facts, exported=exported)

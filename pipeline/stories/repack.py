@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.prep import Config
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.manifest import Shard, StageManifest, read_manifest
 from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
@@ -33,7 +33,7 @@ from pipeline.runs.outputs import (
     SplitsOutput,
     TokensOutput,
 )
-from pipeline.runs.run_directory import read_finished
+from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
 from pipeline.stages.tables import repack_account_stage
@@ -43,17 +43,6 @@ from pipeline.takedown.record import check_is_masked_nowhere
 STORY = "repack"
 TOKENS = "tokens"
 MIXTURE = "mixture"
-_NEEDED = (
-    "clean",
-    "tokenizer",
-    "tokenize",
-    "scatter",
-    "gather",
-    "pack",
-    "sources",
-    "documents",
-    "account",
-)
 
 
 @dataclass(frozen=True)
@@ -137,13 +126,8 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
 def open_tokenized(directory: Path) -> TokenizedRun:
     """Raises InputError unless a finished run stands there whose tokens were not deleted."""
     manifest = read_finished(directory)
-    found = {name: read_manifest(manifest_path(directory, name)) for name in _NEEDED}
-    missing = [name for name, stage in found.items() if stage is None]
-    if missing:
-        raise IntegrityError(f"{directory}: no manifest of {', '.join(missing)}; run it again")
-    stages = {name: stage for name, stage in found.items() if stage is not None}
     mixture = read_manifest(manifest_path(directory, MIXTURE))
-    tokens = TokensOutput(stages["tokenize"])
+    tokens = TokensOutput(read_stage(directory, "tokenize"))
     gone = [s.path for s in tokens.tokens if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
@@ -154,17 +138,17 @@ def open_tokenized(directory: Path) -> TokenizedRun:
     return TokenizedRun(
         directory=directory.resolve(),
         name=str(manifest["config"]),
-        clean=CleanOutput(stages["clean"]),
+        clean=CleanOutput(read_stage(directory, "clean")),
         tokens=tokens,
         mixture=MixtureOutput(mixture) if mixture is not None else None,
-        scatter=ScatterOutput(stages["scatter"]),
-        gather=GatherOutput(stages["gather"]),
-        pack=PackOutput(stages["pack"]),
-        account=AccountOutput(stages["account"]),
+        scatter=ScatterOutput(read_stage(directory, "scatter")),
+        gather=GatherOutput(read_stage(directory, "gather")),
+        pack=PackOutput(read_stage(directory, "pack")),
+        account=AccountOutput(read_stage(directory, "account")),
         tables=(
-            DocumentsOutput(stages["documents"]).table,
-            SourcesOutput(stages["sources"]).table,
-            *stages["tokenizer"].shards,
+            DocumentsOutput(read_stage(directory, "documents")).table,
+            SourcesOutput(read_stage(directory, "sources")).table,
+            *read_stage(directory, "tokenizer").shards,
         ),
     )
 

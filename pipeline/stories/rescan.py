@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow
 from pipeline.runs import layout
 from pipeline.runs.outputs import CleanOutput, DecisionsOutput, FindingsOutput, QuarantineOutput
-from pipeline.runs.run_directory import read_finished
+from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.screening.policy import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages.batches import Batch, Batches
@@ -86,10 +86,7 @@ def plan_rescan(
     """Check what is asked for; writes nothing. Raises InputError when the run or its documents are
     not there, ConfigError for a name that cannot be one."""
     manifest = read_finished(directory)
-    manifest_of_clean = read_manifest(manifest_path(directory, "clean"))
-    if manifest_of_clean is None:
-        raise IntegrityError(f"{directory}: no manifest of clean; run it again")
-    clean = CleanOutput(manifest_of_clean)
+    clean = CleanOutput(read_stage(directory, "clean"))
     gone = [s.path for s in clean.documents if not (directory / s.path).is_file()]
     if gone:
         raise InputError(f"{directory}: {gone[0]} is missing; a rescan reads the cleaned text")
