@@ -77,6 +77,12 @@ class Recipe:
         return "; ".join(parts)
 
 
+def read_recipe(directory: Path) -> Recipe | None:
+    """The recipe of a run; None when nothing was compared."""
+    manifests = {name: _manifest(directory, name) for name in ("signatures", "clusters")}
+    return recipe_of({name: manifest for name, manifest in manifests.items() if manifest})
+
+
 def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
     """The recipe behind these stages (by name); None when nothing was compared."""
     if "signatures" not in manifests:

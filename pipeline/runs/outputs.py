@@ -61,6 +61,10 @@ def _setting(kind: type[Value], name: str) -> _Attribute[Value]:
     return _Attribute(lambda m: m.fields["settings"][name])
 
 
+def _optional_setting(default: Value, name: str) -> _Attribute[Value]:
+    return _Attribute(lambda m: m.fields["settings"].get(name, default))
+
+
 class EvalIndexOutput(StageOutput):
     """Evaluation items that are looked for."""
 
@@ -88,6 +92,8 @@ class CleanOutput(StageOutput):
     sources = _counter(SourceAccounts, "sources")
     unlabelled = _optional_counter(dict[str, int](), "unlabelled")
     masked = _optional_counter(dict[str, dict[str, int]](), "masked")
+    fix_text = _optional_setting(True, "fix_text")
+    mask = _optional_setting(list[Any](), "mask")
     _skipped = _counter(list[tuple[str, str, str]], "skipped_shards")
 
     @property
@@ -165,6 +171,12 @@ class FindingsOutput(StageOutput):
     """Evidence on every documents shard, and decisions where the stage makes its own."""
 
     counts = _counter(int, "documents")
+
+
+class WithheldOutput(FindingsOutput):
+    """Decisions on documents that were taken down; tables of these with their hashes."""
+
+    takedowns = _setting(list[tuple[str, str]], "takedowns")
 
 
 class DecisionsOutput(FindingsOutput):
@@ -349,6 +361,12 @@ class AccountOutput(StageOutput):
     """The ledger."""
 
     ledger = _file(layout.LEDGER)
+
+
+class ReportOutput(StageOutput):
+    """The pages; lines that the report ends with."""
+
+    notes: _Attribute[list[str] | None] = _optional_setting(None, "notes")
 
 
 class ScatteredTextOutput(StageOutput):
