@@ -118,7 +118,7 @@ class FrozenStageError(Exception):
 
 
 class TextsApartError(Exception):
-    """Texts that stand in quarantine/ are needed where they were read; says what for."""
+    """Texts that are in quarantine/ are needed where they were read; says what for."""
 
 
 class Runner:
@@ -257,13 +257,13 @@ def _directory(shard: Shard) -> str:
 
 
 def find_rerun_reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fields that changed; `inputs` only when nothing else tells more."""
+    """The fields that changed; `inputs` only when no other did."""
     changed = changed_fields(old, new)
     return [name for name in changed if name != "inputs"] or changed
 
 
 def manifest_path(root: Path, stage: str) -> Path:
-    """Where a stage's manifest stands."""
+    """The path of a stage's manifest."""
     return root / STAGE_MANIFESTS / f"{stage}.json"
 
 

@@ -85,8 +85,8 @@ def read_bands(path: Path, members: Sequence[bytes]) -> dict[bytes, tuple[int, .
 
 @dataclass(frozen=True)
 class Sibling:
-    """A document (its key) and the one that leads to it; `index`: the earlier index where it
-    stands, empty for this run; `similarity` is None where none was computed."""
+    """A document (its key) and the one that leads to it; `index`: the earlier index that has
+    it, empty for this run; `similarity` is None where none was computed."""
 
     key: bytes
     via: bytes

@@ -25,7 +25,7 @@ from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
 EVENTS = "events.jsonl"
 HEAD = "events.head"
 FIRST = "0" * 64
-"""What stands in the place of a hash before the first event."""
+"""The hash before the first event."""
 
 Kind = Literal["screening", "review", "quarantine", "purge", "takedown"]
 
@@ -159,8 +159,8 @@ def _check_links(
             raise _misplaced(path, numbers, place)
         if event.prev == (hashes[place - 1] if place else FIRST):
             continue
-        told = {event.n: event.prev for event in events[place + 1 : place + 2]}
-        said = told.get(event.n + 1, head.hash if head and head.n == event.n else "")
+        following = {event.n: event.prev for event in events[place + 1 : place + 2]}
+        said = following.get(event.n + 1, head.hash if head and head.n == event.n else "")
         changed = event.n - 1 if place and said == hashes[place] else event.n
         raise _broken(path, changed, f"event {changed} was changed after it was recorded")
 

@@ -27,11 +27,11 @@ QUARANTINED = "quarantined"
 """The state of these documents in documents.parquet."""
 
 IN_QUARANTINE = "[its text is in quarantine: prep quarantine show]"
-"""What stands where else the beginning of a text is shown."""
+"""Shown in place of the beginning of a text."""
 
 
 def quarantine_path(documents: str) -> str:
-    """The path of the shard of quarantine/ beside one of documents/.
+    """The path of the shard of quarantine/ that belongs to one of documents/.
 
     >>> quarantine_path("documents/000003.arrow")
     'quarantine/000003.arrow'

@@ -19,7 +19,7 @@ QUARANTINE = "quarantine"
 """The text of quarantined documents, apart from all other text (`prep quarantine`)."""
 
 KEPT_DIRECTORIES = (TAKEDOWNS,)
-"""Written beside the stages; every commit of the run names the files below."""
+"""Not written by stages; every commit of the run names the files below."""
 
 RESCANS = "rescans"
 """What was found in the documents of a finished run later: a directory for each `prep rescan`."""

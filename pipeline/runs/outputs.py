@@ -159,7 +159,7 @@ class RoutesOutput(StageOutput):
 
 
 class ClustersOutput(StageOutput):
-    """Which document stands for which; `cut_short`: comparisons that a limit ended."""
+    """Which document represents which; `cut_short`: comparisons that a limit ended."""
 
     choices = _shards("clusters")
     cut_short = _optional_counter(0, "cut_short")

@@ -92,7 +92,7 @@ class RunRecord:
 
 
 def describe_place(place: RecordPlace | None, index: str) -> str:
-    """Source, file and line of a document in words, or the index it stands in."""
+    """Source, file and line of a document in words, or the index it is in."""
     if index or place is None:
         return f"in the earlier index {index}"
     return f"{place.source}  {place.file}:{place.line}"

@@ -103,7 +103,7 @@ def _entry(out: Path, path: str) -> dict[str, Any]:
 
 
 def _kept_beside(out: Path) -> list[str]:
-    """Files beside the stages that every run keeps, but what is only there while work goes on."""
+    """Files not written by stages that every run keeps, except those of work in progress."""
     return [
         path.as_posix()
         for name in layout.KEPT_DIRECTORIES

@@ -1,4 +1,4 @@
-"""Clusters: for every component of candidates, which documents stay and which one stands for each
+"""Clusters: for every component of candidates, which documents stay and which one represents each
 of the others, proven by exact Jaccard similarity unless the config asks for less."""
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ CHOICE = pa.schema(
         ("exact", pa.float64()),
     ]
 )
-"""One row per document that another stands for: dense indices, the channels they share as a bit
+"""One row per document that another represents: dense indices, the channels they share as a bit
 mask, estimated and exact Jaccard similarity (NaN where not computed)."""
 
 KEPT_STATE = 0

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _ENTRY_BYTES = 160
-"""Working memory of one unit in a join: its digest and number, the sort, and where it stands."""
+"""Working memory of one unit in a join: its digest and number, the sort, and its place."""
 REPEATS = pa.schema(
     [
         ("shard", pa.uint32()),
@@ -76,7 +76,7 @@ class UnitsJob:
 
 
 def _units(job: UnitsJob, inputs: Inputs) -> Result:
-    """Columns digest (ascending), row, byte_start, byte_end; beside it, the doc_key of each row."""
+    """Columns digest (ascending), row, byte_start, byte_end; the doc_key of each row."""
     from dedup.lines import units_of
 
     documents = inputs.table(job.documents, ["doc_key", "source", "text"])

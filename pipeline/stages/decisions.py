@@ -164,7 +164,7 @@ def _taken_over(job: VerdictsJob, inputs: Inputs) -> pa.Table:
 
 
 def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
-    """What clusters.parquet will say of the documents that another stands for: keys, kind, exact
+    """What clusters.parquet will say of the documents that another represents: keys, kind, exact
     Jaccard similarity (null where it was not computed), and the batch of the kept one."""
     corpus = Corpus(job.batches, inputs)
     table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])

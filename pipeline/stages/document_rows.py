@@ -81,7 +81,7 @@ Item = Record | BadRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """What is done to every text, and the typed columns that documents have beside it; `withheld`:
+    """What is done to every text, and the typed columns next to it; `withheld`:
     tables of documents whose text must not be stored."""
 
     min_length: int

@@ -155,7 +155,7 @@ def _shards(
 
 
 def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates) -> Output:
-    """One row per document that another stands for, by kept key, then member key: both keys, why,
+    """One row per document that another represents, by kept key, then member key: both keys, why,
     the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
     the earlier batch that holds the kept document (empty: this run)."""
     member_key = documents.key_N2[found.member]
@@ -180,7 +180,7 @@ def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates
 
 
 def kinds(channels: U64, exact: npt.NDArray[np.float64], names: tuple[str, ...]) -> U8:
-    """Why M documents are duplicates, by the channels they share with the one that stands for each
+    """Why M documents are duplicates, by the channels they share with what represents each
     and their exact similarity: indices into KINDS, (M,)."""
     bands = np.uint64((1 << sum(n not in (SAME, KEY) for n in names)) - 1)
     same = np.uint64(1 << names.index(SAME)) if SAME in names else np.uint64(0)

@@ -1,4 +1,4 @@
-"""The mixture: how many copies of each kept document of train stand in the stream -> mixture/.
+"""The mixture: how many copies of each kept document of train are in the stream -> mixture/.
 
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its source and u in
 [0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
@@ -90,7 +90,7 @@ def draws(key_N2: U64, seed: int, copy: int) -> U64:
 
 
 def copies_of(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16:
-    """How often each document stands in the stream, (N,); `quotas` are those of the S sources."""
+    """How often each document is in the stream, (N,); `quotas` are those of the S sources."""
     whole = np.array([quota.copies for quota in quotas], np.int64)
     some = np.array([quota.bound > 0 for quota in quotas], np.bool_)
     last = np.array([max(quota.bound, 1) - 1 for quota in quotas], np.uint64)
@@ -123,7 +123,7 @@ def _listed(names: list[str]) -> str:
 
 
 def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
-    """The tokens each source shall have, from those it has; for a config with weights.
+    """The tokens each source is to have, from those it has; for a config with weights.
 
     Raises InputError for a source that is to have tokens but has none, and for one that would be
     repeated more often than `max_epochs`.
@@ -172,7 +172,7 @@ def fill_quotas(
     """The quotas that come closest to S targets of tokens from below.
 
     tokens_S: all tokens of each source; `parts` gives all documents, and is called twice. Memory
-    does not grow with their number, but for the one in 4096 that are looked at closely.
+    does not grow with their number, except for one in 4096, which is looked at closely.
     """
     copies = np.where(tokens_S > 0, target_S // np.maximum(tokens_S, 1), 0)
     rest = target_S - copies * tokens_S
@@ -232,7 +232,7 @@ class MixtureJob:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Kept documents of some rows, in order, and which of them stand in train."""
+    """Kept documents of some rows, in order, and which of them are in train."""
 
     part: DocumentTokens
     train: npt.NDArray[np.bool_]

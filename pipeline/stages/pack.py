@@ -146,7 +146,7 @@ def hdf5_output(split: str, index: int, data: npt.NDArray[Any], compression: Com
 
 
 def lineage_output(split: str, index: int, lineage: pa.Table) -> Output:
-    """The lineage beside it."""
+    """The lineage of it."""
     name = shard_name(index).removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX
     ascending = ("row", "doc")
     encodings = {c: DELTA if c in ascending else PLAIN for c in lineage.column_names}

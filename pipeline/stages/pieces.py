@@ -143,7 +143,7 @@ def _start(job: PiecesJob, chunk: Chunk) -> StreamStart | None:
 
 
 class _Compressor:
-    """Compresses one piece beside the decompression of what follows."""
+    """Compresses one piece while what follows is decompressed."""
 
     def __init__(self, background: ThreadPoolExecutor) -> None:
         self._background = background

@@ -143,7 +143,7 @@ class Reading:
 
 
 def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
-    """Find every input file and what is to be cut; what stands in the output directory is no input.
+    """Find every input file and what is to be cut; what is in the output directory is no input.
 
     Raises InputError when an input names nothing.
     """

@@ -159,7 +159,7 @@ def _placed_shards(
 
 
 def shard_of_piece(index: int, piece: int) -> str:
-    """Where a piece of what one task scatters stands."""
+    """The path of a piece of what one task scatters."""
     return layout.shard(SCATTERED, index, f"{piece}.arrow" if piece else "arrow")
 
 

@@ -115,7 +115,7 @@ def _add_ends(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
-    """What train has of each source, counted from documents.parquet, beside what was shuffled."""
+    """What train has of each source, counted from documents.parquet, next to what was shuffled."""
     table = pq.read_table(
         inputs.path(job.documents),
         columns=["source", "tokens"],
@@ -175,7 +175,7 @@ def split_accounts(
 
 @dataclass(frozen=True)
 class RepackAccountJob:
-    """The ledger of the run that was repacked, which stands in `location`, and the new counts."""
+    """The ledger of the run that was repacked, which is in `location`, and the new counts."""
 
     location: str
     ledger: Shard
@@ -191,7 +191,7 @@ def _repack_account(job: RepackAccountJob, inputs: Inputs) -> Result:
 
 
 def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitCounts]) -> Stage:
-    """The books of a run packed anew: the sources of the old ledger, the splits as they are now."""
+    """The ledger of a run that was packed again: the sources as they were, the splits as they are."""
     job = RepackAccountJob(str(location), ledger, splits)
     return Stage(name="account", version=2, function=_repack_account, tasks=(Task("ledger", job),))
 

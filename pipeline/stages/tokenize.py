@@ -1,6 +1,6 @@
 """Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/.
 
-The tokenizer itself stands at the top of the run directory, as Hugging Face libraries read it.
+The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@ find and what a policy makes of it): stories without a data set.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -95,7 +95,7 @@ def clean_settings(
     return _chosen(_load("clean", config, files, changes), files, options)
 
 
-def _as_overrides(given: dict[str, object]) -> Iterator[str]:
+def _as_overrides(given: Mapping[str, object]) -> Iterator[str]:
     """Options as `--set` takes them."""
     return (f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None)
 

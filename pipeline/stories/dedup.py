@@ -1,4 +1,4 @@
-"""`prep dedup`: dedup without the rest of a preparation, on text exactly as it stands."""
+"""`prep dedup`: dedup without the rest of a preparation, on text exactly as it is."""
 
 from collections.abc import Sequence
 from pathlib import Path

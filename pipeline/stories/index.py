@@ -43,7 +43,7 @@ _NO_ALARM = 1.0
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """How to work: worker processes, bytes of one join task, both alarms' shares, who is told."""
+    """How to work: worker processes, bytes of one join task, both alarms' shares, progress."""
 
     workers: int | None = None
     memory: int = DedupConfig().memory
@@ -97,7 +97,7 @@ def create_index(
     work: IndexOptions,
 ) -> AddedBatch:
     """Make an index whose first batch holds these files. Raises ConfigError when something else
-    stands there, and what a run raises."""
+    is there, and what a run raises."""
     _prepared(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
     with journal.hold_lock(directory):
         storage.sweep_temps(directory)

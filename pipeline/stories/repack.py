@@ -124,7 +124,7 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
 
 
 def open_tokenized(directory: Path) -> TokenizedRun:
-    """Raises InputError unless a finished run stands there whose tokens were not deleted."""
+    """Raises InputError unless there is a finished run whose tokens were not deleted."""
     manifest = read_finished(directory)
     mixture = read_manifest(manifest_path(directory, MIXTURE))
     tokens = TokensOutput(read_stage(directory, "tokenize"))
@@ -159,8 +159,8 @@ def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
 
 
 def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
-    """The packing half of a config: as in the run, but for the changes. Raises ConfigError naming
-    the option that is wrong."""
+    """The packing half of a config: as in the run, except for the changes. Raises ConfigError
+    naming the option that is wrong."""
     before = run.pack
     layout_name = changes.format or before.format
     pack = {

@@ -1,6 +1,6 @@
 """`prep rescan`: look through the documents of a finished run for works that were registered later.
 
-The run stays as it is. What is found stands in RUN/rescans/NAME/, evidence and what a policy would
+The run stays as it is. What is found is in RUN/rescans/NAME/, evidence and what a policy would
 have decided, and counts for `prep trace` and `prep takedown` like evidence of the run itself.
 """
 

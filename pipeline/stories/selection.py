@@ -347,11 +347,11 @@ def screening(
 
 
 def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:
-    """Add a screening to the event log, unless it is the one that the log tells of last."""
+    """Add a screening to the event log, unless the last one in it is the same."""
     what = {
         "policy": VerdictsOutput(stages["verdicts"]).policy,
         **{name: stages[name].content_hash for name in ("registry", "screen", "verdicts")},
     }
-    told = [event.what for event in verify_events(out).events if event.kind == "screening"]
-    if told[-1:] != [what]:
+    screenings = [event.what for event in verify_events(out).events if event.kind == "screening"]
+    if screenings[-1:] != [what]:
         append_event(out, "screening", "prep", what)
