@@ -191,7 +191,7 @@ def _repack_account(job: RepackAccountJob, inputs: Inputs) -> Result:
 
 
 def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitCounts]) -> Stage:
-    """The ledger of a run that was packed again: the sources as they were, the splits as they are."""
+    """The ledger of a run that was packed again: the old sources, the splits as they are now."""
     job = RepackAccountJob(str(location), ledger, splits)
     return Stage(name="account", version=2, function=_repack_account, tasks=(Task("ledger", job),))
 
