@@ -34,7 +34,7 @@ from pipeline.runs import layout
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.files import HashingReader, InputFile, read_records
 from pipeline.sources.record import BAD_REASONS, BadRecord, Place, RecordRules
-from pipeline.stories.repack import TokenizedRun, open_tokenized, vocabulary_of
+from pipeline.stories.repack import TokenizedRun, open_tokenized
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
@@ -262,7 +262,7 @@ def _splits(run: TokenizedRun, names: tuple[str, ...]) -> list[npt.NDArray[np.in
 
 
 def _vocabulary(run: TokenizedRun) -> StreamVocabulary:
-    known = vocabulary_of(run)
+    known = run.pack
     data = (run.directory / layout.TOKENIZER).read_bytes()
     tokenizer = restore_definition(layout.TOKENIZER, data, known.eos_id)
     return StreamVocabulary(known.eos_id, known.vocab_size, tokenizer)

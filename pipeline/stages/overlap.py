@@ -5,12 +5,13 @@ are too short for that; `overlap` looks at every documents shard.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import I64, U8
+from pipeline.config.prep import DecontaminateConfig
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
@@ -32,25 +33,10 @@ NO_TEXT = "no text"
 _MISSES = ("", "too short", "common", NO_TEXT)
 """Why an item is not looked for, by the status of its best text in `dedup.overlap`."""
 
-Action = Literal["drop", "quarantine", "review", "report"]
-
-
-@dataclass(frozen=True)
-class OverlapRules:
-    """What of an item is looked for; see `dedup.overlap`. `fields`: dotted names of the fields that
-    hold an item's text, None for every string; `action`: what follows for the document.
-    """
-
-    n: int
-    min_words: int
-    min_overlap: float
-    fields: tuple[str, ...] | None
-    action: Action
-
 
 @dataclass(frozen=True)
 class IndexJob:
-    """All evaluation sets, and what of `OverlapRules` the index depends on."""
+    """All evaluation sets, and the settings that the index depends on (see `dedup.overlap`)."""
 
     sets: tuple[EvalSet, ...]
     n: int
@@ -169,7 +155,7 @@ def _array(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def eval_index_stage(sets: tuple[EvalSet, ...], rules: OverlapRules) -> Stage:
+def eval_index_stage(sets: tuple[EvalSet, ...], rules: DecontaminateConfig) -> Stage:
     """The stage that reads the evaluation sets and publishes what is looked for; it needs no other
     stage."""
     job = IndexJob(sets, rules.n, rules.min_words, rules.min_overlap, rules.fields)
@@ -187,7 +173,7 @@ class OverlapJob:
     parts: Shard
     grams: Shard
     min_overlap: float
-    action: Action
+    action: str
 
 
 def _overlap(job: OverlapJob, inputs: Inputs) -> Result:
@@ -233,7 +219,7 @@ def _overlap_findings(
     return evidence, decisions
 
 
-def overlap_stage(clean: CleanOutput, index: EvalIndexOutput, rules: OverlapRules) -> Stage:
+def overlap_stage(clean: CleanOutput, index: EvalIndexOutput, rules: DecontaminateConfig) -> Stage:
     """The stage that looks for evaluation items in every document."""
     parts, grams = index.parts, index.grams
     tasks = tuple(

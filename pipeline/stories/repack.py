@@ -45,14 +45,6 @@ TOKENS = "tokens"
 MIXTURE = "mixture"
 
 
-@dataclass(frozen=True)
-class RunVocabulary:
-    """What packing must know of the tokenizer."""
-
-    vocab_size: int
-    eos_id: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class TokenizedRun:
     """A finished run whose tokens are there: what its stages handed on, and its tables and
@@ -119,7 +111,7 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     assigned = SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
     scatter = ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
     gather = GatherOutput(do(gather_stage(config, scatter)))
-    packed = pack_streams(config, vocabulary_of(run), run.clean, gather, do)
+    packed = pack_streams(config, run.pack, run.clean, gather, do)
     do(repack_account_stage(run.directory, run.account.ledger, packed))
 
 
@@ -151,11 +143,6 @@ def open_tokenized(directory: Path) -> TokenizedRun:
             *read_stage(directory, "tokenizer").shards,
         ),
     )
-
-
-def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
-    """The vocabulary that the run was packed with."""
-    return RunVocabulary(run.pack.vocab_size, run.pack.eos_id)
 
 
 def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup.presets import PRESETS, Preset, Verify
-from pipeline.config.prep import Config, DedupConfig, ScreenConfig
+from pipeline.config.prep import Config, DecontaminateConfig, DedupConfig
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest
@@ -56,7 +56,7 @@ from pipeline.stages.clusters import ClusterRules, cluster_stage
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.filters import custom_filters_stage, filters_stage
 from pipeline.stages.keep import keep_stage
-from pipeline.stages.overlap import OverlapRules, eval_index_stage, overlap_stage
+from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
 from pipeline.stages.screen import (
     Lists,
@@ -230,26 +230,18 @@ def demo_registry() -> Path:
     return directory
 
 
-@dataclass(frozen=True)
-class ScreeningTargets:
-    """What documents are compared with: lists; the directories of registries, and a hash of what
-    they hold."""
-
-    lists: Lists
-    registries: tuple[Path, ...]
-    content: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScreeningRequest:
-    """What screening was asked for, found and checked before anything is written; the reviews that
-    the run directory holds."""
+    """What screening was asked for, found and checked before anything is written: lists, registries
+    and a hash of what these hold; the reviews that the run directory holds."""
 
     policy: Policy
     reviews: tuple[Review, ...]
-    wanted: ScreeningTargets
+    lists: Lists
+    registries: tuple[Path, ...]
+    content: str
     eval_sets: tuple[EvalSet, ...]
-    overlap: OverlapRules
+    overlap: DecontaminateConfig
     filters: Filters
     custom_filters: tuple[CustomFilter, ...]
 
@@ -274,45 +266,42 @@ class ScreeningIndexes:
 def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
     """Check everything a config says of screening. Raises ConfigError with file, line and key;
     InputError for a registry or an evaluation set that is not there, or for damaged reviews."""
-    sets, d = config.decontaminate.sets, config.decontaminate
+    screen, sets = config.screen, config.decontaminate.sets
+    policy = load_policy(find_policy(screen.policy, base))
+    reviews = load_reviews(out / REVIEWS)
+    lists = Lists(
+        origins=(shipped_origins(), *(load_origins(base / path) for path in screen.origins)),
+        artefacts=(shipped_artefacts(), *(load_artefacts(base / p) for p in screen.artefacts)),
+        captures=captures_in(base / path for path in screen.optout),
+    )
+    registries = tuple(
+        demo_registry() if name == BUILTIN_REGISTRY else base / name for name in screen.registry
+    )
+    works = combine([load_registry(place) for place in registries]) if registries else None
     return ScreeningRequest(
-        policy=load_policy(find_policy(config.screen.policy, base)),
-        reviews=load_reviews(out / REVIEWS),
-        wanted=find_wanted(config.screen, base),
+        policy=policy,
+        reviews=reviews,
+        lists=lists,
+        registries=registries,
+        content=works.content_hash if works else "",
         eval_sets=find_eval_sets(sets, base) if sets else (),
-        overlap=OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action),
+        overlap=config.decontaminate,
         filters=load_filters(config.filters, base),
         custom_filters=load_custom_filters(config.filters.custom, base),
     )
 
 
-def find_wanted(config: ScreenConfig, base: Path) -> ScreeningTargets:
-    """What documents are compared with. Raises ConfigError with file, line and key, InputError for
-    a registry that is not there, IntegrityError for a damaged one."""
-    lists = Lists(
-        origins=(shipped_origins(), *(load_origins(base / path) for path in config.origins)),
-        artefacts=(shipped_artefacts(), *(load_artefacts(base / p) for p in config.artefacts)),
-        captures=captures_in(base / path for path in config.optout),
-    )
-    named = tuple(
-        demo_registry() if name == BUILTIN_REGISTRY else base / name for name in config.registry
-    )
-    content = combine([load_registry(place) for place in named]).content_hash if named else ""
-    return ScreeningTargets(lists, named, content)
-
-
-def compile_screening(wanted: ScreeningRequest, run: RunStage) -> ScreeningIndexes:
+def compile_screening(request: ScreeningRequest, run: RunStage) -> ScreeningIndexes:
     """Compile what is looked for; first of all, so that bad sets and registries fail early."""
     items = None
-    if wanted.eval_sets:
-        items = EvalIndexOutput(run(eval_index_stage(wanted.eval_sets, wanted.overlap)))
-    w = wanted.wanted
-    registry = run(registry_stage(w.lists, w.registries, w.content))
+    if request.eval_sets:
+        items = EvalIndexOutput(run(eval_index_stage(request.eval_sets, request.overlap)))
+    registry = run(registry_stage(request.lists, request.registries, request.content))
     return ScreeningIndexes(find_registry_shards(registry), items)
 
 
 def screening(
-    wanted: ScreeningRequest,
+    request: ScreeningRequest,
     reading: Reading,
     clean: CleanOutput,
     compiled: ScreeningIndexes,
@@ -326,24 +315,24 @@ def screening(
     def decide() -> DecisionsOutput:
         found = [run(screen_stage(clean, reading, looked_for))]
         if compiled.items is not None:
-            found.append(run(overlap_stage(clean, compiled.items, wanted.overlap)))
-        if wanted.filters.on:
-            found.append(run(filters_stage(clean, wanted.filters)))
-        if functions := wanted.custom_filters:
-            action = wanted.filters.config.action
+            found.append(run(overlap_stage(clean, compiled.items, request.overlap)))
+        if request.filters.on:
+            found.append(run(filters_stage(clean, request.filters)))
+        if functions := request.custom_filters:
+            action = request.filters.config.action
             found.append(run(custom_filters_stage(clean, reading, functions, action)))
-        if wanted.reviews:
-            found.append(run(reviews_stage(clean, wanted.reviews)))
+        if request.reviews:
+            found.append(run(reviews_stage(clean, request.reviews)))
         if taken_down:
             found.append(run(withheld_stage(clean, taken_down)))
         findings = map(FindingsOutput, found)
         decided = DecisionsOutput(
-            run(decisions_stage(clean, wanted.policy, looked_for.works, *findings))
+            run(decisions_stage(clean, request.policy, looked_for.works, *findings))
         )
         run(evidence_stage(decided))
         return decided
 
-    return Screening(decide, wanted.policy)
+    return Screening(decide, request.policy)
 
 
 def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.config.prep import DecontaminateConfig
 from pipeline.core import ids, storage
 from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
@@ -32,10 +33,10 @@ from pipeline.screening.policy import Policy
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
 from pipeline.stages.decisions import decisions_stage
-from pipeline.stages.overlap import OverlapRules, eval_index_stage, overlap_stage
+from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.screen import evidence_stage
 
-RULES = OverlapRules(n=13, min_words=8, min_overlap=0.4, fields=None, action="drop")
+RULES = DecontaminateConfig()
 QUESTION = "Which statement best explains why photosynthesis is the foundation of most food webs?"
 PASSAGE = " ".join(f"In sentence {k} the passage tells of matter {k * k}." for k in range(12))
 
@@ -191,7 +192,7 @@ def test_report_only(
     table: Callable[[Shard], list[dict[str, Any]]],
 ) -> None:  # fmt: skip
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION})
-    rules = replace(RULES, action="report")
+    rules = RULES.model_copy(update={"action": "report"})
     index = run(eval_index_stage(find_eval_sets(("arc.jsonl",), tmp_path), rules))
     clean = run(texts_stage((QUESTION,)))
     overlap = run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), rules))
@@ -205,7 +206,7 @@ def test_decisions_take_the_place_of_the_screen_stage(
     table: Callable[[Shard], list[dict[str, Any]]],
 ) -> None:  # fmt: skip
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION})
-    rules = replace(RULES, action="quarantine")
+    rules = RULES.model_copy(update={"action": "quarantine"})
     rows = ((0, "review"), (1, "quarantine"), (2, "drop"), (3, "allow"))
     jobs = (ScreenJob(0, 5, rows), ScreenJob(1, 1, ()))
     screen = run(
@@ -248,7 +249,7 @@ def test_what_makes_the_index_again(tmp_path: Path, run: Any) -> None:
     path = write_set(tmp_path / "a/arc.jsonl", {"q": QUESTION})
     clean = run(texts_stage((QUESTION,)))
 
-    def stages(rules: OverlapRules, pattern: str) -> list[str]:
+    def stages(rules: DecontaminateConfig, pattern: str) -> list[str]:
         index = run(eval_index_stage(find_eval_sets((pattern,), tmp_path), rules))
         again = list(run.reused)
         run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), rules))
@@ -259,10 +260,10 @@ def test_what_makes_the_index_again(tmp_path: Path, run: Any) -> None:
     assert stages(RULES, "a/arc.jsonl") == both
     path.rename(tmp_path / "arc.jsonl")
     assert stages(RULES, "arc.jsonl") == both
-    assert stages(replace(RULES, action="review"), "arc.jsonl") == ["eval_index"]
-    assert stages(replace(RULES, min_overlap=1), "arc.jsonl") == []
+    assert stages(RULES.model_copy(update={"action": "review"}), "arc.jsonl") == ["eval_index"]
+    assert stages(RULES.model_copy(update={"min_overlap": 1}), "arc.jsonl") == []
     assert stages(RULES, "arc.jsonl") == []
-    assert stages(replace(RULES, n=10), "arc.jsonl") == [
+    assert stages(RULES.model_copy(update={"n": 10}), "arc.jsonl") == [
         "overlap"
     ]  # of 13 words, a run of 8 either way
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION + " Or so?"})
