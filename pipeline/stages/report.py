@@ -216,7 +216,7 @@ def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stag
     )
     return Stage(
         name="cluster_report",
-        version=4,
+        version=5,
         function=_cluster_report,
         tasks=(Task("page of clusters", job),),
     )
@@ -463,7 +463,7 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
     )
     return Stage(
         name="report",
-        version=5,
+        version=6,
         function=_report,
         tasks=(Task("report", job),),
         settings={"notes": list(notes)},

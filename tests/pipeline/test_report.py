@@ -23,6 +23,7 @@ from pipeline.report.cluster_summary import (
     SizeBin,
 )
 from pipeline.report.html import render_report
+from pipeline.report.page import ChartColumn, chart
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = (
@@ -238,6 +239,24 @@ def test_numbers_and_balance() -> None:
     assert "15,308" in text  # tokens of both sources
     assert "5 to 8" in text
     assert "Does not balance" not in text
+
+
+def test_the_tile_of_tokens_says_its_number_once() -> None:
+    page = render_report(sample_report()).decode()
+    tile = page.partition('<div class="label">Tokens</div>')[2].partition('<div class="card')[0]
+    said = Page(tile.encode()).text
+    assert said.split() == ["15,308", "1", "per", "document", "kept"]
+    empty = model.Report(config_name="empty", manifest_hash="0" * 32)
+    assert "no document was kept" in Page(render_report(empty)).text
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 12])
+def test_a_chart_of_few_buckets_has_narrow_columns(buckets: int) -> None:
+    columns = [ChartColumn(str(n), str(n), n + 1, n) for n in range(buckets)]
+    drawn = chart(columns)
+    assert drawn is not None
+    assert all(float(bar.width) < drawn.width / 7 for bar in drawn.bars)
+    assert float(drawn.bars[-1].x) + float(drawn.bars[-1].width) < drawn.width
 
 
 def test_imbalance_is_named() -> None:
