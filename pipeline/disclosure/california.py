@@ -62,7 +62,7 @@ def describe_processing(facts: Facts) -> str:
         duplicates = sum(source.duplicates for source in facts.sources)
         removed = _were(duplicates, "duplicate")
         steps.append(f"{removed} removed, so that texts do not repeat")
-    dropped = sum(source.dropped for source in facts.sources)
+    dropped = sum(source.dropped_total for source in facts.sources)
     steps.append(f"{_were(dropped, 'document')} dropped by length, quality filters or rules")
     if facts.screened:
         quarantined = sum(source.quarantined for source in facts.sources)
