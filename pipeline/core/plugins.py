@@ -61,7 +61,7 @@ def load_plug_ins(
     the name of a built-in or of another one. Callers keep the answer: it hashes code.
     """
     loaded: dict[str, PlugIn[T]] = {}
-    for entry in sorted(metadata.entry_points(group=group), key=lambda e: (e.name, e.value)):
+    for entry in sorted(metadata.entry_points(group=group), key=_name_and_distribution):
         plug_in = _load(entry, kind)
         if entry.name in built_in:
             raise plug_in.refuse("has the name of a built-in")
@@ -72,6 +72,10 @@ def load_plug_ins(
     return loaded
 
 
+def _name_and_distribution(entry: metadata.EntryPoint) -> tuple[str, str]:
+    return entry.name, entry.dist.name if entry.dist else ""
+
+
 def has_plug_ins(group: str) -> bool:
     """Whether any distribution offers something in a group; imports nothing of it."""
     return bool(metadata.entry_points(group=group))
@@ -80,7 +84,7 @@ def has_plug_ins(group: str) -> bool:
 def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
     assert entry.dist is not None
     code = PlugInCode(entry.dist.name, entry.dist.version, "")
-    plug_in = PlugIn(entry.group, entry.name, None, code)
+    plug_in: PlugIn[Any] = PlugIn(entry.group, entry.name, None, code)
     try:
         value = entry.load()
     except (Exception, SystemExit) as error:

@@ -83,7 +83,7 @@ def list_schedulers() -> dict[str, Named[type[FormLR]]]:
 
 def _load(
     group: str,
-    kind: type,
+    kind: type[Any],
     built_in: Mapping[str, Named[Kind]],
     make: Callable[[str, Any, PlugInCode | None], Named[Kind]],
 ) -> dict[str, Named[Kind]]:
