@@ -41,6 +41,7 @@ from pipeline.runs.catalogue import story_entry
 _SCREENING = (
     "registry",
     "screen",
+    "custom_detectors",
     "overlap",
     "filters",
     "custom_filters",

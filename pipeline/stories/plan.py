@@ -109,6 +109,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     given = {
         "large shards": prepared.plan.large,
         "duplicates": config.dedup.preset != "none",
+        "custom detectors": screening.detectors,
         "decontaminate": config.decontaminate.sets,
         "filters": filtered,
         "custom filters": custom,
