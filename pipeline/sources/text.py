@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.sources.raw_format import StreamFormat
 from pipeline.sources.record import (
     START,
     BadRecord,
@@ -23,9 +24,9 @@ from pipeline.sources.record import (
     RecordError,
     RecordRules,
     assemble_record,
-    check_length,
     fill_template,
     has_surrogate,
+    make_record,
 )
 from pipeline.sources.streams import split_lines
 
@@ -93,8 +94,7 @@ def _skip_space(text: str, position: int) -> int:
     return position
 
 
-_BOM = b"\xef\xbb\xbf"
-_START = Place(0, 1, 0, 0)
+BOM = b"\xef\xbb\xbf"
 _UNREADABLE = object()
 """The value of a field whose JSON means nothing to us; it has none of the expected types."""
 
@@ -106,16 +106,16 @@ _FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, RecordError)
 
 
 def read_jsonl(
-    blocks: Iterator[bytes], rules: RecordRules, first: Place = _START
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
 ) -> Iterator[Record | BadRecord]:
-    """Every non-blank line as a record, good or bad, in file order; `first` is where the first
-    line stands in its file."""
-    parse = _parser(rules)
+    """Every non-blank line as a record, good or bad, in file order; `start` is where the first
+    line is in its file."""
+    parse, first = _parser(rules), start or START
     ordinal = first.ordinal
     found = split_lines(blocks, rules.max_document_bytes)
     for number, (offset, length, line) in enumerate(found, first.line):
-        if number == 1 and line is not None and line.startswith(_BOM):
-            line = line[len(_BOM) :]
+        if number == 1 and line is not None and line.startswith(BOM):
+            line = line[len(BOM) :]
         if line is not None and not line.strip():
             continue
         place = Place(ordinal, number, first.byte_offset + offset, length)
@@ -179,17 +179,17 @@ def _by_field(place: Place, line: bytes, rules: RecordRules) -> Record:
     def top(name: str) -> Any:
         return _value(fields[name]) if name in fields else None
 
-    if rules.template is None:
+    def read_text() -> str:
         if rules.text_key not in fields:
             raise RecordError("no_text")
-        text = _text(fields[rules.text_key])
-        meta = _parse_meta(fields.get("meta"))
-    else:
-        meta = _parse_meta(fields.get("meta"))
-        text = fill_template(rules.template, meta, top)
-        check_length(text, rules.max_document_bytes)
-    raw = fields.get("meta")
-    return assemble_record(place, text, meta, None if raw is None else raw.decode(), top, rules)
+        return _text(fields[rules.text_key])
+
+    def read_meta() -> tuple[str | None, dict[str, Any]]:
+        raw = fields.get("meta")
+        meta = _parse_meta(raw)
+        return None if raw is None else raw.decode(), meta
+
+    return make_record(place, read_text, read_meta, top, rules)
 
 
 def _text(raw: bytes) -> str:
@@ -231,7 +231,9 @@ def _parse_meta(raw: bytes | None) -> dict[str, Any]:
     return meta
 
 
-def read_whole(blocks: Iterator[bytes], rules: RecordRules) -> Iterator[Record | BadRecord]:
+def read_whole(
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
+) -> Iterator[Record | BadRecord]:
     """The file as one record, which an empty file is too."""
     held: list[bytes] = []
     length = 0
@@ -243,9 +245,10 @@ def read_whole(blocks: Iterator[bytes], rules: RecordRules) -> Iterator[Record |
 
 
 def read_lines(
-    blocks: Iterator[bytes], rules: RecordRules, start: Place = START
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
 ) -> Iterator[Record | BadRecord]:
-    """Every non-blank line as a record; `start` is where the first line stands in its file."""
+    """Every non-blank line as a record; `start` is where the first line is in its file."""
+    start = start or START
     ordinal = start.ordinal
     found = split_lines(blocks, rules.max_document_bytes)
     for number, (offset, length, line) in enumerate(found, start.line):
@@ -260,7 +263,7 @@ def _item(place: Place, raw: bytes | None, rules: RecordRules) -> Record | BadRe
     try:
         if raw is None:
             raise RecordError("too_large")
-        return text_record(place, raw.removeprefix(_BOM) if place.line == 1 else raw, rules)
+        return text_record(place, raw.removeprefix(BOM) if place.line == 1 else raw, rules)
     except RecordError as refused:
         return BadRecord(place, str(refused))
 
@@ -289,3 +292,36 @@ def text_record(
     if rules.text_key != "text":
         raise RecordError("no_text")
     return assemble_record(place, text, meta or {}, raw_meta, top, rules)
+
+
+JSONL = StreamFormat(
+    name="jsonl",
+    suffixes={".jsonl": 1.0, ".ndjson": 1.0},
+    compressed_suffixes={".json": 1.0},
+    has_fields=True,
+    read=read_jsonl,
+    parts="lines",
+    trailing_bytes=1,
+    byte_order_mark=BOM,
+)
+"""`.json` is lines when it is compressed (C4), and one document of any kind when it is not."""
+
+TEXT = StreamFormat(
+    name="text",
+    suffixes={".txt": 1.0},
+    has_fields=False,
+    read=read_whole,
+    parts=None,
+    trailing_bytes=0,
+    is_plain_text=True,
+)
+
+LINES = StreamFormat(
+    name="lines",
+    suffixes={},
+    has_fields=False,
+    read=read_lines,
+    parts="lines",
+    trailing_bytes=1,
+    is_plain_text=True,
+)

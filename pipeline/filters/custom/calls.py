@@ -14,7 +14,8 @@ import pyarrow as pa
 from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.ids import hex_keys
-from pipeline.filters.custom.functions import CustomFilter, describe_failure, load_function
+from pipeline.core.plugins import describe_failure
+from pipeline.filters.custom.functions import CustomFilter, load_function
 
 Verdict = str | None
 

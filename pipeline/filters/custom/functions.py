@@ -9,7 +9,6 @@ import json
 import os
 import pkgutil
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,7 @@ from typing import Any
 
 from pipeline.config.filters import CustomFilterConfig, is_file, split_function
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.plugins import describe_failure
 from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.core.words import did_you_mean
 
@@ -163,19 +163,6 @@ def forget_module(name: str) -> None:
     """Let a name mean the module on the path again, and none that was loaded here."""
     if name in _registered and sys.modules.get(name) is _registered.pop(name):
         del sys.modules[name]
-
-
-def describe_failure(error: BaseException, file: str) -> str:
-    """Where in a file something failed, and how: `FILE:LINE: ValueError: …`."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        line, said = error.lineno, error.msg
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == file), None)
-        said = str(error)
-    where = f"{file}:{line}" if line else file
-    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return f"{where}: {escape_text(what, 400)}"
 
 
 GIVEN = {False: ("text", "meta"), True: ("batch",)}
