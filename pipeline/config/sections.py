@@ -95,9 +95,9 @@ class InputConfig(FrozenModel):
     )
     format: str | None = Field(
         None,
-        description="format of all files, whatever their names [default: by the name of each "
-        "file]: jsonl, parquet, arrow, warc, or that of a plug-in; text: each file is a document; "
-        "lines: each line is a document",
+        description="format of all files, whatever their names, such as jsonl or that of a plug-in "
+        "[default: by the name of each file]; text: each file is a document; lines: each line is a "
+        "document",
     )
     text_key: str = Field("text", description="name of the field or column that holds the text")
     template: str | None = Field(

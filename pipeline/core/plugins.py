@@ -6,7 +6,6 @@ version and the hash of its files are part of the fingerprint of each stage that
 worker whose installation differs refuses to go on.
 """
 
-import functools
 import sys
 import traceback
 from collections.abc import Collection
@@ -59,10 +58,10 @@ def load_plug_ins(
     """The plug-ins of a group by name, in order of their names.
 
     Raises ConfigError naming the distribution of one that does not load, is not a `kind`, or has
-    the name of a built-in or of another one.
+    the name of a built-in or of another one. Callers keep the answer: it hashes code.
     """
     loaded: dict[str, PlugIn[T]] = {}
-    for entry in sorted(metadata.entry_points(group=group), key=lambda e: (e.name, e.value)):
+    for entry in sorted(metadata.entry_points(group=group), key=_name_and_distribution):
         plug_in = _load(entry, kind)
         if entry.name in built_in:
             raise plug_in.refuse("has the name of a built-in")
@@ -73,16 +72,19 @@ def load_plug_ins(
     return loaded
 
 
+def _name_and_distribution(entry: metadata.EntryPoint) -> tuple[str, str]:
+    return entry.name, entry.dist.name if entry.dist else ""
+
+
 def has_plug_ins(group: str) -> bool:
     """Whether any distribution offers something in a group; imports nothing of it."""
     return bool(metadata.entry_points(group=group))
 
 
-@functools.cache
 def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
     assert entry.dist is not None
     code = PlugInCode(entry.dist.name, entry.dist.version, "")
-    plug_in = PlugIn(entry.group, entry.name, None, code)
+    plug_in: PlugIn[Any] = PlugIn(entry.group, entry.name, None, code)
     try:
         value = entry.load()
     except (Exception, SystemExit) as error:
@@ -129,6 +131,6 @@ def _failing_file(error: BaseException) -> str:
     """The innermost file of the plug-in's own that an error passed through, if any."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename
-    ours = (__file__, metadata.__file__)
+    others = (__file__, str(Path(machinery.__file__).parent), "<")
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return next((f for f in reversed(frames) if f not in ours and not f.startswith("<")), "")
+    return next((file for file in reversed(frames) if not file.startswith(others)), "")

@@ -132,6 +132,14 @@ def _first(meta: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return None
 
 
+def decode_text(raw: bytes) -> str:
+    """The text that these bytes are. Raises RecordError where they are not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError("not_utf8") from error
+
+
 def has_surrogate(text: str) -> bool:
     """Whether `text` holds a code point that UTF-8 cannot encode."""
     if text.isascii():
@@ -322,11 +330,9 @@ def make_record(
     return assemble_record(place, text, meta, raw, top, rules)
 
 
-def read_fields(
-    place: Place, fields: Mapping[str, Any], rules: RecordRules
-) -> "Record | BadRecord":
-    """The record of fields by name, good or bad, for formats that have no reader of their own for
-    single fields; `meta` is a mapping of plain values."""
+def assemble_fields(place: Place, fields: Mapping[str, Any], rules: RecordRules) -> Record:
+    """The record of fields by name, with plain values; `meta` is a mapping. For formats whose
+    fields are all parsed at once. Raises RecordError."""
 
     def read_text() -> str:
         if rules.text_key not in fields:
@@ -350,10 +356,7 @@ def read_fields(
             raise RecordError("bad_meta")
         return raw, meta
 
-    try:
-        return make_record(place, read_text, read_meta, fields.get, rules)
-    except RecordError as problem:
-        return BadRecord(place, str(problem))
+    return make_record(place, read_text, read_meta, fields.get, rules)
 
 
 def typed_values(rules: RecordRules, meta: dict[str, Any], top: TopLevel) -> tuple[FieldValue, ...]:

@@ -23,6 +23,7 @@ from pipeline.sources.record import (
     Record,
     RecordError,
     RecordRules,
+    decode_text,
     make_record,
 )
 from pipeline.sources.streams import Allowance
@@ -81,10 +82,7 @@ def _record(place: Place, index: int, columns: dict[str, pa.Array], rules: Recor
 def _text(cell: pa.Scalar) -> str:
     value = cell.as_py() if cell.is_valid else None
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise RecordError("not_utf8") from error
+        return decode_text(value)
     if not isinstance(value, str):
         raise RecordError("text_not_string")
     return value

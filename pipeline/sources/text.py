@@ -24,6 +24,7 @@ from pipeline.sources.record import (
     RecordError,
     RecordRules,
     assemble_record,
+    decode_text,
     fill_template,
     has_surrogate,
     make_record,
@@ -36,10 +37,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 def raw_fields(line: bytes) -> dict[str, bytes]:
     """The raw JSON slice of every top-level field; the last of duplicate keys counts."""
     if not line.isascii():
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            raise RecordError("not_utf8") from error
+        decode_text(line)
     try:
         parsed = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         return {name: bytes(raw) for name, raw in parsed.items()}
@@ -105,17 +103,24 @@ _any_value = msgspec.json.Decoder().decode
 _FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, RecordError)
 
 
-def read_jsonl(
-    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
+def read_by_line(
+    blocks: Iterator[bytes],
+    rules: RecordRules,
+    start: Place | None,
+    parse: Callable[[Place, bytes], Record],
+    mark: bytes = b"",
 ) -> Iterator[Record | BadRecord]:
-    """Every non-blank line as a record, good or bad, in file order; `start` is where the first
-    line is in its file."""
-    parse, first = _parser(rules), start or START
+    """Every non-blank line as a record, good or bad, in file order.
+
+    `start` is where the blocks begin in their file; a byte order mark `mark` at its beginning is
+    taken away. `parse` makes a record of a line, or raises RecordError.
+    """
+    first = start or START
     ordinal = first.ordinal
-    found = split_lines(blocks, rules.max_document_bytes)
-    for number, (offset, length, line) in enumerate(found, first.line):
-        if number == 1 and line is not None and line.startswith(BOM):
-            line = line[len(BOM) :]
+    lines = split_lines(blocks, rules.max_document_bytes)
+    for number, (offset, length, line) in enumerate(lines, first.line):
+        if number == 1 and line is not None:
+            line = line.removeprefix(mark)
         if line is not None and not line.strip():
             continue
         place = Place(ordinal, number, first.byte_offset + offset, length)
@@ -124,8 +129,15 @@ def read_jsonl(
             if line is None:
                 raise RecordError("too_large")
             yield parse(place, line)
-        except RecordError as refused:
-            yield BadRecord(place, str(refused))
+        except RecordError as problem:
+            yield BadRecord(place, str(problem))
+
+
+def read_jsonl(
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
+) -> Iterator[Record | BadRecord]:
+    """Every non-blank line as a record; `start` is where the first line is in its file."""
+    return read_by_line(blocks, rules, start, _parser(rules), BOM)
 
 
 def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
@@ -240,32 +252,25 @@ def read_whole(
     for block in blocks:
         length += len(block)
         held = [] if length > rules.max_document_bytes else [*held, block]
-    is_held = length <= rules.max_document_bytes
-    yield _item(Place(0, 1, 0, length), b"".join(held) if is_held else None, rules)
+    place = Place(0, 1, 0, length)
+    try:
+        if length > rules.max_document_bytes:
+            raise RecordError("too_large")
+        yield text_record(place, b"".join(held).removeprefix(BOM), rules)
+    except RecordError as problem:
+        yield BadRecord(place, str(problem))
 
 
 def read_lines(
     path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
 ) -> Iterator[Record | BadRecord]:
     """Every non-blank line as a record; `start` is where the first line is in its file."""
-    start = start or START
-    ordinal = start.ordinal
-    found = split_lines(blocks, rules.max_document_bytes)
-    for number, (offset, length, line) in enumerate(found, start.line):
-        if line is None or line.strip():
-            text = None if line is None else line.removesuffix(b"\r")
-            place = Place(ordinal, number, start.byte_offset + offset, length)
-            yield _item(place, text, rules)
-            ordinal += 1
 
+    def parse(place: Place, line: bytes) -> Record:
+        text = line.removesuffix(b"\r")
+        return text_record(place, text.removeprefix(BOM) if place.line == 1 else text, rules)
 
-def _item(place: Place, raw: bytes | None, rules: RecordRules) -> Record | BadRecord:
-    try:
-        if raw is None:
-            raise RecordError("too_large")
-        return text_record(place, raw.removeprefix(BOM) if place.line == 1 else raw, rules)
-    except RecordError as refused:
-        return BadRecord(place, str(refused))
+    return read_by_line(blocks, rules, start, parse)
 
 
 def text_record(
@@ -277,21 +282,17 @@ def text_record(
 ) -> Record:
     """A record whose only field is `text`, and whose meta the format itself gives. Raises
     RecordError."""
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise RecordError("not_utf8") from error
+    text, known = decode_text(raw), meta or {}
 
     def top(name: str) -> str | None:
         return text if name == "text" else None
 
     if rules.template is not None:
-        return assemble_record(
-            place, fill_template(rules.template, meta or {}, top), meta or {}, raw_meta, top, rules
-        )
+        filled = fill_template(rules.template, known, top)
+        return assemble_record(place, filled, known, raw_meta, top, rules)
     if rules.text_key != "text":
         raise RecordError("no_text")
-    return assemble_record(place, text, meta or {}, raw_meta, top, rules)
+    return assemble_record(place, text, known, raw_meta, top, rules)
 
 
 JSONL = StreamFormat(
