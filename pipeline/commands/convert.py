@@ -106,8 +106,7 @@ def convert(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="format of text files, whatever their names are: jsonl, parquet, arrow, text, "
-            "lines, warc",
+            help="format of text files, whatever their names are, as `inputs[].format` of a config",
         ),
     ] = None,
     lossy: Annotated[
