@@ -325,6 +325,8 @@ def show_dedup_run(manifest: "Manifest", as_json: bool) -> None:
         }
         return print_json(value)
     _print_sources(ledger, kinds)
+    if not any(source["kept"]["documents"] for source in ledger["sources"].values()):
+        print_line("no record is new: every document is a duplicate")
     if len(manifest.reused) == len(manifest.stages):
         print_line(f"everything was up to date: all {len(manifest.stages)} stages reused")
     print_line(
