@@ -1,5 +1,5 @@
 """Filters: every rule that a document fails, as evidence, and the decision that follows; the rules
-of `pipeline.filters` and functions of the user's own.
+of `pipeline.filters` and functions of the user's own. Detectors of plug-ins, which only find.
 
 The first failing rule in the order of `pipeline.filters.rules.RULES` is the rule of the decision,
 and so the reason why a dropped document left; all of them are in the evidence, with the value
@@ -9,19 +9,31 @@ measured and the limit.
 import json
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from pipeline.config.filters import FiltersConfig
+from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.manifest import Shard
+from pipeline.core.plug_ins import describe_failure
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
-from pipeline.filters.custom.calls import document_batches, judge
+from pipeline.filters.custom.calls import describe_rows, document_batches, judge
 from pipeline.filters.custom.functions import CustomFilter
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
 from pipeline.runs import layout
 from pipeline.runs.outputs import CleanOutput
-from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, attributes_json, table_of
+from pipeline.screening.detectors.plug_ins import CustomDetector, find_problem, load_detector
+from pipeline.screening.evidence import (
+    DECISION_SCHEMA,
+    EVIDENCE_SCHEMA,
+    Finding,
+    attributes_json,
+    evidence_rows,
+    findings_table,
+    table_of,
+)
 from pipeline.stages.plan import Reading
 
 Row = tuple[object, ...]
@@ -161,6 +173,7 @@ def custom_filters_stage(
             "file_hash": own.file_hash,
             "settings": json.loads(own.settings),
             "batch": own.batch,
+            **({"distribution": own.location.distribution} if own.location.distribution else {}),
         }
         for own in functions
     }
@@ -172,4 +185,76 @@ def custom_filters_stage(
         tasks=tuple(tasks),
         settings=settings,
         software=software,
+    )
+
+
+_LETTER = "d"
+"""In ids of the evidence of plug-ins."""
+
+
+@dataclass(frozen=True)
+class CustomDetectorsJob:
+    """One documents shard, the detectors of plug-ins in order, and the names of the raw shards by
+    `path_id`."""
+
+    index: int
+    documents: Shard
+    detectors: tuple[CustomDetector, ...]
+    files: tuple[tuple[int, str], ...]
+
+
+def _detect_custom(job: CustomDetectorsJob, inputs: Inputs) -> Result:
+    table = inputs.table(job.documents)
+    batches = list(document_batches(table, dict(job.files)))
+    found = [(own.name, detect_with(own, batches)) for own in job.detectors]
+    evidence = evidence_rows(table, found, _LETTER)
+    path = layout.shard("screen", job.index, f"custom.{layout.EVIDENCE_SHARD}")
+    output = arrow_output(path, evidence)
+    counts = {name: len(findings) for name, findings in found if len(findings)}
+    return Result((output,), {"documents": len(table), "evidence": counts})
+
+
+def detect_with(own: CustomDetector, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """FINDINGS of a plug-in's detector. Raises FunctionError when it fails, or yields what its
+    class does not declare."""
+    detector, findings, first = load_detector(own), list[Finding](), 0
+    for batch in batches:
+        try:
+            of_batch = list(detector.detect(batch))
+        except (Exception, SystemExit) as error:
+            failure = describe_failure(error)
+            raise FunctionError(
+                f"{own.plug_in.shown} failed on {describe_rows(batch)}: {failure}"
+            ) from error
+        for finding in of_batch:
+            if problem := find_problem(finding, detector, batch):
+                raise FunctionError(
+                    f"{own.plug_in.shown} found {escape_text(repr(finding), 300)} in "
+                    f"{describe_rows(batch)}: {problem}"
+                )
+            findings.append(replace(finding, row=finding.row + first))
+        first += len(batch)
+    return findings_table(findings)
+
+
+def custom_detectors_stage(
+    clean: CleanOutput, reading: Reading, detectors: tuple[CustomDetector, ...]
+) -> Stage:
+    """The stage in which detectors of plug-ins look at every document."""
+    tasks = []
+    for index, shard in enumerate(clean.documents):
+        parts = {part.path_id: part.file for part in reading.tasks[index]}
+        files = tuple((number, f"{f.input}/{f.path}") for number, f in parts.items())
+        job = CustomDetectorsJob(index, shard, detectors, files)
+        tasks.append(Task(f"custom detectors of {shard.path}", job, (shard,), shard.size))
+    settings = {
+        own.name: {**vars(own.plug_in), "settings": json.loads(own.settings)} for own in detectors
+    }
+    return Stage(
+        name="custom_detectors",
+        version=1,
+        function=_detect_custom,
+        tasks=tuple(tasks),
+        settings=settings,
+        software={"pyarrow": pa.__version__, "unicode": unicodedata.unidata_version},
     )

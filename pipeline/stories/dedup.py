@@ -66,7 +66,9 @@ def _compare(
 def _deduplicate(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The same, then the kept records copied, and the clusters shown."""
     reading, clean, keep = _compare(prepared, run, unchanged)
-    check_survivors(keep)
+    is_known = 0 < sum(keep.counts) == sum(keep.duplicate)
+    if not (prepared.earlier and is_known):
+        check_survivors(keep)
     run(records_stage(reading, clean, keep))
     run(cluster_report_stage(prepared.config.name, run.manifests))
 

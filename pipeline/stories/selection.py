@@ -39,7 +39,9 @@ from pipeline.screening.detectors.lists import (
     shipped_artefacts,
     shipped_origins,
 )
+from pipeline.screening.detectors.plug_ins import CustomDetector, find_custom_detectors
 from pipeline.screening.policy import Policy, compile_rules, find_policy, load_policy
+from pipeline.screening.policy.rules import list_plug_ins_asked_about
 from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import REVIEWS, Review, load_reviews
@@ -54,7 +56,11 @@ from pipeline.stages.candidates import (
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
-from pipeline.stages.filters import custom_filters_stage, filters_stage
+from pipeline.stages.filters import (
+    custom_detectors_stage,
+    custom_filters_stage,
+    filters_stage,
+)
 from pipeline.stages.keep import keep_stage
 from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
@@ -244,6 +250,7 @@ class ScreeningRequest:
     overlap: DecontaminateConfig
     filters: Filters
     custom_filters: tuple[CustomFilter, ...]
+    detectors: tuple[CustomDetector, ...]
 
     @property
     def redacts(self) -> bool:
@@ -268,6 +275,7 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
     InputError for a registry or an evaluation set that is not there, or for damaged reviews."""
     screen, sets = config.screen, config.decontaminate.sets
     policy = load_policy(find_policy(screen.policy, base))
+    of_policy = list_plug_ins_asked_about(policy)
     reviews = load_reviews(out / REVIEWS)
     lists = Lists(
         origins=(shipped_origins(), *(load_origins(base / path) for path in screen.origins)),
@@ -288,6 +296,7 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
         overlap=config.decontaminate,
         filters=load_filters(config.filters, base),
         custom_filters=load_custom_filters(config.filters.custom, base),
+        detectors=find_custom_detectors(screen.detectors, of_policy),
     )
 
 
@@ -314,6 +323,8 @@ def screening(
 
     def decide() -> DecisionsOutput:
         found = [run(screen_stage(clean, reading, looked_for))]
+        if request.detectors:
+            found.append(run(custom_detectors_stage(clean, reading, request.detectors)))
         if compiled.items is not None:
             found.append(run(overlap_stage(clean, compiled.items, request.overlap)))
         if request.filters.on:
