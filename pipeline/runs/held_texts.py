@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.runs import layout
-from pipeline.runs.records import read_arrow, select_texts
+from pipeline.runs.records import map_arrow, select_texts
 
 SCHEMA = pa.schema([
     ("doc_key", pa.binary(16)), ("text_key", pa.binary(16)), ("source", pa.string()),
@@ -43,7 +43,7 @@ def read_held_shard(path: Path) -> pa.Table:
     """A shard of quarantine/, memory-mapped; empty when there is none."""
     if not path.exists():
         return SCHEMA.empty_table()
-    return read_arrow(path)
+    return map_arrow(path)
 
 
 def keys_of(held: pa.Table) -> pa.Array:

@@ -146,7 +146,7 @@ class RunRecords:
         halves = ids.keys_as_u64(keys)[:, 0]
         parts = []
         for path in self._shards():
-            table = read_arrow(path)
+            table = map_arrow(path)
             rows = np.flatnonzero(np.isin(ids.keys_as_u64(table["doc_key"])[:, 0], halves))
             parts.append(table.select(columns).take(pa.array(rows)))
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
@@ -157,7 +157,7 @@ class RunRecords:
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found: dict[bytes, str] = {}
         for path in self._shards():
-            found |= select_texts(read_arrow(path), value_set, most_bytes)
+            found |= select_texts(map_arrow(path), value_set, most_bytes)
         return found
 
     def excerpt(self, key: bytes) -> str:
@@ -175,7 +175,7 @@ class RunRecords:
         """How many documents of each source reached dedup."""
         counts: dict[str, int] = {}
         for path in self._shards():
-            for entry in read_arrow(path)["source"].value_counts().to_pylist():
+            for entry in map_arrow(path)["source"].value_counts().to_pylist():
                 counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
         return dict(sorted(counts.items()))
 
@@ -350,7 +350,7 @@ def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> Mask:
     return np.asarray(above & below)
 
 
-def read_arrow(path: Path) -> pa.Table:
+def map_arrow(path: Path) -> pa.Table:
     """An Arrow IPC file, memory-mapped. Raises IntegrityError for damage."""
     with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -358,9 +358,9 @@ def read_arrow(path: Path) -> pa.Table:
 
 def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
     """What is known of the documents of a shard while the run is not finished."""
-    table = read_arrow(documents)
+    table = map_arrow(documents)
     rows = len(table)
-    ends = read_arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
+    ends = map_arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
     state = pa.array(STATES).take(ends["state"].combine_chunks()).fill_null("")
     known = {name: table[name] for name in table.column_names} | {"state": state}
     empty = {"tokens": pa.nulls(rows, pa.uint32()).fill_null(0), "representative": pa.nulls(rows)}
