@@ -38,13 +38,7 @@ from pipeline.core import ids, rng, storage
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Stage, arrow_output
 from pipeline.packing import PACKERS, fold
-from pipeline.runs.outputs import (
-    CleanOutput,
-    GatherOutput,
-    ScatterOutput,
-    SplitsOutput,
-    TokensOutput,
-)
+from pipeline.runs import views
 from pipeline.sources.streams import zstd
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage
@@ -165,9 +159,9 @@ def write_tokens(texts: list[str], tokens: pa.LargeListArray, root: Path) -> tup
         keep.append(TaskRecord("", (shard,), {}))
         clean.append(TaskRecord("", (), {"records": count}))
     return (
-        CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
-        SplitsOutput(StageManifest("keep", "", {}, tuple(keep))),
-        TokensOutput(StageManifest("tokenize", "", {}, tuple(done))),
+        views.CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
+        views.SplitsOutput(StageManifest("keep", "", {}, tuple(keep))),
+        views.TokensOutput(StageManifest("tokenize", "", {}, tuple(done))),
     )
 
 
@@ -226,8 +220,8 @@ def stages(
         spent[stage.name] = (seconds, size)
         return StageManifest(stage.name, "", {}, tuple(records))
 
-    scatter = ScatterOutput(run(scatter_stage(config, keep, tokens)))
-    gather = GatherOutput(run(gather_stage(config, scatter)))
+    scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens)))
+    gather = views.GatherOutput(run(gather_stage(config, scatter)))
     pack_streams(config, vocabulary, clean, gather, run)
     return spent
 

@@ -14,7 +14,7 @@ from pipeline.commands.terminal import print_json, print_line, print_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
-from pipeline.runs.outputs import CleanOutput
+from pipeline.runs.views import CleanOutput
 
 if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest

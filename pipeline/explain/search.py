@@ -26,8 +26,8 @@ from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
 from pipeline.runs.held_texts import quarantine_path, read_held_shard
 from pipeline.runs.origin import texts_home
-from pipeline.runs.outputs import CleanOutput
 from pipeline.runs.records import DocumentTable, wrap_read_errors
+from pipeline.runs.views import CleanOutput
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4

@@ -33,8 +33,8 @@ from pipeline.engine.runner import TextsApartError, manifest_path
 from pipeline.engine.stage import arrow_output
 from pipeline.runs import layout
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
-from pipeline.runs.outputs import CleanOutput, QuarantineOutput
 from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.views import CleanOutput, QuarantineOutput
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.scrub import scrub_documents, with_shards
 

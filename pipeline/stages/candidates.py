@@ -22,7 +22,7 @@ from dedup.presets import Preset
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
-from pipeline.runs.outputs import BandsOutput, CleanOutput, ComponentsOutput
+from pipeline.runs.views import BandsOutput, CleanOutput, ComponentsOutput
 from pipeline.stages.batches import Batches
 
 SAME = "same"

@@ -14,7 +14,7 @@ from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
-from pipeline.runs.outputs import BandsOutput, ComponentsOutput, RoutesOutput
+from pipeline.runs.views import BandsOutput, ComponentsOutput, RoutesOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME

@@ -17,18 +17,8 @@ from dedup.arrays import I64, U32, U64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
-from pipeline.runs.outputs import (
-    CleanOutput,
-    CutsOutput,
-    DecisionsOutput,
-    KeepOutput,
-    LinesOutput,
-    RedactionsOutput,
-    RepeatsOutput,
-    VerdictsOutput,
-)
 from pipeline.screening.policy import redaction_spans
 
 if TYPE_CHECKING:
@@ -104,7 +94,7 @@ def _units(job: UnitsJob, inputs: Inputs) -> Result:
     return Result(outputs, {"documents": len(rows), "units": len(units)})
 
 
-def units_stage(clean: CleanOutput, keep: KeepOutput, rules: LineRules) -> Stage:
+def units_stage(clean: views.CleanOutput, keep: views.KeepOutput, rules: LineRules) -> Stage:
     """The stage that reads the text of every kept document once."""
     pairs = zip(clean.documents, keep.states, strict=True)
     tasks = tuple(
@@ -190,7 +180,7 @@ def _ranks(key_M2: U64) -> I64:
     return rank
 
 
-def repeats_stage(units: LinesOutput, rules: LineRules, memory: int) -> Stage:
+def repeats_stage(units: views.LinesOutput, rules: LineRules, memory: int) -> Stage:
     """The join; its key ranges follow from the number of units and the memory of one task, and the
     outcome does not depend on them."""
     from dedup.join import key_ranges
@@ -244,7 +234,7 @@ def _redactions(job: RedactionsJob, inputs: Inputs) -> Result:
 
 
 def redactions_stage(
-    clean: CleanOutput, decided: DecisionsOutput, verdicts: VerdictsOutput
+    clean: views.CleanOutput, decided: views.DecisionsOutput, verdicts: views.VerdictsOutput
 ) -> Stage:
     """The stage that finds what is redacted."""
     groups = zip(clean.documents, decided.evidence, verdicts.decisions, strict=True)
@@ -291,10 +281,10 @@ def _cuts(job: CutsJob, inputs: Inputs) -> Result:
 
 
 def cuts_stage(
-    clean: CleanOutput,
-    units: LinesOutput | None,
-    repeats: RepeatsOutput | None,
-    redactions: RedactionsOutput | None,
+    clean: views.CleanOutput,
+    units: views.LinesOutput | None,
+    repeats: views.RepeatsOutput | None,
+    redactions: views.RedactionsOutput | None,
 ) -> Stage:
     """The stage that gives every documents shard its cuts."""
     keys = units.keys if units else clean.documents
@@ -339,7 +329,7 @@ def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.CUTS, table),))
 
 
-def cut_table_stage(cuts: CutsOutput) -> Stage:
+def cut_table_stage(cuts: views.CutsOutput) -> Stage:
     """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
     key of the document where the unit stays (both null for what was redacted)."""
     task = Task("table of cuts", CutTableJob(cuts.cuts), cuts.cuts)

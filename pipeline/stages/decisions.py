@@ -27,7 +27,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.layout import KINDS
-from pipeline.runs.outputs import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
+from pipeline.runs.views import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
 from pipeline.screening.policy import (
     Policy,

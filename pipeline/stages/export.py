@@ -23,7 +23,7 @@ from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_out
 from pipeline.packing.rows import byte_lengths_of, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.outputs import ScatteredTextOutput
+from pipeline.runs.views import ScatteredTextOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.records import Format, columns_for, image
 from pipeline.stages.shuffle import (

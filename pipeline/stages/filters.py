@@ -23,7 +23,7 @@ from pipeline.filters.custom.calls import describe_rows, document_batches, judge
 from pipeline.filters.custom.functions import CustomFilter
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
 from pipeline.runs import layout
-from pipeline.runs.outputs import CleanOutput
+from pipeline.runs.views import CleanOutput
 from pipeline.screening.detectors.plug_ins import CustomDetector, find_problem, load_detector
 from pipeline.screening.evidence import (
     DECISION_SCHEMA,

@@ -13,7 +13,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, splits
 from pipeline.runs.layout import KINDS, STATES
-from pipeline.runs.outputs import ClustersOutput
+from pipeline.runs.views import ClustersOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME

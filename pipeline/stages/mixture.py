@@ -28,14 +28,7 @@ from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape
 from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.runs import layout
-from pipeline.runs.outputs import (
-    CleanOutput,
-    DocumentsOutput,
-    MixtureOutput,
-    ScatterOutput,
-    TokensOutput,
-)
+from pipeline.runs import layout, views
 from pipeline.runs.splits import TRAIN
 
 ALL = 1 << 64
@@ -330,9 +323,9 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
 def mixture_stage(
     config: MixtureConfig,
     seed: int,
-    clean: CleanOutput,
-    tokens: TokensOutput,
-    documents: DocumentsOutput,
+    clean: views.CleanOutput,
+    tokens: views.TokensOutput,
+    documents: views.DocumentsOutput,
 ) -> Stage:
     """One task; the copies that it publishes are parallel to the tokens shards."""
     sources = tuple(sorted(source_documents(clean)))
@@ -346,7 +339,9 @@ MixtureCounts = dict[str, Any]
 """What a mixture made of one source: the fields of a MixtureLedger that the stages counted."""
 
 
-def mixture_accounts(mixture: MixtureOutput, scatter: ScatterOutput) -> dict[str, MixtureCounts]:
+def mixture_accounts(
+    mixture: views.MixtureOutput, scatter: views.ScatterOutput
+) -> dict[str, MixtureCounts]:
     """What was asked for and what was shuffled, per source, as the scatter counted it."""
     facts = mixture.sources
     counts = np.zeros((len(facts), 4), np.int64)
@@ -362,7 +357,7 @@ def mixture_accounts(mixture: MixtureOutput, scatter: ScatterOutput) -> dict[str
     }
 
 
-def source_documents(clean: CleanOutput) -> dict[str, int]:
+def source_documents(clean: views.CleanOutput) -> dict[str, int]:
     """source -> documents that the length filter left."""
     total: Counter[str] = Counter()
     for documents in clean.documents_by_source:

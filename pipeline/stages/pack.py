@@ -43,7 +43,7 @@ from pipeline.hdf5.format import (
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
-from pipeline.runs.outputs import CleanOutput, GatherOutput, RowsOutput
+from pipeline.runs.views import CleanOutput, GatherOutput, RowsOutput
 from pipeline.stages.rows import dense_index, records_before_task, split_streams
 from pipeline.stages.shuffle import copy_table
 from pipeline.stages.tokenize import list_lengths

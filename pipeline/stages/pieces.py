@@ -21,7 +21,7 @@ from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
-from pipeline.runs.outputs import PiecesOutput
+from pipeline.runs.views import PiecesOutput
 from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
 from pipeline.sources.part import (
     Chunk,

@@ -25,7 +25,7 @@ from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.outputs import CleanOutput, KeepOutput
+from pipeline.runs.views import CleanOutput, KeepOutput
 from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
 from pipeline.sources.files import HashingReader, InputFile, change_error
 from pipeline.sources.record import SOURCE_KEYS, source_label

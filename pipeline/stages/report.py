@@ -31,18 +31,10 @@ from pipeline.report.html import (
 )
 from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import recipe_of
-from pipeline.runs.outputs import (
-    AccountOutput,
-    CleanOutput,
-    DocumentsOutput,
-    KeepOutput,
-    SourcesOutput,
-    VerdictsOutput,
-)
 from pipeline.runs.records import select_texts
 
 _CLUSTERS = 10
@@ -224,10 +216,10 @@ def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, An
         "identity": fingerprint_of({"stages": _identities(manifests)}),
         "recipe": recipe.words if recipe else "",
         "bands": recipe.preset.bands if recipe else 0,
-        "documents": DocumentsOutput(manifests["documents"]).table,
-        "clusters": KeepOutput(manifests["keep"]).clusters,
-        "sources": SourcesOutput(manifests["sources"]).table,
-        "texts": CleanOutput(manifests["clean"]).documents,
+        "documents": views.DocumentsOutput(manifests["documents"]).table,
+        "clusters": views.KeepOutput(manifests["keep"]).clusters,
+        "sources": views.SourcesOutput(manifests["sources"]).table,
+        "texts": views.CleanOutput(manifests["clean"]).documents,
     }
 
 
@@ -326,9 +318,9 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         **_page_fields(name, manifests),
         stages=_identities(manifests),
         software=tuple(sorted(software.items())),
-        ledger=AccountOutput(manifests["account"]).ledger,
-        decisions=VerdictsOutput(manifests["verdicts"]).table,
-        drops=CleanOutput(manifests["clean"]).drops,
+        ledger=views.AccountOutput(manifests["account"]).ledger,
+        decisions=views.VerdictsOutput(manifests["verdicts"]).table,
+        drops=views.CleanOutput(manifests["clean"]).drops,
         notes=notes,
     )
     settings, tasks = {"notes": list(notes)}, (Task("report", job),)

@@ -24,7 +24,7 @@ from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
 from pipeline.packing import PACKERS, Placement, Segments, fold, gather_segments, place
 from pipeline.packing.rows import Tokens
 from pipeline.runs import layout
-from pipeline.runs.outputs import BinsOutput, CleanOutput, GatherOutput
+from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput
 from pipeline.stages.tokenize import flat_tokens, list_lengths, token_lists
 
 

@@ -25,7 +25,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.held_texts import quarantine_path, with_texts
-from pipeline.runs.outputs import CleanOutput, DecisionsOutput, QuarantineOutput
+from pipeline.runs.views import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.captures import Capture, Captures, captures_of
 from pipeline.screening.detectors.catalogue import DETECTORS

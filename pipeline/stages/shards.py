@@ -27,7 +27,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, VSL, FormatName
 from pipeline.lineage.tables import INVERSE, SCHEMA, segment_inverse, stream_inverse
-from pipeline.runs.outputs import BinsOutput, CleanOutput, GatherOutput, PackOutput, RowsOutput
+from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput, PackOutput, RowsOutput
 from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_stage
 from pipeline.stages.rows import (
     bins_stage,

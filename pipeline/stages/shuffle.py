@@ -24,14 +24,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import ListRows, byte_lengths_of, take_rows
-from pipeline.runs import layout, splits
-from pipeline.runs.outputs import (
-    CleanOutput,
-    MixtureOutput,
-    ScatterOutput,
-    SplitsOutput,
-    TokensOutput,
-)
+from pipeline.runs import layout, splits, views
 from pipeline.stages.tokenize import list_lengths
 
 
@@ -61,7 +54,7 @@ def _shards(job: SplitsJob, inputs: Inputs) -> Iterator[Output]:
         start += count
 
 
-def splits_stage(clean: CleanOutput, documents: Shard, names: tuple[str, ...]) -> Stage:
+def splits_stage(clean: views.CleanOutput, documents: Shard, names: tuple[str, ...]) -> Stage:
     """One task over a small column."""
     job = SplitsJob(documents, tuple(clean.records), names)
     task = Task("table of splits", job, (documents,))
@@ -196,7 +189,10 @@ def _by_source(
 
 
 def scatter_stage(
-    config: Config, keep: SplitsOutput, tokens: TokensOutput, mixture: MixtureOutput | None = None
+    config: Config,
+    keep: views.SplitsOutput,
+    tokens: views.TokensOutput,
+    mixture: views.MixtureOutput | None = None,
 ) -> Stage:
     """The round that reads document order and writes rank order."""
     assigned = keep.splits
@@ -309,7 +305,7 @@ def gather_rows(
     return rows.array()
 
 
-def gather_stage(config: Config, scatter: ScatterOutput) -> Stage:
+def gather_stage(config: Config, scatter: views.ScatterOutput) -> Stage:
     """The round that writes each split's stream, bucket by bucket."""
     shards, counts = scatter.shards, scatter.tokens
     tasks = []

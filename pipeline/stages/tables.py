@@ -32,18 +32,8 @@ from pipeline.engine.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
-from pipeline.runs.outputs import (
-    CleanOutput,
-    DocumentsOutput,
-    GatherOutput,
-    KeepOutput,
-    PackOutput,
-    SourceAccounts,
-    TokensOutput,
-    VerdictsOutput,
-)
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
@@ -60,7 +50,7 @@ class AccountJob:
     """The documents table (ends), the read-side accounts per clean task, and the splits' counts."""
 
     documents: Shard
-    read: tuple[SourceAccounts, ...]
+    read: tuple[views.SourceAccounts, ...]
     splits: dict[str, SplitCounts]
     skipped_shards: int
     mixture: dict[str, MixtureCounts]
@@ -131,8 +121,8 @@ def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def account_stage(
-    clean: CleanOutput,
-    documents: DocumentsOutput,
+    clean: views.CleanOutput,
+    documents: views.DocumentsOutput,
     splits: dict[str, SplitCounts],
     mixture: dict[str, MixtureCounts] | None = None,
 ) -> Stage:
@@ -148,7 +138,7 @@ def account_stage(
 
 
 def split_accounts(
-    config: Config, gather: GatherOutput, pack: PackOutput
+    config: Config, gather: views.GatherOutput, pack: views.PackOutput
 ) -> dict[str, SplitCounts]:
     """What was packed, per split."""
     length = config.pack.max_sequence_length
@@ -302,10 +292,10 @@ def _blank(rows: int) -> pa.Array:
 
 
 def documents_stage(
-    clean: CleanOutput,
-    keep: KeepOutput,
-    screen: VerdictsOutput | None = None,
-    tokens: TokensOutput | None = None,
+    clean: views.CleanOutput,
+    keep: views.KeepOutput,
+    screen: views.VerdictsOutput | None = None,
+    tokens: views.TokensOutput | None = None,
 ) -> Stage:
     """The stage that joins every document's facts into one table."""
     nothing = (None,) * len(clean.documents)
@@ -349,7 +339,7 @@ def _sources(job: SourcesJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.SOURCES, table),))
 
 
-def sources_stage(reading: Reading, clean: CleanOutput) -> Stage:
+def sources_stage(reading: Reading, clean: views.CleanOutput) -> Stage:
     """The stage that publishes what every raw shard was, with its content hash."""
     hashes, skipped = clean.hashes, clean.skipped
     rows = []

@@ -16,7 +16,7 @@ from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.outputs import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
+from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents

@@ -23,13 +23,7 @@ from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest
 from pipeline.engine.stage import Stage
-from pipeline.runs.outputs import (
-    DecisionsOutput,
-    DocumentsOutput,
-    FindingsOutput,
-    KeepOutput,
-    VerdictsOutput,
-)
+from pipeline.runs import views
 from pipeline.screening.policy import Policy
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
@@ -181,16 +175,16 @@ def _clean(
     counts = tuple(sum(documents.values()) for documents in clean.documents_by_source)
     own, verdicts = Batch(counts=counts, documents=clean.documents), None
     if found:
-        findings = map(FindingsOutput, found)
-        decided = DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
+        findings = map(views.FindingsOutput, found)
+        decided = views.DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
         own = replace(own, decisions=decided.decisions)
-        verdicts = VerdictsOutput(run(verdicts_stage(NO_RULES, decided, Batches((own,)))))
+        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided, Batches((own,)))))
         own = replace(own, decisions=verdicts.decisions)
-    keep = KeepOutput(run(keep_stage(prepared.config, Batches((own,)), None, ())))
+    keep = views.KeepOutput(run(keep_stage(prepared.config, Batches((own,)), None, ())))
     check_survivors(keep)
     run(sources_stage(reading, clean))
-    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
     run(cleaned_stage(clean, keep, form))
 
@@ -247,10 +241,10 @@ def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> No
     taken_down = prepared.takedowns.dropped
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(prepared.config, prepared.earlier, clean, screened, run)
-    verdicts = VerdictsOutput(run["verdicts"])
+    verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))
-    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
 
 

@@ -16,7 +16,7 @@ from pipeline.config.prep import (
 from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
 from pipeline.runs import layout
-from pipeline.runs.outputs import CleanOutput, DocumentsOutput, KeepOutput, SignaturesOutput
+from pipeline.runs.views import CleanOutput, DocumentsOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.plan import Reading
 from pipeline.stages.records import records_stage
 from pipeline.stages.report import cluster_report_stage

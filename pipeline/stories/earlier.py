@@ -14,7 +14,7 @@ from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
-from pipeline.runs.outputs import CleanOutput, KeepOutput, SignaturesOutput
+from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.batches import Batch
 from pipeline.stories.selection import preset_of, verification_of
 

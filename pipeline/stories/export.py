@@ -21,17 +21,7 @@ from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner, removed_note
 from pipeline.engine.stage import Inputs
-from pipeline.runs import layout
-from pipeline.runs.outputs import (
-    CleanOutput,
-    CutsOutput,
-    DocumentsOutput,
-    GatheredTextOutput,
-    KeepOutput,
-    MixtureOutput,
-    ScatteredTextOutput,
-    ScatterOutput,
-)
+from pipeline.runs import layout, views
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
 from pipeline.stages.export import (
@@ -71,19 +61,21 @@ class ExportSource:
 def open_source(directory: Path) -> ExportSource:
     """A finished run whose documents are all there. Raises InputError saying what is missing."""
     manifest = read_finished(directory)
-    clean = CleanOutput(read_stage(directory, "clean"))
-    keep = KeepOutput(read_stage(directory, "keep"))
+    clean = views.CleanOutput(read_stage(directory, "clean"))
+    keep = views.KeepOutput(read_stage(directory, "keep"))
     for shard in clean.documents:
         if not (directory / shard.path).is_file():
             raise InputError(
                 f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
                 "again the command that made this run"
             )
-    table = DocumentsOutput(read_stage(directory, "documents")).table
+    table = views.DocumentsOutput(read_stage(directory, "documents")).table
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = (None,) * len(clean.documents)
     copies = (
-        MixtureOutput(read_stage(directory, "mixture")).copies if "mixture" in stages else nothing
+        views.MixtureOutput(read_stage(directory, "mixture")).copies
+        if "mixture" in stages
+        else nothing
     )
     return ExportSource(
         directory=directory.resolve(),
@@ -94,13 +86,13 @@ def open_source(directory: Path) -> ExportSource:
         cuts=_cuts(directory) if "cut_table" in stages else nothing,
         copies=copies,
         splits=(TRAIN, *(name for name, _ in keep.held_out)),
-        seed=ScatterOutput(read_stage(directory, "scatter")).seed,
+        seed=views.ScatterOutput(read_stage(directory, "scatter")).seed,
         taken_down=read_takedown_state(directory).masked,
     )
 
 
 def _cuts(directory: Path) -> tuple[TableRows, ...]:
-    counts = CutsOutput(read_stage(directory, "cuts")).counts
+    counts = views.CutsOutput(read_stage(directory, "cuts")).counts
     return _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
 
 
@@ -208,7 +200,7 @@ def export_run(
 
     def tell(run: StageRecord) -> None:
         jobs = tuple(_jobs(source, request, splits))
-        scatter = ScatteredTextOutput(run(scatter_text_stage(jobs)))
+        scatter = views.ScatteredTextOutput(run(scatter_text_stage(jobs)))
         gather = run(
             gather_text_stage(
                 scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
@@ -222,7 +214,9 @@ def export_run(
         return stages
 
     made = work.hold(tell, publish)
-    found = tuple(_found(name, GatheredTextOutput(made.stages["gather_text"])) for name in splits)
+    found = tuple(
+        _found(name, views.GatheredTextOutput(made.stages["gather_text"])) for name in splits
+    )
     return ExportResult(out, found, len(made.reused) == len(made.stages))
 
 
@@ -265,7 +259,7 @@ def _jobs(
         )
 
 
-def _found(name: str, gather: GatheredTextOutput) -> ExportedSplit:
+def _found(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:
     files = gather.of_split(name, gather.manifest.shards)
     return ExportedSplit(
         name,
@@ -278,7 +272,7 @@ def _found(name: str, gather: GatheredTextOutput) -> ExportedSplit:
 
 def _commit(out: Path, source: ExportSource, request: ExportOptions, stages: Stages) -> None:
     """Publish manifest.json, with the facts of every exported file; the scratch goes before."""
-    gather = GatheredTextOutput(stages["gather_text"])
+    gather = views.GatheredTextOutput(stages["gather_text"])
     columns = (gather.split, gather.documents, gather.text_bytes, gather.sha256)
     names = ("split", "documents", "text_bytes", "sha256")
     facts = {

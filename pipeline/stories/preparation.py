@@ -21,25 +21,9 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
 from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
+from pipeline.runs import views
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.layout import MANIFEST
-from pipeline.runs.outputs import (
-    CleanOutput,
-    CutsOutput,
-    DecisionsOutput,
-    DocumentsOutput,
-    GatherOutput,
-    KeepOutput,
-    LinesOutput,
-    MixtureOutput,
-    PiecesOutput,
-    RedactionsOutput,
-    RepeatsOutput,
-    ScatterOutput,
-    TokenizerOutput,
-    TokensOutput,
-    VerdictsOutput,
-)
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
 from pipeline.sources.files import InputHashes
 from pipeline.stages.batches import Batch
@@ -149,19 +133,21 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
-    verdicts = VerdictsOutput(run["verdicts"])
+    verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
-    tokenizer = TokenizerOutput(run(tokenizer_stage(prepared.tokenizer)))
+    tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
-    tokens = TokensOutput(run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts)))
+    tokens = views.TokensOutput(
+        run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
+    )
     run(sources_stage(reading, clean))
-    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
     mixture = None
     if is_asked(config.mixture):
         mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
-        mixture = MixtureOutput(run(mixing))
-    scatter = ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
-    gather = GatherOutput(run(gather_stage(config, scatter)))
+        mixture = views.MixtureOutput(run(mixing))
+    scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
+    gather = views.GatherOutput(run(gather_stage(config, scatter)))
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
@@ -172,7 +158,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
 PREPARATION = Story("prepare", _preparation)
 
 
-def describe_unlabelled(config: Config, clean: CleanOutput) -> list[str]:
+def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:
     """A line for every input with records that lack its `source_key`."""
     counts: Counter[str] = Counter()
     for unlabelled in clean.unlabelled:
@@ -187,37 +173,39 @@ def describe_unlabelled(config: Config, clean: CleanOutput) -> list[str]:
 
 def _cuts(
     prepared: Preparation,
-    clean: CleanOutput,
-    keep: KeepOutput,
-    verdicts: VerdictsOutput,
+    clean: views.CleanOutput,
+    keep: views.KeepOutput,
+    verdicts: views.VerdictsOutput,
     run: StageRecord,
-) -> CutsOutput | None:
+) -> views.CutsOutput | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
     the policy redacts."""
     lines, units, repeats, redactions = prepared.config.lines, None, None, None
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
-        units = LinesOutput(run(units_stage(clean, keep, rules)))
-        repeats = RepeatsOutput(run(repeats_stage(units, rules, prepared.config.dedup.memory)))
+        units = views.LinesOutput(run(units_stage(clean, keep, rules)))
+        repeats = views.RepeatsOutput(
+            run(repeats_stage(units, rules, prepared.config.dedup.memory))
+        )
     if prepared.screening.redacts:
-        decided = DecisionsOutput(run["decisions"])
-        redactions = RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
+        decided = views.DecisionsOutput(run["decisions"])
+        redactions = views.RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
     if repeats is None and redactions is None:
         return None
-    cuts = CutsOutput(run(cuts_stage(clean, units, repeats, redactions)))
+    cuts = views.CutsOutput(run(cuts_stage(clean, units, repeats, redactions)))
     run(cut_table_stage(cuts))
     return cuts
 
 
 def read_inputs(
     prepared: Preparation, run: RunStage, unchanged: Unchanged
-) -> tuple[Reading, CleanOutput]:
+) -> tuple[Reading, views.CleanOutput]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
-    reading = reading_of(prepared.plan, PiecesOutput(run(cutting)) if cutting else None)
+    reading = reading_of(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
     run(plan_stage(reading))
     reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
-    clean = CleanOutput(run(reader))
+    clean = views.CleanOutput(run(reader))
     _check_read(prepared.config, clean)
     return reading, clean
 
@@ -348,9 +336,9 @@ def _run_stages(
         def run_stage(stage: Stage) -> StageManifest:
             manifest = run(stage)
             if stage.name == "pieces":
-                remember(PiecesOutput(manifest).inputs)
+                remember(views.PiecesOutput(manifest).inputs)
             if stage.name == "clean":
-                clean = CleanOutput(manifest)
+                clean = views.CleanOutput(manifest)
                 remember(clean.inputs)
                 for note in describe_unlabelled(config, clean):
                     progress.note(note)
@@ -380,7 +368,7 @@ def _run_stages(
     return work.carry_out(removed, tell, publish)
 
 
-def _check_read(config: Config, clean: CleanOutput) -> None:
+def _check_read(config: Config, clean: views.CleanOutput) -> None:
     records, bad = sum(clean.records), sum(clean.bad)
     if bad > config.read.max_bad_share * records:
         raise InputError(
@@ -390,7 +378,7 @@ def _check_read(config: Config, clean: CleanOutput) -> None:
         )
 
 
-def check_survivors(keep: KeepOutput) -> None:
+def check_survivors(keep: views.KeepOutput) -> None:
     """Raises InputError when nothing is left."""
     if not sum(keep.kept):
         raise InputError(

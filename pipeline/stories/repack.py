@@ -19,20 +19,8 @@ from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow, tables_stage
-from pipeline.runs import splits
+from pipeline.runs import splits, views
 from pipeline.runs.origin import ORIGIN
-from pipeline.runs.outputs import (
-    AccountOutput,
-    CleanOutput,
-    DocumentsOutput,
-    GatherOutput,
-    MixtureOutput,
-    PackOutput,
-    ScatterOutput,
-    SourcesOutput,
-    SplitsOutput,
-    TokensOutput,
-)
 from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
@@ -52,13 +40,13 @@ class TokenizedRun:
 
     directory: Path
     name: str
-    clean: CleanOutput
-    tokens: TokensOutput
-    mixture: MixtureOutput | None
-    scatter: ScatterOutput
-    gather: GatherOutput
-    pack: PackOutput
-    account: AccountOutput
+    clean: views.CleanOutput
+    tokens: views.TokensOutput
+    mixture: views.MixtureOutput | None
+    scatter: views.ScatterOutput
+    gather: views.GatherOutput
+    pack: views.PackOutput
+    account: views.AccountOutput
     tables: tuple[Shard, ...]
 
 
@@ -107,10 +95,10 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
         return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
 
-    documents = DocumentsOutput(do(tables_stage(run.directory, run.tables))).table
-    assigned = SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
-    scatter = ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
-    gather = GatherOutput(do(gather_stage(config, scatter)))
+    documents = views.DocumentsOutput(do(tables_stage(run.directory, run.tables))).table
+    assigned = views.SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
+    scatter = views.ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
+    gather = views.GatherOutput(do(gather_stage(config, scatter)))
     packed = pack_streams(config, run.pack, run.clean, gather, do)
     do(repack_account_stage(run.directory, run.account.ledger, packed))
 
@@ -119,7 +107,7 @@ def open_tokenized(directory: Path) -> TokenizedRun:
     """Raises InputError unless there is a finished run whose tokens were not deleted."""
     manifest = read_finished(directory)
     mixture = read_manifest(manifest_path(directory, MIXTURE))
-    tokens = TokensOutput(read_stage(directory, "tokenize"))
+    tokens = views.TokensOutput(read_stage(directory, "tokenize"))
     gone = [s.path for s in tokens.tokens if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
@@ -130,16 +118,16 @@ def open_tokenized(directory: Path) -> TokenizedRun:
     return TokenizedRun(
         directory=directory.resolve(),
         name=str(manifest["config"]),
-        clean=CleanOutput(read_stage(directory, "clean")),
+        clean=views.CleanOutput(read_stage(directory, "clean")),
         tokens=tokens,
-        mixture=MixtureOutput(mixture) if mixture is not None else None,
-        scatter=ScatterOutput(read_stage(directory, "scatter")),
-        gather=GatherOutput(read_stage(directory, "gather")),
-        pack=PackOutput(read_stage(directory, "pack")),
-        account=AccountOutput(read_stage(directory, "account")),
+        mixture=views.MixtureOutput(mixture) if mixture is not None else None,
+        scatter=views.ScatterOutput(read_stage(directory, "scatter")),
+        gather=views.GatherOutput(read_stage(directory, "gather")),
+        pack=views.PackOutput(read_stage(directory, "pack")),
+        account=views.AccountOutput(read_stage(directory, "account")),
         tables=(
-            DocumentsOutput(read_stage(directory, "documents")).table,
-            SourcesOutput(read_stage(directory, "sources")).table,
+            views.DocumentsOutput(read_stage(directory, "documents")).table,
+            views.SourcesOutput(read_stage(directory, "sources")).table,
             *read_stage(directory, "tokenizer").shards,
         ),
     )
@@ -172,7 +160,7 @@ def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
         raise ConfigError(f"{_option(first['loc'], changes)}: {message}") from None
 
 
-def _shards(before: PackOutput, changes: RepackOptions, layout_name: str) -> dict[str, Any]:
+def _shards(before: views.PackOutput, changes: RepackOptions, layout_name: str) -> dict[str, Any]:
     """Size and compression of the shards: one size given takes the place of both."""
     value: dict[str, Any] = {"compression": changes.compression or before.compression}
     if changes.shard_bytes is not None:

@@ -17,21 +17,9 @@ from pipeline.demo.quickstart import QUICKSTART, cache_directory
 from pipeline.engine.stage import Stage
 from pipeline.filters.custom.functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
+from pipeline.runs import views
 from pipeline.runs.events import append_event, verify_events
 from pipeline.runs.origin import Recipe
-from pipeline.runs.outputs import (
-    BandsOutput,
-    CleanOutput,
-    ClustersOutput,
-    ComponentsOutput,
-    DecisionsOutput,
-    EvalIndexOutput,
-    FindingsOutput,
-    KeepOutput,
-    RoutesOutput,
-    SignaturesOutput,
-    VerdictsOutput,
-)
 from pipeline.screening.detectors.captures import captures_in
 from pipeline.screening.detectors.lists import (
     load_artefacts,
@@ -87,7 +75,7 @@ class Screening:
     """`decide` runs every stage up to the decisions, which rank documents; the policy says how they
     spread over clusters."""
 
-    decide: Callable[[], DecisionsOutput]
+    decide: Callable[[], views.DecisionsOutput]
     policy: Policy
 
 
@@ -147,10 +135,10 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
 def deduplicate(
     config: Config,
     earlier: tuple[Batch, ...],
-    clean: CleanOutput,
+    clean: views.CleanOutput,
     screening: Screening | None,
     run: RunStage,
-) -> KeepOutput:
+) -> views.KeepOutput:
     """Every stage from signatures to the keep-list; returns what that published."""
     preset, key = preset_of(config.dedup), config.dedup.key
     verify, memory = verification_of(config.dedup), config.dedup.memory
@@ -158,32 +146,32 @@ def deduplicate(
         own = Batch(documents=clean.documents)
         decided = screening.decide() if screening else None
         batches = _judged(Batches((_decided(own, decided),)), screening, decided, run)
-        return KeepOutput(run(keep_stage(config, batches, None, ())))
+        return views.KeepOutput(run(keep_stage(config, batches, None, ())))
     names = channels(preset, key)
-    signatures = SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
+    signatures = views.SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
     own = Batch(
         counts=tuple(signatures.counts),
         documents=clean.documents,
         signatures=signatures.signatures,
         runs=signatures.runs,
     )
-    bands = BandsOutput(run(join_stage(Batches((*earlier, own)), names, memory)))
+    bands = views.BandsOutput(run(join_stage(Batches((*earlier, own)), names, memory)))
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _decided(own, decided)))
     width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
-    components = ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
-    routes = RoutesOutput(run(route_stage(bands, components)))
+    components = views.ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
+    routes = views.RoutesOutput(run(route_stage(bands, components)))
     rules = ClusterRules(
         preset, names, verify, config.dedup.threshold, config.dedup.source_priority
     )
-    clusters = ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
+    clusters = views.ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
     batches = _judged(batches, screening, decided, run, clusters, names)
-    keep = KeepOutput(run(keep_stage(config, batches, clusters, names)))
+    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
     check_alarm(config.dedup, keep)
     return keep
 
 
-def _decided(batch: Batch, decided: DecisionsOutput | None) -> Batch:
+def _decided(batch: Batch, decided: views.DecisionsOutput | None) -> Batch:
     """The batch with its decisions, which bring the counts where no signature stage did."""
     if decided is None:
         return batch
@@ -193,20 +181,20 @@ def _decided(batch: Batch, decided: DecisionsOutput | None) -> Batch:
 def _judged(
     batches: Batches,
     screening: Screening | None,
-    decided: DecisionsOutput | None,
+    decided: views.DecisionsOutput | None,
     run: RunStage,
-    clusters: ClustersOutput | None = None,
+    clusters: views.ClustersOutput | None = None,
     names: tuple[str, ...] = (),
 ) -> Batches:
     """The batches, ours with the decisions that hold after they spread over its clusters."""
     if screening is None or decided is None:
         return batches
     stage = verdicts_stage(screening.policy, decided, batches, clusters, names)
-    own = replace(batches.all[-1], decisions=VerdictsOutput(run(stage)).decisions)
+    own = replace(batches.all[-1], decisions=views.VerdictsOutput(run(stage)).decisions)
     return Batches((*batches.all[:-1], own))
 
 
-def check_alarm(config: DedupConfig, keep: KeepOutput) -> None:
+def check_alarm(config: DedupConfig, keep: views.KeepOutput) -> None:
     """Raises InputError when more of one source would go than `dedup.max_source_share` allows."""
     for source, (documents, gone) in sorted(keep.sources[0].items()):
         if documents >= ALARM_DOCUMENTS and gone > config.max_source_share * documents:
@@ -267,7 +255,7 @@ class ScreeningIndexes:
     """What documents are compared with, published; and the evaluation items, if there are any."""
 
     looked_for: RegistryShards
-    items: EvalIndexOutput | None
+    items: views.EvalIndexOutput | None
 
 
 def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
@@ -304,7 +292,7 @@ def compile_screening(request: ScreeningRequest, run: RunStage) -> ScreeningInde
     """Compile what is looked for; first of all, so that bad sets and registries fail early."""
     items = None
     if request.eval_sets:
-        items = EvalIndexOutput(run(eval_index_stage(request.eval_sets, request.overlap)))
+        items = views.EvalIndexOutput(run(eval_index_stage(request.eval_sets, request.overlap)))
     registry = run(registry_stage(request.lists, request.registries, request.content))
     return ScreeningIndexes(find_registry_shards(registry), items)
 
@@ -312,7 +300,7 @@ def compile_screening(request: ScreeningRequest, run: RunStage) -> ScreeningInde
 def screening(
     request: ScreeningRequest,
     reading: Reading,
-    clean: CleanOutput,
+    clean: views.CleanOutput,
     compiled: ScreeningIndexes,
     run: RunStage,
     taken_down: tuple[tuple[str, str], ...] = (),
@@ -321,7 +309,7 @@ def screening(
     middle. `taken_down`: tables of documents that are dropped, with hashes of their content."""
     looked_for = compiled.looked_for
 
-    def decide() -> DecisionsOutput:
+    def decide() -> views.DecisionsOutput:
         found = [run(screen_stage(clean, reading, looked_for))]
         if request.detectors:
             found.append(run(custom_detectors_stage(clean, reading, request.detectors)))
@@ -336,8 +324,8 @@ def screening(
             found.append(run(reviews_stage(clean, request.reviews)))
         if taken_down:
             found.append(run(withheld_stage(clean, taken_down)))
-        findings = map(FindingsOutput, found)
-        decided = DecisionsOutput(
+        findings = map(views.FindingsOutput, found)
+        decided = views.DecisionsOutput(
             run(decisions_stage(clean, request.policy, looked_for.works, *findings))
         )
         run(evidence_stage(decided))
@@ -349,7 +337,7 @@ def screening(
 def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:
     """Add a screening to the event log, unless the last one in it is the same."""
     what = {
-        "policy": VerdictsOutput(stages["verdicts"]).policy,
+        "policy": views.VerdictsOutput(stages["verdicts"]).policy,
         **{name: stages[name].content_hash for name in ("registry", "screen", "verdicts")},
     }
     screenings = [event.what for event in verify_events(out).events if event.kind == "screening"]

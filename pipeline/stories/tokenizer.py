@@ -17,7 +17,7 @@ from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
-from pipeline.runs.outputs import CleanOutput
+from pipeline.runs.views import CleanOutput
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.training import (

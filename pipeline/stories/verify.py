@@ -28,17 +28,10 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitContents, check_split
 from pipeline.lineage.forward import check_inverse
 from pipeline.lineage.shards import check_lineage, read_lineage
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.catalogue import story_entry
 from pipeline.runs.events import verify_events
 from pipeline.runs.layout import STATES
-from pipeline.runs.outputs import (
-    BandsOutput,
-    CleanOutput,
-    ClustersOutput,
-    KeepOutput,
-    SignaturesOutput,
-)
 from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.stages.batches import Batch, Batches, Corpus
@@ -73,9 +66,9 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     from dedup.presets import Preset
     from dedup.similarity import PairJaccard
 
-    clean, signatures = CleanOutput(manifests[0]), SignaturesOutput(manifests[1])
-    bands, clusters = BandsOutput(manifests[2]), ClustersOutput(manifests[3])
-    keep = KeepOutput(manifests[4])
+    clean, signatures = views.CleanOutput(manifests[0]), views.SignaturesOutput(manifests[1])
+    bands, clusters = views.BandsOutput(manifests[2]), views.ClustersOutput(manifests[3])
+    keep = views.KeepOutput(manifests[4])
     counts = tuple(signatures.counts)
     own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
@@ -91,7 +84,7 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
 
 
-def _kept_split(corpus: Corpus, keep: KeepOutput) -> npt.NDArray[np.int8]:
+def _kept_split(corpus: Corpus, keep: views.KeepOutput) -> npt.NDArray[np.int8]:
     """Per document the split it is in, -1 where it is not kept."""
     splits = []
     for states, shard in zip(keep.states, keep.splits, strict=True):
@@ -102,7 +95,7 @@ def _kept_split(corpus: Corpus, keep: KeepOutput) -> npt.NDArray[np.int8]:
 
 
 def _pairs(
-    corpus: Corpus, bands: BandsOutput, split: npt.NDArray[np.int8]
+    corpus: Corpus, bands: views.BandsOutput, split: npt.NDArray[np.int8]
 ) -> Iterator[tuple[int, int]]:
     """Pairs of kept documents of one bucket: one not in training, one in another split than it."""
     train = 0

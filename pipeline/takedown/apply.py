@@ -32,8 +32,8 @@ from pipeline.report.page import CHAIN, DELETED, NOT_ADVICE, report_environment
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES
 from pipeline.runs.events import Kind, append_event, verify_events
-from pipeline.runs.outputs import ReportOutput
 from pipeline.runs.run_directory import commit_run, removed_directories
+from pipeline.runs.views import ReportOutput
 from pipeline.stages.report import report_stage
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split

@@ -32,7 +32,7 @@ from pipeline.core.manifest import read_manifest, read_sealed, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS
-from pipeline.runs.outputs import WithheldOutput
+from pipeline.runs.views import WithheldOutput
 
 FORMAT = 1
 MASK, REWRITE, PURGE = "mask", "rewrite", "purge"

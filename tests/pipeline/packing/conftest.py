@@ -17,7 +17,7 @@ from pipeline.core import rng, storage
 from pipeline.core.ledger import SplitLedger
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Output, Stage, arrow_output
-from pipeline.runs.outputs import (
+from pipeline.runs.views import (
     CleanOutput,
     GatherOutput,
     ScatterOutput,
