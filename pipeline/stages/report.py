@@ -23,12 +23,6 @@ from pipeline.report.cluster_summary import (
     select_largest,
     summarize,
 )
-from pipeline.report.html import (
-    ClusterExcerpt,
-    ClusterPage,
-    MemberExcerpt,
-    SourceShare,
-)
 from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
 from pipeline.runs import layout, views
@@ -111,7 +105,7 @@ class _Document:
     whole: bool
 
 
-def source_shares(documents: pa.Table) -> tuple[SourceShare, ...]:
+def source_shares(documents: pa.Table) -> tuple[html.SourceShare, ...]:
     """By source: documents that reached dedup, and how many of them were duplicates."""
     reached = documents.filter(pc.is_valid(documents["representative"]))
     counts = reached.group_by(["source", "state"], use_threads=False).aggregate([([], "count_all")])
@@ -120,10 +114,10 @@ def source_shares(documents: pa.Table) -> tuple[SourceShare, ...]:
         share = found.setdefault(row["source"], [0, 0])
         share[0] += row["count_all"]
         share[1] += row["count_all"] if row["state"] == "duplicate" else 0
-    return tuple(SourceShare(source, *share) for source, share in sorted(found.items()))
+    return tuple(html.SourceShare(source, *share) for source, share in sorted(found.items()))
 
 
-def _show_clusters(tables: _Tables) -> tuple[ClusterExcerpt, ...]:
+def _show_clusters(tables: _Tables) -> tuple[html.ClusterExcerpt, ...]:
     """The largest clusters with their least similar members; reads the texts of these only."""
     chosen = [
         (cluster, of_cluster(tables.clusters, cluster.index, bytes.fromhex(cluster.kept)))
@@ -155,25 +149,25 @@ def _shown(
     members: list[dict[str, Any]],
     bands: dict[bytes, tuple[int, ...]],
     documents: dict[bytes, _Document],
-) -> ClusterExcerpt:
+) -> html.ClusterExcerpt:
     kept = None if cluster.index else documents[bytes.fromhex(cluster.kept)]
     shown = tuple(
         _member(row, bands[row["member"]], documents[row["member"]], kept) for row in members
     )
     if kept is None:
-        return ClusterExcerpt(cluster, None, "kept", shown)
-    return ClusterExcerpt(cluster, kept.sample, kept.state, shown)
+        return html.ClusterExcerpt(cluster, None, "kept", shown)
+    return html.ClusterExcerpt(cluster, kept.sample, kept.state, shown)
 
 
 def _member(
     row: dict[str, Any], bands: tuple[int, ...], document: _Document, kept: _Document | None
-) -> MemberExcerpt:
+) -> html.MemberExcerpt:
     different = None
     if kept and QUARANTINED not in (kept.state, document.state):
         different = find_first_difference(kept.text, document.text)
     kept_passage, passage = different or ((), ())
     equal = kept is not None and different is None and kept.whole and document.whole
-    return MemberExcerpt(
+    return html.MemberExcerpt(
         sample=document.sample,
         kind=row["kind"],
         state=row["member_state"],
@@ -187,10 +181,10 @@ def _member(
 
 
 def _cluster_page(
-    tables: _Tables, summary: ClusterSummary, shares: tuple[SourceShare, ...]
+    tables: _Tables, summary: ClusterSummary, shares: tuple[html.SourceShare, ...]
 ) -> Output:
     job = tables.job
-    page = ClusterPage(
+    page = html.ClusterPage(
         config_name=job.name,
         manifest_hash=job.identity,
         recipe=job.recipe,

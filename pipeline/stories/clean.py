@@ -9,16 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.cleaning.mask import KINDS
+from pipeline.config import prep
 from pipeline.config.filters import C4Config, FiltersConfig, GopherConfig, GopherRepetitionConfig
 from pipeline.config.model import RelativePath, parse
-from pipeline.config.prep import (
-    Config,
-    ConfigLike,
-    DedupConfig,
-    LoadedConfig,
-    PackConfig,
-    load_config,
-)
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest
@@ -33,13 +26,9 @@ from pipeline.stages.records import Format, cleaned_stage
 from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.withheld import quarantine_stage
+from pipeline.stories import selection
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs
-from pipeline.stories.selection import (
-    compile_screening,
-    deduplicate,
-    screening,
-)
 
 NAME = "files"
 """The name of the input that the files make."""
@@ -67,11 +56,11 @@ class CleaningOptions:
 
 
 def clean_settings(
-    config: ConfigLike | None,
+    config: prep.ConfigLike | None,
     files: Sequence[str],
     options: CleaningOptions,
     overrides: tuple[str, ...],
-) -> LoadedConfig:
+) -> prep.LoadedConfig:
     """The config of a run: the one given, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
     wrong = [name for name in _names(options.mask) or () if name not in KINDS]
@@ -95,16 +84,16 @@ def _as_overrides(given: Mapping[str, object]) -> Iterator[str]:
 
 
 def _load(
-    command: str, config: ConfigLike | None, files: Sequence[str], changes: tuple[str, ...]
-) -> LoadedConfig:
+    command: str, config: prep.ConfigLike | None, files: Sequence[str], changes: tuple[str, ...]
+) -> prep.LoadedConfig:
     """The config that is given, or one that has nothing but these files, with the changes."""
     if config is not None:
-        return load_config(config, changes)
+        return prep.load_config(config, changes)
     if not files:
         raise ConfigError(f"nothing to {command}: give FILES, or --config with inputs")
     bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-    parsed = parse(Config, YamlDocument(Path(f"prep {command}"), bare, {}), changes)
-    return LoadedConfig(config=parsed, base=Path())
+    parsed = parse(prep.Config, YamlDocument(Path(f"prep {command}"), bare, {}), changes)
+    return prep.LoadedConfig(config=parsed, base=Path())
 
 
 def _names(listed: str | None) -> list[str] | None:
@@ -116,7 +105,9 @@ def _names(listed: str | None) -> list[str] | None:
     return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
-def _chosen(given: LoadedConfig, files: Sequence[str], options: CleaningOptions) -> LoadedConfig:
+def _chosen(
+    given: prep.LoadedConfig, files: Sequence[str], options: CleaningOptions
+) -> prep.LoadedConfig:
     """What of a config counts here: its inputs, or these files read as its first input; `read`,
     `clean`, `filters` and `cluster`."""
     config, inputs, base = given.config, given.config.inputs, given.base
@@ -124,17 +115,17 @@ def _chosen(given: LoadedConfig, files: Sequence[str], options: CleaningOptions)
     if files:
         inputs = (inputs[0].model_copy(update={"name": NAME, "path": tuple(files)}),)
         filters, base = _based(filters, given.base), Path()
-    chosen = Config(
+    chosen = prep.Config(
         name=config.name,
         inputs=inputs,
         read=config.read,
         clean=config.clean,
         filters=filters,
         cluster=config.cluster,
-        dedup=DedupConfig(preset="none"),
-        pack=PackConfig(validation_share=0.0),
+        dedup=prep.DedupConfig(preset="none"),
+        pack=prep.PackConfig(validation_share=0.0),
     )
-    return LoadedConfig(config=chosen, base=base)
+    return prep.LoadedConfig(config=chosen, base=base)
 
 
 def _switched_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersConfig:
@@ -211,7 +202,7 @@ def screen_settings(
     files: Sequence[str],
     options: ScreeningOptions,
     overrides: tuple[str, ...],
-) -> LoadedConfig:
+) -> prep.LoadedConfig:
     """The config of a run: that of the file, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
     policy = options.policy
@@ -226,21 +217,21 @@ def screen_settings(
     }
     changes = (*_as_overrides(given), *overrides)
     loaded = _load("screen", config, files, changes)
-    chosen = loaded.config.model_copy(update={"pack": PackConfig(validation_share=0.0)})
+    chosen = loaded.config.model_copy(update={"pack": prep.PackConfig(validation_share=0.0)})
     if files and config is not None:
         paths = tuple(map(RelativePath().from_here, files))
         first = chosen.inputs[0].model_copy(update={"name": NAME, "path": paths})
         chosen = chosen.model_copy(update={"inputs": (first,)})
-    return LoadedConfig(config=chosen, base=loaded.base)
+    return prep.LoadedConfig(config=chosen, base=loaded.base)
 
 
 def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """From raw shards to evidence, decisions and the end of every document."""
-    compiled = compile_screening(prepared.screening, run)
+    compiled = selection.compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     taken_down = prepared.takedowns.dropped
-    screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
-    keep = deduplicate(prepared.config, prepared.earlier, clean, screened, run)
+    screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
+    keep = selection.deduplicate(prepared.config, prepared.earlier, clean, screened, run)
     verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))

@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline.config.prep import (
-    CleanConfig,
-    Config,
-    DedupConfig,
-    LoadedConfig,
-    PackConfig,
-    ReadConfig,
-)
+from pipeline.config import prep
 from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
 from pipeline.runs import layout
@@ -31,22 +24,22 @@ NAME = "files"
 
 def make_dedup_config(
     files: Sequence[str],
-    dedup: DedupConfig,
+    dedup: prep.DedupConfig,
     *,
     name: str = NAME,
     text_key: str = "text",
-    read: ReadConfig | None = None,
-) -> LoadedConfig:
+    read: prep.ReadConfig | None = None,
+) -> prep.LoadedConfig:
     """The config that compares these files (paths, directories, globs), no text changed."""
-    config = Config(
+    config = prep.Config(
         name=name,
         inputs=(InputConfig(name=name, path=tuple(files), text_key=text_key),),
-        read=read or ReadConfig(),
-        clean=CleanConfig(min_length=0, fix_text=False),
+        read=read or prep.ReadConfig(),
+        clean=prep.CleanConfig(min_length=0, fix_text=False),
         dedup=dedup,
-        pack=PackConfig(validation_share=0.0),
+        pack=prep.PackConfig(validation_share=0.0),
     )
-    return LoadedConfig(config=config, base=Path())
+    return prep.LoadedConfig(config=config, base=Path())
 
 
 def _compare(
@@ -77,7 +70,7 @@ BATCH = Story("index", _compare)
 DEDUP = Story("dedup", _deduplicate)
 
 
-def _check_key(dedup: DedupConfig, signatures: SignaturesOutput) -> None:
+def _check_key(dedup: prep.DedupConfig, signatures: SignaturesOutput) -> None:
     documents = sum(signatures.counts)
     if dedup.key and documents and not any(signatures.keyed):
         raise InputError(

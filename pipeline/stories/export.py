@@ -24,15 +24,7 @@ from pipeline.engine.stage import Inputs
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
-from pipeline.stages.export import (
-    TableRows,
-    TextJob,
-    files_of,
-    gather_text_stage,
-    numbers_of,
-    read_table_rows,
-    scatter_text_stage,
-)
+from pipeline.stages import export
 from pipeline.stages.records import FIELDS, Format
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import read_story
@@ -50,8 +42,8 @@ class ExportSource:
     name: str
     identity: str
     documents: tuple[Shard, ...]
-    ends: tuple[TableRows, ...]
-    cuts: tuple[TableRows | None, ...]
+    ends: tuple[export.TableRows, ...]
+    cuts: tuple[export.TableRows | None, ...]
     copies: tuple[Shard | None, ...]
     splits: tuple[str, ...]
     seed: int
@@ -91,15 +83,15 @@ def open_source(directory: Path) -> ExportSource:
     )
 
 
-def _cuts(directory: Path) -> tuple[TableRows, ...]:
+def _cuts(directory: Path) -> tuple[export.TableRows, ...]:
     counts = views.CutsOutput(read_stage(directory, "cuts")).counts
     return _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
 
 
-def _rows(table: Shard, counts: list[int]) -> tuple[TableRows, ...]:
+def _rows(table: Shard, counts: list[int]) -> tuple[export.TableRows, ...]:
     """A table cut into so many rows for each documents shard."""
     ends = accumulate(counts)
-    return tuple(TableRows(table, e - n, n) for e, n in zip(ends, counts, strict=True))
+    return tuple(export.TableRows(table, e - n, n) for e, n in zip(ends, counts, strict=True))
 
 
 STORY = "export"
@@ -154,18 +146,20 @@ def forecast_export(run: Path, request: ExportOptions) -> tuple[ExportedSplit, .
         rows += np.bincount(split, copies, len(splits)).astype(np.int64)
         size += np.bincount(split, copies * text_bytes, len(splits)).astype(np.int64)
     return tuple(
-        ExportedSplit(name, int(n), int(s), files_of(int(n), int(s), request.file_bytes), None)
+        ExportedSplit(
+            name, int(n), int(s), export.files_of(int(n), int(s), request.file_bytes), None
+        )
         for name, n, s in zip(splits, rows, size, strict=True)
     )
 
 
 def _ends(
-    job: TextJob, run: Inputs
+    job: export.TextJob, run: Inputs
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Of the documents of one shard that are wanted: number of the split, copies, bytes of text."""
-    kept = read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
+    kept = export.read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
     kept = kept.filter(pc.equal(kept["state"], "kept"))
-    number = numbers_of(kept["split"], job.splits)
+    number = export.numbers_of(kept["split"], job.splits)
     copies = np.ones(len(kept), np.int64)
     if job.copies is not None:
         copies = run.table(job.copies)["copies"].to_numpy().astype(np.int64)
@@ -200,9 +194,9 @@ def export_run(
 
     def tell(run: StageRecord) -> None:
         jobs = tuple(_jobs(source, request, splits))
-        scatter = views.ScatteredTextOutput(run(scatter_text_stage(jobs)))
+        scatter = views.ScatteredTextOutput(run(export.scatter_text_stage(jobs)))
         gather = run(
-            gather_text_stage(
+            export.gather_text_stage(
                 scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
             )
         )
@@ -242,9 +236,9 @@ def _check_out(run: Path, out: Path) -> None:
 
 def _jobs(
     source: ExportSource, request: ExportOptions, splits: tuple[str, ...]
-) -> Iterator[TextJob]:
+) -> Iterator[export.TextJob]:
     for index, document in enumerate(source.documents):
-        yield TextJob(
+        yield export.TextJob(
             location=str(source.directory),
             index=index,
             documents=document,

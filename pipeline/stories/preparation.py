@@ -51,18 +51,10 @@ from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
+from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
 from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
 from pipeline.stories.machine import check_engines, compile_kernels
-from pipeline.stories.selection import (
-    ScreeningRequest,
-    check_screening,
-    compile_screening,
-    deduplicate,
-    note_dedup,
-    record_screening,
-    screening,
-)
 from pipeline.takedown.record import TakedownState, raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
@@ -77,7 +69,7 @@ class Preparation:
     """A checked config with everything it names found, before anything is written."""
 
     config: Config
-    screening: ScreeningRequest
+    screening: selection.ScreeningRequest
     plan: ReadPlan
     earlier: tuple[Batch, ...]
     tokenizer: TokenizerDefinition
@@ -105,7 +97,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
-    wanted = check_screening(config, loaded.base, out)
+    wanted = selection.check_screening(config, loaded.base, out)
     plan = plan_reading(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
@@ -125,13 +117,13 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
 def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The whole way from raw shards to HDF5."""
     config = prepared.config
-    compiled = compile_screening(prepared.screening, run)
+    compiled = selection.compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     if is_asked(config.mixture):
         check_sources(config.mixture, source_documents(clean))
     taken_down = prepared.takedowns.dropped
-    screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
-    keep = deduplicate(config, prepared.earlier, clean, screened, run)
+    screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
+    keep = selection.deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
     verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
@@ -151,7 +143,11 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
-    notes = (*note_dedup(config.dedup), *prepared.plan.notes, *describe_unlabelled(config, clean))
+    notes = (
+        *selection.note_dedup(config.dedup),
+        *prepared.plan.notes,
+        *describe_unlabelled(config, clean),
+    )
     run(report_stage(config.name, run.manifests, notes))
 
 
@@ -352,7 +348,7 @@ def _run_stages(
         dropped = runner.removed | raw_copies(out, prepared.takedowns)
         commit_run(out, (config.name, story.name), stages, dropped)
         if screens and "verdicts" in stages:
-            record_screening(out, stages)
+            selection.record_screening(out, stages)
         return stages
 
     work = StoryRun(

@@ -23,15 +23,9 @@ from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.runs.views import CleanOutput, DecisionsOutput, FindingsOutput, QuarantineOutput
 from pipeline.screening.policy import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
+from pipeline.stages import screen
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
-from pipeline.stages.screen import (
-    Lists,
-    evidence_stage,
-    find_registry_shards,
-    registry_stage,
-    rescan_stage,
-)
 from pipeline.stages.withheld import NAME as QUARANTINE
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 
@@ -128,14 +122,14 @@ def _tell(asked: RescanRequest, run: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
         return run(borrow(stage, asked.directory.resolve(), (DOCUMENTS, layout.QUARANTINE)))
 
-    nothing = Lists(origins=(), artefacts=(), captures=())
+    nothing = screen.Lists(origins=(), artefacts=(), captures=())
     places, content = asked.registry.directories, asked.registry.content_hash
-    looked_for = find_registry_shards(do(registry_stage(nothing, places, content)))
-    found = FindingsOutput(do(rescan_stage(asked.clean, looked_for, asked.quarantine)))
+    looked_for = screen.find_registry_shards(do(screen.registry_stage(nothing, places, content)))
+    found = FindingsOutput(do(screen.rescan_stage(asked.clean, looked_for, asked.quarantine)))
     decided = DecisionsOutput(
         do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
     )
-    do(evidence_stage(decided))
+    do(screen.evidence_stage(decided))
     own = Batch(
         counts=tuple(decided.counts),
         documents=asked.clean.documents,

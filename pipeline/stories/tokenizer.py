@@ -18,15 +18,9 @@ from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
+from pipeline.tokenizers import training
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
-from pipeline.tokenizers.training import (
-    Fertility,
-    TrainingSettings,
-    measure_fertility,
-    save_tokenizer,
-    train_tokenizer,
-)
 
 
 @dataclass(frozen=True)
@@ -103,13 +97,13 @@ class TokenizerMeasurement:
     tokenizer: str
     vocab_size: int
     engine: str
-    rows: tuple[Fertility, ...]
+    rows: tuple[training.Fertility, ...]
 
 
 def train_on_run(
     directory: Path,
     out: Path,
-    settings: TrainingSettings,
+    settings: training.TrainingSettings,
     sample: int,
     seed: int,
     sources: Sequence[str] = (),
@@ -121,8 +115,8 @@ def train_on_run(
     """
     texts = sample_of_run(directory, sample, seed, sources)
     strings = (text for chunk in texts.text.chunks for text in chunk.to_pylist())
-    content = train_tokenizer(strings, settings)
-    save_tokenizer(out, content, settings.eos)
+    content = training.train_tokenizer(strings, settings)
+    training.save_tokenizer(out, content, settings.eos)
     return measure_on_run(directory, [GPT2, str(out)], MEASURED_BYTES, seed + 1, sources)
 
 
@@ -155,5 +149,5 @@ def _measure(name: str, sample: DocumentSample, tokenizer: TextTokenizer) -> Tok
         (source, chunk) for source, texts in sample.by_source().items() for chunk in texts.chunks
     ]
     definition = tokenizer.definition
-    rows = measure_fertility(batches, tokenizer)
+    rows = training.measure_fertility(batches, tokenizer)
     return TokenizerMeasurement(name, definition.vocab_size, tokenizer.engine_name, rows)
