@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dedup.arrays import Mask
 from pipeline.cleaning import clean_array, short_mask
@@ -160,7 +161,7 @@ class DocumentRows:
         self.unlabelled[file.input] += sum(record.source is None for record in records)
         texts = self._cleaned(records, places.filter(pa.array(good)))
         short = short_mask(texts, self.cleaning.min_length)
-        sizes = text_sizes(texts)
+        sizes = pc.binary_length(texts).to_numpy().astype(np.uint64)
         self._count(items, places["source"].to_pylist(), good, sizes, short)
         kept = np.flatnonzero(good)[~short]
         batch = places.take(pa.array(kept))
@@ -213,7 +214,7 @@ class DocumentRows:
         columns: list[Any] = [
             np.arange(first, first + len(items), dtype=np.uint64),
             [key_of_prefix(prefix, place.ordinal) for place in places],
-            [_source(item, file) for item in items],
+            [(isinstance(item, Record) and item.source) or file.input for item in items],
             np.full(len(items), path_id, np.uint32),
             [place.line for place in places],
             [place.byte_offset for place in places],
@@ -259,16 +260,6 @@ def _together(items: Iterable[Item]) -> Iterator[list[Item]]:
             group, held = [], 0
     if group:
         yield group
-
-
-def _source(item: Item, file: InputFile) -> str:
-    return (item.source or file.input) if isinstance(item, Record) else file.input
-
-
-def text_sizes(texts: pa.LargeStringArray) -> npt.NDArray[np.uint64]:
-    """UTF-8 bytes of each text, (N,) uint64."""
-    ends = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, texts.offset * 8)
-    return np.diff(ends).astype(np.uint64)
 
 
 def _batch(

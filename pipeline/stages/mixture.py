@@ -29,6 +29,7 @@ from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout, views
+from pipeline.runs.references import shorten_list
 from pipeline.runs.splits import TRAIN
 
 ALL = 1 << 64
@@ -100,19 +101,16 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
             hint = did_you_mean(name, known)
             raise ConfigError(
                 f"mixture: no document has the source {escape_text(name)!r}{hint}; sources: "
-                f"{_listed(known)}"
+                f"{shorten_list([escape_text(name) for name in known], _NAMED)}"
             )
-    bare = [name for name in known if documents[name] and weight_of(config, name) is None]
+    bare = [
+        escape_text(name) for name in known if documents[name] and weight_of(config, name) is None
+    ]
     if bare:
         raise ConfigError(
-            f"mixture.weights: no weight for {_listed(bare)}; give each of them a weight (0 "
-            "leaves it out), or set mixture.default for all others"
+            f"mixture.weights: no weight for {shorten_list(bare, _NAMED)}; give each of them a "
+            "weight (0 leaves it out), or set mixture.default for all others"
         )
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(escape_text(name) for name in names[:_NAMED]) + more
 
 
 def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:

@@ -4,11 +4,11 @@ Each batch is a run of its own, compared with all batches before it, which stay 
 Whatever is interrupted resumes with the same command.
 """
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -233,20 +233,13 @@ def query_index(
     index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(f"{directory}: no finished batch; `prep dedup index build` resumes it")
-    with _workspace(place) as out:
+    workspace = nullcontext(place) if place else TemporaryDirectory(prefix="prep-query-")
+    with workspace as where:
+        out = Path(where)
         asked = replace(work, max_source_share=_NO_ALARM)
         loaded = _config(index, files, _entry("", _QUERY), asked)
         run_preparation(loaded, out, work.workers, progress=work.progress, story=BATCH)
         return _answer(index, out)
-
-
-@contextmanager
-def _workspace(place: Path | None) -> Iterator[Path]:
-    if place is not None:
-        yield place
-        return
-    with tempfile.TemporaryDirectory(prefix="prep-query-") as temporary:
-        yield Path(temporary)
 
 
 def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
