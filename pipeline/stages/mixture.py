@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.arrays import I64, U16, U64
+from dedup.arrays import I64, U16, U64, Mask
 from pipeline.config.sections import MOST_EPOCHS, MixtureConfig
 from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
@@ -221,14 +220,6 @@ class MixtureJob:
     seed: int
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Kept documents of some rows, in order, and which of them are in train."""
-
-    part: DocumentTokens
-    train: npt.NDArray[np.bool_]
-
-
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     """Per tokens shard and row-aligned with it: `source`, an index into the counter `sources`, and
     `copies`."""
@@ -239,11 +230,11 @@ def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     source = np.empty(sum(job.kept), np.uint32)
     copies = np.empty(sum(job.kept), np.uint16)
     row, left = 0, 0
-    for rows in _kept(path, job.sources):
-        end = row + len(rows.train)
-        source[row:end] = rows.part.source
-        copies[row:end] = np.where(rows.train, copies_of(rows.part, quotas, job.seed), 1)
-        left += int(copies[row:end][rows.train].sum())
+    for part, train in _kept(path, job.sources):
+        end = row + len(train)
+        source[row:end] = part.source
+        copies[row:end] = np.where(train, copies_of(part, quotas, job.seed), 1)
+        left += int(copies[row:end][train].sum())
         row = end
     if row != len(copies):
         raise IntegrityError(f"{path}: {row:,} kept documents; {len(copies):,} were tokenized")
@@ -298,13 +289,13 @@ def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> 
 
 
 def _train(path: Path, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
-    for rows in _kept(path, sources):
-        part, train = rows.part, rows.train
+    for part, train in _kept(path, sources):
         yield DocumentTokens(part.key_N2[train], part.source[train], part.tokens[train])
 
 
-def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
-    """The kept documents of documents.parquet, some rows at a time, in its order."""
+def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens, Mask]]:
+    """The kept documents of documents.parquet, some rows at a time, in its order; which of them
+    are in train."""
     names = pa.array(sources, pa.string())
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
@@ -315,7 +306,7 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
                 source.to_numpy().astype(np.int64),
                 kept["tokens"].to_numpy().astype(np.int64),
             )
-            yield _Rows(part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False))
+            yield part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False)
 
 
 def mixture_stage(
