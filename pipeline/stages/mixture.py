@@ -192,9 +192,9 @@ def fill_quotas(
 def _next_draws(part: DocumentTokens, copies: I64, seed: int) -> U64:
     """Each document's draw for the first copy that not all documents of its source get."""
     drawn = np.empty(len(part.source), np.uint64)
-    wanted = copies[part.source]
-    for copy in np.unique(wanted).tolist():
-        mine = wanted == copy
+    next_copy = copies[part.source]
+    for copy in np.unique(next_copy).tolist():
+        mine = next_copy == copy
         drawn[mine] = draws(part.key_N2[mine], seed, copy)
     return drawn
 
@@ -283,8 +283,8 @@ def _totals(path: Path, job: MixtureJob) -> tuple[I64, I64]:
 def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
     if config.weights is None:
         return tuple(quota_of_epochs(weight_of(config, name) or 0.0) for name in job.sources)
-    wanted = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
-    target = np.array([wanted[name] for name in job.sources], np.int64)
+    target_tokens = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
+    target = np.array([target_tokens[name] for name in job.sources], np.int64)
     return fill_quotas(target, tokens, lambda: _train(path, job.sources), job.seed)
 
 

@@ -97,7 +97,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
-    wanted = selection.check_screening(config, loaded.base, out)
+    request = selection.check_screening(config, loaded.base, out)
     plan = plan_reading(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
@@ -105,7 +105,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     name = tokenize.tokenizer if tokenize.tokenizer == GPT2 else loaded.base / tokenize.tokenizer
     return Preparation(
         config=config,
-        screening=wanted,
+        screening=request,
         plan=plan,
         earlier=earlier,
         tokenizer=load_definition(name, tokenize.eos, tokenize.special_tokens),
