@@ -11,8 +11,8 @@ from rich.table import Table
 
 from pipeline.commands.options import JsonOption, WorkersOption, complete_runs
 from pipeline.commands.run import describe_split
-from pipeline.commands.terminal import format_cell, format_seconds, out, print_json, print_line
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.commands.terminal import format_cell, out, print_json, print_line
+from pipeline.core.words import format_bytes, format_duration, pluralise
 
 
 def register(app: typer.Typer) -> None:
@@ -140,7 +140,7 @@ def rescan(
         against = pluralise(len(asked.registry.works), "work")
         print_line(
             f"{format_bytes(asked.bytes)} of text against {against}: "
-            f"{format_seconds(asked.cpu_seconds)} of one core"
+            f"about {format_duration(asked.cpu_seconds)} of one core"
         )
     if estimate:
         return None

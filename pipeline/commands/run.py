@@ -14,9 +14,9 @@ from pipeline.commands.options import (
     SetOption,
     WorkersOption,
 )
-from pipeline.commands.terminal import format_cell, format_duration, out, print_json, print_line
+from pipeline.commands.terminal import format_cell, out, print_json, print_line
 from pipeline.config.prep import load_config
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 from pipeline.engine.progress import Progress
 from pipeline.runs.catalogue import STORIES
 
@@ -103,15 +103,14 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
             print_line(f"custom filter {own.describe()}")
     table = Table("stage", "state", "CPU time", "disk", "memory per worker")
     for s in stages:
-        seconds = f"{s.cpu_seconds:,.0f} s"
         disk, memory = format_bytes(s.disk_bytes), format_bytes(s.memory_bytes)
-        table.add_row(s.stage, s.state, seconds, disk, memory)
+        table.add_row(s.stage, s.state, format_duration(s.cpu_seconds), disk, memory)
     total = total_of(stages, prepared)
     table.add_section()
     table.add_row(
         "total",
         "",
-        f"{total.cpu_seconds:,.0f} s",
+        format_duration(total.cpu_seconds),
         format_bytes(total.disk_bytes),
         format_bytes(total.memory_bytes),
     )

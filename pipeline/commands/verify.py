@@ -9,9 +9,9 @@ import typer
 from rich.table import Table
 
 from pipeline.commands.options import DirectoryArgument, JsonOption
-from pipeline.commands.terminal import format_duration, out, print_facts, print_json, print_line
+from pipeline.commands.terminal import out, print_facts, print_json, print_line
 from pipeline.core.errors import IntegrityError
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 
 if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport

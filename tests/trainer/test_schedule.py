@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import (
+from trainer.config import InverseSquareRootDecayScheduler, LinearScheduler
+from trainer.config.schedules import (
     ConstantScheduler,
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,
@@ -15,8 +16,6 @@ from trainer.config import (
     CyclicScheduler,
     ExponentialScheduler,
     InverseExponentialTimeDecayScheduler,
-    InverseSquareRootDecayScheduler,
-    LinearScheduler,
     MultiStepScheduler,
     OneCycleScheduler,
     PiecewiseConstantScheduler,

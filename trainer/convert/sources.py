@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.words import format_duration
 from trainer.convert import lazy_tensors
 from trainer.convert.lazy_tensors import LazyTensor
 from trainer.runs import checkpoint
@@ -90,7 +91,9 @@ def _unpickle(path: Path, copy: Path, limits: PickleLimits) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"{path}: reading it took longer than {limits.seconds:g} s") from error
+        raise InputError(
+            f"{path}: reading it took longer than {format_duration(limits.seconds)}"
+        ) from error
     if child.returncode != 0 or not copy.is_file():
         reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise InputError(f"{path}: the process that reads it failed: {escape_text(reason, 300)}")

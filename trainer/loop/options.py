@@ -127,21 +127,11 @@ def resolve_params(request: TrainOptions) -> Params:
         checkpoint_path=request.checkpoint_path,
         load_checkpoint_states=request.load_checkpoint_states,
         disable_strict_checkpoint_loading=request.disable_strict_checkpoint_loading or None,
+        num_wgt_servers=request.num_wgt_servers,
     )
-    params = _with_weight_servers(params, request.num_wgt_servers)
     check_cluster(params, request)
     conversion.check_export(params)
     return params
-
-
-def _with_weight_servers(params: Params, count: int | None) -> Params:
-    """`--num_wgt_servers` is `runconfig.max_wgt_servers`."""
-    if count is None:
-        return params
-    if count < 0:
-        raise ConfigError(f"--num_wgt_servers {count}: expected an integer of at least 0")
-    run = params.runconfig.model_copy(update={"max_wgt_servers": count})
-    return params.model_copy(update={"runconfig": run})
 
 
 def check_cluster(params: Params, request: TrainOptions) -> None:

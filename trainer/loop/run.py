@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.core.errors import InputError, PrepError
 from pipeline.core.journal import hold_lock
 from pipeline.core.order import samples_before_step
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_duration, pluralise
 from trainer.config import Params, RunConfig
 from trainer.convert.conversion import export_checkpoint
 from trainer.data import batches, open_training, prepare
@@ -233,7 +233,7 @@ def train_to_the_end(training: TrainingRun) -> None:
     log = training.log
     if log.rate.seconds:
         share = log.stalled / log.rate.seconds
-        say(f"Waited for data: {log.stalled:.2f} seconds, {share:.1%} of the step time")
+        say(f"Waited for data: {format_duration(log.stalled)}, {share:.1%} of the step time")
     say("Training completed successfully!")
     say(f"Processed {samples} training sample(s) in {time.monotonic() - started:.2f} seconds.")
 

@@ -23,21 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.core.rng import key
-from trainer.config import (
-    ConstantValue,
-    Fill,
-    Initializer,
-    Kaiming,
-    Lecun,
-    ModelConfig,
-    Normal,
-    TruncatedNormal,
-    Uniform,
-    VarianceScaling,
-    Xavier,
-    model_parameters,
-)
-from trainer.config.model import FanScaled
+from trainer.config import ModelConfig, model_parameters
+from trainer.config import model as rules
 from trainer.model.attention import Attention, Geometry, KVCache, additive_mask, mask_of_next
 from trainer.model.mup import fan_in_multiplier, in_block
 from trainer.model.positions import rotation, sinusoids
@@ -129,16 +116,16 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
 def _draw(
     parameter: torch.Tensor, name: str, config: ModelConfig, generator: torch.Generator
 ) -> None:
-    """Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
+    """rules.Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
     rule, parts = rule_of(name, config), [parameter]
-    if isinstance(rule, FanScaled) and name.endswith(".qkv.weight"):
+    if isinstance(rule, rules.FanScaled) and name.endswith(".qkv.weight"):
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         parts = list(torch.split(parameter, [count * config.head_size for count in heads]))
     for part in parts:
         initialize_matrix(part, rule, generator)
 
 
-def rule_of(name: str, config: ModelConfig) -> Initializer:
+def rule_of(name: str, config: ModelConfig) -> rules.Initializer:
     """The distribution that the matrix `name` is drawn from."""
     if "embedding" in name:
         return config.embedding_initializer
@@ -152,65 +139,69 @@ def rule_of(name: str, config: ModelConfig) -> Initializer:
     return given or narrow_by(config.initializer, math.sqrt(depth * width))
 
 
-def narrow_by(rule: Initializer, by: float) -> Initializer:
+def narrow_by(rule: rules.Initializer, by: float) -> rules.Initializer:
     """The same distribution around the same mean, `by` times as narrow; one value stays."""
     match rule:
-        case TruncatedNormal():
+        case rules.TruncatedNormal():
             cuts = {
                 side: rule.mean + (cut - rule.mean) / by
                 for side in ("a", "b")
                 if (cut := getattr(rule, side)) is not None
             }
             return rule.model_copy(update={"std": rule.std / by, **cuts})
-        case Normal():
+        case rules.Normal():
             return rule.model_copy(update={"std": rule.std / by})
-        case Uniform():
+        case rules.Uniform():
             mean, reach = (rule.a + rule.b) / 2, (rule.b - rule.a) / 2 / by
             return rule.model_copy(update={"a": mean - reach, "b": mean + reach})
-        case Fill() | ConstantValue():
+        case rules.Fill() | rules.ConstantValue():
             return rule
     scaling = as_variance_scaling(rule)
     return scaling.model_copy(update={"scale": scaling.scale / by**2})
 
 
-def as_variance_scaling(rule: FanScaled) -> VarianceScaling:
+def as_variance_scaling(rule: rules.FanScaled) -> rules.VarianceScaling:
     """What a rule by the shape of the matrix is: its scale, fan and distribution."""
     match rule:
-        case VarianceScaling():
+        case rules.VarianceScaling():
             return rule
-        case Lecun():
+        case rules.Lecun():
             scale, mode, cut = 1.0, "fan_in", "truncated_normal"
-        case Xavier():
+        case rules.Xavier():
             scale, mode, cut = rule.gain**2, "fan_avg", "normal"
-        case Kaiming():
+        case rules.Kaiming():
             slope = 0.0 if rule.nonlinearity == "relu" else rule.a
             scale, mode, cut = 2 / (1 + slope**2), rule.mode, "normal"
     shape = "uniform" if rule.name.endswith("uniform") else cut
-    return VarianceScaling.model_validate(
+    return rules.VarianceScaling.model_validate(
         {"name": "variance_scaling", "scale": scale, "mode": mode, "distribution": shape}
     )
 
 
-def initialize_matrix(tensor: torch.Tensor, rule: Initializer, generator: torch.Generator) -> None:
+def initialize_matrix(
+    tensor: torch.Tensor, rule: rules.Initializer, generator: torch.Generator
+) -> None:
     """Draw a whole matrix (outputs, inputs) in place."""
     match rule:
-        case TruncatedNormal():
+        case rules.TruncatedNormal():
             low = rule.mean - 2 * rule.std if rule.a is None else rule.a
             high = rule.mean + 2 * rule.std if rule.b is None else rule.b
             nn.init.trunc_normal_(tensor, rule.mean, rule.std, low, high, generator=generator)
-        case Normal():
+        case rules.Normal():
             tensor.normal_(rule.mean, rule.std, generator=generator)
-        case Uniform():
+        case rules.Uniform():
             tensor.uniform_(rule.a, rule.b, generator=generator)
-        case Fill():
+        case rules.Fill():
             tensor.fill_(1.0 if rule.name == "ones" else 0.0)
-        case ConstantValue():
+        case rules.ConstantValue():
             tensor.fill_(rule.val)
         case _:
             _fill_by_shape(tensor, as_variance_scaling(rule), generator)
 
 
-def _fill_by_shape(tensor: torch.Tensor, rule: VarianceScaling, generator: torch.Generator) -> None:
+def _fill_by_shape(
+    tensor: torch.Tensor, rule: rules.VarianceScaling, generator: torch.Generator
+) -> None:
     fan_out, fan_in = tensor.shape
     fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[rule.mode]
     std = math.sqrt(rule.scale / max(1.0, fan))

@@ -9,7 +9,8 @@ muP when it has `mup_base_hidden_size`. Four things follow from it: the embeddin
 from typing import Any
 
 from pipeline.core.errors import ConfigError
-from trainer.config import ModelConfig, TruncatedNormal
+from trainer.config import ModelConfig
+from trainer.config.model import TruncatedNormal
 
 BASE_WIDTH = 256
 """Width of the paper's proxy, which the three values below were tuned on."""

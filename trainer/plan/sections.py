@@ -5,7 +5,7 @@ as a short table for the terminal.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 from trainer.plan.size import ModelUse
 from trainer.recipe import Schedule
 
@@ -217,26 +217,15 @@ def _machines(plan: RunPlan) -> Iterator[str]:
     cluster, disk = plan.cluster, plan.disk
     yield _line(
         "simulated time",
-        f"{_duration(cluster.days)} on {cluster.num_csx} CS-2 ({cluster.seconds_per_step:.3g} s a "
-        f"step, utilisation {cluster.utilisation:.0%}); may be wrong by a factor of two or more",
+        f"{format_duration(86_400 * cluster.days)} on {cluster.num_csx} CS-2 "
+        f"({cluster.seconds_per_step:.3g} s a step, utilisation {cluster.utilisation:.0%}); may be "
+        "wrong by a factor of two or more",
     )
     yield _line(
         "disk",
         f"{format_bytes(disk.data)} of HDF5 ({format_bytes(disk.data_uncompressed)} uncompressed), "
         f"{pluralise(disk.checkpoints, 'checkpoint')} of {format_bytes(disk.checkpoint)}",
     )
-
-
-def _duration(days: float) -> str:
-    """Three digits in the largest unit of which there is one.
-
-    >>> _duration(6.41), _duration(0.5), _duration(1e-7)
-    ('6.41 days', '12 hours', '0.00864 seconds')
-    """
-    for unit, length in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
-        if days * length >= 1:
-            return f"{days * length:.3g} {unit}"
-    return f"{days * 86_400:.3g} seconds"
 
 
 def _data(data: DataPlan) -> str:

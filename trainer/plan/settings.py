@@ -12,16 +12,9 @@ import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from trainer.config import (
-    CosineDecayScheduler,
-    LinearScheduler,
-    Params,
-    PolynomialScheduler,
-    RunConfig,
-    load_params,
-    model_parameters,
-)
+from trainer.config import LinearScheduler, Params, RunConfig, load_params, model_parameters
 from trainer.config.model_parameters import shapes
+from trainer.config.schedules import CosineDecayScheduler, PolynomialScheduler
 from trainer.loop import disk
 from trainer.model.optimizer import adam_eps
 from trainer.model.optimizer import find_peak_rate as peak_of

@@ -16,7 +16,8 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import format_percent, pluralise
-from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
+from trainer.config import OptimizerConfig
+from trainer.config.model import Initializer, Normal, TruncatedNormal
 from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
 from trainer.report.facts import RunFacts, find_peak_learning_rate, read_run_facts
 from trainer.report.page import format_number, render_training_report

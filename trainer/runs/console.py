@@ -19,6 +19,7 @@ from types import TracebackType
 
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
+from pipeline.core.words import format_duration
 
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBTkmbt]?)\Z")
@@ -121,7 +122,7 @@ class Pulse:
     def _beat(self) -> None:
         while not self._ended.wait(max(0.01, self.seconds - self.silence)):
             if self.silence >= self.seconds:
-                passed = datetime.timedelta(seconds=round(time.monotonic() - self._began))
+                passed = format_duration(time.monotonic() - self._began)
                 self.through(f"… {self.activity}, {passed} since the start")
 
 

@@ -15,7 +15,7 @@ from pipeline.config.model import FrozenModel, parse
 from pipeline.config.yaml import YamlDocument
 from pipeline.core import rng
 from pipeline.core.shipped import find_config
-from trainer.config import Count
+from trainer.config.model import Count
 
 Scalar = bool | int | float | str
 Range = tuple[float, float]

@@ -20,7 +20,8 @@ from pipeline.config.yaml import YamlDocument
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.words import abbreviate_count, pluralise
-from trainer.config import ModelConfig, Normal, Params, TruncatedNormal, model_parameters
+from trainer.config import ModelConfig, Params, model_parameters
+from trainer.config.model import Normal, TruncatedNormal
 from trainer.config.schedules import Ending
 from trainer.recipe import samples_in
 from trainer.report import page as pages
