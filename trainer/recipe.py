@@ -1,10 +1,9 @@
-"""Cerebras-GPT (arXiv 2304.03208) as data and closed forms: its recipe, and its laws for loss and
-compute; P is that paper.
+"""Cerebras-GPT (arXiv 2304.03208), here P, as data and closed forms: its recipe, and its laws for
+loss and compute.
 
-The rows of Table 1 are used as they are. For a size between them `settings_for` has a rule of ours,
-which it names. Equations 1 and 4 are about the Pile test set, in nats per GPT-2 token, and were
-fitted on models of 111M to 13B parameters trained on 20 tokens per parameter, 2.6e18 to 2.3e22
-FLOPs.
+The rows of Table 1 are used as they are; for a size between them `settings_for` has a rule of ours.
+Equations 1 and 4 are about the Pile test set, in nats per GPT-2 token, and were fitted on models of
+111M to 13B parameters trained on 20 tokens per parameter, 2.6e18 to 2.3e22 FLOPs.
 """
 
 import bisect
@@ -101,9 +100,8 @@ class PaperModel:
 def _member(
     name: str, batch_size: int, learning_rate: float, decay: Decay, eps: float = 1e-8
 ) -> PaperModel:
-    shape = SHAPES[name]
-    steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, ((1, batch_size),), SEQUENCE_LENGTH)
-    schedule = ((1, batch_size),)
+    shape, schedule = SHAPES[name], ((1, batch_size),)
+    steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, schedule, SEQUENCE_LENGTH)
     return PaperModel(
         name=name,
         shape=shape,
@@ -200,11 +198,8 @@ _PROXY = (40e6, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSettings:
-    """What a run is trained with.
-
-    `learning_rate`: peak, after `warmup_steps`; then `decay` to `END_SHARE` of it at step `steps`.
-    `source`: where batch and learning rate are from.
-    """
+    """What a run is trained with. `learning_rate`: peak, after `warmup_steps`; then `decay` to
+    `END_SHARE` of it at step `steps`. `source`: where batch and learning rate are from."""
 
     schedule: Schedule
     steps: int
@@ -226,9 +221,9 @@ def settings_for(
     tokens per parameter.
 
     Rule (ours) for a size that is not in Table 1: learning rate and batch are interpolated between
-    the two rows around it, linear in the logarithms; decay and eps are those of the nearer row.
-    Below 111M the batch goes on along the line through the paper's 40M proxy; above 13B the last
-    row holds. Batches keep their tokens when the sequence length is another one.
+    the rows around it, linear in the logarithms; decay and eps are those of the nearer row. Below
+    111M the batch follows the line through the paper's 40M proxy; above 13B the last row holds.
+    Batches keep their tokens when the sequence length is another one.
     """
     row, near = member_of(parameters), find_nearest_model(parameters)
     schedule = row.schedule if row else ((1, _round_batch(_batch_sequences(parameters))),)
@@ -277,15 +272,6 @@ def warmup_steps(steps: int, schedule: Schedule, sequence_length: int = SEQUENCE
     shortest = FAMILY["111M"]
     most = int(WARMUP_TOKENS // (shortest.schedule[0][1] * SEQUENCE_LENGTH))
     return min(wanted, steps * most // shortest.steps)
-
-
-def largest_eps(mean_second_moment: float) -> float:
-    """P A.2: eps of Adam stays below a thousandth of the root of the mean second moment.
-
-    >>> largest_eps(4e-8) < 1e-6
-    True
-    """
-    return math.sqrt(mean_second_moment) / 1000
 
 
 _SIZES = [float(m.shape.parameters) for m in FAMILY.values()]

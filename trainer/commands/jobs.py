@@ -18,29 +18,22 @@ def format_jobs(jobs: Sequence[Job], now: float) -> str:
     """Aligned columns, a line per job; `now` in seconds since 1970 UTC."""
     if not jobs:
         return "No jobs found"
-    rows = [HEAD, *(_row(job, now) for job in jobs)]
+    rows = [HEAD]
+    for job in jobs:
+        labels = ",".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
+        systems = str(job.systems) if job.systems else "-"
+        end = now if job.ended is None and job.active else job.ended
+        duration = "-"  # before it began to run, and when nobody saw it end
+        if job.started is not None and end is not None:
+            duration = format_duration(end - job.started)
+        age = format_duration(now - job.created)
+        rows.append((job.name, age, duration, str(job.phase), systems, job.user, labels))
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
     return "\n".join(lines)
-
-
-def _row(job: Job, now: float) -> tuple[str, ...]:
-    labels = ",".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
-    systems = str(job.systems) if job.systems else "-"
-    age = format_duration(now - job.created)
-    return job.name, age, _duration(job, now), job.phase, systems, job.user, labels
-
-
-def _duration(job: Job, now: float) -> str:
-    """Time since it began to run; unknown ("-") before, and when nobody saw it end."""
-    if job.started is None:
-        return "-"
-    if job.ended is not None:
-        return format_duration(job.ended - job.started)
-    return format_duration(now - job.started) if job.active else "-"
 
 
 EXAMPLES = """\b

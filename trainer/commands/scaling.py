@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError
 from trainer.commands.options import AsJson, one_line_errors
+from trainer.runs.console import parse_amount
 
 EXAMPLES = """\b
 Examples:
@@ -74,7 +77,7 @@ def fit(
     with one_line_errors():
         law = fit_power_law(files.read_points(runs), irreducible)
         if out is not None:
-            files.write_law(out, law)
+            storage.write_json(out, files.law_as_json(law))
         if plot is not None:
             files.draw_law(plot, law)
         if as_json:
@@ -101,7 +104,10 @@ def predict(
 
     with one_line_errors():
         found = None if law is None else files.read_law(law)
-        prediction = files.prediction(found, files.flops_of(flops))
+        try:
+            prediction = files.prediction(found, parse_amount(flops))
+        except ValueError as error:
+            raise ConfigError(f"--flops {error}") from None
         if as_json:
             print(json.dumps(prediction, indent=1))
         else:

@@ -164,12 +164,27 @@ def modernize(draft: Draft) -> None:
     """
     kind = _optimizer_type(draft)
     for section in SECTIONS:
-        _refuse_unknown(draft, section, kind)
-    _warn_of_micro_batches(draft)
+        known = known_keys(section)
+        if section == "optimizer":
+            known |= kind.model_fields.keys()
+        for key in draft.section(section):
+            if key not in known:
+                raise draft.unknown(f"{section}.{key}", known)
+    is_old = {"beta1", "beta2", "weight_decay_rate"} & set(draft.section("optimizer"))
+    if is_old and draft.section("runconfig").get("use_cs_grad_accum") is not True:
+        draft.remark(
+            "train_input.batch_size",
+            "read as the global batch; in R1.8 without use_cs_grad_accum it was that of one system",
+        )
     for section, names in RENAMED.items():
         for old, new in names.items():
             draft.rename(draft.section(section), section, old, new)
-    _optimizer(draft, kind)
+    optimizer = draft.section("optimizer")
+    if "betas" in kind.model_fields and {"beta1", "beta2"} & optimizer.keys():
+        old_key = "beta1" if "beta1" in optimizer else "beta2"
+        beta1, beta2 = kind.model_fields["betas"].default
+        betas = [optimizer.pop("beta1", beta1), optimizer.pop("beta2", beta2)]
+        draft.respell(optimizer, "optimizer", old_key, "betas", betas)
     legacy_values.modernize_schedulers(draft)
     legacy_values.modernize_sparsity(draft)
     _model(draft)
@@ -181,25 +196,6 @@ def modernize(draft: Draft) -> None:
     _runconfig(draft)
     for section in SECTIONS:
         _drop_idle(draft, section)
-
-
-def _refuse_unknown(draft: Draft, section: str, kind: type[OptimizerConfig]) -> None:
-    known = known_keys(section)
-    if section == "optimizer":
-        known |= kind.model_fields.keys()
-    for key in draft.section(section):
-        if key not in known:
-            raise draft.unknown(f"{section}.{key}", known)
-
-
-def _warn_of_micro_batches(draft: Draft) -> None:
-    """Before R2.0 a file without use_cs_grad_accum gave the batch of one system."""
-    old = {"beta1", "beta2", "weight_decay_rate"} & set(draft.section("optimizer"))
-    if old and draft.section("runconfig").get("use_cs_grad_accum") is not True:
-        draft.remark(
-            "train_input.batch_size",
-            "read as the global batch; in R1.8 without use_cs_grad_accum it was that of one system",
-        )
 
 
 def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
@@ -216,16 +212,6 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
         raise draft.error("optimizer.optimizer_type", reason)
     optimizer["optimizer_type"] = kind.model_fields["optimizer_type"].default
     return kind
-
-
-def _optimizer(draft: Draft, kind: type[OptimizerConfig]) -> None:
-    optimizer = draft.section("optimizer")
-    if "betas" not in kind.model_fields or not {"beta1", "beta2"} & optimizer.keys():
-        return
-    old = "beta1" if "beta1" in optimizer else "beta2"
-    beta1, beta2 = kind.model_fields["betas"].default
-    betas = [optimizer.pop("beta1", beta1), optimizer.pop("beta2", beta2)]
-    draft.respell(optimizer, "optimizer", old, "betas", betas)
 
 
 def _model(draft: Draft) -> None:

@@ -161,7 +161,6 @@ def modernize_sparsity(draft: Draft) -> None:
 
 
 def _apart(draft: Draft, part: dict[str, Any], path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The groups of one mapping: patterns with keys of their own make one each."""
     patterns = part.get(_PATTERNS)
     if not isinstance(patterns, dict):
         yield dict(part), path

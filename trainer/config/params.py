@@ -32,7 +32,6 @@ _MODEL_ZOO_ADAMW = {
 
 
 def _describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
-    """Lines on keys that are not given and that have another default here than in Model Zoo."""
     optimizer, given = draft.section("optimizer"), draft.section("model")
     section = draft.written("model")
     kind = OPTIMIZERS[optimizer["optimizer_type"]]
@@ -186,7 +185,6 @@ def _read(loaded: YamlDocument, base: Path) -> Params:
 
 
 def _resolved(section: Section, base: Path) -> Section:
-    """The section with directories relative to `base` made absolute."""
     directory = section.data_dir
     if isinstance(directory, tuple):
         directory = tuple(base / path for path in directory)
@@ -243,7 +241,6 @@ muP's learning rates (Table 14) are for."""
 
 
 def _check_mup(params: Params, draft: Draft) -> None:
-    """Refuse muP with an optimizer that needs other learning rates."""
     kind = params.optimizer.optimizer_type
     if params.model.mup_base_hidden_size is not None and kind not in MUP_OPTIMIZERS:
         raise draft.error(

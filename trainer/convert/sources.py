@@ -1,9 +1,9 @@
 """Checkpoints to read: which files they are, what is in them, and a hash that identifies both.
 
 `.bin` and `.pt` files of torch.save are read in a child process, for `--unsafe-pickle` only. The
-child (`pickle_child`) loads with `weights_only=True`, which runs nothing but an allow-list, and
-writes plain tensors as safetensors into a directory that is deleted afterwards. It may take so much
-time, address space and disk and no more, so a bomb or a fault of the unpickler ends it alone.
+child (`pickle_child`) loads with `weights_only=True`, which runs only an allow-list, and writes
+plain tensors as safetensors into a temporary directory. Its time, address space and disk are
+limited.
 """
 
 import contextlib
@@ -37,16 +37,15 @@ _COMMAND = ("-P", "-m", "trainer.convert.pickle_child")
 
 @dataclass(frozen=True)
 class PickleLimits:
-    """What the child may use. `memory_factor`: address space in sizes of the file, on top of what
-    it begins with and of `memory_bytes`."""
+    """What the child may use. `memory_factor`: address space in sizes of the file, in addition
+    to what it begins with and `memory_bytes`."""
 
     seconds: float = 1800.0
     memory_bytes: int = 1 << 30
     memory_factor: float = 3.0
 
 
-def refuse_pickle(path: Path) -> None:
-    """Raise ConfigError: this file is read only when asked for."""
+def _refuse_pickle(path: Path) -> None:
     raise ConfigError(
         f"{path}: a pickle of torch.save, which can run code; give --unsafe-pickle to read it in "
         "a bounded child process, or convert it to safetensors where you trust it"
@@ -106,8 +105,7 @@ _PICKLE_INDEX = "pytorch_model.bin.index.json"
 @dataclass(frozen=True)
 class SourceCheckpoint:
     """A checkpoint that can be read: its tensors under their own names, content hash and step.
-    `model`: section `model` of its config, where it brings one (ours or config.json).
-    """
+    `model`: section `model` of its config, where it has one (ours or config.json)."""
 
     tensors: dict[str, LazyTensor]
     hash: str
@@ -163,11 +161,11 @@ def open_hf(
     files = _hf_files(path)
     pickled = [file for file in files if file.suffix in SUFFIXES]
     if pickled and not unsafe:
-        refuse_pickle(pickled[0])
-    beside = (path if path.is_dir() else path.parent) / "config.json"
-    config_path = config or beside
+        _refuse_pickle(pickled[0])
+    config_path = config or (path if path.is_dir() else path.parent) / "config.json"
     model = read_json_object(config_path) if config_path.is_file() else {}
-    digest = _files_hash(files)
+    hashes = [[file.name, storage.hash_file(file)] for file in files]
+    digest = storage.hash_bytes(storage.canonical_json(hashes))
     with contextlib.ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
         if pickled:
@@ -189,7 +187,7 @@ def open_mdl(path: Path, unsafe: bool = False) -> Iterator[SourceCheckpoint]:
     digest = storage.hash_file(path)
     if path.suffix in SUFFIXES:
         if not unsafe:
-            refuse_pickle(path)
+            _refuse_pickle(path)
         with read_pickle([path]) as tensors:
             yield SourceCheckpoint(_of_the_model(tensors), digest, place=str(path))
         return
@@ -248,11 +246,6 @@ def _indexed(directory: Path, index: Path) -> list[Path]:
     return [directory / name for name in names]
 
 
-def _files_hash(files: list[Path]) -> str:
-    entries = [[file.name, storage.hash_file(file)] for file in files]
-    return storage.hash_bytes(storage.canonical_json(entries))
-
-
 def _mdl_tensors(path: Path) -> tuple[dict[str, LazyTensor], Any]:
     try:
         state = mdl_storage.read_checkpoint(path)
@@ -279,10 +272,7 @@ def _leaf(leaf: Any) -> LazyTensor:
 
 
 def _of_the_model(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """What stands under `model` in a checkpoint with other state beside it, else all."""
-    inside = {
-        name.removeprefix("model."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("model.")
-    }
+    """What is under `model` in a checkpoint with other state, else all."""
+    head = "model."
+    inside = {n.removeprefix(head): tensor for n, tensor in tensors.items() if n.startswith(head)}
     return inside or tensors

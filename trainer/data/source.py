@@ -1,12 +1,12 @@
 """Where a run's samples come from: one data set, several one after the other, or a mixture; their
-rows as tensors in the format that the model reads; which of them the steps read.
+rows as tensors in the model's format; which of them the steps read.
 
 A row is counted over all data sets, in the order of the config. `weight` is how often an epoch of
-the mixture reads the rows of a data set, fractions included: `pipeline.core.order`.
+the mixture reads the rows of a data set, fractions included (`pipeline.core.order`).
 
 `datasets` of run.json lists what steps read: an entry gives the step from which on; those of a
-mixture name their `part`, one data set without. A data set may become another one on the way by
-masking alone: the same rows in the same order.
+mixture name their `part`. A data set may become another one by masking alone: the same rows in the
+same order.
 
 Shapes: B sequences, C channels (3, of VSL 5), S tokens (MSL).
 """
@@ -35,28 +35,20 @@ Batch = dict[str, torch.Tensor]
 
 
 def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> SampleDataset:
-    """Open a data set of any format and check that it fits the model. Row k of a `corpus` is the
-    k-th window of its stream for the model's MSL; a data set that is not ours may have fewer ids
-    than the model.
+    """Open a data set of any format and check that it fits the model; one that is not ours may have
+    fewer ids than the model.
 
     Raises ConfigError naming both values when MSL, vocabulary or use_vsl differ; InputError without
     rows.
     """
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     _check_layout(dataset, use_vsl)
-    pairs = (
-        (
-            "max_position_embeddings",
-            model.max_position_embeddings,
-            "max_sequence_length",
-            dataset.max_sequence_length,
-        ),
-        ("vocab_size", model.vocab_size, "vocab_size", dataset.vocab_size),
-    )
-    for ours, wanted, theirs, found in pairs:
-        if wanted != found:
+    names = {"max_position_embeddings": "max_sequence_length", "vocab_size": "vocab_size"}
+    for ours, theirs in names.items():
+        expected, actual = getattr(model, ours), getattr(dataset, theirs)
+        if expected != actual:
             raise ConfigError(
-                f"model.{ours} is {wanted} but the data set {directory} has {theirs} {found} "
+                f"model.{ours} is {expected} but the data set {directory} has {theirs} {actual} "
                 f"(in its {DATA_PARAMS}); change one of them"
             )
     if dataset.rows == 0:
@@ -94,7 +86,7 @@ def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
 
 @dataclass(frozen=True)
 class SampleSource:
-    """Data sets one behind the other. `parts`: rows of each, and samples of an epoch that read
+    """Data sets one after the other. `parts`: rows of each, and samples of an epoch that read
     them."""
 
     datasets: tuple[SampleDataset, ...]
@@ -149,8 +141,8 @@ class SampleSource:
         return training_order(name, self.parts, seed, shuffled)
 
     def describe(self) -> list[dict[str, Any]]:
-        """The data sets as `datasets` of run.json has them, all from step 1. Those of a mixture say
-        their place in it and how many samples of an epoch read them."""
+        """The data sets as `datasets` of run.json has them, all from step 1; those of a mixture
+        with their place in it and their samples per epoch."""
         plain = len(self.parts) == 1 and self.parts[0].per_epoch == self.parts[0].rows
         entries = []
         for place, (dataset, part) in enumerate(zip(self.datasets, self.parts, strict=True)):
@@ -169,11 +161,11 @@ class SampleSource:
 def open_training(
     section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
-    """The data sets of a section, checked against the model and each other; `override` is one that
-    is read in place of all of them.
+    """The data sets of a section, checked against the model and each other; `override` replaces
+    them all.
 
     Raises ConfigError when nothing is named, when a data set does not fit the model or the others,
-    stands there twice, or has so small a weight that no row of it would be read; InputError for one
+    is named twice, or has so small a weight that no row of it would be read; InputError for one
     that cannot be read.
     """
     wanted = _wanted(section, override)
@@ -195,8 +187,8 @@ def open_training(
 def open_evaluation(
     section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
-    """The data sets that a section evaluates on, one behind the other. Raises as `open_training`,
-    and ConfigError for weights."""
+    """The data sets that a section evaluates on. Raises as `open_training`, and ConfigError for
+    weights."""
     if section.mixture and override is None:
         raise ConfigError(
             "eval_input.mixture: evaluation reads every row once, without weights; list the "
@@ -206,7 +198,6 @@ def open_evaluation(
 
 
 def _wanted(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
-    """Directories and weights."""
     if override is not None:
         return [(override, 1.0)]
     if section.mixture:
@@ -257,8 +248,8 @@ def is_or_became_by_masking(earlier: Sequence[Entry], source: SampleSource) -> b
 
 
 def datasets_from(earlier: Sequence[Entry] | None, now: Sequence[Entry], step: int) -> list[Entry]:
-    """The data sets of a run that goes on after `step`: those of `earlier` up to there, and from
-    the next step on each of `now` that is another.
+    """The data sets of a run that resumes after `step`: those of `earlier` up to there, then each
+    of `now` that differs.
 
     >>> now = [{"from_step": 1, "dataset_hash": "b"}]
     >>> before = [{"from_step": 1, "dataset_hash": "a"}]
@@ -281,12 +272,11 @@ def _part(entry: Entry) -> int:
 
 
 def _rows(entry: Entry) -> Entry:
-    """What masking leaves as it is."""
     return {key: value for key, value in entry.items() if key not in ("from_step", "dataset_hash")}
 
 
 class SourcesOfLabels:
-    """`names`: all sources, sorted. Raises as `LabelSources`."""
+    """The source of every label; `names`: all sources, sorted. Raises as `LabelSources`."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source

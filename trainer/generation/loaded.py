@@ -93,10 +93,8 @@ def tokenizer_for(
     Raises ConfigError when there is none, with `hint` for what to do, or when it has more ids than
     the model.
     """
-    vocabulary, beside = (
-        read_model_config(found).vocab_size,
-        found.path.parent.parent / layout.TOKENIZER,
-    )
+    vocabulary = read_model_config(found).vocab_size
+    beside = found.path.parent.parent / layout.TOKENIZER
     if wanted is not None:
         definition = load_definition(GPT2 if str(wanted) == GPT2 else wanted)
     elif beside.is_file():
@@ -106,8 +104,7 @@ def tokenizer_for(
     else:
         raise ConfigError(
             f"{found.path}: the tokenizer is not known: the vocabulary of {vocabulary:,} is not "
-            "that of GPT-2; "
-            f"{hint}"
+            f"that of GPT-2; {hint}"
         )
     if definition.vocab_size > vocabulary:
         raise ConfigError(

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from tokenizers import Tokenizer
 
 from dedup.arrays import F64
 from pipeline.core import rng
@@ -34,10 +33,9 @@ from trainer.model.attention import KVCache
 
 @dataclass(frozen=True)
 class Sampling:
-    """`temperature`: logits are divided by it; 0 takes the likeliest token. `top_k`: only that many
-    likeliest tokens; `top_p`: only the likeliest tokens that together have this probability. None:
-    all tokens. Raises ConfigError for values that cannot be meant.
-    """
+    """`temperature`: logits are divided by it; 0 takes the likeliest token. `top_k`: only that
+    many likeliest tokens; `top_p`: only the likeliest tokens that together have this
+    probability. Raises ConfigError for values that cannot be meant."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -108,8 +106,8 @@ def _empty_cache(loaded: LoadedModel) -> KVCache:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How to go on. `max_new_tokens`: tokens at most; `stop`: strings that end the text before
-    themselves."""
+    """How to continue. `max_new_tokens`: tokens at most; `stop`: strings that end the text
+    before themselves."""
 
     max_new_tokens: int = 128
     sampling: Sampling = field(default_factory=Sampling)
@@ -130,7 +128,7 @@ class GeneratedText:
 def generate_text(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
 ) -> GeneratedText:
-    """Go on from `prompt`, from the start of a document where it is empty."""
+    """Continue `prompt`, or start a document where it is empty."""
     start = encode_text(tokenizer, prompt) or [tokenizer.eos_id]
     tokens = continuation(loaded, start, wish.sampling, seed=wish.seed, ids=tokenizer.vocab_size)
     ids: list[int] = []
@@ -156,9 +154,7 @@ def decode_ids(tokenizer: TokenizerDefinition, ids: Sequence[int]) -> str:
     return decode_bytes(tokenizer, np.array(ids, np.int64)).decode(errors="replace")
 
 
-@functools.lru_cache(maxsize=4)
-def _encoder(tokenizer: TokenizerDefinition) -> Tokenizer:
-    return reference_tokenizer(tokenizer)
+_encoder = functools.lru_cache(maxsize=4)(reference_tokenizer)
 
 
 def escape_for_terminal(text: str) -> str:
@@ -168,10 +164,7 @@ def escape_for_terminal(text: str) -> str:
     >>> escape_for_terminal("a" + chr(27) + "[2J\n\tb")
     'a\\x1b[2J\n\tb'
     """
-    lines = (
-        "\t".join(escape_text(p, len(p)) for p in line.split("\t")) for line in text.split("\n")
-    )
-    return "\n".join(lines)
+    return "".join(c if c in "\n\t" else escape_text(c, 1) for c in text)
 
 
 _SPAN = VSL_FEATURES.index("attention_span")
@@ -181,8 +174,8 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class Prompt:
-    """`text` and its `ids`, one at least: EOS where the prompt is empty. `file`, and in it the
-    1-based line or the 0-based row `number`, which `unit` tells."""
+    """`text` and its `ids`, one at least: EOS where the prompt is empty. `number`: 1-based line
+    or 0-based row of `file`, as `unit` says."""
 
     text: str
     ids: tuple[int, ...]
@@ -203,17 +196,22 @@ class PromptReader:
     section: InferenceInput
 
     def read(self, place: Path) -> list[Prompt]:
-        """All prompts of a `.jsonl` or `.txt` file, of a data set that `prep` wrote, or of a
-        directory of other .h5 files.
+        """All prompts of a `.jsonl` or `.txt` file, of a data set, or of a directory of other .h5
+        files.
 
-        Raises ConfigError for a key that is missing, InputError for what is no prompt or leaves no
-        room in the MSL.
+        Raises ConfigError for a key that is missing, InputError for what is no prompt or fills the
+        MSL.
         """
         prompts = list(self._found(place))
         if not prompts:
             raise InputError(f"{place}: no prompts")
         for prompt in prompts:
-            self._check(prompt)
+            if len(prompt.ids) >= self._length:
+                raise InputError(
+                    f"{prompt}: the prompt has {pluralise(len(prompt.ids), 'token')}, but the "
+                    f"model reads at most {self._length:,}, including those it writes; shorten the "
+                    f"prompt to {self._length - 1:,}"
+                )
         return prompts
 
     def _found(self, place: Path) -> Iterator[Prompt]:
@@ -293,14 +291,6 @@ class PromptReader:
         text = decode_ids(self.tokenizer, ids)
         return Prompt(text, tuple(ids) or (self.tokenizer.eos_id,), file, unit, number)
 
-    def _check(self, prompt: Prompt) -> None:
-        if len(prompt.ids) >= self._length:
-            raise InputError(
-                f"{prompt}: the prompt has {pluralise(len(prompt.ids), 'token')}, but the model "
-                f"reads at most {self._length:,}, including those it writes; shorten the prompt to "
-                f"{self._length - 1:,}"
-            )
-
 
 def _json_prompt(file: Path, number: int, line: str) -> str:
     try:
@@ -308,14 +298,10 @@ def _json_prompt(file: Path, number: int, line: str) -> str:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}, line {number}: not JSON: {error}") from error
     text = value.get("prompt") if isinstance(value, dict) else None
-    if not isinstance(text, str) or not _is_text(text):
+    # JSON can hold halves of surrogate pairs, which UTF-8 has not.
+    if not isinstance(text, str) or any(0xD800 <= ord(each) < 0xE000 for each in text):
         raise InputError(f'{file}, line {number}: expected an object such as {{"prompt": "Once"}}')
     return text
-
-
-def _is_text(text: str) -> bool:
-    """Whether UTF-8 has it; JSON can hold halves of surrogate pairs."""
-    return not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 
 def _tokens(dataset: SampleDataset, row_CS: npt.NDArray[np.int32]) -> int:

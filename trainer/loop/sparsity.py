@@ -1,7 +1,7 @@
 """Sparse weights of a run: masks put on, saved, restored and measured.
 
-Masks lie beside the parameters in MemoryX (`wafer_backend.sparse`), so checkpoints take them from
-there; what is counted, steps and updates, goes with state.json.
+Masks are next to the parameters in MemoryX (`wafer_backend.sparse`), where checkpoints find them;
+counts of steps and updates go with state.json.
 """
 
 import math
@@ -55,10 +55,8 @@ def restore_masks(
 
 
 def levels_of(masks: Group, compiled: CompiledModule) -> Callable[[], dict[str, float]]:
-    """What tells the share of weights that are pruned now, by `POSITION.algorithm` of the groups.
-
-    All ranks call it; each counts the parameters whose weight server it hosts.
-    """
+    """A function that measures the share of weights that are pruned now, by `POSITION.algorithm`
+    of the groups. All ranks call it; each counts the parameters whose weight server it hosts."""
     ranks, rank = compiled.transport.processes, compiled.transport.rank
     servers = compiled.memoryx.servers
 
@@ -99,7 +97,7 @@ def mask_bytes(params: Params) -> int:
 
 
 def describe_sparsity(params: Params) -> list[str]:
-    """What `--compile_only` tells of sparse weights, at their first masks; [] for a dense run."""
+    """What `--compile_only` prints of sparse weights, at their first masks; [] for a dense run."""
     lines = []
     for group in params.sparsity:
         names = sparse_names(group, params.model)

@@ -1,16 +1,15 @@
 """The decoder family: GPT-2, GPT-J, GPT-NeoX and Llama are configs of it; its norms, its
-feed-forward layer (GELU, ReLU or SwiGLU), its initial weights and the loss of every label.
+feed-forward layer, its initial weights and the loss of every label.
 
-Initial weights are a function of (config, seed, parameter name) and nothing else. With L layers,
-sigma the standard deviation of `initializer` and m = m_width (1 without muP), matrices inside
-blocks have sigma / sqrt(m), and those that end a residual branch sigma / sqrt(2 L m), which
-`output_layer_initializer` replaces. Embeddings and an untied read-out are not scaled. The
-distributions are those of Model Zoo's `create_initializer`; `trainer.config.model` says what each
-is.
+Initial weights are a function of (config, seed, parameter name). With L layers, sigma the standard
+deviation of `initializer` and m = m_width (1 without muP), matrices inside blocks have sigma /
+sqrt(m), and those that end a residual branch sigma / sqrt(2 L m), which `output_layer_initializer`
+replaces. Embeddings and an untied read-out are not scaled. The distributions are those of Model
+Zoo's `create_initializer` (`trainer.config.model`).
 
-Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size (width of the
-residual stream), F filter size, H heads, V vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208)
-section 2, section 2.3 (initial weights), Table 1 and, for muP, Table 14.
+Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, F filter size, H
+heads, V vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208) section 2, section 2.3 (initial
+weights), Table 1 and, for muP, Table 14.
 """
 
 import math
@@ -116,7 +115,7 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
 def _draw(
     parameter: torch.Tensor, name: str, config: ModelConfig, generator: torch.Generator
 ) -> None:
-    """rules.Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
+    """Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
     rule, parts = rule_of(name, config), [parameter]
     if isinstance(rule, rules.FanScaled) and name.endswith(".qkv.weight"):
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
@@ -332,11 +331,9 @@ class GPT(nn.Module):
 
     @property
     def _alibi_heads(self) -> int:
-        """Heads that ALiBi biases."""
         return self.config.num_heads if self.config.position_embedding_type == "alibi" else 0
 
     def _geometry(self, mask: Tensor | None, dtype: torch.dtype, positions: Tensor) -> Geometry:
-        """Made once per forward pass, for all layers."""
         config = self.config
         if mask is not None and config.precision != "float16":
             mask = mask.to(dtype)

@@ -112,7 +112,7 @@ class DataPlan:
     bytes: int
     vocab_size: int
     max_sequence_length: int
-    epochs: float
+    epochs: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,9 @@ def table_lines(plan: RunPlan) -> Iterator[str]:
         yield from _inference(plan.inference)
     yield from _machines(plan)
     if plan.data:
-        yield _line("data set", _data(plan.data))
+        data = plan.data
+        tokens = f"{short(data.tokens)} tokens, {data.epochs:.3g} epochs"
+        yield _line("data set", f"{data.directory}: {tokens}")
     if model.shipped_config:
         yield _line("nearest config", f"{model.shipped_config} ({model.shipped_parameters:,})")
     for note in plan.notes:
@@ -197,7 +199,10 @@ def _loss(plan: RunPlan) -> Iterator[str]:
 
 
 def _inference(found: InferencePlan) -> Iterator[str]:
-    yield _line("with inference", f"{short(found.tokens)} tokens: {_use(found.this)} (eq 2)")
+    def describe(use: ModelUse) -> str:
+        return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
+
+    yield _line("with inference", f"{short(found.tokens)} tokens: {describe(found.this)} (eq 2)")
     best = found.optimum
     if best is None:
         yield _line("", "no model of the family reaches this loss")
@@ -205,12 +210,8 @@ def _inference(found: InferencePlan) -> Iterator[str]:
     yield _line(
         "",
         f"cheapest for this loss: {short(best.parameters)} parameters on {short(best.tokens)} "
-        f"tokens ({best.tokens_per_parameter:.0f} each): {_use(best)}",
+        f"tokens ({best.tokens_per_parameter:.0f} each): {describe(best)}",
     )
-
-
-def _use(use: ModelUse) -> str:
-    return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
 
 
 def _machines(plan: RunPlan) -> Iterator[str]:
@@ -226,10 +227,6 @@ def _machines(plan: RunPlan) -> Iterator[str]:
         f"{format_bytes(disk.data)} of HDF5 ({format_bytes(disk.data_uncompressed)} uncompressed), "
         f"{pluralise(disk.checkpoints, 'checkpoint')} of {format_bytes(disk.checkpoint)}",
     )
-
-
-def _data(data: DataPlan) -> str:
-    return f"{data.directory}: {short(data.tokens)} tokens, {data.epochs:.3g} epochs"
 
 
 def _line(label: str, text: str) -> str:

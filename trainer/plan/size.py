@@ -2,11 +2,11 @@
 cheapest to train and to use for a given loss (equation 2 of Cerebras-GPT, arXiv 2304.03208).
 
 Shape rule (ours, from the paper's aspect ratios): width over layers is interpolated between the
-rows of Table 1, linear in the logarithms of parameters (76.8 at 111M, 128 from 6.7B up; the ends
-hold). The filter is four widths. A width is a multiple of 64, below 1,024 of 32, below 256 of 16,
-below 128 of 8. Heads are 64 units wide, 128 from the width of 590M up, less where 64 does not
-divide the width. Of all widths and numbers of layers within `TOLERANCE` of the wanted parameters,
-the pair is taken that is nearest to parameters and ratio together.
+rows of Table 1, linear in the logarithms of parameters. The filter is four widths. A width is a
+multiple of 64, below 1,024 of 32, below 256 of 16, below 128 of 8. Heads are 64 units wide, 128
+from the width of 590M up, less where 64 does not divide the width. Of all widths and numbers of
+layers within `TOLERANCE` of the wanted parameters, the pair nearest to parameters and ratio is
+taken.
 """
 
 import bisect
@@ -17,14 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.core.errors import ConfigError
-from trainer.recipe import (
-    FAMILY,
-    SEQUENCE_LENGTH,
-    TOKENS_PER_PARAMETER,
-    degradation,
-    flops_for,
-    total_flops,
-)
+from trainer import recipe
+from trainer.recipe import FAMILY, SEQUENCE_LENGTH, TOKENS_PER_PARAMETER
 from wafer_backend.performance_model.shape import (
     GPTShape,
     inference_flops_per_sequence,
@@ -49,7 +43,6 @@ _LOG_SIZES = [math.log(size) for size in _SIZES]
 
 
 def _logarithms(count: Callable[[GPTShape], int]) -> list[float]:
-    """Of FLOPs per token of the seven models."""
     return [math.log(count(m.shape) / SEQUENCE_LENGTH) for m in FAMILY.values()]
 
 
@@ -85,7 +78,12 @@ def shape_for(
             f"{TOLERANCE:.0%}; with a vocabulary of {vocabulary:,} and {sequence_length:,} "
             f"positions the smallest shape has {least:,}: choose another number"
         )
-    return min(near, key=lambda shape: _distance(shape, parameters))
+
+    def distance(shape: GPTShape) -> float:
+        ratio = math.log(shape.width / shape.layers / ratio_for(parameters))
+        return abs(math.log(shape.parameters / parameters)) + _RATIO_WEIGHT * abs(ratio)
+
+    return min(near, key=distance)
 
 
 def ratio_for(parameters: float) -> float:
@@ -130,20 +128,10 @@ def _head(width: int) -> int:
     return next(head for head in (first, 64, 32, 16, 8) if width % head == 0)
 
 
-def _distance(shape: GPTShape, parameters: float) -> float:
-    ratio = math.log(shape.width / shape.layers / ratio_for(parameters))
-    return abs(math.log(shape.parameters / parameters)) + _RATIO_WEIGHT * abs(ratio)
-
-
 def training_flops_per_token(parameters: float) -> float:
     """Training FLOPs per token of a model of the family, MSL 2048; between the rows of Table 1
     linear in the logarithms (ours)."""
     return _per_token(parameters, _TRAINING)
-
-
-def inference_flops_per_token(parameters: float) -> float:
-    """Inference FLOPs per token, as `training_flops_per_token`."""
-    return _per_token(parameters, _INFERENCE)
 
 
 def _per_token(parameters: float, logarithms: list[float]) -> float:
@@ -213,7 +201,7 @@ def optimum(loss: float, inference_tokens: float) -> ModelUse | None:
     costs = np.log([training_flops_per_token(n) * n for n in sizes])
     found: list[ModelUse] = []
     for tau in taus.tolist():
-        training = flops_for(loss / (1 + degradation(tau)))
+        training = recipe.flops_for(loss / (1 + recipe.degradation(tau)))
         if not math.isfinite(training):
             continue
         parameters = float(np.exp(np.interp(math.log(training / tau), costs, np.log(sizes))))
@@ -229,8 +217,8 @@ def use(
     per_token: float | None = None,
 ) -> ModelUse:
     """A model of `parameters`; `per_token`: its inference FLOPs, None for those of the family."""
-    each = inference_flops_per_token(parameters) if per_token is None else per_token
-    total = total_flops(training, inference_tokens, each)
+    each = _per_token(parameters, _INFERENCE) if per_token is None else per_token
+    total = recipe.total_flops(training, inference_tokens, each)
     return ModelUse(
         parameters=parameters,
         tokens=tokens,

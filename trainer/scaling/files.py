@@ -1,5 +1,4 @@
-"""What goes into the fit of a law and what comes out: points from model directories or a CSV file;
-the law as a JSON file, as a plot with its points, its 95 % band and the paper's law and points, and
+"""The points of a fit, from model directories or a CSV file; its law as a JSON file, as a plot and
 for the terminal.
 
 A run's FLOPs are those of P Table 13 for its model, times the samples of its steps; its loss is the
@@ -23,7 +22,6 @@ from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, model_parameters
 from trainer.recipe import FITTED_FLOPS, loss_at, samples_in
 from trainer.runs import metrics, record
-from trainer.runs.console import parse_amount
 from trainer.runs.record import read_json
 from trainer.scaling.power_law import GROUPS, RUN_TO_RUN, Interval, Point, PowerLaw, loss_intervals
 
@@ -39,11 +37,6 @@ def law_as_json(law: PowerLaw) -> dict[str, Any]:
     return {"format": FORMAT, "law": "loss = (flops / scale) ** -exponent + irreducible"} | (
         dataclasses.asdict(law)
     )
-
-
-def write_law(path: Path, law: PowerLaw) -> None:
-    """Publish the law."""
-    storage.write_json(path, law_as_json(law))
 
 
 def read_law(path: Path) -> PowerLaw:
@@ -195,23 +188,13 @@ def describe_fit(law: PowerLaw) -> Iterator[str]:
     given = "given" if law.fixed_irreducible else f"95 %: {_range(law.irreducible_interval)}"
     yield f"c  {law.irreducible:<10.4g}  {given}"
     freedom = law.degrees_of_freedom
-    yield (
-        f"deviation of points {law.relative_deviation:.2%}, "
-        f"{freedom} {'degree' if freedom == 1 else 'degrees'} of freedom"
-    )
+    degrees = pluralise(freedom, "degree")
+    yield f"deviation of points {law.relative_deviation:.2%}, {degrees} of freedom"
     if freedom == 1:
         yield "with one degree of freedom the intervals say little"
     for point in sorted(law.points, key=lambda point: point.flops):
         residual = point.loss / law.loss(point.flops) - 1
         yield f"  {point.flops:.3e} FLOPs  loss {point.loss:.4f}  {residual:+.2%}  {point.name}"
-
-
-def flops_of(text: str) -> float:
-    """FLOPs of an option's text. Raises ConfigError."""
-    try:
-        return parse_amount(text)
-    except ValueError as error:
-        raise ConfigError(f"--flops {error}") from None
 
 
 def prediction(law: PowerLaw | None, flops: float) -> dict[str, Any]:

@@ -3,12 +3,11 @@ paper prints, to compare with (Cerebras-GPT, arXiv 2304.03208).
 
 Method: least squares of relative residuals, since losses scatter by a share of themselves. For a
 given b the law is linear in k = (f0 / a) ** -b and c, so these are solved for, and b is searched on
-a grid that is refined: no start values, no local minima of an optimizer, the same answer every
-time. c >= 0, as an entropy is.
+a grid that is refined: no start values, the same answer every time. c >= 0, as an entropy is.
 
 Intervals: all laws whose sum of squares is at most the least one times 1 + t^2 / (n - p), with t
 the 97.5 % quantile of Student's t for n - p degrees of freedom (profile likelihood; n points, p
-parameters). They are not symmetric, and wide for few points: with one degree of freedom t is 12.7.
+parameters).
 
 The paper's losses: Pile test loss in nats per GPT-2 token; the peers' losses are corrected to GPT-2
 tokens there. Training FLOPs are the paper's, two digits (Table 8 for its own models).
@@ -95,7 +94,6 @@ class _Laws:
     cov: Array
 
     def only(self, chosen: NDArray[np.bool_]) -> "_Laws":
-        """Those of the chosen b."""
         return _Laws(**{name: column[chosen] for name, column in vars(self).items()})
 
 
@@ -182,7 +180,6 @@ def loss_intervals(
 
 
 def _wider(loss: float, interval: Interval, noise: float) -> Interval:
-    """The interval with the scatter of a run, a share of its loss, added in squares."""
     low, high = interval
     scatter = noise * loss
     return loss - math.hypot(loss - low, scatter), loss + math.hypot(high - loss, scatter)
@@ -205,7 +202,6 @@ class _Problem:
         return cls(flops_N / middle, losses_N, middle, given_c)
 
     def best(self) -> _Laws:
-        """The law of least squares, (1,)."""
         low, high = math.log(_EXPONENTS[0]), math.log(_EXPONENTS[1])
         for _ in range(_ROUNDS):
             b_B = np.exp(np.linspace(low, high, _GRID))

@@ -1,12 +1,9 @@
 """Measures over the weights, gradients and optimizer state in MemoryX, tensor by tensor, by kind of
 parameter.
 
-What is added up over the values of one tensor (`Sums`) is computed chunk by chunk: no copy is made
-of more than a chunk. Sums are float64 and always taken in the same order, so they are the same bits
-for any number of systems and ranks. A table has one row for every parameter and one column for
-every field of `Sums`; zeros mean what was not measured. Of several ranks each measures the
-parameters whose weight server it hosts; the tables of all, some numbers a parameter, are then added
-on every rank.
+`Sums` are float64, computed chunk by chunk and always in the same order, so they are the same bits
+for any number of systems and ranks. Of several ranks each measures the parameters whose weight
+server it hosts; the tables of all, a row a parameter, are then added on every rank.
 
 The kind of a parameter follows from its name in `trainer.model`; Q rows of `qkv.bias` come first,
 then K, then V.

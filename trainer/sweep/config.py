@@ -21,11 +21,9 @@ Scalar = bool | int | float | str
 Range = tuple[float, float]
 File = Annotated[Path, Field(strict=False)]
 
-LEARNING_RATE, INITIALIZER_STD, EMBEDDINGS_SCALE = (
-    "learning_rate",
-    "initializer_std",
-    "embeddings_scale",
-)
+LEARNING_RATE = "learning_rate"
+INITIALIZER_STD = "initializer_std"
+EMBEDDINGS_SCALE = "embeddings_scale"
 NAMED = {
     LEARNING_RATE: "eta, the peak: all rates of the schedule are scaled to it",
     INITIALIZER_STD: "sigma, of all weights: other initializers keep their ratio to it",
@@ -61,6 +59,13 @@ class Parameter(FrozenModel):
             if name == "log_uniform" and limits[0] <= 0:
                 raise ValueError("log_uniform: expected limits above 0")
         return self
+
+    def describe(self) -> str:
+        """The values, or the range and how it is drawn from."""
+        if self.values is not None:
+            return ", ".join(str(value) for value in self.values)
+        low, high = self.uniform or self.log_uniform or (0.0, 0.0)
+        return f"{low:g} to {high:g}, {'log-' if self.log_uniform else ''}uniform"
 
     @property
     def is_logarithmic(self) -> bool:

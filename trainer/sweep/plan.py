@@ -69,14 +69,9 @@ def read_base(path: Path) -> Base:
     for name in ("train_input", "eval_input"):
         section: SampleInputConfig | None = getattr(params, name)
         if section is not None:
-            sections[name] |= _directories(section)
+            dumped = section.model_dump(mode="json", include={"data_dir", "mixture"})
+            sections[name] |= {key: value for key, value in dumped.items() if value}
     return Base(file, params, sections)
-
-
-def _directories(section: SampleInputConfig) -> Sections:
-    """Those keys of an input section that name directories, as far as they are given."""
-    dumped = section.model_dump(mode="json", include={"data_dir", "mixture"})
-    return {key: value for key, value in dumped.items() if value}
 
 
 def change_sections(
@@ -144,7 +139,6 @@ def with_peak(rates: Any, peak: float) -> Any:
 
 
 def _stated(scheduler: Sections) -> list[float]:
-    """The learning rates that a scheduler names."""
     found = [value for key, value in scheduler.items() if key in RATES]
     return [rate for value in found for rate in (value if isinstance(value, list) else [value])]
 
@@ -254,18 +248,6 @@ def plan_sweep(path: Path, data: Path | None = None) -> SweepPlan:
     base = read_base(config.params)
     sections, params = change_sections(base, config.set, loaded)
     fixed = Base(base.path, params, sections)
-    _check(fixed, config)
-    drawn = [(trial, *change_sections(fixed, trial.values, loaded)) for trial in trials(config)]
-    steps = config.steps or params.runconfig.max_steps
-    if steps is None:
-        raise ConfigError(f"{loaded.path}: no steps: give steps, or runconfig.max_steps in params")
-    return SweepPlan(
-        loaded.path, config, fixed, tuple(TrialVariant(*each) for each in drawn), steps
-    )
-
-
-def _check(base: Base, config: SweepConfig) -> None:
-    params = base.params
     if params.eval_input is None:
         raise ConfigError(
             f"{base.path}: add section eval_input: trials are compared by their validation loss"
@@ -273,6 +255,13 @@ def _check(base: Base, config: SweepConfig) -> None:
     if config.data is None and not (params.train_input.data_dir or params.train_input.mixture):
         raise ConfigError("no data: give data in the sweep file, or --data PREP_CONFIG_OR_DIR")
     override(params, max_steps=config.steps)
+    drawn = [(trial, *change_sections(fixed, trial.values, loaded)) for trial in trials(config)]
+    steps = config.steps or params.runconfig.max_steps
+    if steps is None:
+        raise ConfigError(f"{loaded.path}: no steps: give steps, or runconfig.max_steps in params")
+    return SweepPlan(
+        loaded.path, config, fixed, tuple(TrialVariant(*each) for each in drawn), steps
+    )
 
 
 def check_same_sweep(out: Path, planned: SweepPlan) -> None:
