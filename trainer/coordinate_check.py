@@ -44,12 +44,10 @@ SP_LEAST_RESIDUAL = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateCheckPlan:
-    """What is measured; the rest of the model is fixed.
-
-    `widths`: hidden sizes, multiples of `head_width`. `seeds`: of weights and data. `steps`: steps
-    after which activations are measured. `learning_rate`: of all models, without a schedule; muP
-    divides it by m_width where Table 14 says so. `sequences`, `length`: of a batch, in tokens.
-    """
+    """What is measured; the rest of the model is fixed. `widths`: hidden sizes, multiples of
+    `head_width`. `seeds`: of weights and data. `steps`: steps after which activations are
+    measured. `learning_rate`: of all models, without a schedule; muP divides it by m_width where
+    Table 14 says so. `sequences`, `length`: of a batch, in tokens."""
 
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
     seeds: tuple[int, ...] = (0, 1, 2)

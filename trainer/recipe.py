@@ -180,14 +180,6 @@ class Mup:
     embeddings_scale: float = 10.0
     decay: Decay = "linear"
 
-    def m_width(self, hidden_size: int) -> float:
-        """Width over the width of the proxy; the learning rate of matrices is divided by it.
-
-        >>> Mup().m_width(2048)
-        8.0
-        """
-        return hidden_size / self.base_hidden_size
-
 
 MUP = Mup()
 """The proxy's filter size is not printed; 4 times its width, as in all of Table 1, is taken."""
@@ -226,8 +218,17 @@ def settings_for(
     Batches keep their tokens when the sequence length is another one.
     """
     row, near = member_of(parameters), find_nearest_model(parameters)
-    schedule = row.schedule if row else ((1, _round_batch(_batch_sequences(parameters))),)
-    schedule = _of_length(schedule, sequence_length)
+    if row:
+        schedule = row.schedule
+    elif parameters >= _SIZES[0]:
+        schedule = ((1, _round_batch(_interpolated(parameters, _BATCHES))),)
+    else:
+        size, batch = _PROXY
+        slope = math.log(_BATCHES[0] / batch) / math.log(_SIZES[0] / size)
+        schedule = ((1, _round_batch(float(_BATCHES[0] * (parameters / _SIZES[0]) ** slope))),)
+    if sequence_length != SEQUENCE_LENGTH:
+        share = SEQUENCE_LENGTH / sequence_length
+        schedule = ((1, _round_batch(schedule[-1][1] * share)),)
     if row and tokens is None and sequence_length == SEQUENCE_LENGTH:
         steps = row.steps
     else:
@@ -288,24 +289,9 @@ def _interpolated(parameters: float, values: list[float]) -> float:
     return float(values[i - 1] ** (1 - share) * values[i] ** share)
 
 
-def _batch_sequences(parameters: float) -> float:
-    if parameters >= _SIZES[0]:
-        return _interpolated(parameters, _BATCHES)
-    size, batch = _PROXY
-    slope = math.log(_BATCHES[0] / batch) / math.log(_SIZES[0] / size)
-    return float(_BATCHES[0] * (parameters / _SIZES[0]) ** slope)
-
-
 def _round_batch(sequences: float) -> int:
     """To a multiple of 8, which halves often; below 32 to a whole number."""
     return max(1, round(sequences)) if sequences < 32 else 8 * round(sequences / 8)
-
-
-def _of_length(schedule: Schedule, sequence_length: int) -> Schedule:
-    if sequence_length == SEQUENCE_LENGTH:
-        return schedule
-    share = SEQUENCE_LENGTH / sequence_length
-    return ((1, _round_batch(schedule[-1][1] * share)),)
 
 
 def _source(parameters: int, row: PaperModel | None) -> str:

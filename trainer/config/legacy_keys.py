@@ -158,10 +158,8 @@ def known_keys(section: str) -> set[str]:
 
 
 def modernize(draft: Draft) -> None:
-    """Bring all sections to R2.2 keys.
-
-    Raises ConfigError for an unknown key, or a value that asks for what is not there.
-    """
+    """Bring all sections to R2.2 keys. Raises ConfigError for an unknown key, or a value that
+    asks for what is not there."""
     kind = _optimizer_type(draft)
     for section in SECTIONS:
         known = known_keys(section)

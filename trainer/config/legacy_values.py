@@ -28,10 +28,8 @@ _ANY_KEY = {"seed"}.union(*_KEYS_OF.values())
 
 
 def modernize_initializers(draft: Draft) -> None:
-    """Bring the initializers of section `model` to mappings with a name.
-
-    Raises ConfigError for a name that is unknown.
-    """
+    """Bring the initializers of section `model` to mappings with a name. Raises ConfigError for
+    a name that is unknown."""
     model = draft.section("model")
     for key in INITIALIZER_KEYS:
         if isinstance(model.get(key), str):
@@ -86,9 +84,7 @@ _OLD = {
 
 def modernize_schedulers(draft: Draft) -> None:
     """One scheduler or a list of them, with their names in any case and keys of any release.
-
-    Raises ConfigError for one that is unknown, or that has no end and is followed by another.
-    """
+    Raises ConfigError for one that is unknown, or that has no end and is followed by another."""
     optimizer = draft.section("optimizer")
     rates = optimizer.get("learning_rate")
     if isinstance(rates, dict):
@@ -135,11 +131,8 @@ _LEVELS = ("sparsity", "drop_fraction")
 
 
 def modernize_sparsity(draft: Draft) -> None:
-    """Bring the section, if there is one, to R2.2 keys.
-
-    Raises ConfigError for what is no group, an algorithm or a key that is unknown, and for a key
-    that is given in two spellings.
-    """
+    """Bring the section, if there is one, to R2.2 keys. Raises ConfigError for what is no group,
+    an algorithm or a key that is unknown, and for a key that is given in two spellings."""
     given = draft.sections.pop("sparsity", None)
     if given is None or given == {}:
         return

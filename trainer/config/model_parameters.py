@@ -136,10 +136,8 @@ class CheckpointLayout:
     aliases: tuple[tuple[str, str], ...] = ()
 
     def name(self, ours: str) -> str:
-        """Their name of one of our parameters other than qkv.
-
-        Raises KeyError when they have no such parameter.
-        """
+        """Their name of one of our parameters other than qkv. Raises KeyError when they have no
+        such parameter."""
         match = _BLOCK.match(ours)
         stem, _, kind = ours.rpartition(".")
         if match is None:

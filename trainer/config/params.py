@@ -31,6 +31,11 @@ _MODEL_ZOO_ADAMW = {
 """Defaults of Model Zoo's AdamW that are others here; of other optimizers the last one is."""
 
 
+_MUP_OPTIMIZERS = ("AdamW", "Adam", "Lion")
+"""Optimizers whose update has the size of the learning rate, whatever the gradient's: those that
+muP's learning rates (Table 14) are for."""
+
+
 def _describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     optimizer, given = draft.section("optimizer"), draft.section("model")
     section = draft.written("model")
@@ -139,14 +144,9 @@ ParamsLike = str | os.PathLike[str] | Mapping[str, Any] | Params
 
 
 def load_params(params: ParamsLike) -> Params:
-    """Read and check a `params.yaml`, the shipped one of a bare name such as `tiny`, or a mapping
-    as a file would hold it.
-
-    Relative directories are resolved against the file, those of a mapping against the working
-    directory.
-
-    Raises ConfigError with one line: FILE:LINE, dotted key, what was expected, a did-you-mean.
-    """
+    """Read and check a `params.yaml`, the shipped one of a bare name such as `tiny`, or a
+    mapping. Relative directories are resolved against the file, or the working directory. Raises
+    ConfigError, a line `FILE:LINE: key: what is wrong`."""
     if isinstance(params, Params):
         return params
     if isinstance(params, Mapping):
@@ -164,15 +164,20 @@ def _read(loaded: YamlDocument, base: Path) -> Params:
         params = parse(Params, draft.as_loaded())
     except ConfigError as error:
         raise ConfigError(draft.respelled(str(error))) from None
-    _check_loss_scale(params, draft)
-    _check_mup(params, draft)
+    _check(params, draft)
+    from trainer.config import sparsity_names  # it needs torch
+
+    try:
+        groups = sparsity_names.resolve_groups(params.sparsity, params.model)
+    except sparsity_names.FilterError as error:
+        raise draft.error(f"sparsity.{error.key}", error.reason) from None
     resolved = params.model_copy(
         update={
             "train_input": _resolved(params.train_input, base),
             "eval_input": params.eval_input and _resolved(params.eval_input, base),
             "inference_input": params.inference_input and params.inference_input.beside(base),
             "runconfig": params.runconfig.beside(base),
-            "sparsity": _resolved_sparsity(params, draft),
+            "sparsity": groups,
         }
     )
     schedule, last = params.train_input.schedule, params.runconfig.max_steps
@@ -204,11 +209,8 @@ _LEAST = {
 
 
 def override(params: Params, **options: Any) -> Params:
-    """Put command-line options, keys of runconfig or `num_wgt_servers`, over the file's values;
-    None: not given. A length replaces all lengths of the file.
-
-    Raises ConfigError naming the option.
-    """
+    """Put options of the command (None: not given) over the values of `runconfig`; a length
+    replaces all lengths of the file. Raises ConfigError naming the option."""
     given = {key: value for key, value in options.items() if value is not None}
     for key, least in _LEAST.items():
         if key in given and given[key] < least:
@@ -224,8 +226,9 @@ def override(params: Params, **options: Any) -> Params:
     return params.model_copy(update={"runconfig": run})
 
 
-def _check_loss_scale(params: Params, draft: Draft) -> None:
-    """Refuse a loss scale where gradients have the range of fp32 anyway."""
+def _check(params: Params, draft: Draft) -> None:
+    """Refuse a loss scale where gradients have the range of fp32 anyway, and muP with an optimizer
+    that needs other learning rates."""
     factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
     if factor != 1.0 and precision != "float16":
         raise draft.error(
@@ -233,28 +236,10 @@ def _check_loss_scale(params: Params, draft: Draft) -> None:
             f"{factor} is for float16 only, but this model computes in {precision}; leave it out, "
             "or set model.mixed_precision: true and model.fp16_type: float16",
         )
-
-
-MUP_OPTIMIZERS = ("AdamW", "Adam", "Lion")
-"""Optimizers whose update has the size of the learning rate, whatever the gradient's: those that
-muP's learning rates (Table 14) are for."""
-
-
-def _check_mup(params: Params, draft: Draft) -> None:
     kind = params.optimizer.optimizer_type
-    if params.model.mup_base_hidden_size is not None and kind not in MUP_OPTIMIZERS:
+    if params.model.mup_base_hidden_size is not None and kind not in _MUP_OPTIMIZERS:
         raise draft.error(
             "optimizer.optimizer_type",
             f"{kind} cannot be used with model.mup_base_hidden_size: the learning rates of muP "
-            f"are for {', '.join(MUP_OPTIMIZERS)}; use one of these, or leave muP out",
+            f"are for {', '.join(_MUP_OPTIMIZERS)}; use one of these, or leave muP out",
         )
-
-
-def _resolved_sparsity(params: Params, draft: Draft) -> tuple[SparsityGroup, ...]:
-    """The groups with filters over names here, so that two spellings of a run are equal."""
-    from trainer.config import sparsity_names  # it needs torch
-
-    try:
-        return sparsity_names.resolve_groups(params.sparsity, params.model)
-    except sparsity_names.FilterError as error:
-        raise draft.error(f"sparsity.{error.key}", error.reason) from None

@@ -90,10 +90,8 @@ class _ExpandingBuilder(Builder):
 
 
 def load_params_yaml(path: Path) -> YamlDocument:
-    """Read the file; its top level is a mapping.
-
-    Raises ConfigError with one line `FILE:LINE: what is wrong`.
-    """
+    """Read the file; its top level is a mapping. Raises ConfigError with one line `FILE:LINE:
+    what is wrong`."""
     return strict_yaml.load_yaml(path, _ExpandingBuilder(path=path))
 
 

@@ -33,11 +33,8 @@ class FilterError(Exception):
 def resolve_groups(
     groups: Sequence[SparsityGroup], model: ModelConfig
 ) -> tuple[SparsityGroup, ...]:
-    """The groups, each with a `param_filter` of names here that takes its parameters only.
-
-    Raises FilterError for a filter that takes nothing, a part of QKV, or channels that do not fall
-    into the groups that are asked for.
-    """
+    """The groups, each with a `param_filter` of names here. Raises FilterError for a filter that
+    takes nothing, a part of QKV, or channels that do not fall into the groups."""
     found: list[SparsityGroup] = []
     all_shapes = shapes(model)
     rest = list(all_shapes)

@@ -124,10 +124,8 @@ OTHER_INIT = (
 
 
 def to_sections(draft: Draft) -> None:
-    """Replace `trainer` by the sections of R2.2.
-
-    Raises ConfigError for a key that is unknown or asks for what is not there.
-    """
+    """Replace `trainer` by the sections of R2.2. Raises ConfigError for a key that is unknown or
+    asks for what is not there."""
     trainer = draft.sections.pop("trainer")
     for key in draft.sections:
         raise draft.unknown(key, ["trainer"])
@@ -143,7 +141,11 @@ def to_sections(draft: Draft) -> None:
     form.section("train_input", "trainer.fit.train_dataloader")
     _validation(form)
     draft.sections.setdefault("runconfig", {})
-    _checkpoint(form)
+    if start := form.value("trainer.fit.ckpt_path"):
+        form.put("runconfig.checkpoint_path", start, "trainer.fit.ckpt_path")
+    for path in ("trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths"):
+        if form.value(path):
+            raise draft.error(path, "not supported; use --mode eval and --checkpoint_path")
     for path in MOVED:
         _move(form, path)
     _callbacks(form)
@@ -297,16 +299,6 @@ def _validation(form: _Form) -> None:
             )
 
 
-def _checkpoint(form: _Form) -> None:
-    """The one that `fit` starts from; what is evaluated is an option of the command here."""
-    start = form.value("trainer.fit.ckpt_path")
-    if start:
-        form.put("runconfig.checkpoint_path", start, "trainer.fit.ckpt_path")
-    for path in ("trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths"):
-        if form.value(path):
-            raise form.draft.error(path, "not supported; use --mode eval and --checkpoint_path")
-
-
 def _callbacks(form: _Form) -> None:
     draft = form.draft
     for name, values, here in _named(form, f"{INIT}.callbacks"):
@@ -314,24 +306,17 @@ def _callbacks(form: _Form) -> None:
             draft.ignore(here)
         elif name not in CALLBACKS:
             raise draft.unknown(here, [*CALLBACKS, *IDLE_CALLBACKS])
-        else:
-            _callback(form, CALLBACKS[name], values, here)
+        for key, value in values.items() if name in CALLBACKS else ():
+            dotted_keys = CALLBACKS[name].get(key)
+            if dotted_keys is None:
+                draft.ignore(f"{here}.{key}")
+            for dotted in dotted_keys or ():
+                if dotted.partition(".")[0] in draft.sections:
+                    form.put(dotted, value, f"{here}.{key}")
     for name, _, here in _named(form, f"{INIT}.loggers"):
         if name not in LOGGERS:
             raise draft.unknown(here, LOGGERS)
         draft.ignore(here)
-
-
-def _callback(
-    form: _Form, table: dict[str, tuple[str, ...]], values: dict[str, Any], path: str
-) -> None:
-    for key, value in values.items():
-        here = f"{path}.{key}"
-        if key not in table:
-            form.draft.ignore(here)
-        for dotted in table.get(key, ()):
-            if dotted.partition(".")[0] in form.draft.sections:
-                form.put(dotted, value, here)
 
 
 def _named(form: _Form, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -22,17 +22,9 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, load_params
 from trainer.config.model_parameters import shapes
-from trainer.convert import targets
+from trainer.convert import sources, targets
 from trainer.convert.families import FAMILIES, PLANNED, family_of
 from trainer.convert.lazy_tensors import LazyTensor
-from trainer.convert.sources import (
-    SourceCheckpoint,
-    open_hf,
-    open_mdl,
-    open_raw,
-    open_wafermill,
-    read_json_object,
-)
 from trainer.convert.targets import tokenizer_of
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
 from trainer.data.prepare import TOKENIZER_FILES
@@ -44,14 +36,12 @@ FORMAT = 1
 
 
 def begin_output(out: Path, identity: dict[str, Any]) -> bool:
-    """Prepare `out` for what `identity` describes; True when it is all there already.
-
-    Raises ConfigError when it holds something else, IntegrityError when a file of it is damaged.
-    """
+    """Prepare `out` for what `identity` describes; True when it is all there already. Raises
+    ConfigError when it holds something else, IntegrityError when a file of it is damaged."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; give a directory")
     if (out / CONVERSION_FILE).is_file():
-        known = read_json_object(out / CONVERSION_FILE)
+        known = sources.read_json_object(out / CONVERSION_FILE)
         before = known.get("conversion")
         before = before if isinstance(before, dict) else {}
         for key in sorted(identity.keys() | before.keys()):
@@ -165,9 +155,9 @@ def _check(request: CheckpointConvertOptions) -> None:
 def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
     path, unsafe, drop = request.checkpoint, request.unsafe_pickle, request.drop_unmatched
     if request.source == "wafermill":
-        yield _of_wafermill(open_wafermill(path), request)
+        yield _of_wafermill(sources.open_wafermill(path), request)
     elif request.source == "hf":
-        with open_hf(path, request.config, unsafe) as opened:
+        with sources.open_hf(path, request.config, unsafe) as opened:
             if not opened.model:
                 raise ConfigError(
                     f"{opened.place}: missing; give --config config.json of the model"
@@ -182,7 +172,7 @@ def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
                 f"{path}: it does not contain a config; give --params params.yaml of its model"
             )
         config = load_params(request.params).model
-        with open_mdl(path, unsafe) as opened:
+        with sources.open_mdl(path, unsafe) as opened:
             masked: dict[str, int] = {}
             state, dropped = from_model_zoo(opened.tensors, config, drop, masked)
             yield _SourceModel(
@@ -195,7 +185,9 @@ def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
             )
 
 
-def _of_wafermill(opened: SourceCheckpoint, request: CheckpointConvertOptions) -> _SourceModel:
+def _of_wafermill(
+    opened: sources.SourceCheckpoint, request: CheckpointConvertOptions
+) -> _SourceModel:
     if request.params is not None:
         config = load_params(request.params).model
     else:
@@ -306,14 +298,14 @@ class CheckpointComparison:
 def compare_checkpoints(
     left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = False
 ) -> CheckpointComparison:
-    """Names, shapes, dtypes and the largest absolute difference of every tensor.
-
-    Equal means within `tolerance`; NaN equals NaN in the same place. Raises ConfigError for two
-    formats, and what opening them raises.
-    """
+    """The tensors of two checkpoints that differ by more than `tolerance`; NaN equals NaN.
+    Raises ConfigError for two formats, and what opening them raises."""
     if not tolerance >= 0:
         raise ConfigError(f"--tolerance {tolerance}: expected a number of at least 0")
-    with open_raw(left, unsafe) as (left_form, ours), open_raw(right, unsafe) as (form, theirs):
+    with (
+        sources.open_raw(left, unsafe) as (left_form, ours),
+        sources.open_raw(right, unsafe) as (form, theirs),
+    ):
         if left_form != form:
             raise ConfigError(
                 f"{left} has format {left_form}, {right} has {form}; convert one of them first"

@@ -213,10 +213,8 @@ PLANNED = ("bloom", "falcon", "gemma2", "mistral", "mixtral", "mpt", "qwen2", "s
 
 
 def family_of(config: ModelConfig, wanted: str | None = None) -> ModelFamily:
-    """The family that a model of this config is exported as, or the wanted one.
-
-    Raises ConfigError naming the field that does not fit.
-    """
+    """The family that a model of this config is exported as, or the wanted one. Raises
+    ConfigError naming the field that does not fit."""
     if wanted is not None:
         refusal = FAMILIES[wanted].refusal(config)
         if refusal is not None:

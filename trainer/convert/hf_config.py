@@ -109,7 +109,15 @@ def to_hf_config(config: ModelConfig, family: ModelFamily) -> Json:
         if family.name == "gptj":
             specific |= {"rotary": True, "rotary_dim": config.rotary_dim or head}
         elif family.keeps_mup:
-            specific |= {"position_embedding_type": "alibi", **_mup_keys(config)}
+            specific |= {
+                "position_embedding_type": "alibi",
+                "mup_width_scale": 1 / config.m_width,
+                "mup_output_alpha": config.output_logits_scale / (1 / config.m_width),
+                "mup_embeddings_scale": config.embeddings_scale,
+                "mup_scale_qk_dot_by_d": config.scale_qk_dot_by_d,
+                "scale_attn_weights": True,
+                "scale_attn_by_inverse_layer_idx": False,
+            }
     elif family.name == "gpt_neox":
         share = (config.rotary_dim or head) / head
         specific = _renamed(config, _NEOX_KEYS) | {
@@ -300,15 +308,3 @@ def _renamed(config: ModelConfig, keys: Mapping[str, str]) -> Json:
             value = config.dropout_rate
         values[theirs] = value
     return values
-
-
-def _mup_keys(config: ModelConfig) -> Json:
-    width_scale = 1 / config.m_width
-    return {
-        "mup_width_scale": width_scale,
-        "mup_output_alpha": config.output_logits_scale / width_scale,
-        "mup_embeddings_scale": config.embeddings_scale,
-        "mup_scale_qk_dot_by_d": config.scale_qk_dot_by_d,
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-    }

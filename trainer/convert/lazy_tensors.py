@@ -175,10 +175,6 @@ def _pieces(tensors: State, metadata: Mapping[str, str] | None) -> Iterator[byte
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
-        yield _bytes(tensor)
-
-
-def _bytes(tensor: LazyTensor) -> memoryview:
-    data = tensor.read().contiguous()
-    assert (tuple(data.shape), data.dtype) == (tensor.shape, tensor.dtype)
-    return data.reshape(-1).view(torch.uint8).numpy().data
+        data = tensor.read().contiguous()
+        assert (tuple(data.shape), data.dtype) == (tensor.shape, tensor.dtype)
+        yield data.reshape(-1).view(torch.uint8).numpy().data

@@ -56,10 +56,8 @@ def _refuse_pickle(path: Path) -> None:
 def read_pickle(
     paths: Sequence[Path], limits: PickleLimits = PickleLimits()
 ) -> Iterator[dict[str, LazyTensor]]:
-    """The tensors of the files by dotted name, for the life of the block.
-
-    Raises InputError naming a file that is no pickle of tensors, or beyond the limits.
-    """
+    """The tensors of the files by dotted name, for the life of the block. Raises InputError
+    naming a file that is no pickle of tensors, or beyond the limits."""
     with tempfile.TemporaryDirectory(prefix="wafermill-") as scratch:
         tensors: dict[str, LazyTensor] = {}
         for index, path in enumerate(paths):
@@ -133,9 +131,7 @@ def recognize_format(path: Path) -> str:
 
 def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
     """A checkpoint directory, or the newest of a model directory; its files are verified.
-
-    `everything`: the optimizer's state too. Raises ConfigError, IntegrityError.
-    """
+    `everything`: the optimizer's state too. Raises ConfigError, IntegrityError."""
     directory = path if (path / "manifest.json").is_file() else checkpoint.find_newest(path) or path
     found = checkpoint.open_checkpoint(directory)
     tensors: dict[str, LazyTensor] = {}
@@ -154,10 +150,8 @@ def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
 def open_hf(
     path: Path, config: Path | None = None, unsafe: bool = False
 ) -> Iterator[SourceCheckpoint]:
-    """A Hugging Face directory or weights file, for the life of the block.
-
-    Raises ConfigError for pickles without `unsafe` and for a missing config.json, InputError.
-    """
+    """A Hugging Face directory or weights file, for the life of the block. Raises ConfigError
+    for pickles without `unsafe` and for a missing config.json, InputError."""
     files = _hf_files(path)
     pickled = [file for file in files if file.suffix in SUFFIXES]
     if pickled and not unsafe:
@@ -179,9 +173,7 @@ def open_hf(
 @contextlib.contextmanager
 def open_mdl(path: Path, unsafe: bool = False) -> Iterator[SourceCheckpoint]:
     """A `.mdl` file, or with `unsafe` a pickle of Model Zoo. Its section `model`, if it has one.
-
-    Raises ConfigError, InputError naming what is wrong with the file.
-    """
+    Raises ConfigError, InputError naming what is wrong with the file."""
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
     digest = storage.hash_file(path)
@@ -227,23 +219,21 @@ def _hf_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     for name in (INDEX, _PICKLE_INDEX):
-        if (path / name).is_file():
-            return _indexed(path, path / name)
+        index = path / name
+        if not index.is_file():
+            continue
+        named = read_json_object(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(n, str) for n in named.values()):
+            raise InputError(f"{index}: expected weight_map: tensor -> file")
+        files = sorted(set(named.values()))
+        for file in files:
+            if Path(file).name != file or not (path / file).is_file():
+                raise InputError(f"{index}: {file} is not a file next to it")
+        return [path / file for file in files]
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (path / name).is_file():
             return [path / name]
     raise ConfigError(f"{path}: no model.safetensors, {INDEX} or pytorch_model.bin there")
-
-
-def _indexed(directory: Path, index: Path) -> list[Path]:
-    named = read_json_object(index).get("weight_map")
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-        raise InputError(f"{index}: expected weight_map: tensor -> file")
-    names = sorted(set(named.values()))
-    for name in names:
-        if Path(name).name != name or not (directory / name).is_file():
-            raise InputError(f"{index}: {name} is not a file next to it")
-    return [directory / name for name in names]
 
 
 def _mdl_tensors(path: Path) -> tuple[dict[str, LazyTensor], Any]:

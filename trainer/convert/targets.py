@@ -28,11 +28,8 @@ from wafer_backend.storage.checkpoint import DeferredTensor
 
 
 def tokenizer_of(wanted: str | None, config: ModelConfig) -> TokenizerDefinition | None:
-    """The tokenizer to write: the one named (`gpt2`, a tokenizer.json, a directory with one), or
-    GPT-2's for a vocabulary of its size, or none.
-
-    Raises ConfigError when the model has not as many embeddings as it has ids.
-    """
+    """The tokenizer to write: the named one, or GPT-2's for a vocabulary of its size, or none.
+    Raises ConfigError when it has more ids than the model has embeddings."""
     if wanted is None and config.vocab_size != load_definition(GPT2).vocab_size:
         return None
     definition = load_definition(wanted or GPT2)
@@ -114,9 +111,7 @@ def write_wafermill(
     max_file_bytes: int = checkpoint.MAX_FILE_BYTES,
 ) -> Files:
     """params.yaml and a checkpoint of weights in fp32, which masters are; manifest.json last.
-
-    Files, names and bytes are those of `trainer.runs.checkpoint.save_checkpoint`.
-    """
+    Files, names and bytes are those of `trainer.runs.checkpoint.save_checkpoint`."""
     files = write_params_yaml(out, config)
     section = record.model_section(load_params(out / "params.yaml"))
     directory = checkpoint.checkpoint_directory(out, step)

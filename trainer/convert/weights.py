@@ -24,14 +24,8 @@ from torch import Tensor
 
 from pipeline.core.errors import InputError
 from trainer.config import ModelConfig
-from trainer.config.model_parameters import (
-    MODEL_ZOO,
-    PREFIX,
-    QKV,
-    CheckpointLayout,
-    qkv_rows,
-    shapes,
-)
+from trainer.config import model_parameters as parameters
+from trainer.config.model_parameters import QKV, CheckpointLayout, shapes
 from trainer.convert import lazy_tensors
 from trainer.convert.families import family_of, with_biases
 from trainer.convert.hf_config import Json, from_hf_config, to_hf_config
@@ -41,7 +35,7 @@ from trainer.model.positions import alibi_slopes
 
 def split_qkv(qkv: LazyTensor, config: ModelConfig) -> tuple[LazyTensor, LazyTensor, LazyTensor]:
     """(Q, K, V) of our matrix or bias."""
-    q_rows, k_rows = qkv_rows(config)
+    q_rows, k_rows = parameters.qkv_rows(config)
     ends = (0, q_rows, q_rows + k_rows, q_rows + 2 * k_rows)
     q, k, v = (lazy_tensors.rows(qkv, start, stop) for start, stop in itertools.pairwise(ends))
     return q, k, v
@@ -90,7 +84,15 @@ def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> di
     found: dict[str, LazyTensor] = {}
     for name, tensor in state.items():
         if QKV in name:
-            parts = _qkv_to(tensor, config, layout)
+            q, k, v = split_qkv(tensor, config)
+            q = pair_rows(q, config, config.num_heads, layout.interleaved, back=False)
+            k = pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=False)
+            parts = [q, k, v]
+            if len(layout.qkv) == 1:
+                whole = lazy_tensors.stack_rows(parts)
+                if layout.per_head:
+                    whole = lazy_tensors.reorder_rows(whole, order_per_head(config))
+                parts = [lazy_tensors.transpose(whole) if layout.conv1d else whole]
             found |= dict(zip(layout.all_names(name), parts, strict=True))
         else:
             found[layout.name(name)] = _turned(tensor, name, layout)
@@ -100,10 +102,8 @@ def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> di
 def from_layout(
     tensors: State, config: ModelConfig, layout: CheckpointLayout, drop_unmatched: bool = False
 ) -> tuple[dict[str, LazyTensor], list[str]]:
-    """(our tensors, their names that were dropped).
-
-    Raises InputError naming a tensor that is missing, of another shape, or unknown.
-    """
+    """(our tensors, their names that were dropped). Raises InputError naming a tensor that is
+    missing, of another shape, or unknown."""
     left = dict(tensors)
     for name, alias in layout.aliases:
         if alias in left:
@@ -159,18 +159,6 @@ def _turned(tensor: LazyTensor, name: str, layout: CheckpointLayout) -> LazyTens
     )
 
 
-def _qkv_to(qkv: LazyTensor, config: ModelConfig, layout: CheckpointLayout) -> list[LazyTensor]:
-    q, k, v = split_qkv(qkv, config)
-    q = pair_rows(q, config, config.num_heads, layout.interleaved, back=False)
-    k = pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=False)
-    if len(layout.qkv) == 3:
-        return [q, k, v]
-    whole = lazy_tensors.stack_rows([q, k, v])
-    if layout.per_head:
-        whole = lazy_tensors.reorder_rows(whole, order_per_head(config))
-    return [lazy_tensors.transpose(whole) if layout.conv1d else whole]
-
-
 def _qkv_from(parts: list[LazyTensor], config: ModelConfig, layout: CheckpointLayout) -> LazyTensor:
     whole = lazy_tensors.stack_rows(parts) if len(parts) > 1 else parts[0]
     whole = lazy_tensors.transpose(whole) if layout.conv1d else whole
@@ -198,10 +186,9 @@ _PLAIN = {
 def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, LazyTensor], ModelConfig]:
     """(weights, config) of the plain model that computes the same logits.
 
-    Token and position embeddings take up m_emb. A tied read-out then is m_emb times too large, so
-    the final norm takes up output_logits_scale / m_emb; an untied read-out takes up
-    output_logits_scale itself. Q takes up what the attention logits are scaled by beyond 1 /
-    sqrt(d_head). Products are rounded once per weight.
+    Token and position embeddings take up m_emb; the final norm output_logits_scale / m_emb where
+    the read-out is tied, else the read-out output_logits_scale; Q what attention logits are scaled
+    by beyond 1 / sqrt(d_head). Products are rounded once per weight.
     """
     m_emb, scale = config.embeddings_scale, config.output_logits_scale
     tied = config.share_embedding_weights
@@ -232,10 +219,7 @@ def to_hf(
     state: State, config: ModelConfig, model: str | None = None
 ) -> tuple[dict[str, LazyTensor], Json]:
     """(tensors, config.json) of our weights. muP is folded, except for BTLM and Jais, which have
-    it.
-
-    Raises ConfigError when no family, or not the wanted one, can hold the model.
-    """
+    it. Raises ConfigError when no family, or not the wanted one, can hold the model."""
     family = family_of(config, model)
     if not family.keeps_mup:
         state, config = fold_mup(state, config)
@@ -255,10 +239,8 @@ def to_hf(
 def from_hf(
     tensors: State, hf_config: Json, place: str = "config.json", drop_unmatched: bool = False
 ) -> tuple[dict[str, LazyTensor], ModelConfig, list[str]]:
-    """(our weights, our config, names left out) of Hugging Face tensors and config.json.
-
-    Raises ConfigError for a model that we do not have, InputError for tensors that do not fit.
-    """
+    """(our weights, our config, names left out) of Hugging Face tensors and config.json. Raises
+    ConfigError for a model that we do not have, InputError for tensors that do not fit."""
     config, family = from_hf_config(hf_config, place)
     named = dict(tensors)
     if not any(name.startswith(family.base) for name in tensors):  # of a model without a read-out
@@ -280,14 +262,14 @@ RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
 def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     """Their tensors; tied ones are the same object under both names."""
     whole = {name: state[name] for name in shapes(config)}
-    named = to_layout(whole, config, MODEL_ZOO)
+    named = to_layout(whole, config, parameters.MODEL_ZOO)
     for kind in ("weight", "bias"):
         norm = f"transformer_decoder.norm.{kind}"
         if norm in named:
             named[f"ln_f.{kind}"] = named[norm]
     if config.share_embedding_weights:
         named["lm_head.weight"] = named["embedding_layer.word_embeddings.weight"]
-    return {PREFIX + name: tensor for name, tensor in named.items()}
+    return {parameters.PREFIX + name: tensor for name, tensor in named.items()}
 
 
 def from_model_zoo(
@@ -296,16 +278,15 @@ def from_model_zoo(
     drop_unmatched: bool = False,
     masked: dict[str, int] | None = None,
 ) -> tuple[dict[str, LazyTensor], list[str]]:
-    """(our weights, names left out). NaN marks weights that sparse training masked: read as 0,
-    and counted in `masked` as tensors are read. Raises InputError for tensors that do not fit
-    the config."""
-    named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    """(our weights, names left out). NaN marks masked weights: read as 0, and counted in
+    `masked` as tensors are read. Raises InputError for tensors that do not fit the config."""
+    named = {name.removeprefix(parameters.PREFIX): tensor for name, tensor in tensors.items()}
     embedding = "embedding_layer.word_embeddings.weight"
     if config.share_embedding_weights:
         head = named.pop("lm_head.weight", None)
         if head is not None:
             named.setdefault(embedding, head)
-    state, dropped = from_layout(named, config, MODEL_ZOO, drop_unmatched)
+    state, dropped = from_layout(named, config, parameters.MODEL_ZOO, drop_unmatched)
     counts = {} if masked is None else masked
     return {name: _unmasked(name, tensor, counts) for name, tensor in state.items()}, dropped
 

@@ -24,10 +24,8 @@ from wafer_backend.streaming.activations import ActivationRule
 
 
 class TrainingData:
-    """The endless sequence of samples of one run, from a source or a single data set.
-
-    Raises ConfigError for a modelzoo order of too many rows.
-    """
+    """The endless sequence of samples of one run, from a source or a single data set. Raises
+    ConfigError for a modelzoo order of too many rows."""
 
     def __init__(
         self,
@@ -143,10 +141,8 @@ def train_micro_batch(params: Params) -> int:
 
 
 def micro_batch_size(params: Params, section: SampleInputConfig) -> int:
-    """Sequences per leaf (m) of one input section; never depends on num_csx.
-
-    Raises BackendConfigError when one sequence does not fit `runconfig.wafer_memory`.
-    """
+    """Sequences per leaf (m) of one input section; never depends on num_csx. Raises
+    BackendConfigError when one sequence does not fit `runconfig.wafer_memory`."""
     if section.micro_batch_size != "auto":
         return min(section.micro_batch_size, section.batch_size)
     return tree.auto_micro_batch_size(

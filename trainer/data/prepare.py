@@ -19,8 +19,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 @dataclass(frozen=True)
 class DataDirectories:
     """Directories of .h5 shards that `--data` names or its config made; None: those of the
-    params file, `validation` also where the run has none. `run`: the prep run directory, None
-    where `--data` is a directory of shards."""
+    params file. `run`: the prep run directory, None where `--data` is a directory of shards."""
 
     train: Path | None = None
     validation: Path | None = None
@@ -43,9 +42,7 @@ def data_directories(data: Path | None) -> DataDirectories:
 
 def find_data_directories(data: Path | None) -> DataDirectories | None:
     """The directories that `--data` names; None when it is a prep config, which has to be run.
-
-    Raises ConfigError when it is neither, InputError for a directory without data.
-    """
+    Raises ConfigError when it is neither, InputError for a directory without data."""
     if data is None:
         return DataDirectories()
     if not data.is_dir():

@@ -11,7 +11,7 @@ same order.
 Shapes: B sequences, C channels (3, of VSL 5), S tokens (MSL).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,8 @@ Batch = dict[str, torch.Tensor]
 
 
 def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> SampleDataset:
-    """Open a data set of any format and check that it fits the model; one that is not ours may have
-    fewer ids than the model.
-
-    Raises ConfigError naming both values when MSL, vocabulary or use_vsl differ; InputError without
-    rows.
-    """
+    """Open a data set of any format. Raises ConfigError naming both values when MSL, vocabulary
+    or use_vsl do not fit the model; InputError without rows."""
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     _check_layout(dataset, use_vsl)
     names = {"max_position_embeddings": "max_sequence_length", "vocab_size": "vocab_size"}
@@ -119,20 +115,24 @@ class SampleSource:
         """Takedowns that masked documents in any of the data sets, each once."""
         return tuple(dict.fromkeys(name for d in self.datasets for name in d.takedowns))
 
+    def split_rows(self, rows_B: I64) -> Iterator[tuple[int, npt.NDArray[np.bool_], I64]]:
+        """For every data set that some of these rows are of: its place, which rows they are, and
+        their rows in it."""
+        starts = np.cumsum([0, *(part.rows for part in self.parts)])
+        part_B = np.searchsorted(starts, rows_B, side="right") - 1
+        for part in np.unique(part_B).tolist():
+            here = part_B == part
+            yield part, here, rows_B[here] - starts[part]
+
     def read(self, rows_B: I64) -> npt.NDArray[np.int32]:
         """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""
         if len(self.datasets) == 1:
             return self.datasets[0].read(rows_B)
-        starts = np.cumsum([0, *(part.rows for part in self.parts)])
-        part_B = np.searchsorted(starts, rows_B, side="right") - 1
-        out: npt.NDArray[np.int32] | None = None
-        for index in np.unique(part_B).tolist():
-            here = part_B == index
-            found = self.datasets[index].read(rows_B[here] - starts[index])
-            if out is None:
-                out = np.empty((len(rows_B), *found.shape[1:]), np.int32)
-            out[here] = found
-        return self.datasets[0].read(rows_B) if out is None else out
+        features = VSL_FEATURES if self.datasets[0].layout is VSL else SAMPLE_FEATURES
+        out = np.empty((len(rows_B), len(features), self.max_sequence_length), np.int32)
+        for part, here, own in self.split_rows(rows_B):
+            out[here] = self.datasets[part].read(own)
+        return out
 
     def order(self, name: OrderName, seed: int) -> TrainingOrder:
         """The order in which these rows are trained on. Raises ConfigError for a modelzoo order of
@@ -161,13 +161,9 @@ class SampleSource:
 def open_training(
     section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
-    """The data sets of a section, checked against the model and each other; `override` replaces
-    them all.
-
-    Raises ConfigError when nothing is named, when a data set does not fit the model or the others,
-    is named twice, or has so small a weight that no row of it would be read; InputError for one
-    that cannot be read.
-    """
+    """The data sets of a section, or `override`. Raises ConfigError when nothing is named, one
+    does not fit the model or the others, is named twice, or has a weight that reads no row;
+    InputError for one that cannot be read."""
     wanted = _wanted(section, override)
     datasets = tuple(open_checked(place, model, section.use_vsl) for place, _ in wanted)
     _check_together(datasets)
@@ -280,7 +276,6 @@ class SourcesOfLabels:
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
-        self._starts = np.cumsum([0, *(part.rows for part in source.parts)])
         self._labels = [LabelSources(d) if has_lineage(d) else None for d in source.datasets]
         known = [
             labels.names if labels else (dataset.directory.name,)
@@ -293,12 +288,11 @@ class SourcesOfLabels:
         """For every label of these rows the index of its source in `names`, (B, S); NO_SOURCE for
         padding, where lineage tells it."""
         out = np.zeros((len(rows_B), self._source.max_sequence_length), np.int16)
-        part_B = np.searchsorted(self._starts, rows_B, side="right") - 1
-        for part in np.unique(part_B).tolist():
-            here, labels, index = part_B == part, self._labels[part], self._index[part]
+        for part, here, own in self._source.split_rows(rows_B):
+            labels, index = self._labels[part], self._index[part]
             if labels is None:
                 out[here] = index[0]
-                continue
-            found = labels.of(rows_B[here] - self._starts[part])
-            out[here] = np.where(found == NO_SOURCE, NO_SOURCE, index[found])
+            else:
+                source = labels.of(own)
+                out[here] = np.where(source == NO_SOURCE, NO_SOURCE, index[source])
         return out

@@ -39,12 +39,9 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Amount:
-    """Losses of some labels, added up.
-
-    `loss_sum`: nats; `n_counted`: labels; `n_bytes`: of their UTF-8 text, an EOS counting 0, None
-    where no tokenizer is known; `reference_tokens`: of the same text in another vocabulary, each
-    EOS counting 1, None where none was asked for.
-    """
+    """Losses of some labels, added up. `loss_sum`: nats; `n_counted`: labels; `n_bytes`: of
+    their UTF-8 text, an EOS counting 0, None where no tokenizer is known; `reference_tokens`: of
+    the same text in another vocabulary, each EOS counting 1, None where none was asked for."""
 
     loss_sum: float
     n_counted: int
@@ -140,27 +137,21 @@ class TextSize:
             np.add.at(out_2G[0], group_N, lengths_V[label_N])
         if self.reference is not None:
             np.add.at(out_2G[1], group_N[label_N == self.definition.eos_id], 1)
-            self._add_reference_tokens(out_2G[1], rows_BCS, group_BS, self.reference)
+            runs = list(label_runs(rows_BCS, group_BS, self.definition.eos_id))
+            tokenizer = reference_tokenizer(self.reference)
+            for first in range(0, len(runs), _ENCODE_AT_ONCE):
+                part = runs[first : first + _ENCODE_AT_ONCE]
+                texts = [decode_bytes(self.definition, ids) for _, ids in part]
+                plain = [text.decode(errors="ignore") for text in texts]
+                encoded = tokenizer.encode_batch(plain, add_special_tokens=False)
+                for (group, _), encoding in zip(part, encoded, strict=True):
+                    out_2G[1, group] += len(encoding.ids)
         return out_2G
-
-    def _add_reference_tokens(
-        self, out_G: I64, rows_BCS: Rows, group_BS: I64, reference: TokenizerDefinition
-    ) -> None:
-        runs = list(label_runs(rows_BCS, group_BS, self.definition.eos_id))
-        tokenizer = reference_tokenizer(reference)
-        for first in range(0, len(runs), _ENCODE_AT_ONCE):
-            part = runs[first : first + _ENCODE_AT_ONCE]
-            texts = [decode_bytes(self.definition, ids).decode(errors="ignore") for _, ids in part]
-            encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
-            for (group, _), found in zip(part, encoded, strict=True):
-                out_G[group] += len(found.ids)
 
 
 def label_runs(rows_BCS: Rows, group_BS: I64, eos_id: int) -> Iterator[tuple[int, Rows]]:
     """(group, ids) of every longest run of counted labels that follow one another in the text.
-
-    An EOS belongs to no run.
-    """
+    An EOS belongs to no run."""
     ends_of_segments = rows_BCS.shape[1] == len(VSL_FEATURES)
     for row_CS, group_S in zip(rows_BCS, group_BS, strict=True):
         labels_S = row_CS[2]
@@ -208,10 +199,8 @@ class KnownLabels:
 def known_labels(
     source: SampleSource, reference: TokenizerDefinition | None, say: Callable[[str], None]
 ) -> KnownLabels:
-    """What the run directories of `source` record; says what they do not.
-
-    Raises ConfigError when there is a `reference` to compare with, but no tokenizer of the data.
-    """
+    """What the run directories of `source` record; says what they do not. Raises ConfigError
+    when there is a `reference` to compare with, but no tokenizer of the data."""
     text = None
     try:
         definition = tokenizer_of_data(source)

@@ -138,11 +138,9 @@ class LocalTask:
 
 
 def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
-    """The documents that a task needs for prompts of so many examples.
-
-    Examples come from the split that lm-eval takes them from; where there is no file of it, from
-    the evaluated one. Raises InputError for a file that is missing, damaged or too short.
-    """
+    """The documents that a task needs for prompts of so many examples; without a file of its
+    split for examples these come from the evaluated one. Raises InputError for a file that is
+    missing, damaged or too short."""
     task, directory = TASKS[name], data_dir / name
     evaluated = directory / f"{task.evaluated}.jsonl"
     if not evaluated.is_file():
@@ -168,10 +166,8 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
 
 
 def read_task_documents(path: Path, document: type[msgspec.Struct]) -> list[bytes]:
-    """The lines of a file as JSON of `document` alone; empty lines are skipped.
-
-    Raises InputError naming the line that is no `document`.
-    """
+    """The lines of a file as JSON of `document` alone; empty lines are skipped. Raises
+    InputError naming the line that is no `document`."""
     decoder, found = msgspec.json.Decoder(document), []
     try:
         with path.open("rb") as file:
@@ -237,11 +233,8 @@ def run_tasks(
     wanted: TaskOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, TaskScores]:
-    """Scores of every task by name. `say` hears where examples come from the evaluated file.
-
-    Raises ConfigError without the extra, InputError for missing or damaged files and for an answer
-    of more tokens than the model sees.
-    """
+    """Scores of every task by name. Raises ConfigError without the extra, InputError for missing
+    or damaged files and for an answer of more tokens than the model sees."""
     local = [read_task(wanted.data_dir, name, wanted.num_fewshot) for name in wanted.tasks]
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")

@@ -40,10 +40,8 @@ LeafSums = tuple[Tensor, Tensor]
 
 
 class GroupSums:
-    """Adds up what leaves of `compiled` find while `listening`.
-
-    `loss` (nats) and `counted`, both (G,): float64 and int64 sums over all batches taken.
-    """
+    """Adds up what leaves of `compiled` find while `listening`. `loss` (nats) and `counted`,
+    both (G,): float64 and int64 sums over all batches taken."""
 
     def __init__(self, compiled: CompiledModule, groups: int) -> None:
         self._compiled = compiled
@@ -77,11 +75,16 @@ class GroupSums:
         return {**batch, GROUP: torch.from_numpy(group_BS), SAMPLE: samples}
 
     def take(self) -> None:
-        """Add what leaves have found since the last time; every rank calls it.
-
-        Raises IntegrityError when a label counts that belongs to no group.
-        """
-        for loss, labels in self._in_order():
+        """Add what leaves have found since the last time; every rank calls it. Raises
+        IntegrityError when a label counts that belongs to no group."""
+        transport = self._compiled.transport
+        if transport.processes > 1:
+            # A rank that ran no leaf of a short batch gives a leaf of nothing.
+            nothing = (torch.zeros_like(self._loss), torch.zeros_like(self._counted))
+            leaves = transport.gather({**self._leaves, _BEYOND: nothing})
+        else:
+            leaves = [self._leaves[first] for first in sorted(self._leaves)]
+        for loss, labels in leaves:
             self._loss += loss
             self._counted += labels
         self._leaves.clear()
@@ -104,14 +107,6 @@ class GroupSums:
             torch.zeros_like(self._counted).index_add_(0, group_N, mask_N),
         )
         self._leaves[int(batch[SAMPLE][0])] = sums
-
-    def _in_order(self) -> list[LeafSums]:
-        transport = self._compiled.transport
-        if transport.processes == 1:
-            return [self._leaves[first] for first in sorted(self._leaves)]
-        # A rank that ran no leaf of a short batch must have something to give: a leaf of nothing.
-        nothing = (torch.zeros_like(self._loss), torch.zeros_like(self._counted))
-        return transport.gather({**self._leaves, _BEYOND: nothing})
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,9 @@ def score_all(
     batch_size: int = 8,
     done: Callable[[int], object] = lambda texts: None,
 ) -> list[Score]:
-    """Score every (context, continuation) of token ids, in the order given.
-
-    Texts run in batches of about the same length, the longest first; `done` is called with the
-    number of texts of each. Raises InputError for a text without context (give EOS) or
-    continuation, and for a continuation of more than MSL tokens.
-    """
+    """Score every (context, continuation) of token ids, in the order given; `done` is called
+    with the size of each batch. Raises InputError for an empty context (give EOS) or
+    continuation, and for a continuation of more than MSL tokens."""
     length = loaded.config.max_position_embeddings
     for context, continuation in texts:
         if not context or not continuation:
@@ -115,10 +112,8 @@ def likelihoods(
     sentences: Sequence[str],
     batch_size: int = 8,
 ) -> list[float]:
-    """Nats of every sentence as the start of a document, which is after EOS.
-
-    Raises InputError naming a sentence of more than MSL tokens.
-    """
+    """Nats of every sentence as the start of a document, which is after EOS. Raises InputError
+    naming a sentence of more than MSL tokens."""
     texts = [([tokenizer.eos_id], encode_text(tokenizer, sentence)) for sentence in sentences]
     length = loaded.config.max_position_embeddings
     for sentence, (_, ids) in zip(sentences, texts, strict=True):
@@ -167,9 +162,7 @@ class Bias:
 
 def read_pairs(path: Path, limit: int | None = None) -> list[SentencePair]:
     """The pairs of the published crows_pairs_anonymized.csv, or a .jsonl with its columns.
-
-    Raises InputError naming the line that is not one.
-    """
+    Raises InputError naming the line that is not one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -188,10 +181,8 @@ def read_pairs(path: Path, limit: int | None = None) -> list[SentencePair]:
 def measure_bias(
     pairs: Sequence[SentencePair], likelihoods: Callable[[Sequence[str]], Sequence[float]]
 ) -> dict[str, Bias]:
-    """Bias of `all` pairs and of every category there, by name.
-
-    `likelihoods`: log-likelihood in nats of each of some sentences.
-    """
+    """Bias of `all` pairs and of every category there, by name. `likelihoods`: log-likelihood in
+    nats of each of some sentences."""
     found = likelihoods([text for pair in pairs for text in (pair.more, pair.less)])
     differences = [more - less for more, less in zip(found[0::2], found[1::2], strict=True)]
     groups = {"all": differences}

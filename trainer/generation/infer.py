@@ -55,12 +55,9 @@ class Continuation:
 def continue_greedily(
     loaded: LoadedModel, prompts: Sequence[Sequence[int]], ending: Ending, *, ids: int
 ) -> list[Continuation]:
-    """The continuation of every prompt, chosen among the first `ids` of the vocabulary; of equally
-    likely ids the lowest.
-
-    A prompt has at least one token and fewer than the MSL. Other prompts of the batch change the
-    logits of a text in their last bits only.
-    """
+    """The continuation of every prompt, chosen among the first `ids` of the vocabulary, the
+    lowest of equally likely ones. A prompt has at least one token and fewer than the MSL; others
+    of the batch change its logits in their last bits."""
     length = loaded.config.max_position_embeddings
     longest = max(map(len, prompts))
     pads = [longest - len(prompt) for prompt in prompts]
@@ -116,9 +113,8 @@ class Inference:
     log_steps: int
 
     def run(self, model_dir: Path, say: Say, between_batches: Callable[[], None]) -> Path:
-        """Write MODEL_DIR/predictions/step_X.jsonl, a line for each prompt, in their order, once
-        all are there; returns its path. `between_batches` may raise to give up. Raises
-        ResourceError."""
+        """Write MODEL_DIR/predictions/step_X.jsonl, a line for each prompt, once all are there;
+        returns its path. `between_batches` may raise to give up. Raises ResourceError."""
         torch.set_num_threads(self.threads)
         path = model_dir / DIRECTORY / f"step_{self.found.step:07d}.jsonl"
         loaded = load_model(self.found, self.device)
@@ -173,11 +169,8 @@ class Inference:
 def prepare_inference(
     params: Params, directories: DataDirectories, found: Checkpoint, target: Target
 ) -> Inference:
-    """What the params ask for, checked; nothing is computed.
-
-    Raises ConfigError where nothing names prompts, or keys, tokenizer and model do not fit;
-    InputError for a prompt that cannot be read or is too long.
-    """
+    """What the params ask for, checked. Raises ConfigError where nothing names prompts, or keys,
+    tokenizer and model do not fit; InputError for a prompt that cannot be read or is too long."""
     section = params.inference_input or InferenceInput()
     place = _place(section, directories)
     tokenizer = _tokenizer(directories, found)

@@ -33,9 +33,9 @@ from trainer.model.attention import KVCache
 
 @dataclass(frozen=True)
 class Sampling:
-    """`temperature`: logits are divided by it; 0 takes the likeliest token. `top_k`: only that
-    many likeliest tokens; `top_p`: only the likeliest tokens that together have this
-    probability. Raises ConfigError for values that cannot be meant."""
+    """`top_k`: only that many likeliest tokens; `top_p`: only the likeliest tokens that together
+    have this probability; `temperature` 0: the likeliest. Raises ConfigError for values that
+    cannot be meant."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -79,11 +79,8 @@ def continuation(
     seed: int,
     ids: int,
 ) -> Iterator[int]:
-    """The ids that follow `prompt`, without end; chosen among the first `ids` of the vocabulary.
-
-    `prompt` has at least one token. Token n is a function of the model, the prompt, `sampling`,
-    `seed` and n alone.
-    """
+    """The ids that follow `prompt` (one token at least), without end, of the first `ids` of the
+    vocabulary. Token n is a function of the model, the prompt, `sampling`, `seed` and n alone."""
     seen = loaded.config.max_position_embeddings
     context, cache = list(prompt), _empty_cache(loaded)
     while True:
@@ -196,12 +193,9 @@ class PromptReader:
     section: InferenceInput
 
     def read(self, place: Path) -> list[Prompt]:
-        """All prompts of a `.jsonl` or `.txt` file, of a data set, or of a directory of other .h5
-        files.
-
-        Raises ConfigError for a key that is missing, InputError for what is no prompt or fills the
-        MSL.
-        """
+        """All prompts of a `.jsonl` or `.txt` file, a data set, or a directory of other .h5
+        files. Raises ConfigError for a missing key, InputError for what is no prompt or fills
+        the MSL."""
         prompts = list(self._found(place))
         if not prompts:
             raise InputError(f"{place}: no prompts")
@@ -238,10 +232,22 @@ class PromptReader:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{file}: cannot be read as UTF-8 text: {error}") from error
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                as_json = file.suffix == ".jsonl"
-                text = _json_prompt(file, number, line) if as_json else line.removesuffix("\r")
-                yield self._prompt(encode_text(self.tokenizer, text), file, "line", number)
+            if not line.strip():
+                continue
+            text = line.removesuffix("\r")
+            if file.suffix == ".jsonl":
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise InputError(f"{file}, line {number}: not JSON: {error}") from error
+                prompt = value.get("prompt") if isinstance(value, dict) else None
+                # JSON can hold halves of surrogate pairs, which UTF-8 has not.
+                if not isinstance(prompt, str) or any(0xD800 <= ord(c) < 0xE000 for c in prompt):
+                    raise InputError(
+                        f'{file}, line {number}: expected an object such as {{"prompt": "Once"}}'
+                    )
+                text = prompt
+            yield self._prompt(encode_text(self.tokenizer, text), file, "line", number)
 
     def _of_data_set(self, dataset: SampleDataset) -> Iterator[Prompt]:
         """The first MSL - max_tokens tokens of every row, or of its first document in VSL."""
@@ -290,18 +296,6 @@ class PromptReader:
             )
         text = decode_ids(self.tokenizer, ids)
         return Prompt(text, tuple(ids) or (self.tokenizer.eos_id,), file, unit, number)
-
-
-def _json_prompt(file: Path, number: int, line: str) -> str:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}, line {number}: not JSON: {error}") from error
-    text = value.get("prompt") if isinstance(value, dict) else None
-    # JSON can hold halves of surrogate pairs, which UTF-8 has not.
-    if not isinstance(text, str) or any(0xD800 <= ord(each) < 0xE000 for each in text):
-        raise InputError(f'{file}, line {number}: expected an object such as {{"prompt": "Once"}}')
-    return text
 
 
 def _tokens(dataset: SampleDataset, row_CS: npt.NDArray[np.int32]) -> int:

@@ -22,11 +22,9 @@ from wafer_backend.profiler import ProfiledSteps, StepProfile
 def training(
     params: Params, request: TrainOptions, source: SampleSource, stop: StopRequest, say: Say
 ) -> TrainingRun:
-    """A run, brought to the state it starts from. `runconfig.max_steps` is its last step.
-
-    Raises ConfigError when a directory or checkpoint belongs to another run, IntegrityError when a
-    checkpoint is damaged, ResourceError when the disk has too little room; nothing is changed then.
-    """
+    """A run, brought to the state it starts from; `runconfig.max_steps` is its last step. Raises
+    ConfigError for a directory or checkpoint of another run, IntegrityError for damage,
+    ResourceError for a full disk; nothing is changed then."""
     model_dir, strict = request.model_dir, not params.runconfig.disable_strict_checkpoint_loading
     data = TrainingData(
         source,

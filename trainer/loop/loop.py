@@ -38,12 +38,9 @@ class StepTime:
 @dataclass(kw_only=True)
 class StepLog:
     """Reports the steps of one run: a line of metrics.jsonl, one on the console, an event for
-    TensorBoard.
-
-    `path`: metrics.jsonl; None for a rank that does not write. `events`: None where TensorBoard is
-    not fed. `sparsity`: measures the share of pruned weights, None for a dense run. `rate`: of all
-    steps so far; `stalled`: seconds they waited for their batches.
-    """
+    TensorBoard. `path`: metrics.jsonl; None for a rank that does not write. `events`: None where
+    TensorBoard is not fed. `sparsity`: measures the share of pruned weights, None for a dense
+    run. `rate`: of all steps so far; `stalled`: seconds they waited for their batches."""
 
     params: Params
     target: Target
@@ -131,13 +128,10 @@ class StepLog:
 
 @dataclass(kw_only=True)
 class TrainingRun:
-    """Everything one run needs; `step` is the last finished step, `params.runconfig.max_steps` the
-    last one.
-
-    `validation`: evaluates while training, None for `--mode train`. `profile`: of some steps.
-    `writes`: whether this process writes files; of several ranks one does. `masks`: those of sparse
-    weights, None for a dense run.
-    """
+    """Everything one run needs; `step` is the last finished step, `params.runconfig.max_steps`
+    the last one. `validation`: evaluates while training, None for `--mode train`. `profile`: of
+    some steps. `writes`: whether this process writes files; of several ranks one does. `masks`:
+    those of sparse weights, None for a dense run."""
 
     params: Params
     model_dir: Path
@@ -164,10 +158,8 @@ class TrainingRun:
         return last
 
     def run(self) -> None:
-        """Train to the last step; a signal checkpoints the last whole step and raises StopSignal.
-
-        A checkpoint on its way is waited for, whatever ends the loop.
-        """
+        """Train to the last step; a signal checkpoints the last whole step and raises
+        StopSignal. A checkpoint on its way is waited for, whatever ends the loop."""
         keep = self.params.runconfig.max_checkpoints
         ahead = BatchPrefetcher(self.data, first_step=self.step + 1, last_step=self.last_step)
         with CheckpointWriter(self.model_dir, keep, self.say) as writer, ahead:

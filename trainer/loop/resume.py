@@ -79,12 +79,20 @@ def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
     `model_dir`."""
     asked, states = run.checkpoint_path, _states(run)
     own = checkpoint.find_newest(model_dir)
-    if asked is None:
-        return _resumed(model_dir, own, run)
+    if asked is None and own is None:
+        return RunStart()
+    if asked is None or (own is not None and states is not None):
+        assert own is not None
+        if asked is not None and states is not None:
+            _check_origin(model_dir, own, asked, states)
+        if not run.autoload_last_checkpoint:
+            raise ConfigError(
+                f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: "
+                "give --checkpoint_path to continue from a checkpoint, or another --model_dir to "
+                "start again"
+            )
+        return RunStart(checkpoint.open_checkpoint(own))
     inside = asked.resolve().is_relative_to(model_dir.resolve())
-    if own is not None and states is not None:
-        _check_origin(model_dir, own, asked, states)
-        return _resumed(model_dir, own, run)
     found = checkpoint.open_checkpoint(asked)
     if own is not None and checkpoint.open_checkpoint(own).step > found.step:
         if inside or not run.autoload_last_checkpoint:
@@ -95,17 +103,6 @@ def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
         say(f"{model_dir} has continued from {asked} to {own.name}")
         return RunStart(checkpoint.open_checkpoint(own))
     return RunStart(found, states)
-
-
-def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> RunStart:
-    if own is None:
-        return RunStart()
-    if not run.autoload_last_checkpoint:
-        raise ConfigError(
-            f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: give "
-            "--checkpoint_path to continue from a checkpoint, or another --model_dir to start again"
-        )
-    return RunStart(checkpoint.open_checkpoint(own))
 
 
 def _states(run: RunConfig) -> tuple[str, ...] | None:
@@ -211,29 +208,23 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def load_start(
     start: RunStart, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
 ) -> Group | None:
-    """Bring the model to where it starts, its sparse weights masked; returns their masks, None
-    for a dense run. Raises IntegrityError for a damaged file, and what MemoryX raises for
-    weights that do not fit; nothing is changed then."""
+    """Bring the model to where it starts; returns the masks of sparse weights, None for a dense
+    run. Raises IntegrityError for a damaged file, and what MemoryX raises; nothing is changed
+    then."""
     found = start.found
     if found is not None and start.states is None:
-        return _load_all(found, params, compiled, say)
+        masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
+        checkpoint.load_into(found, compiled.memoryx)
+        if masks is not None:
+            sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
+        if compiled.loss_scale is not None:
+            compiled.loss_scale.load_state_dict(found.state["loss_scale"])
+        say(f"Loaded checkpoint {found.path} (step {found.step})")
+        return masks
     if found is not None:
         _load_states(found, start.states or (), compiled, strict=strict, say=say)
     masks = sparsity.put_on(params, compiled)  # masks may follow from the weights that are there
     _tell_of_masks(found, masks, say)
-    return masks
-
-
-def _load_all(
-    found: Checkpoint, params: Params, compiled: CompiledModule, say: Say
-) -> Group | None:
-    masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
-    checkpoint.load_into(found, compiled.memoryx)
-    if masks is not None:
-        sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
-    if compiled.loss_scale is not None:
-        compiled.loss_scale.load_state_dict(found.state["loss_scale"])
-    say(f"Loaded checkpoint {found.path} (step {found.step})")
     return masks
 
 

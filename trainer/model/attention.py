@@ -90,11 +90,9 @@ def segment_mask(attention_span_BS: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What all layers of one forward pass share.
-
-    `mask`: see `additive_mask`; None: every token attends to itself and all earlier ones.
-    `rotation`: of Q and K, or None. `past`: what the layer has seen before, never in training.
-    """
+    """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
+    attends to itself and all earlier ones. `rotation`: of Q and K, or None. `past`: what the
+    layer has seen before, never in training."""
 
     mask: Tensor | None
     rotation: Rotation | None
@@ -111,12 +109,10 @@ class WideLinear(nn.Linear):
 
 
 class Attention(nn.Module):
-    """Causal self-attention.
-
-    In float16 everything from the QKV projection to the mixed values is fp32, forward and backward:
-    there the gradient of the softmax, and what follows from it for QK^T and the Q and K
-    projections, underflows (Cerebras-GPT, arXiv 2304.03208, section A.2).
-    """
+    """Causal self-attention. In float16 everything from the QKV projection to the mixed values
+    is fp32, forward and backward: there the gradient of the softmax, and what follows from it
+    for QK^T and the Q and K projections, underflows (Cerebras-GPT, arXiv 2304.03208, section
+    A.2)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -31,9 +31,7 @@ from trainer.model.positions import rotation, sinusoids
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x ** 2) + eps) * weight in fp32, returned as x came (arXiv 1910.07467).
-
-    nn.RMSNorm warns where x is in half precision and the weight, a vector, is not.
-    """
+    nn.RMSNorm warns where x is in half precision and the weight, a vector, is not."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -83,10 +81,8 @@ class FeedForward(nn.Module):
 
 
 class LabelLosses(nn.Module):
-    """Cross-entropy in nats, (B, S, V) logits and a batch -> (B * S,), masked labels included.
-
-    A module of its own, so that an evaluation can look at every label by a forward hook.
-    """
+    """Cross-entropy in nats, (B, S, V) logits and a batch -> (B * S,), masked labels included. A
+    module of its own, so that an evaluation can look at every label by a forward hook."""
 
     def forward(self, logits_BSV: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """`batch` has labels (B, S) int64, and whatever a hook looks for."""
@@ -109,19 +105,14 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
                 parameter.fill_(1.0)
             else:
                 generator = torch.Generator().manual_seed(key(seed, "weights", name) >> 65)
-                _draw(parameter, name, config, generator)
-
-
-def _draw(
-    parameter: torch.Tensor, name: str, config: ModelConfig, generator: torch.Generator
-) -> None:
-    """Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
-    rule, parts = rule_of(name, config), [parameter]
-    if isinstance(rule, rules.FanScaled) and name.endswith(".qkv.weight"):
-        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        parts = list(torch.split(parameter, [count * config.head_size for count in heads]))
-    for part in parts:
-        initialize_matrix(part, rule, generator)
+                rule = rule_of(name, config)
+                parts: list[Tensor] = [parameter]
+                if isinstance(rule, rules.FanScaled) and name.endswith(".qkv.weight"):
+                    heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+                    rows = [count * config.head_size for count in heads]
+                    parts = list(torch.split(parameter, rows))  # matrices of their own
+                for part in parts:
+                    initialize_matrix(part, rule, generator)
 
 
 def rule_of(name: str, config: ModelConfig) -> rules.Initializer:
@@ -214,10 +205,8 @@ def _fill_by_shape(
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x)); parallel: both read the first x.
-
-    A parallel block may share one norm between its branches.
-    """
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); parallel: both read the first x. A
+    parallel block may share one norm between its branches."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -242,9 +231,7 @@ class Block(nn.Module):
 
 class GPT(nn.Module):
     """The decoder with its loss. Weights are a function of (config, seed, parameter name).
-
-    `gpt_shape`: as the performance model reads it.
-    """
+    `gpt_shape`: as the performance model reads it."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
@@ -271,11 +258,8 @@ class GPT(nn.Module):
         position_ids_BS: Tensor | None = None,
         attention_span_BS: Tensor | None = None,
     ) -> Tensor:
-        """(B, S) integer token ids -> (B, S, V).
-
-        `attention_span_BS` and `position_ids_BS` are those of packed rows
-        (`trainer.model.attention`); without them a row is one segment that begins at position 0.
-        """
+        """(B, S) integer token ids -> (B, S, V). Packed rows have `attention_span_BS` and
+        `position_ids_BS`; without them a row is one segment that begins at position 0."""
         positions = position_ids_BS
         if positions is None:
             positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
@@ -287,12 +271,9 @@ class GPT(nn.Module):
         return _scaled(self.read_out(self.final_norm(x_BSD)), self.config.output_logits_scale)
 
     def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
-        """(B, N) integer token ids, the columns of texts that follow those in `cache` -> (B, V),
-        logits of the tokens after them. The cache takes the columns up.
-
-        First all columns of the prompts, pads before the shorter ones, then as many as are new.
-        Equal to the last column of `logits` but for rounding.
-        """
+        """(B, N) integer token ids, the columns that follow those in `cache`, which takes them
+        up -> (B, V), logits of the tokens after them. First all columns of the prompts, pads
+        before the shorter ones. Equal to the last column of `logits` except for rounding."""
         first, length = cache.filled, cache.filled + input_ids_BN.shape[1]
         columns_N = torch.arange(first, length, device=input_ids_BN.device)
         positions_BN = (columns_N - cache.pads.unsqueeze(1)).clamp(min=0)
@@ -306,11 +287,9 @@ class GPT(nn.Module):
 
     def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(sum of the losses of counted labels in nats, number of counted labels); both 0-d.
-
-        `batch` has the features of `pipeline.hdf5.format`: input_ids and labels (B, S) int64, and
-        attention_mask (B, S), the loss mask: 1 where the label counts; of packed rows also
-        attention_span and position_ids.
-        """
+        `batch` has the features of `pipeline.hdf5.format`: input_ids and labels (B, S) int64,
+        and attention_mask (B, S), the loss mask: 1 where the label counts; of packed rows also
+        attention_span and position_ids."""
         logits_BSV = self.logits(
             batch["input_ids"],
             position_ids_BS=batch.get("position_ids"),

@@ -20,12 +20,9 @@ def in_block(name: str) -> bool:
 
 
 def fan_in_multiplier(name: str, config: ModelConfig) -> float:
-    """How many times as many inputs the matrix `name` of a block has as in the proxy; 1 without
-    muP.
-
-    That is m_width; of the last feed-forward matrix, where `mup_base_filter_size` is given, the
-    ratio of filter sizes.
-    """
+    """How many times as many inputs the matrix `name` of a block has as in the proxy: m_width,
+    or the ratio of filter sizes for the last feed-forward matrix where `mup_base_filter_size` is
+    given."""
     base = config.mup_base_filter_size
     if base is not None and name.endswith(".feed_forward.output.weight"):
         return config.filter_size / base
@@ -46,9 +43,9 @@ _PARAMETRIZATION = (
 
 
 def to_mup(config: ModelConfig, base_width: int = MUP.base_hidden_size) -> ModelConfig:
-    """The same decoder in muP, with the paper's tuned sigma and m_emb; to be trained at the
-    learning rate of `trainer.recipe.MUP`. Raises ConfigError when the config has muP already, or
-    attention logits that are not scaled."""
+    """The same decoder in muP, with the paper's tuned sigma and m_emb, for the learning rate of
+    `trainer.recipe.MUP`. Raises ConfigError when it has muP already, or attention logits that
+    are not scaled."""
     if config.mup_base_hidden_size is not None:
         raise ConfigError(
             f"model.mup_base_hidden_size is {config.mup_base_hidden_size}: this model has muP "

@@ -121,11 +121,9 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
 
 
 def streamed_bytes(params: Params, module: GPT) -> tuple[int, int]:
-    """Bytes that travel for one leaf: weights down, at most, and gradients up.
-
-    A weight comes once for forward and once for backward, those of blocks once more where
-    activations are recomputed; a gradient has the format its weight travels in.
-    """
+    """Bytes that travel for one leaf: weights down, at most, and gradients up. A weight comes
+    once for forward and once for backward, those of blocks once more where activations are
+    recomputed; a gradient has the format its weight travels in."""
 
     def once(part: nn.Module) -> int:
         visits = part.named_parameters(remove_duplicate=False)

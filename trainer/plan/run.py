@@ -18,11 +18,8 @@ from trainer.plan.size import optimum, use
 from trainer.recipe import FITTED_FLOPS, SEQUENCE_LENGTH, find_nearest_model, samples_in
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.performance_model import predict
+from wafer_backend.performance_model import shape as flops
 from wafer_backend.performance_model.prediction import MASTER_BYTES, WEAKNESS
-from wafer_backend.performance_model.shape import (
-    inference_flops_per_sequence,
-    training_flops_per_sequence,
-)
 
 ANDROMEDA = 16
 """CS-2 systems of the paper's cluster (P section 5)."""
@@ -62,15 +59,23 @@ def plan_run(
     """The plan of a chosen model. Raises ConfigError for a cluster that cannot work."""
     shape, settings = chosen.shape, chosen.settings
     samples = samples_in(settings.steps, settings.schedule)
-    each = training_flops_per_sequence(shape)
+    each = flops.training_flops_per_sequence(shape)
     compute = sections.ComputePlan(
         each,
         float(each * samples),
-        inference_flops_per_sequence(shape) / shape.sequence_length,
+        flops.inference_flops_per_sequence(shape) / shape.sequence_length,
         each / (6 * shape.parameters * shape.sequence_length),
     )
     training = _training(chosen, samples)
-    loss = _predict(compute.training_flops, training.tokens_per_parameter)
+    predicted = recipe.predicted_loss(compute.training_flops, training.tokens_per_parameter)
+    low, high = FITTED_FLOPS
+    loss = LossPlan(
+        predicted=predicted,
+        compute_optimal=recipe.loss_at(compute.training_flops),
+        degradation=recipe.degradation(training.tokens_per_parameter),
+        compute_optimal_flops=recipe.flops_for(predicted),
+        extrapolated=not low * 0.95 <= compute.training_flops <= high * 1.05,
+    )
     inference = None
     if inference_tokens is not None:
         this = use(
@@ -138,18 +143,6 @@ def _training(chosen: ModelChoice, samples: int) -> TrainingPlan:
         adam_eps=settings.eps,
         parametrization="mup" if chosen.mup else "sp",
         source=settings.source,
-    )
-
-
-def _predict(flops: float, tokens_per_parameter: float) -> LossPlan:
-    predicted = recipe.predicted_loss(flops, tokens_per_parameter)
-    low, high = FITTED_FLOPS
-    return LossPlan(
-        predicted=predicted,
-        compute_optimal=recipe.loss_at(flops),
-        degradation=recipe.degradation(tokens_per_parameter),
-        compute_optimal_flops=recipe.flops_for(predicted),
-        extrapolated=not low * 0.95 <= flops <= high * 1.05,
     )
 
 

@@ -55,12 +55,9 @@ class ComputePlan:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """Pile test loss in nats per GPT-2 token.
-
-    `compute_optimal`: eq 1 at these FLOPs. `degradation`: eq 4. `compute_optimal_flops`: what would
-    reach `predicted` at 20 tokens per parameter. `extrapolated`: the FLOPs lie outside those that
-    eq 1 was fitted on.
-    """
+    """Pile test loss in nats per GPT-2 token. `compute_optimal`: eq 1 at these FLOPs.
+    `degradation`: eq 4. `compute_optimal_flops`: what would reach `predicted` at 20 tokens per
+    parameter. `extrapolated`: the FLOPs lie outside those that eq 1 was fitted on."""
 
     predicted: float
     compute_optimal: float

@@ -38,9 +38,8 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
-    """A shape with the settings it is trained with. `file`: the params file that has them, with
-    its `num_csx`; `checkpoints`: how many are kept; `checkpoint_bytes`: of one, None for AdamW's
-    state; `sparse`: whether weights are pruned."""
+    """A shape with the settings it is trained with. `file`: the params file that has them;
+    `checkpoints`: how many are kept; `checkpoint_bytes`: of one, None for AdamW's state."""
 
     shape: GPTShape
     settings: RecipeSettings
@@ -55,10 +54,8 @@ class ModelChoice:
 def choose_model(
     wish: PlanOptions, vocabulary: int | None, sequence_length: int | None
 ) -> ModelChoice:
-    """Shape and settings of a wish; vocabulary and MSL are the paper's unless given.
-
-    Raises ConfigError.
-    """
+    """Shape and settings of a wish; vocabulary and MSL are the paper's unless given. Raises
+    ConfigError."""
     numbers = [wish.parameters, wish.flops, wish.tokens]
     given = sum(value is not None for value in numbers)
     if wish.params is not None:
@@ -72,7 +69,10 @@ def choose_model(
     entries = vocabulary or size.VOCABULARY
     length = sequence_length or SEQUENCE_LENGTH
     shape = size.shape_for(_parameters(wish), entries, length)
-    settings = recipe.settings_for(shape.parameters, _tokens(wish, shape), length, mup=wish.mup)
+    tokens = wish.tokens
+    if tokens is None and wish.flops is not None:  # those that the FLOPs are enough for
+        tokens = wish.flops / training_flops_per_sequence(shape) * length
+    settings = recipe.settings_for(shape.parameters, tokens, length, mup=wish.mup)
     return ModelChoice(shape=shape, settings=settings, mup=wish.mup)
 
 
@@ -91,12 +91,6 @@ def _parameters(wish: PlanOptions) -> float:
     if wish.tokens is None:
         return size.parameters_for_flops(wish.flops)
     return size.parameters_for_run(wish.flops, wish.tokens)
-
-
-def _tokens(wish: PlanOptions, shape: GPTShape) -> float | None:
-    if wish.tokens is not None or wish.flops is None:
-        return wish.tokens
-    return wish.flops / training_flops_per_sequence(shape) * shape.sequence_length
 
 
 def _from_file(file: Path, params: Params) -> ModelChoice:

@@ -19,12 +19,8 @@ import numpy as np
 from pipeline.core.errors import ConfigError
 from trainer import recipe
 from trainer.recipe import FAMILY, SEQUENCE_LENGTH, TOKENS_PER_PARAMETER
-from wafer_backend.performance_model.shape import (
-    GPTShape,
-    inference_flops_per_sequence,
-    parameters_of,
-    training_flops_per_sequence,
-)
+from wafer_backend.performance_model import shape as flops
+from wafer_backend.performance_model.shape import GPTShape
 
 VOCABULARY = 50257
 """GPT-2's, as in Table 1."""
@@ -46,8 +42,8 @@ def _logarithms(count: Callable[[GPTShape], int]) -> list[float]:
     return [math.log(count(m.shape) / SEQUENCE_LENGTH) for m in FAMILY.values()]
 
 
-_TRAINING = _logarithms(training_flops_per_sequence)
-_INFERENCE = _logarithms(inference_flops_per_sequence)
+_TRAINING = _logarithms(flops.training_flops_per_sequence)
+_INFERENCE = _logarithms(flops.inference_flops_per_sequence)
 _LEAST_SIZE, _MOST_SIZE = 1e5, 1e14
 
 
@@ -72,7 +68,7 @@ def shape_for(
         if abs(shape.parameters / parameters - 1) <= TOLERANCE
     ]
     if not near:
-        least = parameters_of(_shape(_LEAST_WIDTH, 1, vocabulary, sequence_length))
+        least = flops.parameters_of(_shape(_LEAST_WIDTH, 1, vocabulary, sequence_length))
         raise ConfigError(
             f"{parameters:,.0f} parameters: no shape of the paper's proportions comes within "
             f"{TOLERANCE:.0%}; with a vocabulary of {vocabulary:,} and {sequence_length:,} "
@@ -142,21 +138,16 @@ def _per_token(parameters: float, logarithms: list[float]) -> float:
     return math.exp(logarithms[i - 1] + share * (logarithms[i] - logarithms[i - 1]))
 
 
-def parameters_for_flops(flops: float, tokens_per_parameter: float = TOKENS_PER_PARAMETER) -> float:
-    """Parameters N that train on `tokens_per_parameter` N tokens with `flops`.
-
-    Raises ConfigError for a budget outside 1e5 to 1e14 parameters.
-    """
-
-    def spent(parameters: float) -> float:
-        return training_flops_per_token(parameters) * tokens_per_parameter * parameters
-
-    return _inverse(spent, flops)
+def parameters_for_flops(budget: float) -> float:
+    """Parameters that train on 20 tokens each with a budget of FLOPs. Raises ConfigError outside
+    1e5 to 1e14 parameters."""
+    each = TOKENS_PER_PARAMETER
+    return _inverse(lambda n: training_flops_per_token(n) * each * n, budget)
 
 
-def parameters_for_run(flops: float, tokens: float) -> float:
-    """Parameters that `flops` train on `tokens`. Raises ConfigError as above."""
-    return _inverse(lambda parameters: training_flops_per_token(parameters) * tokens, flops)
+def parameters_for_run(budget: float, tokens: float) -> float:
+    """Parameters that a budget of FLOPs trains on `tokens`. Raises ConfigError as above."""
+    return _inverse(lambda n: training_flops_per_token(n) * tokens, budget)
 
 
 def _inverse(rising: Callable[[float], float], value: float) -> float:
@@ -191,11 +182,8 @@ class ModelUse:
 
 def optimum(loss: float, inference_tokens: float) -> ModelUse | None:
     """The family's model of this loss whose total (eq 2) is least; None when none reaches it.
-
-    From 20 tokens per parameter up, a model of τ tokens per parameter needs the FLOPs at which eq 1
-    raised by eq 4 gives `loss`; they determine its size. FLOPs per token are those of Table 1, in
-    between and beyond as in `plan_size`.
-    """
+    From 20 tokens per parameter up, a model of τ tokens per parameter needs the FLOPs at which
+    eq 1 raised by eq 4 gives `loss`; they determine its size."""
     taus = np.geomspace(TOKENS_PER_PARAMETER, _MOST_TOKENS_PER_PARAMETER, _POINTS)
     sizes = np.geomspace(1e5, 1e14, _POINTS)
     costs = np.log([training_flops_per_token(n) * n for n in sizes])

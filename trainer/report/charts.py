@@ -100,11 +100,8 @@ class _Axis:
 
 
 def curves(given: Iterable[Curve], *, scale: Scale = "linear", width: int = WIDTH) -> Chart | None:
-    """Curves over steps; None when nothing can be drawn.
-
-    More values than fit are drawn as means, with a band from their least to their largest. On a
-    logarithmic axis only values above 0 are drawn.
-    """
+    """Curves over steps; None when nothing can be drawn. Many values are drawn as means with a
+    band from least to largest, on a logarithmic axis only those above 0."""
     kept = []
     for curve in given:
         points = [

@@ -20,7 +20,6 @@ from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, PrepError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
-from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.training import TrainingRecord, read_training
 from pipeline.runs import layout
 from pipeline.runs.splits import TRAIN
@@ -169,16 +168,19 @@ class ReadDataSet:
 def locate_data_sets(
     model_dir: Path, places: Sequence[Path], samples: int
 ) -> tuple[ReadDataSet, ...]:
-    """The data sets of a run of so many samples that are in `places`, directories of prep runs or
-    of shards, in the order of its record. Without places, those of the last time that are still
-    there.
-
-    Raises InputError when a given place holds no data set of the run.
-    """
+    """The data sets of a run that are in `places` (directories of prep runs or of shards;
+    without them those of the last time), in the order of its record. Raises InputError when a
+    given place holds no data set of the run."""
     training = read_training(model_dir)
     given = bool(places)
     found: dict[int, ReadDataSet] = {}
-    for place in places or _remembered(model_dir):
+    if not given and (model_dir / NAME).is_file():
+        try:
+            listed = json.loads((model_dir / NAME).read_bytes())["directories"]
+            places = [Path(str(place)) for place in listed]
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
+    for place in places:
         try:
             data_set = _opened(training, place, samples)
         except PrepError:
@@ -191,16 +193,6 @@ def locate_data_sets(
         listed = [str(data_set.directory.resolve()) for data_set in known]
         storage.write_json(model_dir / NAME, {"format": 1, "directories": listed})
     return known
-
-
-def _remembered(model_dir: Path) -> list[Path]:
-    try:
-        listed = json.loads((model_dir / NAME).read_bytes())["directories"]
-        return [Path(str(place)) for place in listed]
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
 
 
 def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
@@ -217,6 +209,10 @@ def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
             f"{directory} holds data set {dataset.dataset_hash}; {training.model_dir} was trained "
             f"on {hashes}"
         )
+    mixed, epochs = training.parts[part].part, samples / dataset.rows
+    if mixed is not None:
+        epoch = sum(p.part.per_epoch for p in training.parts if p.part is not None)
+        epochs = samples / epoch * mixed.per_epoch / mixed.rows
     run = directory.parent.parent
     return ReadDataSet(
         part=part,
@@ -224,17 +220,9 @@ def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
         run=run if all((run / name).is_file() for name in _TELLING) else None,
         dataset_hash=dataset.dataset_hash,
         rows=dataset.rows,
-        epochs=_epochs(training, dataset, part, samples),
+        epochs=epochs,
         takedowns=dataset.takedowns,
     )
-
-
-def _epochs(training: TrainingRecord, dataset: SampleDataset, part: int, samples: int) -> float:
-    mixed = training.parts[part].part
-    if mixed is None:
-        return samples / dataset.rows
-    epoch = sum(p.part.per_epoch for p in training.parts if p.part is not None)
-    return samples / epoch * mixed.per_epoch / mixed.rows
 
 
 @dataclass(frozen=True, kw_only=True)

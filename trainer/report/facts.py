@@ -61,7 +61,12 @@ def read_curves(
             spikes.append(line[STEP])
         causes = line.get(STABILITY, {}).get("warnings", ())
         warnings += [(line[STEP], str(cause)) for cause in causes]
-        _add(found, line | _derived(line, schedule, sequence_length))
+        rate, stalled = line.get("samples_per_second"), line.get("stall_seconds")
+        if rate:
+            line[TOKENS_PER_SECOND] = rate * sequence_length
+            if stalled is not None:
+                line[STALL_SHARE] = stalled * rate / batch_size_at(line[STEP], schedule)
+        _add(found, line)
     evaluations: Series = {}
     per_source: Series = {}
     for line in _lines(validation):
@@ -91,16 +96,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path}:{number}: not a line of a run: {error!r}") from error
             yield value
-
-
-def _derived(line: dict[str, Any], schedule: Schedule, sequence_length: int) -> dict[str, float]:
-    rate, stalled = line.get("samples_per_second"), line.get("stall_seconds")
-    if not rate:
-        return {}
-    found = {TOKENS_PER_SECOND: rate * sequence_length}
-    if stalled is not None:
-        found[STALL_SHARE] = stalled * rate / batch_size_at(line[STEP], schedule)
-    return found
 
 
 def _add(series: Series, line: dict[str, Any]) -> None:
@@ -134,9 +129,9 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True)
 class LossPrediction:
-    """The paper's law for what a run has spent, and what was measured (None: nothing was).
-    `optimal`: eq 1; `expected`: with eq 4 for its tokens per parameter. `beyond`: how many times
-    outside the fitted FLOPs."""
+    """The paper's law for what a run has spent. `optimal`: eq 1; `expected`: with eq 4 for its
+    tokens per parameter; `measured`: if anything was. `beyond`: how many times outside the
+    fitted FLOPs."""
 
     optimal: float
     expected: float

@@ -91,12 +91,20 @@ class Panel:
 def render_training_report(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The page in UTF-8; a pure function of what was read."""
     found = facts.curves
+    loss = _panel(
+        "Training and validation",
+        "nats per token",
+        Curve("training", found.training.get("loss", [])),
+        Curve("validation", found.validation.get("loss", []), dots=True),
+        log=True,
+        width=WIDE,
+    )
     return render_template(
         "trainer.report",
         "report.html.j2",
         facts=facts,
         data=data,
-        loss=_loss(found),
+        loss=loss,
         sources=_by_source(found),
         steps=[panel for panel in _steps(found) if panel.chart],
         stability=_stability(found),
@@ -115,14 +123,6 @@ def _panel(
 ) -> Panel:
     logarithmic = curves(given, scale="log", width=width) if log else None
     return Panel(title, unit, curves(given, width=width), logarithmic, note)
-
-
-def _loss(found: Curves) -> Panel:
-    training = Curve("training", found.training.get("loss", []))
-    validation = Curve("validation", found.validation.get("loss", []), dots=True)
-    return _panel(
-        "Training and validation", "nats per token", training, validation, log=True, width=WIDE
-    )
 
 
 def _by_source(found: Curves) -> Panel | None:

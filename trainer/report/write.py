@@ -327,12 +327,9 @@ REPORT, CARD = "report.html", "README.md"
 
 
 def write_report(model_dir: Path, places: Sequence[Path] = ()) -> Path:
-    """Publish MODEL_DIR/report.html; returns its path.
-
-    `places`: directories of prep runs, or of shards, that the run read; without them those of the
-    last time. Raises InputError for a directory without a run, or a place that holds no data set of
-    it; IntegrityError for damage.
-    """
+    """Publish MODEL_DIR/report.html; returns its path. `places`: as of `locate_data_sets`.
+    Raises InputError for a directory without a run, or a place without its data; IntegrityError
+    for damage."""
     facts, data = _read(model_dir, places)
     path = model_dir / REPORT
     storage.publish(path, render_training_report(facts, data))
@@ -340,10 +337,8 @@ def write_report(model_dir: Path, places: Sequence[Path] = ()) -> Path:
 
 
 def write_card(model_dir: Path, out: Path | None = None, places: Sequence[Path] = ()) -> Path:
-    """Publish a model card, MODEL_DIR/README.md without `out`; returns its path.
-
-    Raises as `write_report`, and ConfigError when the file is there: a card may have been edited.
-    """
+    """Publish a model card, MODEL_DIR/README.md without `out`; returns its path. Raises as
+    `write_report`, and ConfigError when the file is there: a card may have been edited."""
     path = model_dir / CARD if out is None else out
     if path.exists():
         raise ConfigError(f"{path}: this file already exists; choose another with --out")

@@ -47,11 +47,9 @@ _V1 = _Files(
 
 
 def measure_available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes; None where the system does not say. `root` has proc and sys.
-
-    The least of MemAvailable (proc_meminfo(5)) and of what every control group of this process
-    leaves: limit - used + files that can be dropped (cgroup v2 and v1).
-    """
+    """Bytes; None where the system does not say. `root` has proc and sys. The least of
+    MemAvailable (proc_meminfo(5)) and of what every control group of this process leaves: limit
+    - used + files that can be dropped (cgroup v2 and v1)."""
     meminfo = _table(root / "proc/meminfo")
     free = [meminfo["MemAvailable"] * 1024] if "MemAvailable" in meminfo else []
     free += _left_by_groups(root)
@@ -151,9 +149,7 @@ def save_checkpoint(
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Path:
     """Write and commit the checkpoint of `step`; returns its directory. Raises ResourceError.
-
-    `state` (JSON values): what else must agree on resume.
-    """
+    `state` (JSON values): what else must agree on resume."""
     target = checkpoint_directory(model_dir, step)
     files: dict[str, storage.WrittenFile] = {}
     for kind, named in vars(tensors).items():
@@ -210,10 +206,8 @@ def delete_uncommitted(model_dir: Path) -> None:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read the manifest and state of a checkpoint directory.
-
-    Raises ConfigError when `path` is none, IntegrityError when it is damaged.
-    """
+    """Read the manifest and state of a checkpoint directory. Raises ConfigError when `path` is
+    none, IntegrityError when it is damaged."""
     manifest_path = path / "manifest.json"
     if not manifest_path.is_file():
         others = "; to read a file of another tool, use `train convert`" if path.is_file() else ""

@@ -191,8 +191,13 @@ class RunLog:
 
     def open(self, model_dir: Path) -> None:
         """Begin the file of this start; whoever calls holds the lock of `model_dir`."""
-        path = _fresh(model_dir / "logs")
-        storage.make_directory(path.parent)
+        logs = model_dir / "logs"
+        storage.make_directory(logs)
+        stem = f"run_{datetime.datetime.now():%Y%m%d_%H%M%S}"  # an earlier start may have it
+        path, starts = logs / f"{stem}.log", 1
+        while path.exists():
+            starts += 1
+            path = logs / f"{stem}_{starts}.log"
         with self._lock:
             self._write("INFO", f"Command: {shlex.join(sys.argv)}")
             storage.append_log_line(path, "\n".join(self._waiting))
@@ -218,10 +223,3 @@ class RunLog:
             self._waiting.append(stamped)
         else:
             storage.append_log_line(self._path, stamped)
-
-
-def _fresh(logs: Path) -> Path:
-    """A name that no earlier start of this second has taken."""
-    stem = f"run_{datetime.datetime.now():%Y%m%d_%H%M%S}"
-    names = (stem, *(f"{stem}_{number}" for number in range(2, 1000)))
-    return next(logs / f"{name}.log" for name in names if not (logs / f"{name}.log").exists())

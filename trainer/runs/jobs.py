@@ -82,10 +82,8 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run. Times are seconds since 1970 UTC, None while they lie ahead.
-
-    `systems`: emulated CS-2 systems, 0 for a run on CPU or GPU. `cancelling`: `cancel` was called.
-    """
+    """One run. Times are seconds since 1970 UTC, None while they lie ahead. `systems`: emulated
+    CS-2 systems, 0 for a run on CPU or GPU. `cancelling`: `cancel` was called."""
 
     name: str
     user: str
@@ -155,10 +153,8 @@ class JobStore:
         return self._read(self._path(name)).seen()
 
     def cancel(self, name: str) -> None:
-        """Ask the process to write a checkpoint and stop (SIGTERM).
-
-        Raises ConfigError when it has ended, is being cancelled, or cannot be reached.
-        """
+        """Ask the process to write a checkpoint and stop (SIGTERM). Raises ConfigError when it
+        has ended, is being cancelled, or cannot be reached."""
         with self._locked():
             job = self.job(name)
             _check_cancellable(job)
@@ -338,12 +334,9 @@ class JobEntry:
 
 @contextlib.contextmanager
 def list_job(labels: Sequence[str], systems: int, say: Say, *, really: bool) -> Iterator[JobEntry]:
-    """List this process as a job for the life of the block, or do not (`really`).
-
-    `labels`: key=value. `systems`: emulated CS-2 systems, 0 without. The block records how it ends
-    (`JobEntry.ended`); an exception counts as a failure, KeyboardInterrupt as exit code 130. Raises
-    ConfigError for a malformed label.
-    """
+    """List this process as a job for the life of the block, or do not (`really`). `labels`:
+    key=value. `systems`: emulated CS-2 systems, 0 without. The block records how it ends; an
+    exception counts as a failure. Raises ConfigError for a malformed label."""
     parsed = {key: value or "" for key, value in parse_labels(labels).items()}
     entry = JobEntry(None, "", say)
     if really:

@@ -59,10 +59,8 @@ _COLUMNS = ("flops", "loss")
 
 
 def read_points(paths: Sequence[Path]) -> tuple[Point, ...]:
-    """One point per model directory, or per line of a CSV file `flops,loss[,name]` with a header.
-
-    Raises InputError naming the path and what is missing there.
-    """
+    """One point per model directory, or per line of a CSV file `flops,loss[,name]` with a
+    header. Raises InputError naming the path and what is missing there."""
     points: list[Point] = []
     for path in paths:
         points += [point_of_run(path)] if path.is_dir() else points_of_csv(path)
@@ -101,17 +99,17 @@ def points_of_csv(path: Path) -> list[Point]:
         missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
         if missing:
             raise InputError(f"{path}: no column {missing[0]}; expected flops,loss[,name]")
-        return [_point(path, table.line_num, row) for row in table]
-
-
-def _point(path: Path, line: int, row: dict[str, Any]) -> Point:
-    try:
-        spent, loss = float(row["flops"]), float(row["loss"])
-    except (TypeError, ValueError):
-        raise InputError(
-            f"{path}:{line}: expected numbers, got flops {row['flops']!r}, loss {row['loss']!r}"
-        ) from None
-    return Point(row.get("name") or f"line {line}", spent, loss)
+        points = []
+        for row in table:
+            try:
+                spent, loss = float(row["flops"]), float(row["loss"])
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{path}:{table.line_num}: expected numbers, got flops {row['flops']!r}, loss "
+                    f"{row['loss']!r}"
+                ) from None
+            points.append(Point(row.get("name") or f"line {table.line_num}", spent, loss))
+        return points
 
 
 PLOT_FORMATS = (".svg", ".png")
@@ -121,10 +119,8 @@ _CURVE_POINTS = 60
 
 
 def draw_law(path: Path, law: PowerLaw) -> None:
-    """Publish the plot as SVG or PNG, by the suffix of `path`; the same law gives the same bytes.
-
-    Raises ConfigError for another suffix, or when matplotlib is not installed.
-    """
+    """Publish the plot as SVG or PNG, by the suffix of `path`; the same law gives the same
+    bytes. Raises ConfigError for another suffix, or when matplotlib is not installed."""
     if path.suffix not in PLOT_FORMATS:
         raise ConfigError(
             f"--plot {path}: expected a name that ends in {' or '.join(PLOT_FORMATS)}"
@@ -199,10 +195,9 @@ def describe_fit(law: PowerLaw) -> Iterator[str]:
 
 def prediction(law: PowerLaw | None, flops: float) -> dict[str, Any]:
     """JSON values: the loss at `flops` by a law, or by the paper's equation 1 (None).
-
-    `interval`: 95 % of the law; `run_interval`: of a run; null for the paper's law, of which only
-    the scatter between seeds is known. `extrapolation`: FLOPs beyond the fitted ones, as a factor.
-    """
+    `interval`: 95 % of the law; `run_interval`: of a run; null for the paper's law, of which
+    only the scatter between seeds is known. `extrapolation`: FLOPs beyond the fitted ones, as a
+    factor."""
     if law is None:
         low, high = FITTED_FLOPS
         beyond = max(1.0, flops / high, low / flops)

@@ -99,11 +99,9 @@ class _Laws:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """L = (f / scale) ** -exponent + irreducible, with 95 % intervals.
-
-    `points`: what it was fitted to. `fixed_irreducible`: c was given, not fitted.
-    `relative_deviation`: standard deviation of relative residuals, over degrees of freedom.
-    """
+    """L = (f / scale) ** -exponent + irreducible, with 95 % intervals. `points`: what it was
+    fitted to. `fixed_irreducible`: c was given, not fitted. `relative_deviation`: standard
+    deviation of relative residuals, over degrees of freedom."""
 
     scale: float
     exponent: float
@@ -127,11 +125,8 @@ class PowerLaw:
 
 
 def fit_power_law(points: Sequence[Point], irreducible: float | None = None) -> PowerLaw:
-    """The law of `points`; `irreducible` fixes c.
-
-    Raises InputError for fewer points, or fewer different FLOPs, than a fit with a degree of
-    freedom needs: 4, or 3 with a fixed c; and when losses do not fall with FLOPs.
-    """
+    """The law of `points`; `irreducible` fixes c. Raises InputError for fewer than 4 points of
+    different FLOPs, 3 with a fixed c, and when losses do not fall with FLOPs."""
     free = 2 if irreducible is not None else 3
     _check(points, free, irreducible)
     problem = _Problem.of(points, irreducible)
@@ -173,16 +168,12 @@ def loss_intervals(
     if not of_a_run:
         return tuple(intervals)
     noise = _quantile(law.degrees_of_freedom) * law.relative_deviation
-    return tuple(
-        _wider(law.loss(each), interval, noise)
-        for each, interval in zip(flops, intervals, strict=True)
-    )
-
-
-def _wider(loss: float, interval: Interval, noise: float) -> Interval:
-    low, high = interval
-    scatter = noise * loss
-    return loss - math.hypot(loss - low, scatter), loss + math.hypot(high - loss, scatter)
+    wider = []
+    for each, (low, high) in zip(flops, intervals, strict=True):
+        loss = law.loss(each)
+        below = math.hypot(loss - low, noise * loss)  # added in squares
+        wider.append((loss - below, loss + math.hypot(high - loss, noise * loss)))
+    return tuple(wider)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,9 @@ Figures = dict[str, Any]
 
 
 def figures(by_name: Mapping[str, Sums], eps: float, first: Figures | None) -> Figures:
-    """`kinds`: the figures of every kind of parameter; `key_bias`, where the model has biases of K.
-
-    `first`: the figures of the first measure, which growth refers to; None for the first one
-    itself. JSON values; what was not measured or is not finite is left out.
-    """
+    """`kinds`: the figures of every kind of parameter; `key_bias`, where the model has biases of
+    K. `first`: the figures of the first measure, which growth refers to; None for the first one
+    itself. JSON values; what was not measured or is not finite is left out."""
     kinds: dict[str, list[Sums]] = {}
     for name, sums in by_name.items():
         kinds.setdefault(kind_of(name), []).append(sums)
@@ -178,12 +176,24 @@ def spike(losses: Sequence[float], loss: float, rule: StabilityConfig) -> Spike 
     return Spike(loss, mean, limit, count) if loss > limit else None
 
 
+_LOST = {
+    "underflow": "weights become zero in half precision",
+    "gradient_zeros": "gradients are exactly zero after half precision",
+    "gradient_underflow": "gradients are too small for half precision without a loss scale",
+}
+
+
 def warnings(figures: Figures, rule: StabilityConfig, eps: float) -> dict[str, str]:
     """What is wrong, in words, by the name of its cause."""
     found: dict[str, str] = {}
     for kind, values in figures["kinds"].items():
-        words = _of_casts(kind, values, rule) | _of_weights(kind, values, rule, eps)
-        found |= {f"{name}.{kind}": text for name, text in words.items()}
+        limit = rule.underflow_limit
+        for name, words in _LOST.items():
+            by_nature = name == "gradient_zeros" and kind in SPARSE_GRADIENTS
+            if values.get(name, 0.0) > limit and not by_nature:
+                share = f"{values[name]:.1%}"
+                found[f"{name}.{kind}"] = f"{share} of {kind} {words} (limit {limit:.1%})"
+        found |= _of_weights(kind, values, rule, eps)
     ratio = figures.get("key_bias", {}).get("ratio", 0.0)
     if ratio > rule.key_bias_limit:
         found["key_bias"] = (
@@ -193,33 +203,16 @@ def warnings(figures: Figures, rule: StabilityConfig, eps: float) -> dict[str, s
     return found
 
 
-_LOST = {
-    "underflow": "weights become zero in half precision",
-    "gradient_zeros": "gradients are exactly zero after half precision",
-    "gradient_underflow": "gradients are too small for half precision without a loss scale",
-}
-
-
-def _of_casts(kind: str, values: Figures, rule: StabilityConfig) -> dict[str, str]:
-    limit = rule.underflow_limit
-    return {
-        name: f"{values[name]:.1%} of {kind} {words} (limit {limit:.1%})"
-        for name, words in _LOST.items()
-        if values.get(name, 0.0) > limit
-        and not (name == "gradient_zeros" and kind in SPARSE_GRADIENTS)
-    }
-
-
 def _of_weights(kind: str, values: Figures, rule: StabilityConfig, eps: float) -> dict[str, str]:
     found = {}
     growth, share = values.get("std_growth", 0.0), values.get("eps_share", 0.0)
     if kind in MATRICES and growth > rule.growth_limit:
-        found["growth"] = (
+        found[f"growth.{kind}"] = (
             f"weights of {kind} have grown {growth:.3g} times since the first measurement "
             f"(standard deviation {values['std']:.3g}; limit {rule.growth_limit:g})"
         )
     if share > 0:
-        found["eps"] = (
+        found[f"eps.{kind}"] = (
             f"optimizer.eps {eps:g} is not below sqrt(mean of v) / 1000 for {share:.1%} of {kind} "
             f"(least: {values['eps_limit']:.3g})"
         )

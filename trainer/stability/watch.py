@@ -105,10 +105,8 @@ class StepFindings:
 
 @dataclass(kw_only=True)
 class Watch:
-    """Watches over the steps of a run. Every rank has one, and all find the same.
-
-    `history`: what went before; `told`: causes that were warned of and have not cleared since.
-    """
+    """Watches over the steps of a run. Every rank has one, and all find the same. `history`:
+    what went before; `told`: causes that were warned of and have not cleared since."""
 
     params: Params
     model_dir: Path

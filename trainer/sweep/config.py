@@ -135,11 +135,8 @@ class SweepConfig(FrozenModel):
 
 
 def load_sweep(path: Path) -> tuple[SweepConfig, YamlDocument]:
-    """A sweep file, or the shipped one of a bare name such as `tiny`; with the lines of its keys.
-
-    `params` is relative to the file, when there is such a file. Raises ConfigError with one line:
-    FILE:LINE, key, what was expected, a did-you-mean.
-    """
+    """A sweep file, or the shipped one of a bare name such as `tiny`; with the lines of its
+    keys. `params` may be relative to the file. Raises ConfigError, a line `FILE:LINE: key: …`."""
     file = find_config("sweep", path)
     loaded = yaml.load_yaml(file)
     config = parse(SweepConfig, loaded)
@@ -168,11 +165,8 @@ class Trial:
 
 
 def trials(config: SweepConfig) -> list[Trial]:
-    """All trials, in order.
-
-    Draw k of a parameter follows from (seed, its name, k): more samples, or another parameter,
-    leave the other draws as they are.
-    """
+    """All trials, in order. Draw k of a parameter follows from (seed, its name, k): more
+    samples, or another parameter, leave the other draws as they are."""
     if config.method == "grid":
         lists = [parameter.values or () for parameter in config.parameters.values()]
         rows = itertools.product(*lists)

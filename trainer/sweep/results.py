@@ -228,11 +228,9 @@ class Transfer:
 
 
 def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: Path) -> Transfer:
-    """Publish `out`: the params of `target` with eta_base, sigma_base and m_emb of the best trial.
-
-    Raises ConfigError when no trial has a loss, when `out` is there already, or when muP does not
-    carry over from this proxy to this target, naming the key.
-    """
+    """Publish `out`: `target` with eta_base, sigma_base and m_emb of the best trial. Raises
+    ConfigError when no trial has a loss, when `out` is there, or for a key by which muP does not
+    carry over."""
     if out.exists():
         raise ConfigError(f"--write {out}: this file already exists; choose another name")
     best = find_best(found)
@@ -240,9 +238,12 @@ def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: 
         raise ConfigError("--transfer: no trial has a loss yet")
     proxy, base = plan.variants[best.trial].params, read_base(target)
     check_transfer(proxy.model, base.params, base.path)
+    rule = proxy.model.initializer
+    if not isinstance(rule, TruncatedNormal | Normal):
+        raise ConfigError(f"--transfer: initializer {rule.name} of the proxy has no sigma")
     values = {
         LEARNING_RATE: find_peak_rate(proxy.optimizer.learning_rate),
-        INITIALIZER_STD: _std(proxy.model),
+        INITIALIZER_STD: rule.std,
         EMBEDDINGS_SCALE: proxy.model.embeddings_scale,
     }
     sections, params = change_sections(base, values, YamlDocument(base.path, {}, {}))
@@ -292,13 +293,6 @@ def check_transfer(proxy: ModelConfig, target: Params, path: Path) -> None:
             f"--transfer {path}: optimizer.adjust_learning_rate.{_KERNEL} is {factor:g}; expected "
             f"1 / m_width = {1 / model.m_width:g}, or leave it out"
         )
-
-
-def _std(model: ModelConfig) -> float:
-    rule = model.initializer
-    if not isinstance(rule, TruncatedNormal | Normal):
-        raise ConfigError(f"--transfer: initializer {rule.name} of the proxy has no sigma")
-    return rule.std
 
 
 def _base_filter(model: ModelConfig) -> float:

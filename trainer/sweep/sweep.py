@@ -60,11 +60,9 @@ class _RunningTrial:
 def run_all(
     trials: Iterable[Trial], jobs: int, command: Command, ended: Ended, stop: StopRequest
 ) -> None:
-    """Run all trials in order, `jobs` at a time.
-
-    `ended` is called with (trial, exit code, last line of standard error) and may raise to end it
-    all. Raises StopSignal after a signal. Trials under way are then asked to stop and waited for.
-    """
+    """Run all trials in order, `jobs` at a time. `ended` (trial, exit code, last line of
+    standard error) may raise to end it all. Raises StopSignal after a signal. Trials under way
+    are then stopped and waited for."""
     waiting = iter(trials)
     running: list[_RunningTrial] = []
     try:
@@ -75,14 +73,14 @@ def run_all(
                 with each.errors:
                     ended(each.trial, each.process.returncode, each.last_words())
             while len(running) < jobs and (trial := next(waiting, None)) is not None:
-                errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+                stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
                 process = subprocess.Popen(
                     [sys.executable, "-m", "trainer.cli", *command(trial)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=errors,
+                    stderr=stderr,
                 )
-                running.append(_RunningTrial(trial, process, errors))
+                running.append(_RunningTrial(trial, process, stderr))
             if not running:
                 return
             time.sleep(_PAUSE)
@@ -183,12 +181,9 @@ class Sweep:
 
 
 def run_sweep(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
-    """Run the trials of `plan` that have not ended, `jobs` at a time; the exit code: 0, or 128 +
-    signal.
-
-    Raises ConfigError when `out` holds another sweep, and what ended a trial other than a step that
-    failed, which counts as diverged.
-    """
+    """Run the trials that have not ended, `jobs` at a time; returns the exit code. Raises
+    ConfigError when `out` holds another sweep, and what ended a trial other than a failed step,
+    which counts as diverged."""
     with hold_lock(out), catch_signals() as stop:
         check_same_sweep(out, plan)
         found = {k: r for k, r in results.read_results(out).items() if k < len(plan.variants)}
