@@ -4,6 +4,8 @@ Key names are Model Zoo's; keys that are ours are marked so. A value Model Zoo k
 yet is refused by the type, never ignored.
 """
 
+from typing import Any
+
 from trainer.config.inputs import (
     EvalInput,
     InferenceInput,
@@ -12,18 +14,15 @@ from trainer.config.inputs import (
     TrainInput,
 )
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import AdamWConfig, Optimizer, OptimizerConfig
+from trainer.config.optimizer import OPTIMIZER_CONFIGS, Optimizer, OptimizerConfig
 from trainer.config.params import Params, ParamsLike, load_params, override
 from trainer.config.runconfig import RunConfig, StabilityConfig
-from trainer.config.schedules import InverseSquareRootDecayScheduler, LinearScheduler, Scheduler
+from trainer.config.schedules import SCHEDULER_CONFIGS, Scheduler, SchedulerConfig
 from trainer.config.sparsity import SparsityGroup
 
 __all__ = [
-    "AdamWConfig",
     "EvalInput",
     "InferenceInput",
-    "InverseSquareRootDecayScheduler",
-    "LinearScheduler",
     "MixturePart",
     "ModelConfig",
     "Optimizer",
@@ -33,9 +32,19 @@ __all__ = [
     "RunConfig",
     "SampleInputConfig",
     "Scheduler",
+    "SchedulerConfig",
     "SparsityGroup",
     "StabilityConfig",
     "TrainInput",
     "load_params",
     "override",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The model of a built-in optimizer or scheduler, as `LionConfig` or `LinearScheduler`."""
+    models = [*OPTIMIZER_CONFIGS.values(), *SCHEDULER_CONFIGS.values()]
+    for model in models:
+        if model.__name__ == name:
+            return model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,11 +15,12 @@ from pipeline.core.shipped import find_config
 from trainer.config import legacy_keys, params_file, trainer_form
 from trainer.config.inputs import EvalInput, InferenceInput, SampleInputConfig, TrainInput
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OPTIMIZERS, AdamWConfig, Optimizer
+from trainer.config.optimizer import Optimizer, find_optimizer_config
 from trainer.config.params_file import Draft
 from trainer.config.runconfig import RunConfig
 from trainer.config.sparsity import SparsityGroup
 from trainer.recipe import FAMILY
+from wafer_backend.optim.registry import OPTIMIZERS
 from wafer_backend.performance_model.shape import GPTShape
 
 _MODEL_ZOO_ADAMW = {
@@ -31,17 +32,12 @@ _MODEL_ZOO_ADAMW = {
 """Defaults of Model Zoo's AdamW that are others here; of other optimizers the last one is."""
 
 
-_MUP_OPTIMIZERS = ("AdamW", "Adam", "Lion")
-"""Optimizers whose update has the size of the learning rate, whatever the gradient's: those that
-muP's learning rates (Table 14) are for."""
-
-
 def _describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     optimizer, given = draft.section("optimizer"), draft.section("model")
     section = draft.written("model")
-    kind = OPTIMIZERS[optimizer["optimizer_type"]]
+    kind = find_optimizer_config(optimizer["optimizer_type"])
     for key, theirs in _MODEL_ZOO_ADAMW.items():
-        if key not in optimizer and (kind is AdamWConfig or key == "max_gradient_norm"):
+        if key not in optimizer and (kind.named.name == "AdamW" or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
@@ -227,8 +223,8 @@ def override(params: Params, **options: Any) -> Params:
 
 
 def _check(params: Params, draft: Draft) -> None:
-    """Refuse a loss scale where gradients have the range of fp32 anyway, and muP with an optimizer
-    that needs other learning rates."""
+    """Refuse a loss scale where gradients have the range of fp32 anyway, and muP, whose learning
+    rates are for updates of the size of the rate, with an optimizer that needs others."""
     factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
     if factor != 1.0 and precision != "float16":
         raise draft.error(
@@ -236,10 +232,11 @@ def _check(params: Params, draft: Draft) -> None:
             f"{factor} is for float16 only, but this model computes in {precision}; leave it out, "
             "or set model.mixed_precision: true and model.fp16_type: float16",
         )
-    kind = params.optimizer.optimizer_type
-    if params.model.mup_base_hidden_size is not None and kind not in _MUP_OPTIMIZERS:
+    named = params.optimizer.named
+    if params.model.mup_base_hidden_size is not None and not named.kind.updates_have_size_of_rate:
+        suitable = [n for n, one in OPTIMIZERS.items() if one.kind.updates_have_size_of_rate]
         raise draft.error(
             "optimizer.optimizer_type",
-            f"{kind} cannot be used with model.mup_base_hidden_size: the learning rates of muP "
-            f"are for {', '.join(_MUP_OPTIMIZERS)}; use one of these, or leave muP out",
+            f"{named.name} cannot be used with model.mup_base_hidden_size: the learning rates of "
+            f"muP are for {', '.join(suitable)}; use one of these, or leave muP out",
         )

@@ -13,9 +13,8 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer import recipe
-from trainer.config import LinearScheduler, Params, RunConfig, load_params, model_parameters
+from trainer.config import Params, RunConfig, load_params, model_parameters
 from trainer.config.model_parameters import shapes
-from trainer.config.schedules import CosineDecayScheduler, PolynomialScheduler
 from trainer.loop import disk
 from trainer.model.optimizer import adam_eps, find_peak_rate
 from trainer.plan import size
@@ -136,9 +135,10 @@ def _learning_rate(params: Params) -> tuple[float, int, Decay]:
     if isinstance(rates, int | float):
         return float(rates), 0, "constant"
     first, warmup = rates[0], 0
-    if isinstance(first, LinearScheduler | CosineDecayScheduler | PolynomialScheduler):
-        rising = first.end_learning_rate > first.initial_learning_rate
-        warmup = first.total_iters if rising else 0
+    settings = first.model_dump()
+    if "end_learning_rate" in settings and first.length is not None:
+        rising = settings["end_learning_rate"] > settings["initial_learning_rate"]
+        warmup = first.length if rising else 0
     forms: dict[str, Decay] = {"Linear": "linear", "CosineDecay": "cosine"}
     return find_peak_rate(rates), warmup, forms.get(rates[-1].scheduler, "constant")
 

@@ -17,6 +17,7 @@ from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
 from trainer.model import optimizer
+from wafer_backend.optim.registry import Named
 
 
 def read_json(path: Path, directory: str) -> Any:
@@ -60,6 +61,8 @@ def describe_run(params: Params, data: TrainingData, micro_batch_size: int) -> d
     if params.runconfig.device != "cpu":  # its kernels add up in other orders
         section["device"] = params.runconfig.device
         section["fused_optimizer"] = optimizer.can_fuse(params.optimizer)
+    if codes := _plug_ins(params):
+        section["plug_ins"] = codes
     return section
 
 
@@ -67,6 +70,14 @@ def model_section(params: Params) -> dict[str, Any]:
     """Section `model` as far as it changes bits: in fp32 the half precision does not."""
     unused = set() if params.model.mixed_precision else {"fp16_type"}
     return params.model.model_dump(mode="json", exclude=unused)
+
+
+def _plug_ins(params: Params) -> dict[str, str]:
+    """The code of packages that add the optimizer or a scheduler of the run, by its name."""
+    rates = params.optimizer.learning_rate
+    schedulers = rates if isinstance(rates, tuple) else ()
+    named: list[Named[Any]] = [params.optimizer.named, *(each.named for each in schedulers)]
+    return {one.name: str(one.code) for one in named if one.code is not None}
 
 
 def read_run_record(model_dir: Path) -> dict[str, Any] | None:

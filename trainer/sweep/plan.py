@@ -29,7 +29,7 @@ from trainer.config import (
 from trainer.config.inputs import SampleInputConfig
 from trainer.config.legacy_keys import modernize
 from trainer.config.params_file import Draft
-from trainer.config.schedules import RATES
+from trainer.config.schedules import find_rate_keys
 from trainer.recipe import samples_in
 from trainer.sweep import config as sweep_config
 from trainer.sweep.config import (
@@ -126,13 +126,13 @@ def with_peak(rates: Any, peak: float) -> Any:
     """
     if isinstance(rates, int | float):
         return peak
-    values = [value for each in rates for key, value in each.items() if key in RATES]
+    values = [each[key] for each in rates for key in find_rate_keys(each) if key in each]
     stated = [x for value in values for x in (value if isinstance(value, list) else [value])]
     largest = max(stated, default=0)
     if largest <= 0:
         raise ConfigError("optimizer.learning_rate has no peak above 0 to scale")
     return [
-        {key: _scaled(v, largest, peak) if key in RATES else v for key, v in each.items()}
+        {k: _scaled(v, largest, peak) if k in find_rate_keys(each) else v for k, v in each.items()}
         for each in rates
     ]
 

@@ -22,7 +22,6 @@ from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.words import abbreviate_count, pluralise
 from trainer.config import ModelConfig, Params, model_parameters
 from trainer.config.model import Normal, TruncatedNormal
-from trainer.config.schedules import Ending
 from trainer.model.optimizer import find_peak_rate
 from trainer.recipe import samples_in
 from trainer.report import page as pages
@@ -150,8 +149,8 @@ def describe_sweep(plan: SweepPlan) -> Iterator[str]:
         f"{params.model.head_size}"
     )
     rates = params.optimizer.learning_rate
-    if not isinstance(rates, float) and all(isinstance(rate, Ending) for rate in rates):
-        length = sum(rate.total_iters for rate in rates if isinstance(rate, Ending))
+    if not isinstance(rates, float) and all(rate.length is not None for rate in rates):
+        length = sum(rate.length or 0 for rate in rates)
         if length != plan.steps:
             yield (
                 f"note: the learning rate schedule has {pluralise(length, 'step')}, but a trial "

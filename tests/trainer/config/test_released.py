@@ -7,9 +7,14 @@ import pytest
 import yaml
 
 from pipeline.core.errors import ConfigError
-from trainer.config import LinearScheduler, Params, load_params
+from trainer.config import (
+    ConstantScheduler,
+    CosineDecayScheduler,
+    LinearScheduler,
+    Params,
+    load_params,
+)
 from trainer.config.model import Normal, TruncatedNormal, VarianceScaling
-from trainer.config.schedules import ConstantScheduler, CosineDecayScheduler
 
 DATA = Path(__file__).parent / "data" / "released"
 STAND_IN = (

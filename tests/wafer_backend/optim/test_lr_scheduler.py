@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as theirs
 
-from trainer.config import LinearScheduler
-from trainer.config.schedules import CosineDecayScheduler
+from trainer.config import CosineDecayScheduler, LinearScheduler
 from trainer.model import optimizer as trainer_schedule
 from wafer_backend import BackendConfigError, optim
 from wafer_backend.optim import lr_scheduler as ours
