@@ -32,14 +32,9 @@ from pipeline.engine.stage import (
 from pipeline.runs import layout
 from pipeline.runs.layout import KINDS
 from pipeline.screening.evidence import DECISION_SCHEMA
-from pipeline.screening.policy import (
-    Policy,
-    evaluate_policy,
-    number_decisions,
-    propagate,
-    reads_documents,
-    worst_decisions,
-)
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.propagation import number_decisions, propagate, worst_decisions
+from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import kinds

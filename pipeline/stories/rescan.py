@@ -21,7 +21,7 @@ from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow
 from pipeline.runs import layout
 from pipeline.runs.run_directory import read_finished
-from pipeline.screening.policy import Policy, find_policy, load_policy
+from pipeline.screening.policy.rules import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage

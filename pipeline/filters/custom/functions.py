@@ -1,6 +1,4 @@
-"""Functions of the user's own: found, checked against their settings, and loaded in the process
-that calls them.
-"""
+"""Functions of the user's own: found, checked against their settings, and loaded where they run."""
 
 import importlib
 import importlib.util
@@ -232,7 +230,6 @@ def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
 
 
 def _module_file(module: str, directory: str, base: Path, shown: str) -> str:
-    """The file of a module on the path. Raises ConfigError, with what mends it."""
     add_to_path(directory)
     forget_module(module)
     try:
@@ -272,7 +269,8 @@ def _function(module: ModuleType, name: str, place: FunctionPlace) -> Function:
     if found is None:
         raise ConfigError(f"{place.shown}: {place.file} has no {name}{did_you_mean(name, known)}")
     if not callable(found):
-        raise ConfigError(f"{place.shown}: {name} is {_kind(found)}; expected a function")
+        kind = f"a value of type {type(found).__name__}"
+        raise ConfigError(f"{place.shown}: {name} is {kind}; expected a function")
     code = getattr(inspect.unwrap(found), "__code__", None)
     if code is not None and code.co_filename != place.file:
         raise ConfigError(
@@ -315,7 +313,3 @@ def _check_signature(function: Function, config: CustomFilterConfig, shown: str)
     if problems:
         takes = ", ".join(named) or "no settings"
         raise ConfigError(f"{shown}: {'; '.join(problems)} (it takes {takes})")
-
-
-def _kind(value: object) -> str:
-    return f"a value of type {type(value).__name__}"

@@ -158,7 +158,6 @@ def _is_tuple_of(value: Any, kind: type) -> bool:
 
 
 def _check_settings(make: Any, settings: Mapping[str, Any], shown: str) -> None:
-    """Raises ConfigError when a detector does not take these settings."""
     try:
         signature = inspect.signature(make)
     except (ValueError, TypeError):

@@ -78,7 +78,7 @@ class ConditionError(ValueError):
 
 
 def make_test(attribute: Attribute, wanted: object) -> Holds:
-    """The test that a condition's value stands for. Raises ConditionError."""
+    """The test of a condition's value. Raises ConditionError."""
     if wanted == "any":
         return _is_there
     if isinstance(wanted, dict):
@@ -99,7 +99,6 @@ def _is_there(value: Any) -> bool:
 
 
 def _one(attribute: Attribute, wanted: object) -> Holds:
-    """The test that a single plain value stands for."""
     match attribute.type:
         case "truth" if isinstance(wanted, bool):
             return lambda value: value is wanted
@@ -156,7 +155,7 @@ class TemplateField:
 
 @dataclass(frozen=True)
 class Template:
-    """A reason: texts, one more than there are fields, that stand around them."""
+    """A reason: texts around fields, one more than there are fields."""
 
     texts: tuple[str, ...]
     fields: tuple[TemplateField, ...]
