@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.ids import hex_keys
-from pipeline.core.plug_ins import describe_failure
+from pipeline.core.plugins import describe_failure
 from pipeline.filters.custom.functions import CustomFilter, load_function
 
 Verdict = str | None

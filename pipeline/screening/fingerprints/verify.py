@@ -95,7 +95,7 @@ def verify_candidates(
     total = words_N[document]
     fraction = np.minimum(together / np.maximum(total, 1), 1.0)
     work_fraction = np.minimum(of_work / np.maximum(np.diff(index.starts)[work], 1), 1.0)
-    return Passages(*columns[:9], total, fraction, work_fraction)
+    return Passages._make((*columns[:9], total, fraction, work_fraction))
 
 
 def _of_work(
