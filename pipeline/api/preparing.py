@@ -10,14 +10,13 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import pyarrow as pa
 from pydantic import BaseModel
 
-from dedup.presets import check_choice
 from pipeline.api.values import AnyPath, local_path, local_path_or_none, names_of, progress_of
 from pipeline.cleaning import clean_array
 from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
 from pipeline.config.sections import InputConfig
 from pipeline.config.yaml import YamlDocument
-from pipeline.core.errors import ConfigError
+from pipeline.core.words import check_choice
 from pipeline.stages.records import Format
 from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
@@ -144,7 +143,7 @@ def clean(
 
     Returns the finished run. Raises ConfigError, InputError for raw data, ResourceError.
     """
-    _check_choice("format", format, get_args(Format))
+    check_choice("format", format, get_args(Format))
     options = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,
@@ -203,7 +202,7 @@ def dedup(
     Returns the finished run. Raises ConfigError, InputError for raw data, or where a source would
     lose more than its share, ResourceError.
     """
-    _check_choice("preset", preset, get_args(DedupPreset))
+    check_choice("preset", preset, get_args(DedupPreset))
     rules = _checked(
         DedupConfig,
         preset=preset,
@@ -220,13 +219,6 @@ def dedup(
     return preparation.run_preparation(
         loaded, local_path(out), workers, progress=progress_of(progress), story=DEDUP
     )
-
-
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    try:
-        check_choice(name, value, known)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _checked(model: type[Model], **values: Any) -> Model:

@@ -18,7 +18,7 @@ from pipeline.commands.terminal import format_similarity, print_json, print_line
 from pipeline.commands.usage import commands, make_group
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import pluralise
+from pipeline.core.words import check_choice, pluralise
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -255,14 +255,10 @@ check_first(index_app)
 
 
 def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any) -> "DedupConfig":
-    from dedup.presets import check_choice
     from pipeline.config.prep import DedupConfig
     from pipeline.config.yaml import loads_value
 
-    try:
-        check_choice("preset", preset, PRESETS)
-    except ValueError as error:
-        raise ConfigError(f"--preset: {error}") from None
+    check_choice("--preset", preset, PRESETS)
     return _checked(
         DedupConfig,
         preset=preset,

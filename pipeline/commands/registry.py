@@ -1,7 +1,7 @@
 """`prep registry`: its options, one call each, and works and imports on the terminal."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,7 @@ from pipeline.commands import options
 from pipeline.commands.terminal import out as console
 from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
 from pipeline.commands.usage import group
-from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import did_you_mean, pluralise
+from pipeline.core.words import check_choice, pluralise
 
 if TYPE_CHECKING:
     from pipeline.screening.registry.finding import WorkChange
@@ -111,8 +110,10 @@ def import_(
         basis=basis,
         legal_hold=legal_hold,
     )
+    if format_ is not None:
+        check_choice("--format", format_, FORMATS)
     settings = ImportOptions(
-        form=_check_choice("--format", format_, FORMATS),
+        form=format_,
         name=name,
         defaults=defaults,
         texts=texts,
@@ -145,7 +146,8 @@ def list_(
     from pipeline.screening.registry.finding import search_works
     from pipeline.screening.registry.works import STATUSES
 
-    _check_choice("--status", status, STATUSES)
+    if status is not None:
+        check_choice("--status", status, STATUSES)
     registry = load_registry(directory)
     works = [w for w in registry.work_list() if status in (None, w.status)]
     works = search_works(works, search) if search else works
@@ -308,15 +310,6 @@ def _collect_values(**values: str | bool | None) -> dict[str, str]:
     """The values that were given, as a line of a list would have them."""
     texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}
     return {name: text for name, text in texts.items() if text}
-
-
-def _check_choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None:
-    if value is None or value in allowed:
-        return value
-    raise ConfigError(
-        f"{option} {escape_text(value, 40)}: expected one of {', '.join(allowed)}"
-        f"{did_you_mean(value, allowed)}"
-    )
 
 
 def show_import(

@@ -7,9 +7,9 @@ spreads them over clusters; `worst_decisions` joins them with those of filters a
 Limits: rules see what detectors found and nothing else; a document without evidence is allowed.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pipeline.core.lazy import export_lazily
 from pipeline.screening.policy.rules import (
     BUILTIN,
     Decision,
@@ -50,18 +50,12 @@ __all__ = [
     "worst_decisions",
 ]
 
-_HEAVY = {
-    "compare_policies": "difference",
-    "evaluate_policy": "evaluation",
-    "worst_decisions": "propagation",
-    "number_decisions": "propagation",
-    "propagate": "propagation",
-    "redaction_spans": "propagation",
-}
-"""Names whose modules need Arrow, imported when asked for."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HEAVY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HEAVY[name]}"), name)
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    __all__,
+    {
+        ".difference": "compare_policies",
+        ".evaluation": "evaluate_policy",
+        ".propagation": "number_decisions propagate redaction_spans worst_decisions",
+    },
+)
