@@ -60,8 +60,7 @@ def convert(
     --compression HOW: compression of HDF5: gzip, gzip-shuffle or none
     --text-key FIELD: field or column that holds the text
     --template TEXT: joins fields to one text, such as '{title}: {text}'
-    --format NAME: format of text files, whatever their names are: jsonl, parquet, arrow, text,
-        lines, warc
+    --format NAME: format of text files, whatever their names are, as `inputs[].format` of a config
     --lossy: convert even if something is lost; what is lost is counted
     --add-eos: add an EOS where a document of the input ends without one
 

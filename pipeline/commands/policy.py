@@ -13,7 +13,8 @@ from pipeline.commands.options import JsonOption, RunArgument
 from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
 from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
-from pipeline.screening.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
+from pipeline.screening.detectors.catalogue import COMMON, DETECTORS, Attribute
+from pipeline.screening.policy.attributes import RECORDS, find_attributes, list_detectors
 from pipeline.screening.policy.rules import Policy, compile_rules
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def show_check(policy: Policy, as_json: bool) -> None:
     """That a policy is well-formed, and the detectors that none of its rules asks about."""
     rules = compile_rules(policy)
     asked = {name for rule in rules for group in rule.present for name in group.detectors}
-    unasked = [name for name in DETECTORS if name not in asked]
+    unasked = [name for name in list_detectors() if name not in asked]
     if as_json:
         return print_json({"rules": len(rules), "unasked": unasked})
     print_line(f"ok: {pluralise(len(rules), 'rule')}")
@@ -190,7 +191,9 @@ def show_policy(policy: Policy, as_json: bool) -> None:
 
 def show_attributes(as_json: bool) -> None:
     """Every attribute that a condition or a reason can name; those of all detectors once."""
-    namespaces = {"DETECTOR": COMMON, **OWN, "work": WORK, "document": DOCUMENT}
+    namespaces: dict[str, tuple[Attribute, ...]] = {"DETECTOR": COMMON}
+    for name in (*list_detectors(), *RECORDS):
+        namespaces[name] = tuple(a for a in find_attributes(name) or () if a not in COMMON)
     rows = [
         (f"{namespace}.{a.name}", ", ".join(a.choices) or a.type, a.meaning)
         for namespace, attributes in namespaces.items()
@@ -199,6 +202,10 @@ def show_attributes(as_json: bool) -> None:
     if as_json:
         names = ("attribute", "type", "meaning")
         return print_json([dict(zip(names, row, strict=True)) for row in rows])
+    print_table(
+        ("detector", "needs", "what it finds"),
+        [(entry.name, entry.needs, entry.finds) for entry in DETECTORS.values()],
+    )
     return print_table(("attribute", "type or values", "meaning"), rows)
 
 

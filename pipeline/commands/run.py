@@ -94,6 +94,9 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
         print_line(f"note: {note}")
     if story.name != "clean":
         print_line(describe_dedup(prepared.config.dedup))
+    if "custom_detectors" in (stage.stage for stage in stages):
+        for detector in prepared.screening.detectors:
+            print_line(f"detector {detector.describe()}")
     if "custom_filters" in (stage.stage for stage in stages):
         for own in prepared.screening.custom_filters:
             print_line(f"custom filter {own.describe()}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import Bytes, ConfigSection, FrozenModel, RelativePath, Share, parse
@@ -135,6 +135,15 @@ class LinesConfig(ConfigSection):
     """source labels that are searched for repeats [default: all]; leave out sources of code"""
 
 
+class DetectorConfig(ConfigSection):
+    """A detector of an installed package."""
+
+    name: str = Field(min_length=1)
+    """its name: an entry point of the group wafermill.detectors"""
+    settings: dict[str, JsonValue] = Field({})
+    """what it is made with, by keyword: plain values, lists and mappings"""
+
+
 class ScreenConfig(ConfigSection):
     """Provenance screening."""
 
@@ -150,6 +159,9 @@ class ScreenConfig(ConfigSection):
     optout: Paths = ()
     """captured opt-out signals and local opt-out lists: .yaml or .jsonl files, or directories of
     them, relative to this config"""
+    detectors: tuple[DetectorConfig, ...] = ()
+    """detectors of installed packages, in the order of their evidence; one that a rule of the
+    policy asks about need not be named"""
     quarantine_days: int | None = Field(None, ge=0)
     """days after which `prep quarantine list` reports the text of a quarantined document as due and
     `prep quarantine purge` deletes it (a run never does); none: it is kept"""

@@ -93,9 +93,9 @@ class InputConfig(ConfigSection):
     path: Annotated[str | tuple[str, ...], BeforeValidator(_paths), RelativePath()]
     """a file, a directory or a glob, relative to this config, or a list of them; or
     builtin:quickstart"""
-    format: Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"] | None = None
-    """format of all files, whatever their names [default: by the name of each file]; text: each
-    file is a document; lines: each line is a document"""
+    format: str | None = None
+    """format of all files, whatever their names, such as jsonl or that of a plug-in [default: by
+    the name of each file]; text: each file is a document; lines: each line is a document"""
     text_key: str = "text"
     """name of the field or column that holds the text"""
     template: str | None = None

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
-from pipeline.core.ledger import Ledger as RunLedger
-from pipeline.core.ledger import MixtureLedger, ledger_from_dict
+from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.engine.stage import Inputs, Result, Stage, Task, bytes_output
 from pipeline.report import html, model
@@ -216,7 +215,7 @@ def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stag
     )
     return Stage(
         name="cluster_report",
-        version=4,
+        version=5,
         function=_cluster_report,
         tasks=(Task("page of clusters", job),),
     )
@@ -342,69 +341,18 @@ def _report_page(
     return model.Report(
         config_name=job.name,
         manifest_hash=job.identity,
-        stages=tuple(model.StageIdentity(*stage) for stage in job.stages),
+        stages=job.stages,
         software=job.software,
-        ledger=model.RecordLedger(tuple(_source_rows(ledger))),
+        sources=tuple(model.SourceRow.from_ledger(*source) for source in ledger.sources.items()),
         reasons=tuple(_reasons(tables)),
         clusters=summary,
         decisions=tuple(_decisions(tables)),
         document_bytes=model.log_bins(live["text_bytes"].to_numpy(), kept),
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
-        splits=tuple(
-            model.Split(
-                name=name,
-                documents=s.documents,
-                rows=s.rows,
-                max_sequence_length=s.max_sequence_length,
-                tokens=s.tokens,
-                padding=s.padding,
-                format=s.format,
-            )
-            for name, s in ledger.splits.items()
-        ),
-        mixture=tuple(_mixture_rows(ledger)),
+        splits=ledger.splits,
+        mixture=ledger.mixture,
         notes=job.notes,
     )
-
-
-def _asked(m: MixtureLedger) -> str:
-    """What the config asked of a source: epochs, or a share of the tokens."""
-    if m.asked_share is not None:
-        return f"{m.asked_share:.2%}"
-    return "1 epoch" if m.asked_epochs == 1 else f"{m.asked_epochs:g} epochs"
-
-
-def _mixture_rows(ledger: RunLedger) -> list[model.MixtureRow]:
-    return [
-        model.MixtureRow(
-            source=name,
-            asked=_asked(m),
-            epochs=m.epochs,
-            documents=m.documents,
-            tokens=m.tokens,
-            stream_documents=m.stream_documents,
-            stream_tokens=m.stream_tokens,
-        )
-        for name, m in ledger.mixture.items()
-    ]
-
-
-def _source_rows(ledger: RunLedger) -> list[model.SourceRow]:
-    return [
-        model.SourceRow(
-            source=name,
-            records=s.records.documents,
-            bad=sum(t.documents for t in s.bad.values()),
-            dropped={reason: t.documents for reason, t in s.dropped.items()},
-            quarantined=s.quarantined.documents,
-            duplicates=s.duplicates.documents,
-            kept=s.kept.documents,
-            bytes_in=s.documents.bytes,
-            bytes_kept=s.kept.bytes,
-            tokens=s.tokens,
-        )
-        for name, s in ledger.sources.items()
-    ]
 
 
 def _reasons(tables: _Tables) -> list[model.DropReason]:
@@ -463,7 +411,7 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
     )
     return Stage(
         name="report",
-        version=5,
+        version=6,
         function=_report,
         tasks=(Task("report", job),),
         settings={"notes": list(notes)},

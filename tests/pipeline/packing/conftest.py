@@ -1,8 +1,7 @@
 """Random documents sent through scatter, gather and every packing stage, and what came out."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,14 +157,6 @@ def read_back(directory: Path) -> tuple[Any, list[dict[str, Any]]]:
             moved = ("row",) if "row" in span else ("token_start", "token_end")
             spans.append(span | {name: span[name] + before for name in moved})
     return (np.concatenate(parts) if parts else np.zeros(0)), spans
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_waiting_for_the_disk() -> Iterator[None]:
-    """Durability is tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from pipeline.core import failpoint, storage
+from tests.trainer.data.test_training_run import corpus_and_vsl, parts
 
 from ..conftest import Trainer
-from ..data.test_training_run import corpus_and_vsl, parts
 
 pytestmark = pytest.mark.crash
 KILLED = -signal.SIGKILL

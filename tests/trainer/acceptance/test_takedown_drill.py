@@ -1,8 +1,9 @@
 """A takedown between two parts of a training run, all of it by the commands a user types.
 
-What each half does by itself is tested in tests/trainer/test_masked_data.py (training goes on on a
-masked data set, also after kills) and tests/pipeline/provenance/test_changed_data_sets.py (traces
-over takedowns); here they meet: `prep run`, `train`, `prep takedown`, `train`, `prep trace`.
+What each half does by itself is tested in tests/trainer/data/test_masked_data.py (training resumes
+with a masked data set, also after kills) and tests/pipeline/lineage/test_changed_data_sets.py
+(traces over takedowns); here they meet: `prep run`, `train`, `prep takedown`, `train`
+and `prep trace`.
 """
 
 import json

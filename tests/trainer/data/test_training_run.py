@@ -14,9 +14,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.order import batch_size_at
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.training import read_training
+from tests.trainer.data.test_masked_data import mask
 
 from ..conftest import MSL, VOCABULARY, Trainer
-from ..test_masked_data import mask
 from .conftest import write
 
 SCHEDULE = [{"from_step": 1, "batch_size": 4}, {"from_step": 3, "batch_size": 7}]
