@@ -27,16 +27,8 @@ RunArgument = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="directory of a finished run", autocompletion=complete_runs),
 ]
-SampleOption = Annotated[
-    int,
-    typer.Option(
-        parser=parse_size, metavar="SIZE", help="how much text of each source to read, at most"
-    ),
-]
-SourceOption = Annotated[
-    list[str] | None, typer.Option(help="read only this source, repeatable [default: all]")
-]
-SeedOption = Annotated[int, typer.Option(min=0, help="selects the sample of documents")]
+SampleOption = Annotated[int, typer.Option(parser=parse_size)]
+SeedOption = Annotated[int, typer.Option(min=0)]
 
 
 def train(
@@ -47,7 +39,7 @@ def train(
     min_frequency: Annotated[int, typer.Option(min=1)] = 2,
     eos: str = "<|endoftext|>",
     sample: SampleOption = 20_000_000,
-    source: SourceOption = None,
+    source: list[str] | None = None,
     seed: SeedOption = 1,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,7 +71,7 @@ def measure(
     tokenizer: list[str],
     eos: list[str] | None = None,
     sample: SampleOption = 5_000_000,
-    source: SourceOption = None,
+    source: list[str] | None = None,
     seed: SeedOption = 2,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,7 +89,17 @@ def measure(
     show_fertility(measured, as_json)
 
 
-register = group("tokenizer", "Train and compare tokenizers.", train, measure)
+register = group(
+    "tokenizer",
+    """Train and compare tokenizers.
+
+    --sample SIZE: how much text of each source to read, at most
+    --source: read only this source, repeatable [default: all]
+    --seed: selects the sample of documents
+    """,
+    train,
+    measure,
+)
 
 
 def show_fertility(measured: "Sequence[TokenizerMeasurement]", as_json: bool) -> None:
