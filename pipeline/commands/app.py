@@ -82,19 +82,13 @@ class CommandGroup(TyperGroup):
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help."""
-        self.commands.is_listing = True
-        try:
+        with self.commands.listing():
             super().format_help(context, formatter)
-        finally:
-            self.commands.is_listing = False
 
     def shell_complete(self, context: Any, incomplete: str) -> list[Any]:
         """Names of commands for the shell."""
-        self.commands.is_listing = True
-        try:
+        with self.commands.listing():
             return super().shell_complete(context, incomplete)
-        finally:
-            self.commands.is_listing = False
 
 
 app = typer.Typer(

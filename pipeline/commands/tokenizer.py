@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import JsonOption, complete_runs, parse_size
+from pipeline.commands.options import FinishedRunArgument, JsonOption, parse_size
 from pipeline.commands.terminal import format_cell, print_json, print_line, print_table
 from pipeline.commands.usage import group
 
@@ -23,16 +23,12 @@ class WordBreaks(enum.StrEnum):
     gpt2 = "gpt2"
 
 
-RunArgument = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="directory of a finished run", autocompletion=complete_runs),
-]
 SampleOption = Annotated[int, typer.Option(parser=parse_size)]
 SeedOption = Annotated[int, typer.Option(min=0)]
 
 
 def train(
-    directory: RunArgument,
+    directory: FinishedRunArgument,
     out: Path,
     vocab_size: int = 32_768,
     words: WordBreaks = WordBreaks.marks,
@@ -67,7 +63,7 @@ def train(
 
 
 def measure(
-    directory: RunArgument,
+    directory: FinishedRunArgument,
     tokenizer: list[str],
     eos: list[str] | None = None,
     sample: SampleOption = 5_000_000,
