@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
+from pipeline.core.words import format_duration
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
@@ -98,7 +99,7 @@ class DaskExecutor:
                 if not lonely.is_set():
                     raise
                 raise ResourceError(
-                    f"no worker was left for {LONELY_SECONDS} seconds; "
+                    f"no worker was left for {format_duration(LONELY_SECONDS)}; "
                     "run the same command again, finished work is kept"
                 ) from error
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_duration, pluralise
 
 _PLAIN_EVERY_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ class StageProgress:
         return time.monotonic() - self.started
 
     def line(self) -> str:
-        """`clean: 3/12 tasks, 7,431 documents, 21.3 MB/s, 4 s`."""
+        """`clean: 3/12 tasks, 7,431 documents, 21.3 MB/s, 4.0s`."""
         seconds = self.seconds()
         parts = [f"{self.name}: {self.finished}/{pluralise(len(self.works), 'task')}"]
         if self.reused:
@@ -61,9 +61,9 @@ class StageProgress:
             parts.append(f"{self.bytes / 1e6 / max(seconds, 1e-3):.1f} MB/s")
         remaining = sum(self.works) - self.bytes
         if self.bytes > 0 and remaining > 0:
-            parts.append(f"about {seconds * remaining / self.bytes:.0f} s left")
+            parts.append(f"about {format_duration(seconds * remaining / self.bytes)} left")
         else:
-            parts.append(f"{seconds:.1f} s")
+            parts.append(format_duration(seconds))
         return ", ".join(parts)
 
     @contextmanager

@@ -51,13 +51,19 @@ class Inputs:
     def path(self, shard: Shard) -> Path:
         """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
         path = self.root / shard.path
-        _verified(path, shard.hash, _stamp(path))
+        verify_once(path, shard.hash)
         return path
 
     def table(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
         """An Arrow IPC shard, memory-mapped (so unread columns cost nothing)."""
         table = pa.ipc.open_file(pa.memory_map(str(self.path(shard)))).read_all()
         return table.select(columns) if columns is not None else table
+
+
+def verify_once(path: Path, expected: str) -> None:
+    """Check the hash of a file, once in a process while the file stays the same. Raises
+    IntegrityError naming file and hashes."""
+    _verified(path, expected, _stamp(path))
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

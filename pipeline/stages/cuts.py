@@ -19,7 +19,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
-from pipeline.screening.policy import redaction_spans
+from pipeline.screening.policy.propagation import redaction_spans
 
 if TYPE_CHECKING:
     from dedup.lines import Unit

@@ -29,14 +29,9 @@ from pipeline.runs import layout
 from pipeline.runs.layout import KINDS
 from pipeline.runs.views import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
-from pipeline.screening.policy import (
-    Policy,
-    evaluate_policy,
-    number_decisions,
-    propagate,
-    reads_documents,
-    worst_decisions,
-)
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.propagation import number_decisions, propagate, worst_decisions
+from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import kinds

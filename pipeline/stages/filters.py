@@ -17,7 +17,6 @@ import pyarrow as pa
 from pipeline.config.filters import FiltersConfig
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.manifest import Shard
-from pipeline.core.plug_ins import describe_failure
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.filters.custom.calls import describe_rows, document_batches, judge
 from pipeline.filters.custom.functions import CustomFilter
@@ -222,14 +221,14 @@ def detect_with(own: CustomDetector, batches: Sequence[pa.RecordBatch]) -> pa.Ta
         try:
             of_batch = list(detector.detect(batch))
         except (Exception, SystemExit) as error:
-            failure = describe_failure(error)
+            failure = own.describe_failure(error)
             raise FunctionError(
-                f"{own.plug_in.shown} failed on {describe_rows(batch)}: {failure}"
+                f"{own.shown} failed on {describe_rows(batch)}: {failure}"
             ) from error
         for finding in of_batch:
             if problem := find_problem(finding, detector, batch):
                 raise FunctionError(
-                    f"{own.plug_in.shown} found {escape_text(repr(finding), 300)} in "
+                    f"{own.shown} found {escape_text(repr(finding), 300)} in "
                     f"{describe_rows(batch)}: {problem}"
                 )
             findings.append(replace(finding, row=finding.row + first))
@@ -248,7 +247,7 @@ def custom_detectors_stage(
         job = CustomDetectorsJob(index, shard, detectors, files)
         tasks.append(Task(f"custom detectors of {shard.path}", job, (shard,), shard.size))
     settings = {
-        own.name: {**vars(own.plug_in), "settings": json.loads(own.settings)} for own in detectors
+        own.name: {**vars(own.code), "settings": json.loads(own.settings)} for own in detectors
     }
     return Stage(
         name="custom_detectors",

@@ -17,7 +17,7 @@ from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest
 from pipeline.engine.stage import Stage
 from pipeline.runs import views
-from pipeline.screening.policy import Policy
+from pipeline.screening.policy.rules import Policy
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.filters import custom_filters_stage, filters_stage

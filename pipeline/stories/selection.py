@@ -28,8 +28,13 @@ from pipeline.screening.detectors.lists import (
     shipped_origins,
 )
 from pipeline.screening.detectors.plug_ins import CustomDetector, find_custom_detectors
-from pipeline.screening.policy import Policy, compile_rules, find_policy, load_policy
-from pipeline.screening.policy.rules import list_plug_ins_asked_about
+from pipeline.screening.policy.rules import (
+    Policy,
+    compile_rules,
+    find_policy,
+    list_plug_ins_asked_about,
+    load_policy,
+)
 from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import REVIEWS, Review, load_reviews

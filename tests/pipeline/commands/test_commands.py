@@ -143,7 +143,7 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
     kept = [s["disk_bytes"] for s in stages if s["stage"] in ("clean", "tokenize", "pack")]
     memory = format_bytes(max(s["memory_bytes"] for s in stages))
     assert shown.out.splitlines()[-1] == (
-        f"in all about 0 s with one process, {memory} of memory, {disk} of disk "
+        f"in all about 0.0s with one process, {memory} of memory, {disk} of disk "
         f"({format_bytes(sum(kept))} after prep clean-up)"
     )
     assert " 0 B of disk" in prep("plan", config, "--out", own_run).out.splitlines()[-1]

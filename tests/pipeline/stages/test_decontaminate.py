@@ -29,7 +29,7 @@ from pipeline.runs.views import (
     FindingsOutput,
 )
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.screening.policy import Policy
+from pipeline.screening.policy.rules import Policy
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
 from pipeline.stages.decisions import decisions_stage
