@@ -172,20 +172,18 @@ def _config(
     index: DedupIndex, files: Sequence[str], entry: IndexBatch, work: IndexOptions
 ) -> LoadedConfig:
     """The config that compares files with every finished batch."""
-    settings = index.settings
+    settings = asdict(index.settings)
+    text_key = settings.pop("text_key")
     dedup = DedupConfig.model_validate(
         {
-            "preset": settings.preset,
-            "verify": settings.verify,
-            "threshold": settings.threshold,
-            "key": settings.key,
+            **settings,
             "indexes": tuple(str(index.run(e)) for e in index.finished),
             "memory": work.memory,
             "max_source_share": work.max_source_share,
         }
     )
     read = ReadConfig(max_bad_share=work.max_bad_share)
-    return make_dedup_config(files, dedup, name=entry.name, text_key=settings.text_key, read=read)
+    return make_dedup_config(files, dedup, name=entry.name, text_key=text_key, read=read)
 
 
 def _prepared(
