@@ -256,6 +256,12 @@ class TokenizeConfig(FrozenModel):
         description="special tokens that are recognised where their text occurs; the text of all "
         "others stays text",
     )
+    engine: str | None = Field(
+        None,
+        description="the engine: fastokens, gigatoken, tokenizers or that of a plug-in; one that "
+        "gives other ids than tokenizers is refused [default: the fastest of the first three that "
+        "does not]",
+    )
 
 
 class PackConfig(FrozenModel):

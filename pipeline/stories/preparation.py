@@ -125,7 +125,8 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
 
 def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
     named = config.tokenizer if config.tokenizer == GPT2 else base / config.tokenizer
-    return load_definition(named, config.eos, config.special_tokens)
+    definition = load_definition(named, config.eos, config.special_tokens)
+    return replace(definition, engine=config.engine)
 
 
 def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:

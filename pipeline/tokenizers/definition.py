@@ -51,6 +51,8 @@ class TokenizerDefinition:
     """Largest id plus one, added tokens included."""
     eos_token: str
     eos_id: int
+    engine: str | None = None
+    """The engine to use; None: the fastest that gives the ids of `tokenizers`."""
 
     @functools.cached_property
     def content_hash(self) -> str:
