@@ -18,7 +18,7 @@ from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_confi
 from pipeline.config.sections import InputConfig
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError
-from pipeline.stages.records import Format
+from pipeline.sources.output_format import Format
 from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config

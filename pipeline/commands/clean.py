@@ -12,7 +12,6 @@ from rich.table import Table
 
 from pipeline.commands.options import JsonOption, WorkersOption
 from pipeline.commands.terminal import format_cell, out, print_json, print_line
-from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -98,13 +97,11 @@ def clean(
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
-    from pipeline.stages.records import FORMATS
+    from pipeline.sources.output_format import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 
-    chosen = next((name for name in FORMATS if name == form), None)
-    if chosen is None:
-        raise ConfigError(f"--format {form}: expected one of {', '.join(FORMATS)}")
+    chosen = choose_form(form)
     options = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +23,9 @@ from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_out
 from pipeline.packing.rows import byte_lengths_of, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.sources.output_format import Form
 from pipeline.stages.cuts import cut_texts
-from pipeline.stages.records import Format, columns_for, image
+from pipeline.stages.records import columns_for, image, writing_software
 from pipeline.stages.shuffle import (
     WHOLE,
     Places,
@@ -189,7 +189,7 @@ class FileJob:
     split: int
     name: str
     number: int
-    format: Format
+    format: Form
     fields: tuple[str, ...]
     shuffled: bool
     ranges: Ranges
@@ -224,7 +224,7 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
 def gather_text_stage(
     scatter: StageManifest,
     splits: tuple[str, ...],
-    form: Format,
+    form: Form,
     fields: tuple[str, ...],
     file_bytes: int,
     shuffled: bool,
@@ -250,14 +250,13 @@ def gather_text_stage(
             inputs = tuple(shard for shard, _, _ in ranges)
             label = f"{name} file {number} of {count}"
             tasks.append(Task(label, job, inputs, sum(sizes) // count))
-    software = {"pyarrow": pa.__version__, "msgspec": msgspec.__version__}
     return Stage(
         name="gather_text",
         version=1,
         function=_gather_text,
         tasks=tuple(tasks),
         settings={},
-        software=software,
+        software=writing_software(form),
     )
 
 

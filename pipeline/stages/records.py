@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,12 +35,11 @@ from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
 from pipeline.sources.files import HashingReader, InputFile, change_error
+from pipeline.sources.output_format import Form, Format, PluggedForm
 from pipeline.sources.record import SOURCE_KEYS, source_label
 from pipeline.sources.streams import zstd
 from pipeline.stages.plan import Reading
 
-Format = Literal["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 FIELDS = ("text", "meta", "key", "source", "licence")
 """What a record can hold; `text` is always there."""
 
@@ -54,14 +53,15 @@ def columns_for(fields: tuple[str, ...]) -> list[str]:
     return [name for name in ("meta", "source", "licence") if name in wanted]
 
 
-def image(table: pa.Table, form: Format, fields: tuple[str, ...]) -> tuple[bytes, str]:
+def image(table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, str]:
     """The file that holds these rows in order, and the hash of its content.
 
     Columns of `table`: text, doc_key and `columns_for(fields)`.
     """
-    if form == "parquet":
-        columns = {name: _column(table, name) for name in FIELDS if name in fields}
-        rows = pa.table(columns)
+    if form == "parquet" or isinstance(form, PluggedForm):
+        rows = pa.table({name: _column(table, name) for name in FIELDS if name in fields})
+        if isinstance(form, PluggedForm):
+            return b"".join(form.load().write(rows)), table_hash(rows)
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 14)
         return sink.getvalue().to_pybytes(), table_hash(rows)
@@ -72,6 +72,14 @@ def image(table: pa.Table, form: Format, fields: tuple[str, ...]) -> tuple[bytes
     if compressor:
         pieces.append(compressor.flush())
     return b"".join(pieces), content.hexdigest()
+
+
+def writing_software(form: Form) -> dict[str, str]:
+    """What the bytes of a file depend on."""
+    software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
+    if isinstance(form, PluggedForm):
+        software[f"output format {form}"] = str(form.code)
+    return software
 
 
 def compress_lines(lines: bytes, form: Format) -> bytes:
@@ -135,7 +143,7 @@ class CleanedJob:
     """One documents shard, the states of its documents, and the format to write."""
 
     index: int
-    form: Format
+    form: Form
     documents: Shard
     keep: Shard
 
@@ -145,20 +153,24 @@ def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     state = inputs.table(job.keep, ["state"])["state"].to_numpy()
     kept = table.filter(pa.array(state == STATES.index("kept")))
     data, content = image(kept, job.form, FIELDS)
-    output = Output(layout.shard(layout.CLEANED, job.index, job.form), data, content)
+    output = Output(layout.shard(layout.CLEANED, job.index, str(job.form)), data, content)
     return Result((output,), {"documents": len(kept), "bytes": len(data)})
 
 
-def cleaned_stage(clean: StageManifest, keep: StageManifest, form: Format) -> Stage:
+def cleaned_stage(clean: StageManifest, keep: StageManifest, form: Form) -> Stage:
     """One task per documents shard."""
     pairs = zip(clean.below("documents"), keep.below("keep"), strict=True)
     tasks = tuple(
         Task(f"cleaned records of task {i}", CleanedJob(i, form, *pair), pair, pair[0].size)
         for i, pair in enumerate(pairs)
     )
-    software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
     return Stage(
-        name="cleaned", version=1, function=_cleaned, tasks=tasks, settings={}, software=software
+        name="cleaned",
+        version=1,
+        function=_cleaned,
+        tasks=tasks,
+        settings={},
+        software=writing_software(form),
     )
 
 
