@@ -97,7 +97,7 @@ def clean(
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
-    from pipeline.sources.output_format import choose_form
+    from pipeline.stages.records import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 

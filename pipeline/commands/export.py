@@ -167,8 +167,7 @@ def _request(
 
     from pipeline.config.model import Bytes
     from pipeline.config.yaml import loads_value
-    from pipeline.sources.output_format import choose_form
-    from pipeline.stages.records import FIELDS
+    from pipeline.stages.records import FIELDS, choose_form
     from pipeline.stories.export import LARGEST_FILE, SMALLEST_FILE, ExportOptions
 
     chosen_form = choose_form(form)

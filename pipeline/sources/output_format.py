@@ -8,9 +8,8 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.errors import ConfigError
 from pipeline.core.plugins import PlugIn, PlugInCode, load_plug_ins
-from pipeline.core.words import did_you_mean
 
 PLUG_INS = "wafermill.outputs"
 """Entry points of this group are an `OutputFormat`."""
@@ -66,16 +65,6 @@ def plugged_outputs() -> Mapping[str, PlugIn[OutputFormat]]:
 
 
 Form = Format | PluggedForm
-
-
-def choose_form(name: str) -> Form:
-    """The output format that `--format` calls so. Raises ConfigError when there is none."""
-    form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
-    if form is None:
-        names = ", ".join([*BUILT_IN, *plugged_outputs()])
-        hint = did_you_mean(name, [*BUILT_IN, *plugged_outputs()])
-        raise ConfigError(f"--format {escape_text(name)}: expected one of {names}{hint}")
-    return form
 
 
 def find_plugged_form(name: str) -> PluggedForm | None:

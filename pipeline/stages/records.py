@@ -27,15 +27,23 @@ import pyarrow.parquet as pq
 import xxhash
 
 from dedup.arrays import I64
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.ids import array_hash, table_hash
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
 from pipeline.sources.files import HashingReader, InputFile, change_error
-from pipeline.sources.output_format import Form, Format, PluggedForm
+from pipeline.sources.output_format import (
+    BUILT_IN,
+    Form,
+    Format,
+    PluggedForm,
+    find_plugged_form,
+    plugged_outputs,
+)
 from pipeline.sources.record import SOURCE_KEYS, source_label
 from pipeline.sources.streams import zstd
 from pipeline.stages.plan import Reading
@@ -45,6 +53,16 @@ FIELDS = ("text", "meta", "key", "source", "licence")
 
 _GZIP_HEADER = 31
 _BATCH = 1024
+
+
+def choose_form(name: str, option: str = "--format") -> Form:
+    """The output format that is called so. Raises ConfigError when there is none."""
+    form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
+    if form is None:
+        names = ", ".join([*BUILT_IN, *plugged_outputs()])
+        hint = did_you_mean(name, [*BUILT_IN, *plugged_outputs()])
+        raise ConfigError(f"{option} {escape_text(name)}: expected one of {names}{hint}")
+    return form
 
 
 def columns_for(fields: tuple[str, ...]) -> list[str]:
