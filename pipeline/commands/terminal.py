@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from pipeline.core.errors import escape_text
 
@@ -24,6 +25,27 @@ def format_cell(text: str) -> str:
 def print_line(line: str) -> None:
     """One whole line, which may hold text from data, whatever the width of the terminal."""
     out.print(escape_text(line, len(line)), markup=False, soft_wrap=True)
+
+
+def print_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    title: str = "",
+    total: Iterable[object] | None = None,
+) -> None:
+    """Rows of text from data under `columns`, those after `>` justified to the right; a line before
+    the `total`; nothing where there is no row."""
+    table = Table(title=title or None, title_justify="left")
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+    for row in rows:
+        table.add_row(*(format_cell(str(cell)) for cell in row))
+    if not table.row_count:
+        return
+    if total is not None:
+        table.add_section()
+        table.add_row(*map(str, total))
+    out.print(table, soft_wrap=True)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
@@ -45,25 +67,3 @@ def format_similarity(value: float | None) -> str:
     ('0.932', '-')
     """
     return "-" if value is None else f"{value:.3f}"
-
-
-def format_seconds(seconds: float) -> str:
-    """An estimated duration.
-
-    >>> format_seconds(0.27), format_seconds(1.2), format_seconds(5_025.7)
-    ('under a second', 'about a second', 'about 5,026 seconds')
-    """
-    if seconds < 1:
-        return "under a second"
-    return "about a second" if seconds < 1.5 else f"about {seconds:,.0f} seconds"
-
-
-def format_duration(seconds: float) -> str:
-    """A span of time, in the largest unit of which there are two.
-
-    >>> format_duration(0.4), format_duration(119), format_duration(7100), format_duration(1e6)
-    ('0 s', '119 s', '118 min', '278 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

@@ -24,7 +24,6 @@ Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
 Text = Annotated[str, Field(min_length=1)]
 
-SOURCE_KINDS = ("public", "licensed", "private", "crawled", "user", "synthetic", "other")
 SourceKind = Literal["public", "licensed", "private", "crawled", "user", "synthetic", "other"]
 
 
@@ -164,7 +163,7 @@ class Measures(FrozenModel):
 class AboutSource(FrozenModel):
     """What one source label of the run stands for."""
 
-    kind: SourceKind = Field(description=f"one of {', '.join(SOURCE_KINDS)}")
+    kind: SourceKind = Field(description=f"one of {', '.join(get_args(SourceKind))}")
     name: Text | None = Field(None, description="name of the data set as published")
     link: Url | None = Field(None, description="where it is published")
     owner: Text | None = Field(None, description="who publishes or owns it")
@@ -241,11 +240,22 @@ class About(FrozenModel):
 
 
 @dataclass(frozen=True)
+class Table:
+    """Rows of words under a header."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Answer:
-    """A text and what it rests on: about.yaml, the tables of the run, or nothing yet."""
+    """A text and what it rests on: about.yaml, the tables of the run, or nothing yet. `check`: what
+    to compare with the official text before this is handed on."""
 
     text: str
     basis: Basis
+    check: str = ""
+    table: Table | None = None
 
 
 def load_about(path: Path | None) -> About:
@@ -256,42 +266,35 @@ def load_about(path: Path | None) -> About:
 def find_answer(about: About, key: str) -> Answer:
     """What about.yaml says under a dotted key, in words, or what is needed there.
 
-    >>> find_answer(About(name="tiny"), "name")
-    Answer(text='tiny', basis='about')
+    >>> find_answer(About(name="tiny"), "name").text
+    'tiny'
     >>> find_answer(About(), "dates.published").text
     'TODO(dates.published: ISO date on which the data set is published)'
     """
     value: Any = about
     for part in key.split("."):
         value = getattr(value, part)
-    words = _words(value)
-    return Answer(words, "about") if words else todo(key, _description(key))
-
-
-def todo(key: str, needed: str) -> Answer:
-    """What stands in the place of something that nobody said."""
-    return Answer(f"TODO({key}: {needed})", "todo")
-
-
-def from_tables(text: str) -> Answer:
-    """Something that the tables of the run say."""
-    return Answer(text, "tables")
-
-
-def _words(value: Any) -> str:
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return Answer("yes" if value else "no", "about")
     if isinstance(value, tuple):
-        return ", ".join(v.name if isinstance(v, Creator) else str(v) for v in value)
-    return "" if value is None else str(value)
-
-
-def _description(key: str) -> str:
+        value = ", ".join(v.name if isinstance(v, Creator) else str(v) for v in value)
+    if value:
+        return Answer(str(value), "about")
     model: type[BaseModel] = About
     *sections, last = key.split(".")
     for section in sections:
         model = _model_of(model.model_fields[section].annotation) or model
-    return model.model_fields[last].description or last
+    return todo(key, model.model_fields[last].description or last)
+
+
+def todo(key: str, needed: str, check: str = "") -> Answer:
+    """A placeholder for something that nobody said."""
+    return Answer(f"TODO({key}: {needed})", "todo", check)
+
+
+def from_tables(text: str, check: str = "", table: Table | None = None) -> Answer:
+    """Something that the tables of the run say."""
+    return Answer(text, "tables", check, table)
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

@@ -242,7 +242,6 @@ class ShownWork:
 def audit_page(disclosure: Disclosure) -> bytes:
     """The audit report in UTF-8; a pure function of `disclosure`."""
     facts = disclosure.facts
-    sources = list(facts.sources)
     template = report_environment(_TEMPLATES).get_template("audit.html.j2")
     return template.render(
         d=disclosure,
@@ -251,7 +250,7 @@ def audit_page(disclosure: Disclosure) -> bytes:
         floor=page.FLOOR,
         rest=_statements(facts),
         limits=limits(facts),
-        sources=_shown_sources(sources),
+        sources=SourceFacts.fold(facts.sources, _MOST_LISTED_SOURCES),
         licence_words=_licence_words,
         screened=parts_of(dict(facts.screened)),
         screened_documents=sum(count for _, count in facts.screened),
@@ -291,29 +290,6 @@ def limits(facts: Facts) -> list[str]:
 
 def _statements(facts: Facts) -> list[str]:
     return [page.CHAIN, page.QUARANTINE] if facts.events else [page.QUARANTINE]
-
-
-def _shown_sources(sources: Sequence[SourceFacts]) -> list[SourceFacts]:
-    """The sources with most tokens, the rest summed up in one row."""
-    if len(sources) <= _MOST_LISTED_SOURCES:
-        return list(sources)
-    shown, rest = sources[: _MOST_LISTED_SOURCES - 1], sources[_MOST_LISTED_SOURCES - 1 :]
-    sums = {
-        name: sum(getattr(source, name) for source in rest)
-        for name in (
-            "records",
-            "bad",
-            "documents",
-            "dropped",
-            "quarantined",
-            "duplicates",
-            "kept",
-            "bytes_kept",
-            "tokens",
-        )
-    }
-    label = pluralise(len(rest), "smaller source")
-    return [*shown, replace(rest[0], label=label, inputs=(), licences=(), **sums)]
 
 
 def _licence_words(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:

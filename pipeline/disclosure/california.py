@@ -4,9 +4,11 @@ The twelve items of subdivision (a), filled from the tables of a run and from ab
 neither knows is a TODO.
 """
 
+from dataclasses import replace
+
 from pipeline.core.words import pluralise
-from pipeline.disclosure.about import Answer, from_tables, todo
-from pipeline.disclosure.disclosure import Disclosure, Field, Form, Section, Table
+from pipeline.disclosure.about import Answer, Table, from_tables, todo
+from pipeline.disclosure.disclosure import Disclosure, Field, Form, Section
 from pipeline.disclosure.facts import Facts
 from pipeline.report import page
 
@@ -16,35 +18,35 @@ _MOST_LISTED = 100
 def california_disclosure(disclosure: Disclosure) -> Form:
     """The whole draft; a pure function of `disclosure`."""
     d = disclosure
-    fields = (
-        Field("1", "Sources or owners of the datasets", *_owners(d)),
-        Field("2", "How the datasets further the intended purpose", d.said("purposes")),
-        Field("3", "Number of data points", from_tables(_points(d.facts))),
-        Field("4", "Types of data points", from_tables(_types(d.facts))),
-        Field("4", "General characteristics", d.said("content_types")),
-        Field(
+    facts = d.facts
+    rows: tuple[tuple[str, str, str | Answer], ...] = (
+        ("1", "Sources or owners of the datasets", _owners(d)),
+        ("2", "How the datasets further the intended purpose", "purposes"),
+        ("3", "Number of data points", _points(facts)),
+        ("4", "Types of data points", _types(facts)),
+        ("4", "General characteristics", "content_types"),
+        (
             "5",
             "Data protected by copyright, trade mark or patent, or public domain",
-            d.said("protected_material"),
-            table=_licences(d.facts),
+            replace(d.said("protected_material"), table=_licences(facts)),
         ),
-        Field("6", "Whether the datasets were purchased or licensed", _acquired(d)),
-        Field("7", "Personal information", d.said("personal_information")),
-        Field("8", "Aggregate consumer information", d.said("aggregate_consumer_information")),
-        Field(
+        ("6", "Whether the datasets were purchased or licensed", _acquired(d)),
+        ("7", "Personal information", "personal_information"),
+        ("8", "Aggregate consumer information", "aggregate_consumer_information"),
+        (
             "9",
             "Cleaning, processing or other modification, and its purpose",
-            from_tables(describe_processing(d.facts)),
+            from_tables(describe_processing(facts)),
         ),
-        Field("10", "Time period of collection, start", d.said("dates.collected_from")),
-        Field(
-            "10",
-            "Time period of collection, end, or that it is ongoing",
-            d.said("dates.collected_to"),
-        ),
-        Field("11", "Dates the datasets were first used", d.said("dates.first_used")),
-        Field("12", "Synthetic data generation", d.said("synthetic.used")),
-        Field("12", "Purpose of the synthetic data", d.said("synthetic.purpose")),
+        ("10", "Time period of collection, start", "dates.collected_from"),
+        ("10", "Time period of collection, end, or that it is ongoing", "dates.collected_to"),
+        ("11", "Dates the datasets were first used", "dates.first_used"),
+        ("12", "Synthetic data generation", "synthetic.used"),
+        ("12", "Purpose of the synthetic data", "synthetic.purpose"),
+    )
+    fields = tuple(
+        Field(number, question, d.said(answer) if isinstance(answer, str) else answer)
+        for number, question, answer in rows
     )
     return Form(
         f"Training data disclosure: {d.name}",
@@ -60,7 +62,7 @@ def describe_processing(facts: Facts) -> str:
         duplicates = sum(source.duplicates for source in facts.sources)
         removed = _were(duplicates, "duplicate")
         steps.append(f"{removed} removed, so that texts do not repeat")
-    dropped = sum(source.dropped for source in facts.sources)
+    dropped = sum(source.dropped_total for source in facts.sources)
     steps.append(f"{_were(dropped, 'document')} dropped by length, quality filters or rules")
     if facts.screened:
         quarantined = sum(source.quarantined for source in facts.sources)
@@ -77,8 +79,7 @@ def _were(number: int, noun: str) -> str:
     return f"{pluralise(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
-    """The answer, nothing to check, and the table of sources."""
+def _owners(d: Disclosure) -> Answer:
     rows = []
     for source in d.facts.sources[:_MOST_LISTED]:
         about = d.about.sources.get(source.label)
@@ -86,22 +87,21 @@ def _owners(d: Disclosure) -> tuple[Answer, str, Table]:
             f"sources.{source.label}.owner", "who publishes or owns it"
         ).text
         rows.append((source.label, owner, f"{source.kept:,}"))
-    missing = any(row[1].startswith("TODO(") for row in rows)
     answer = from_tables(pluralise(len(d.facts.sources), "source label"))
-    if missing:
+    if any(owner.startswith("TODO(") for _, owner, _ in rows):
         answer = todo("sources", "the owner of every source label")
-    return answer, "", Table(("source label", "source or owner", "documents"), tuple(rows))
+    table = Table(("source label", "source or owner", "documents"), tuple(rows))
+    return replace(answer, table=table)
 
 
-def _points(facts: Facts) -> str:
+def _points(facts: Facts) -> Answer:
     documents, tokens = pluralise(facts.kept, "document"), pluralise(facts.tokens, "token")
-    return f"{documents}, {tokens}, {pluralise(facts.bytes_kept, 'byte')} of text"
+    return from_tables(f"{documents}, {tokens}, {pluralise(facts.bytes_kept, 'byte')} of text")
 
 
-def _types(facts: Facts) -> str:
-    return "text documents without labels" + (
-        "; packed as rows of tokens for next-token prediction" if facts.splits else ""
-    )
+def _types(facts: Facts) -> Answer:
+    packed = "; packed as rows of tokens for next-token prediction" if facts.splits else ""
+    return from_tables(f"text documents without labels{packed}")
 
 
 def _licences(facts: Facts) -> Table:

@@ -9,135 +9,71 @@ from typing import Any
 import yaml
 
 from pipeline.core.words import format_percent, pluralise
-from pipeline.disclosure.about import Answer, from_tables
+from pipeline.disclosure.about import Answer, Table, from_tables
 from pipeline.disclosure.audit import limits
 from pipeline.disclosure.california import describe_processing
-from pipeline.disclosure.disclosure import BASES, Disclosure, Field, Section, Table, markdown_page
-from pipeline.disclosure.facts import DecisionFacts, Facts
+from pipeline.disclosure.disclosure import (
+    BASES,
+    Disclosure,
+    Section,
+    make_section,
+    markdown_page,
+)
+from pipeline.disclosure.facts import Facts
 from pipeline.report import page
 
 
 def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
     """All sections; a pure function of `disclosure`."""
-    d, facts = disclosure, disclosure.facts
-    composition = {
-        "What do the instances represent, and how many are there?": _instances(facts),
-        "Is it a sample of a larger set?": _sample(facts),
-        "Are there recommended splits?": _splits(facts),
-        "Are there errors, noise or redundancies?": _noise(facts),
+    facts = disclosure.facts
+    software = f"wafermill {facts.identity.toolkit}; equal stage fingerprints mean equal results"
+    sections: dict[str, dict[str, str | Answer]] = {
+        "Motivation": {
+            "For what purpose was it created?": "purposes",
+            "Who created it?": "creators",
+            "Who funded it?": "funding",
+        },
+        "Composition": {
+            "What do the instances represent, and how many are there?": _instances(facts),
+            "Is it a sample of a larger set?": _sample(facts),
+            "Are there recommended splits?": _splits(facts),
+            "Are there errors, noise or redundancies?": _noise(facts),
+            "Which kinds of content?": "content_types",
+            "Which languages?": "languages",
+            "Is personal information in it?": "personal_information",
+            "Is material protected by copyright in it?": "protected_material",
+        },
+        "Collection process": {
+            "How was the data acquired, and by whom?": "collection",
+            "From when?": "dates.collected_from",
+            "Until when?": "dates.collected_to",
+        },
+        "Preprocessing": {
+            "What was done to the data?": from_tables(describe_processing(facts)),
+            "Is the raw data kept?": _raw(facts),
+            "Is the software available?": from_tables(software),
+        },
+        "Uses": {
+            "What is it for?": "purposes",
+            "What should it not be used for?": "out_of_scope",
+            "Which biases are known?": "biases",
+            "What impact may it have?": "social_impact",
+        },
+        "Distribution": {
+            "Where is it published?": "url",
+            "When?": "dates.published",
+            "Under which licence as a whole?": "licence.expression",
+            "Under which law?": "jurisdiction",
+        },
+        "Maintenance": {
+            "Who maintains it, and how is it updated?": "maintenance",
+            "Where are requests sent?": "claims.contact",
+            "How are requests handled?": "claims.procedure",
+        },
     }
-    return (
-        Section(
-            "1",
-            "Motivation",
-            _asked(
-                d,
-                "1",
-                {
-                    "For what purpose was it created?": "purposes",
-                    "Who created it?": "creators",
-                    "Who funded it?": "funding",
-                },
-            ),
-        ),
-        Section(
-            "2",
-            "Composition",
-            (
-                *_known("2", composition),
-                *_asked(
-                    d,
-                    "2",
-                    {
-                        "Which kinds of content?": "content_types",
-                        "Which languages?": "languages",
-                        "Is personal information in it?": "personal_information",
-                        "Is material protected by copyright in it?": "protected_material",
-                    },
-                    len(composition),
-                ),
-            ),
-        ),
-        Section(
-            "3",
-            "Collection process",
-            _asked(
-                d,
-                "3",
-                {
-                    "How was the data acquired, and by whom?": "collection",
-                    "From when?": "dates.collected_from",
-                    "Until when?": "dates.collected_to",
-                },
-            ),
-        ),
-        Section(
-            "4",
-            "Preprocessing",
-            _known(
-                "4",
-                {
-                    "What was done to the data?": from_tables(describe_processing(facts)),
-                    "Is the raw data kept?": from_tables(_raw(facts)),
-                    "Is the software available?": from_tables(
-                        f"wafermill {facts.identity.toolkit}; equal stage fingerprints mean equal "
-                        "results"
-                    ),
-                },
-            ),
-        ),
-        Section(
-            "5",
-            "Uses",
-            _asked(
-                d,
-                "5",
-                {
-                    "What is it for?": "purposes",
-                    "What should it not be used for?": "out_of_scope",
-                    "Which biases are known?": "biases",
-                    "What impact may it have?": "social_impact",
-                },
-            ),
-        ),
-        Section(
-            "6",
-            "Distribution",
-            _asked(
-                d,
-                "6",
-                {
-                    "Where is it published?": "url",
-                    "When?": "dates.published",
-                    "Under which licence as a whole?": "licence.expression",
-                    "Under which law?": "jurisdiction",
-                },
-            ),
-        ),
-        Section(
-            "7",
-            "Maintenance",
-            _asked(
-                d,
-                "7",
-                {
-                    "Who maintains it, and how is it updated?": "maintenance",
-                    "Where are requests sent?": "claims.contact",
-                    "How are requests handled?": "claims.procedure",
-                },
-            ),
-        ),
-    )
-
-
-def _asked(d: Disclosure, number: str, keys: dict[str, str], after: int = 0) -> tuple[Field, ...]:
-    return _known(number, {question: d.said(key) for question, key in keys.items()}, after)
-
-
-def _known(number: str, answers: dict[str, Answer], after: int = 0) -> tuple[Field, ...]:
     return tuple(
-        Field(f"{number}.{place}", question, answer)
-        for place, (question, answer) in enumerate(answers.items(), after + 1)
+        make_section(disclosure, str(number), title, answers)
+        for number, (title, answers) in enumerate(sections.items(), 1)
     )
 
 
@@ -175,9 +111,9 @@ def _noise(facts: Facts) -> Answer:
     )
 
 
-def _raw(facts: Facts) -> str:
+def _raw(facts: Facts) -> Answer:
     hashes = ", ".join(f"{i.name} {i.hash}" for i in facts.inputs)
-    return f"the raw files are identified by hashes; of each input: {hashes}"
+    return from_tables(f"the raw files are identified by hashes; of each input: {hashes}")
 
 
 HUB_LICENCES = frozenset((
@@ -213,9 +149,26 @@ def dataset_card(disclosure: Disclosure) -> bytes:
         limits=limits(facts),
         sources=_sources(disclosure),
         licences=_licences(facts),
-        quarantine=_quarantine([r for r in facts.decisions if r.decision == "quarantine"]),
-        decisions=_rules([r for r in facts.decisions if r.decision != "quarantine"]),
-        removed=_removed(facts),
+        quarantine=Table(
+            ("rule", "documents", "of these by their cluster", "bytes of text"),
+            tuple(
+                (r.rule, f"{r.documents:,}", f"{r.propagated:,}", f"{r.bytes:,}")
+                for r in facts.decisions
+                if r.decision == "quarantine"
+            ),
+        ),
+        decisions=Table(
+            ("rule", "decision", "documents", "bytes of text"),
+            tuple(
+                (r.rule, r.decision, f"{r.documents:,}", f"{r.bytes:,}")
+                for r in facts.decisions
+                if r.decision != "quarantine"
+            ),
+        ),
+        removed=Table(
+            ("reason", "state", "documents"),
+            tuple((r.reason, r.state, f"{r.documents:,}") for r in facts.removed[:_MOST_LISTED]),
+        ),
         splits=_split_table(facts),
         sheet=datasheet(disclosure),
     )
@@ -242,30 +195,23 @@ def _power(power: int) -> str:
 def _header(d: Disclosure) -> str:
     """The YAML header; what is missing stands as a TODO in a comment."""
     about, notes = d.about, []
-    values: dict[str, Any] = {"pretty_name": d.name}
-    values |= _licence(d)
-    for key, name, given in (
-        ("language", "languages", list(about.languages)),
-        ("source_datasets", "sources", _source_datasets(d)),
-    ):
-        if given:
-            values[key] = given
-        elif key == "language":
-            notes.append(d.said(name).text)
-        else:
-            notes.append("TODO(sources: name and kind of each source label of the run)")
+    values: dict[str, Any] = {"pretty_name": d.name, **_licence(d)}
+    if about.languages:
+        values["language"] = list(about.languages)
+    else:
+        notes.append(d.said("languages").text)
+    if named := sorted({source.name for source in about.sources.values() if source.name}):
+        values["source_datasets"] = named
+    else:
+        notes.append("TODO(sources: name and kind of each source label of the run)")
     values["size_categories"] = [size_category(d.facts.kept)]
     values["task_categories"] = list(about.task_categories)
     values["configs"] = _configs(d.facts)
     if about.licence.expression is None:
         notes.append(d.said("licence.expression").text)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=96)
-    comments = "".join(f"# {_one_line(note)}\n" for note in notes)
+    comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     return f"---\n{text}{comments}---\n"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _licence(d: Disclosure) -> dict[str, str]:
@@ -279,11 +225,6 @@ def _licence(d: Disclosure) -> dict[str, str]:
     named = re.sub(r"[^A-Za-z0-9.+-]+", "-", given.name or given.expression).strip("-").lower()
     link = given.link or d.said("licence.link").text
     return {"license": "other", "license_name": named, "license_link": link}
-
-
-def _source_datasets(d: Disclosure) -> list[str]:
-    named = [source.name for source in d.about.sources.values() if source.name]
-    return sorted(set(named))
 
 
 def _configs(facts: Facts) -> list[dict[str, Any]]:
@@ -331,21 +272,6 @@ def _licences(facts: Facts) -> Table:
         for one in facts.licences[:_MOST_LISTED]
     )
     return Table(("licence statement found", "documents", "tokens", "share of tokens"), rows)
-
-
-def _quarantine(rules: list[DecisionFacts]) -> Table:
-    rows = tuple((r.rule, f"{r.documents:,}", f"{r.propagated:,}", f"{r.bytes:,}") for r in rules)
-    return Table(("rule", "documents", "of these by their cluster", "bytes of text"), rows)
-
-
-def _rules(rules: list[DecisionFacts]) -> Table:
-    rows = tuple((r.rule, r.decision, f"{r.documents:,}", f"{r.bytes:,}") for r in rules)
-    return Table(("rule", "decision", "documents", "bytes of text"), rows)
-
-
-def _removed(facts: Facts) -> Table:
-    rows = tuple((r.reason, r.state, f"{r.documents:,}") for r in facts.removed[:_MOST_LISTED])
-    return Table(("reason", "state", "documents"), rows)
 
 
 def _split_table(facts: Facts) -> Table:

@@ -78,19 +78,8 @@ def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple
     paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"])
     inputs = _inputs_by_source(documents, paths)
     rows = [
-        SourceFacts(
-            label=name,
-            records=s.records.documents,
-            bad=sum(t.documents for t in s.bad.values()),
-            documents=s.documents.documents,
-            dropped=sum(t.documents for t in s.dropped.values()),
-            quarantined=s.quarantined.documents,
-            duplicates=s.duplicates.documents,
-            kept=s.kept.documents,
-            bytes_kept=s.kept.bytes,
-            tokens=s.tokens,
-            inputs=inputs.get(name, ()),
-            licences=tuple(licences.get(name, ())),
+        SourceFacts.from_ledger(
+            name, s, inputs=inputs.get(name, ()), licences=tuple(licences.get(name, ()))
         )
         for name, s in ledger.sources.items()
     ]

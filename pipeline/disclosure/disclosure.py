@@ -15,8 +15,8 @@ markup is escaped; a line break is a space, so that no text leaves its table cel
 import functools
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -157,22 +157,12 @@ BASES = {
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of words under a header."""
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
 class Field:
-    """One question. `check`: what to compare with the official text before this is handed on."""
+    """One question of a form."""
 
     number: str
     question: str
     answer: Answer
-    check: str = ""
-    table: Table | None = None
 
 
 @dataclass(frozen=True)
@@ -193,12 +183,22 @@ class Form:
     sections: tuple[Section, ...]
 
 
-def todos(form: Form) -> Iterator[str]:
-    """What is still to be filled in."""
-    for section in form.sections:
-        for field in section.fields:
-            if field.answer.basis == "todo":
-                yield field.answer.text
+def make_section(
+    disclosure: Disclosure,
+    number: str,
+    title: str,
+    answers: Mapping[str, str | Answer | None],
+    marks: str = "123456789",
+) -> Section:
+    """A section with one field for each question: its answer, or what about.yaml says under a
+    dotted key. Fields are numbered by `marks`; those without an answer are left out."""
+    given = {
+        question: disclosure.said(answer) if isinstance(answer, str) else answer
+        for question, answer in answers.items()
+        if answer is not None
+    }
+    fields = zip(marks, given.items(), strict=False)
+    return Section(number, title, tuple(Field(f"{number}.{mark}", *pair) for mark, pair in fields))
 
 
 def form_to_json(form: Form) -> dict[str, Any]:
@@ -214,19 +214,17 @@ def form_to_json(form: Form) -> dict[str, Any]:
 
 
 def _field(field: Field) -> dict[str, Any]:
+    answer = field.answer
     value: dict[str, Any] = {
         "number": field.number,
         "question": field.question,
-        "answer": field.answer.text,
-        "basis": field.answer.basis,
+        "answer": answer.text,
+        "basis": answer.basis,
     }
-    if field.check:
-        value["check"] = field.check
-    if field.table:
-        value["table"] = {
-            "header": list(field.table.header),
-            "rows": [list(row) for row in field.table.rows],
-        }
+    if answer.check:
+        value["check"] = answer.check
+    if answer.table:
+        value["table"] = asdict(answer.table)
     return value
 
 

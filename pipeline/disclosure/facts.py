@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.ledger import Ledger
+from pipeline.report.model import SourceRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +18,6 @@ class Identity:
     stages that screened it; their fingerprints stand for lists, policy and registry."""
 
     config: str
-    story: str
     run: str
     toolkit: str
     software: tuple[tuple[str, str], ...]
@@ -47,21 +47,11 @@ class LicenceFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFacts:
-    """One source label in documents, bytes of text and tokens; `licences` of its kept documents."""
+class SourceFacts(SourceRow):
+    """One source with the names of its inputs, and the licences of its kept documents."""
 
-    label: str
-    records: int
-    bad: int
-    documents: int
-    dropped: int
-    quarantined: int
-    duplicates: int
-    kept: int
-    bytes_kept: int
-    tokens: int
-    inputs: tuple[str, ...]
-    licences: tuple[LicenceFacts, ...]
+    inputs: tuple[str, ...] = ()
+    licences: tuple[LicenceFacts, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,8 +232,6 @@ class Facts:
     events: EventFacts | None = None
     screened: tuple[tuple[str, int], ...] = ()
     """Documents that were screened, by decision; empty when none were."""
-    looked_at: tuple[str, ...] = ()
-    """What looked at documents besides the detectors: filters, overlap (decontamination), lines."""
 
     @property
     def kept(self) -> int:

@@ -41,6 +41,7 @@ from pipeline.runs.catalogue import story_entry
 _SCREENING = (
     "registry",
     "screen",
+    "custom_detectors",
     "overlap",
     "filters",
     "custom_filters",
@@ -48,7 +49,6 @@ _SCREENING = (
     "verdicts",
     "evidence",
 )
-_LOOKS = ("filters", "custom_filters", "overlap", "lines")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,6 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
             registry=registry.facts,
             events=counts.events_of(run.directory),
             screened=counts.screened_of(documents),
-            looked_at=tuple(name for name in _LOOKS if name in run.stages),
         )
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise IntegrityError(
@@ -127,7 +126,6 @@ def _identity(run: RunManifests) -> Identity:
     )
     return Identity(
         config=str(run.manifest["config"]),
-        story=str(run.manifest.get("story", "prepare")),
         run=fingerprint_of({"stages": run.manifest["stages"]}),
         toolkit=_toolkit(),
         software=tuple(sorted(software.items())),

@@ -1,24 +1,18 @@
-"""The pages of a report: report.html and the page of duplicate clusters.
+"""The pages of a report: report.html, and clusters.html with duplicate clusters.
 
-Renders a `Report` as one HTML file: no scripts, no requests, the same bytes every time.
-
-Every value passes two guards on its way into the page: control, format and other invisible
-characters are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped. Charts are inline
-SVG computed here with fixed precision, coloured by style rules so that they follow dark mode.
-
-The page of duplicate clusters: what it shows, and how it becomes HTML.
-
-As with the report, nothing here may hold a time, a host or a worker count: the page is a pure
-function of published tables. Texts may be hostile; the templates escape.
+Each is one file without scripts or requests, a pure function of published tables: nothing here may
+hold a time, a host or a worker count. Texts may be hostile; `pipeline.core.page` escapes. Charts
+are inline SVG with fixed precision, coloured by style rules that follow dark mode.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipeline.core.ledger import MixtureLedger
 from pipeline.core.words import pluralise
 from pipeline.report import page
 from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix, SimilarityBin, SizeBin
-from pipeline.report.model import Bin, RecordLedger, Report, Sample, SourceRow
+from pipeline.report.model import Bin, Report, Sample, SourceRow
 from pipeline.report.page import (
     BarPart,
     ChartColumn,
@@ -44,40 +38,33 @@ _STATES = {
 
 def render_report(report: Report) -> bytes:
     """The HTML page of `report` in UTF-8; a pure function of it."""
-    total = report.ledger.total()
+    total = SourceRow.sum("All sources", report.sources)
     dropped = {reason: count for reason, count in total.dropped.items() if count}
+    rows = sorted(report.sources, key=lambda row: (-row.records, row.label))
+    sizes = [size for size in report.clusters.sizes if size.clusters]
+    top = max((size.clusters for size in sizes), default=1)
     return render_page(
         "report.html.j2",
         report=report,
         floor=page.FLOOR,
         total=total,
-        rows=_shown(report.ledger),
+        rows=SourceRow.fold(rows, _SHOWN_SOURCES),
         segments=_segments,
         drop_reasons=sorted(dropped, key=lambda reason: (-dropped[reason], reason)),
-        imbalances=[row.source for row in (*report.ledger.sources, total) if not _balances(row)],
+        imbalances=[row.label for row in (*report.sources, total) if not _balances(row)],
         clusters=report.clusters,
-        cluster_bars=_cluster_bars(report.clusters.sizes),
+        cluster_bars=[(size_label(s), s.clusters, f"{100 * s.clusters / top:.2f}") for s in sizes],
         cluster_page=layout.CLUSTER_REPORT,
-        mixture_tokens=sum(row.stream_tokens for row in report.mixture),
+        requested=_requested,
+        mixture_tokens=sum(row.stream_tokens for row in report.mixture.values()),
         kinds=parts_of(report.clusters.kinds),
-        bytes_chart=_histogram(report.document_bytes, "bytes"),
-        tokens_chart=_histogram(report.document_tokens, "tokens"),
+        bytes_chart=_length_chart(report.document_bytes, "bytes"),
+        tokens_chart=_length_chart(report.document_tokens, "tokens"),
     )
 
 
 def _balances(row: SourceRow) -> bool:
     return row.documents == row.dropped_total + row.quarantined + row.duplicates + row.kept
-
-
-def _shown(ledger: RecordLedger) -> list[SourceRow]:
-    """The sources with most records, the rest summed up in one row."""
-    rows = sorted(ledger.sources, key=lambda row: (-row.records, row.source))
-    if len(rows) <= _SHOWN_SOURCES:
-        return rows
-    rest = rows[_SHOWN_SOURCES - 1 :]
-    summed = RecordLedger(tuple(rest)).total()
-    summed = SourceRow(**{**vars(summed), "source": pluralise(len(rest), "smaller source")})
-    return [*rows[: _SHOWN_SOURCES - 1], summed]
 
 
 def _segments(row: SourceRow) -> list[BarPart]:
@@ -86,28 +73,21 @@ def _segments(row: SourceRow) -> list[BarPart]:
     return parts_of(counts, _STATES)
 
 
-def _cluster_bars(sizes: Sequence[SizeBin]) -> list[tuple[str, int, str]]:
-    """(label, clusters, bar length in percent) of the sizes that occur."""
-    top = max((size.clusters for size in sizes), default=1)
-    return [
-        (size_label(s), s.clusters, f"{100 * s.clusters / top:.2f}") for s in sizes if s.clusters
-    ]
+def _requested(mixture: MixtureLedger) -> str:
+    """What the config asks of a source: epochs, or a share of the tokens."""
+    if mixture.asked_share is not None:
+        return f"{mixture.asked_share:.2%}"
+    return "1 epoch" if mixture.asked_epochs == 1 else f"{mixture.asked_epochs:g} epochs"
 
 
-def _histogram(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
+def _length_chart(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
     """Documents by length, the kept ones set apart."""
-    return chart(
-        [
-            ChartColumn(
-                format_power(b.low),
-                f"{b.low:,} to {b.high - 1:,} {unit}: {pluralise(b.count, 'document')}, "
-                f"{b.kept:,} kept",
-                b.count,
-                b.kept,
-            )
-            for b in bins
-        ]
-    )
+    columns = []
+    for b in bins:
+        documents = pluralise(b.count, "document")
+        title = f"{b.low:,} to {b.high - 1:,} {unit}: {documents}, {b.kept:,} kept"
+        columns.append(ChartColumn(format_power(b.low), title, b.count, b.kept))
+    return chart(columns)
 
 
 _SHOWN_SHARES = 40
@@ -196,25 +176,21 @@ def render_clusters(page: ClusterPage) -> bytes:
 
 
 def _size_chart(sizes: Sequence[SizeBin]) -> ColumnChart | None:
-    columns = [
-        ChartColumn(
-            label, f"{label} documents: {pluralise(s.clusters, 'cluster')}", s.clusters, s.clusters
-        )
-        for s in sizes
-        for label in (size_label(s),)
-    ]
+    columns = []
+    for s in sizes:
+        title = f"{size_label(s)} documents: {pluralise(s.clusters, 'cluster')}"
+        columns.append(ChartColumn(size_label(s), title, s.clusters, s.clusters))
     return chart(columns)
 
 
 def _similarity_chart(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
-    return chart([_similarity_column(b) for b in bins])
-
-
-def _similarity_column(b: SimilarityBin) -> ChartColumn:
-    range_ = "1" if b.low == b.high else f"{b.low:.2f} to {b.high:.2f}"
-    title = f"{range_}: {b.exact:,} exact" + f", {b.estimated:,} estimated" * bool(b.estimated)
-    label = "1" if b.low == b.high else f"{b.low:.2f}"
-    return ChartColumn(label, title, b.exact + b.estimated, b.exact)
+    columns = []
+    for b in bins:
+        label = "1" if b.low == b.high else f"{b.low:.2f}"
+        values = label if b.low == b.high else f"{label} to {b.high:.2f}"
+        title = f"{values}: {b.exact:,} exact" + f", {b.estimated:,} estimated" * bool(b.estimated)
+        columns.append(ChartColumn(label, title, b.exact + b.estimated, b.exact))
+    return chart(columns)
 
 
 def _heat(matrix: Matrix) -> list[list[tuple[int, str]]]:

@@ -4,48 +4,29 @@ Nothing here may hold a time, a host, a worker count or an absolute path: the re
 function of what was published, so its bytes are stable. Texts may be hostile; the renderer escapes.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.core.ledger import MixtureLedger, SourceLedger, SplitLedger
+from pipeline.core.words import pluralise
 from pipeline.report.cluster_summary import ClusterSummary
-
-__all__ = [
-    "Bin",
-    "Decision",
-    "DropReason",
-    "MixtureRow",
-    "RecordLedger",
-    "Report",
-    "Sample",
-    "SourceRow",
-    "Split",
-    "StageIdentity",
-    "excerpt",
-    "log_bins",
-]
 
 EXCERPT_CHARACTERS = 200
 
 
-@dataclass(frozen=True)
-class StageIdentity:
-    """One stage by its hashes (hex)."""
-
-    name: str
-    fingerprint: str
-    content_hash: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourceRow:
-    """The ledger of one source.
+    """The ledger of one source, by its label.
 
     records = documents + bad; documents = sum(dropped) + quarantined + duplicates + kept.
     """
 
-    source: str
+    label: str
     records: int
     bad: int
     dropped: dict[str, int]  # reason -> documents
@@ -56,6 +37,49 @@ class SourceRow:
     bytes_kept: int  # UTF-8 text after cleaning
     tokens: int  # with one EOS per kept document
 
+    @classmethod
+    def from_ledger(cls, label: str, account: SourceLedger, **more: Any) -> Self:
+        """The row of a source with this account."""
+        return cls(
+            label=label,
+            records=account.records.documents,
+            bad=sum(tally.documents for tally in account.bad.values()),
+            dropped={reason: tally.documents for reason, tally in account.dropped.items()},
+            quarantined=account.quarantined.documents,
+            duplicates=account.duplicates.documents,
+            kept=account.kept.documents,
+            bytes_in=account.documents.bytes,
+            bytes_kept=account.kept.bytes,
+            tokens=account.tokens,
+            **more,
+        )
+
+    @classmethod
+    def sum(cls, label: str, rows: Sequence["SourceRow"]) -> Self:
+        """The row of several sources together.
+
+        >>> counts = {"records": 5, "bad": 1, "quarantined": 0, "duplicates": 1, "kept": 2}
+        >>> sizes = {"bytes_in": 90, "bytes_kept": 40, "tokens": 12}
+        >>> row = SourceRow(label="a", dropped={"too short": 1}, **counts, **sizes)
+        >>> SourceRow.sum("both", [row, row]).documents
+        8
+        """
+        dropped: Counter[str] = Counter()
+        for row in rows:
+            dropped.update(row.dropped)
+        names = ["records", "bad", "quarantined", "duplicates", "kept"]
+        names += ["bytes_in", "bytes_kept", "tokens"]
+        sums = {name: sum(getattr(row, name) for row in rows) for name in names}
+        return cls(label=label, dropped=dict(dropped), **sums)
+
+    @classmethod
+    def fold(cls, rows: Sequence[Self], most: int) -> list[Self]:
+        """At most this many rows: the last one is the sum of all that are too many."""
+        if len(rows) <= most:
+            return list(rows)
+        rest = rows[most - 1 :]
+        return [*rows[: most - 1], cls.sum(pluralise(len(rest), "smaller source"), rest)]
+
     @property
     def documents(self) -> int:
         """Records that could be decoded."""
@@ -65,31 +89,6 @@ class SourceRow:
     def dropped_total(self) -> int:
         """Documents dropped for any reason."""
         return sum(self.dropped.values())
-
-
-@dataclass(frozen=True)
-class RecordLedger:
-    """Every record of the run, by source."""
-
-    sources: tuple[SourceRow, ...] = ()
-
-    def total(self) -> SourceRow:
-        """The sum over all sources.
-
-        >>> counts = {"records": 5, "bad": 1, "quarantined": 0, "duplicates": 1, "kept": 2}
-        >>> sizes = {"bytes_in": 90, "bytes_kept": 40, "tokens": 12}
-        >>> row = SourceRow(source="a", dropped={"too short": 1}, **counts, **sizes)
-        >>> RecordLedger((row, row)).total().documents
-        8
-        """
-        dropped: dict[str, int] = {}
-        for row in self.sources:
-            for reason, count in row.dropped.items():
-                dropped[reason] = dropped.get(reason, 0) + count
-        names = ["records", "bad", "quarantined", "duplicates", "kept"]
-        names += ["bytes_in", "bytes_kept", "tokens"]
-        sums = {name: sum(getattr(row, name) for row in self.sources) for name in names}
-        return SourceRow(source="All sources", dropped=dropped, **sums)
 
 
 @dataclass(frozen=True)
@@ -135,47 +134,21 @@ class Bin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
-    """One packed split."""
-
-    name: str
-    documents: int
-    rows: int
-    max_sequence_length: int
-    tokens: int
-    padding: int  # positions of rows that hold no label
-    format: str = "sample"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixtureRow:
-    """One source in the training split, before a mixture and in its stream."""
-
-    source: str
-    asked: str  # epochs, or a share of the tokens
-    epochs: float
-    documents: int
-    tokens: int
-    stream_documents: int
-    stream_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything that `render` shows."""
+    """Everything that `html.render_report` shows."""
 
     config_name: str
     manifest_hash: str
-    stages: tuple[StageIdentity, ...] = ()
+    stages: tuple[tuple[str, str, str], ...] = ()  # (name, fingerprint, content hash)
     software: tuple[tuple[str, str], ...] = ()  # (name, version)
-    ledger: RecordLedger = field(default_factory=RecordLedger)
+    sources: tuple[SourceRow, ...] = ()
     reasons: tuple[DropReason, ...] = ()
     clusters: ClusterSummary = field(default_factory=ClusterSummary)
     decisions: tuple[Decision, ...] = ()
     document_bytes: tuple[Bin, ...] = ()
     document_tokens: tuple[Bin, ...] = ()
-    splits: tuple[Split, ...] = ()
-    mixture: tuple[MixtureRow, ...] = ()
+    splits: Mapping[str, SplitLedger] = field(default_factory=dict)
+    mixture: Mapping[str, MixtureLedger] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

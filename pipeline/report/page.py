@@ -174,6 +174,7 @@ def size_label(size: SizeBin) -> str:
 _WIDTH, _HEIGHT = 520, 190  # in user units
 _LEFT, _TOP, _BOTTOM = 52, 10, 26
 _MOST_LABELS = 9
+_WIDEST = 72
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def chart(columns: Sequence[ChartColumn]) -> ColumnChart | None:
     largest = max(1, *(column.count for column in columns))
     step = _nice_step(largest)
     top = step * -(-largest // step)
-    slot = (_WIDTH - _LEFT) / len(columns)
+    slot = min(_WIDEST, (_WIDTH - _LEFT) / len(columns))
     every = -(-len(columns) // _MOST_LABELS)
     bars = tuple(
         _bar(column, _LEFT + (i + 0.06) * slot, slot * 0.88, top, i % every == 0)

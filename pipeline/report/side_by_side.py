@@ -72,7 +72,9 @@ def shorten_row(row: LinePair) -> LinePair:
 def find_first_difference(
     left: str, right: str, before: int = 80, length: int = 280
 ) -> tuple[tuple[Piece, ...], tuple[Piece, ...]] | None:
-    """The passages of `length` characters around the first difference; None when there is none.
+    """The passages of some `length` characters around the first difference; None without one.
+
+    They are cut after the comparison, so that words which moved out of sight differ from nothing.
 
     >>> find_first_difference("a big dog barks", "a big cat barks")[0]
     (('a big ', False), ('dog', True), (' barks', False))
@@ -80,16 +82,28 @@ def find_first_difference(
     if left == right:
         return None
     start = max(0, _common(left, right) - before)
-    windows = [text[start : start + length] for text in (left, right)]
-    cut = [start + length < len(text) for text in (left, right)]
-    words = [_whole_words(window, more) for window, more in zip(windows, cut, strict=True)]
-    a, b = _pieces(*words)
-    opening: tuple[Piece, ...] = (("…", False),) if start else ()
-    ends: list[tuple[Piece, ...]] = [(("…", False),) if more else () for more in cut]
-    return (
-        opening + (_without_tail(a, b) if cut[0] else a) + ends[0],
-        opening + (_without_tail(b, a) if cut[1] else b) + ends[1],
-    )
+    a, b = (_WORD.findall(text[start:]) for text in (left, right))
+    if max(len(a), len(b)) - _common(a[::-1], b[::-1]) > MOST_WORDS:
+        a, b = a[:MOST_WORDS], b[:MOST_WORDS]
+    opening: list[Piece] = [("…", False)] if start else []
+    first, second = (_joined([*opening, *_cut_passage(side, length)]) for side in _pieces(a, b))
+    return first, second
+
+
+def _cut_passage(side: tuple[Piece, ...], length: int) -> Iterator[Piece]:
+    """About the first `length` characters, whole words if it can be, and an ellipsis for the rest.
+
+    >>> list(_cut_passage((("one two", False), ("three", True)), 6))
+    [('one ', False), ('…', False)]
+    """
+    for text, differs in side:
+        if len(text) > length:
+            words = _WORD.findall(text[: length + 1])
+            yield "".join(words[:-1]) or text[:length], differs
+            yield "…", False
+            return
+        yield text, differs
+        length -= len(text)
 
 
 def _rows(left: list[str], right: list[str]) -> Iterator[LinePair]:
@@ -212,19 +226,6 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
         elif text:
             joined.append((text, differs))
     return tuple(joined)
-
-
-def _whole_words(window: str, cut: bool) -> list[str]:
-    """The words of a window; without the last one where the text goes on."""
-    words = _WORD.findall(window)
-    return words[:-1] if cut and len(words) > 1 else words
-
-
-def _without_tail(own: tuple[Piece, ...], other: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """One side without a last difference that is there only because the other's window ends."""
-    elsewhere = any(differs for _, differs in own[:-1] + other)
-    dangling = own and own[-1][1] and other and not other[-1][1] and elsewhere
-    return own[:-1] if dangling else own
 
 
 def _common(a: Sequence[object], b: Sequence[object]) -> int:

@@ -1,9 +1,8 @@
 """Every fact about stages that more than one part of the program needs, stated once.
 
 `PLACES` says what each directory and file of a run is; `STAGES` what each stage reads and writes,
-what calls for it and how fast it is; `STORIES` which stages each command runs. Lists such as what
-`prep clean-up` deletes, what a takedown deletes or scrubs, the order in `prep status`, forecasts
-and the tables of docs/design.md are derived from them.
+what calls for it and how fast it is; `STORIES` which stages each command runs. What `prep clean-up`
+deletes, what a takedown scrubs, forecasts and the tables of docs/design.md follow from them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -89,6 +88,7 @@ class StageEntry:
 CAUSES: Mapping[str, str] = {
     "large shards": "a raw shard is larger than `read.task_bytes`",
     "duplicates": "`dedup.preset` is not `none`",
+    "custom detectors": "`screen.detectors` or the policy names one of an installed package",
     "decontaminate": "the section names evaluation sets",
     "filters": "the section has a rule",
     "custom filters": "`filters.custom` names a function",
@@ -131,6 +131,8 @@ STAGES: Mapping[str, StageEntry] = {
                called_for_by=("duplicates",), disk=0.01),
         _stage("screen", _PER_SHARD, "source label, licence, meta, text; `registry/`", "screen",
                speed=390),
+        _stage("custom_detectors", _PER_SHARD, "documents, the detectors", "screen",
+               called_for_by=("custom detectors",), speed=50),
         _stage("overlap", _PER_SHARD, "text, the index", "overlap",
                called_for_by=("decontaminate",)),
         _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
@@ -228,10 +230,10 @@ STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
-            "overlap", "filters", "custom_filters", "reviews", "withheld", *_DECIDE[:2],
-            "components", "route", "clusters", "verdicts", "keep", "quarantine", "tokenizer",
-            "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize", "sources",
-            "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
+            "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
+            *_DECIDE[:2], "components", "route", "clusters", "verdicts", "keep", "quarantine",
+            "tokenizer", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize",
+            "sources", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),
@@ -250,9 +252,9 @@ STORIES: Mapping[str, StoryEntry] = {
     ),
     "screen": StoryEntry(
         stages=(
-            "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen", "overlap",
-            "filters", "custom_filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine",
-            *_TABLES,
+            "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen",
+            "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
+            *_DECIDE, "keep", "quarantine", *_TABLES,
         ),
         screens=True, labels_sources=True,
     ),
@@ -267,24 +269,10 @@ def story_entry(name: str) -> StoryEntry:
     return STORIES.get(name, StoryEntry(stages=(), can_be_taken_down=False))
 
 
-def stages_called_for_by(*causes: str) -> tuple[str, ...]:
-    """The stages that one of these calls for and no other cause does, in order."""
-    return tuple(
-        name
-        for name, entry in STAGES.items()
-        if entry.called_for_by and set(entry.called_for_by) <= set(causes)
-    )
-
-
 def is_off_by_default(stage: str) -> bool:
     """Whether a default config with small raw shards leaves a stage out."""
     causes = STAGES[stage].called_for_by
     return bool(causes) and not set(causes) & set(_BY_DEFAULT)
-
-
-def stages_by_default(story: str = "prepare") -> tuple[str, ...]:
-    """The stages of a command with a default config and small raw shards, in order."""
-    return tuple(name for name in STORIES[story].stages if not is_off_by_default(name))
 
 
 def stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
@@ -293,7 +281,7 @@ def stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name in STORIES[story].stages
-        if (asked := STAGES[name].called_for_by) and not given & set(asked)
+        if STAGES[name].called_for_by and given.isdisjoint(STAGES[name].called_for_by)
     )
 
 

@@ -1,29 +1,12 @@
-"""Policies: as they are in a file (the shipped one or the user's own), and made ready.
-
-A policy as it stands in a file: ordered rules, and how decisions spread over clusters.
-
-    version: 1
-    rules:
-      - id: text-of-a-registered-work
-        when: {text_match.work_id: any, text_match.longest_run_words: ">=50"}
-        decision: quarantine
-        reason: "{text_match.words} words overlap work {text_match.work_id}"
-    propagate: {over: dedup_cluster, mode: worst, min_jaccard: 0.8}
-
-What a condition can say is in `attributes`; what a rule may not do, below.
-
-Rules made ready: conditions grouped by detector, checked for what a rule may not do.
+"""Policies: as they are in a file, and with their conditions grouped by detector and checked.
 
 All conditions on one detector must hold for one row of evidence (`ConditionGroup`); `not:` names
-detectors, or conditions, that no row fulfils. `work.X` is asked of the work that the row names.
+detectors or conditions that no row fulfils; `work.X` is about the work that the row names. Every
+rule has a condition on evidence that is there, for a decision names its evidence. And no declared
+licence may clear a listed origin:
 
-What a rule may not do, so that a declared licence never clears a listed origin:
-
-1. A rule that keeps documents (allow, redact) stands under `not: [artefact, origin]`, or rests on a
-   person's review. Nothing else turns a listed origin into allow.
+1. A rule that keeps documents (allow, redact) has `not: [artefact, origin]`, or a person's review.
 2. A rule about a listed origin reads no licence, neither for nor against.
-
-And every rule has a condition on evidence that is there, for a decision names its evidence.
 """
 
 from collections.abc import Iterator
@@ -38,16 +21,16 @@ from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.words import did_you_mean
 from pipeline.runs import layout
+from pipeline.screening.detectors.catalogue import DECIDE_FOR_THEMSELVES, DETECTORS, Attribute
 from pipeline.screening.policy.attributes import (
-    DECIDE_FOR_THEMSELVES,
-    DETECTORS,
     LISTED,
-    NAMESPACES,
+    RECORDS,
     WORK_DETECTORS,
-    Attribute,
     ConditionError,
     Holds,
     Template,
+    find_attributes,
+    list_detectors,
     make_test,
     template,
 )
@@ -192,15 +175,23 @@ def reads_documents(policy: Policy) -> bool:
     )
 
 
+def list_plug_ins_asked_about(policy: Policy) -> tuple[str, ...]:
+    """The detectors of plug-ins that rules have conditions on, in the order of the rules."""
+    groups = (g for rule in compile_rules(policy) for g in (*rule.present, *rule.absent))
+    names = dict.fromkeys(name for group in groups for name in group.detectors)
+    return tuple(name for name in names if name not in DETECTORS)
+
+
 def _test(where: str, key: str, value: object) -> Test:
     namespace, dot, name = key.partition(".")
-    attributes = NAMESPACES.get(namespace)
     if namespace in DECIDE_FOR_THEMSELVES:
         option = DECIDE_FOR_THEMSELVES[namespace]
         raise RuleError(where, f"{namespace} is not part of a policy; set {option} in the config")
+    attributes = find_attributes(namespace)
     if attributes is None:
-        hint = did_you_mean(namespace, [*NAMESPACES, NOT]) if not dot or len(namespace) > 1 else ""
-        raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(NAMESPACES)}")
+        names = [*list_detectors(), *RECORDS]
+        hint = did_you_mean(namespace, [*names, NOT]) if not dot or len(namespace) > 1 else ""
+        raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(names)}")
     attribute = next((a for a in attributes if a.name == name), None)
     if attribute is None:
         names = [a.name for a in attributes]
@@ -227,7 +218,6 @@ def _written(value: object) -> str:
 
 
 def _groups(tests: list[Test], where: str) -> tuple[ConditionGroup, ...]:
-    """Tests by detector, those on `work` with the detector that names the work."""
     names = list(dict.fromkeys(test.namespace for test in tests if test.namespace != "work"))
     on_work = tuple(test for test in tests if test.namespace == "work")
     naming = [name for name in names if name in WORK_DETECTORS]
@@ -254,11 +244,12 @@ def _absent(value: object) -> Iterator[ConditionGroup]:
     for number, item in enumerate(value if isinstance(value, list) else [value]):
         where = f"when.{NOT}.{number}" if isinstance(value, list) else f"when.{NOT}"
         if isinstance(item, str):
-            if item not in DETECTORS:
+            names = list_detectors()
+            if item not in names:
                 raise RuleError(
                     where,
-                    f"no such detector{did_you_mean(item, list(DETECTORS))}; "
-                    f"expected one of {', '.join(DETECTORS)}",
+                    f"no such detector{did_you_mean(item, names)}; "
+                    f"expected one of {', '.join(names)}",
                 )
             yield ConditionGroup((item,), ())
         elif isinstance(item, dict) and item:
@@ -316,14 +307,23 @@ def find_policy(name: str, base: Path = Path()) -> Path:
 
 
 def policy_of(directory: Path) -> Policy:
-    """The policy that a run decided by. Raises InputError when it has none."""
+    """The policy that a run decided by. Raises InputError when it has none, or one that asks about
+    a detector which is not installed."""
     path = directory / layout.POLICY
     if not path.is_file():
         raise InputError(f"{directory}: no {layout.POLICY}; expected a run that was screened")
     try:
-        return Policy.model_validate_json(path.read_bytes())
+        policy = Policy.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise IntegrityError(f"{path}: damaged; `prep verify` names all damage") from error
+    try:
+        compile_rules(policy)
+    except RuleError as error:
+        raise InputError(
+            f"{path}: {error.key}: {error}; this version, or the packages installed here, are not "
+            "those that the run was made with"
+        ) from error
+    return policy
 
 
 def load_policy(path: Path) -> Policy:

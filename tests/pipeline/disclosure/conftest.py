@@ -18,7 +18,7 @@ import pytest
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.core.storage import hash_file
 from pipeline.disclosure.about import About, load_about
-from pipeline.disclosure.disclosure import Disclosure, published_files
+from pipeline.disclosure.disclosure import Disclosure, Form, published_files
 from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests
 from pipeline.runs.events import append_event
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
@@ -101,6 +101,14 @@ measures:
   reservations: captured signals are evaluated
   illegal_content: rules of the policy
 """
+
+
+def list_todos(form: Form) -> list[str]:
+    """What is still to be filled in."""
+    answers = (field.answer for section in form.sections for field in section.fields)
+    return [answer.text for answer in answers if answer.basis == "todo"]
+
+
 KINDS = ("public", "licensed", "synthetic", "crawled", "other")
 
 

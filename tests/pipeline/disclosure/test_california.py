@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from pipeline.disclosure.california import california_disclosure
-from pipeline.disclosure.disclosure import Disclosure, todos
+from pipeline.disclosure.disclosure import Disclosure
 
-from .conftest import RichRun
+from .conftest import RichRun, list_todos
 
 
 def test_the_twelve_items(plain_disclosure: Callable[..., Disclosure]) -> None:
@@ -19,7 +19,7 @@ def test_the_twelve_items(plain_disclosure: Callable[..., Disclosure]) -> None:
 def test_a_full_about_leaves_nothing_open(rich_run: RichRun) -> None:
     disclosure = rich_run.disclosure()
     form = california_disclosure(disclosure)
-    assert list(todos(form)) == []
+    assert list_todos(form) == []
     found = {field.number: field.answer.text for field in form.sections[0].fields}
     assert f"{disclosure.facts.kept:,} documents" in found["3"]
     licensed = [label for label, s in disclosure.about.sources.items() if s.kind == "licensed"]

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from pipeline.disclosure.about import About, AboutSource
-from pipeline.disclosure.disclosure import Disclosure, Field, Form, form_to_json, todos
+from pipeline.disclosure.disclosure import Disclosure, Field, Form, form_to_json
 from pipeline.disclosure.eu_summary import eu_summary, size_band
 from pipeline.disclosure.facts import HostFacts
 
-from .conftest import RichRun
+from .conftest import RichRun, list_todos
 
 SECTIONS = ("0", "1.1", "1.2", "1.3", "2.1", "2.2.1", "2.2.2", "2.3", "2.4", "2.5", "2.6", "3.1",
             "3.2", "3.3")  # fmt: skip
@@ -35,7 +35,7 @@ def test_no_field_is_blank(plain_disclosure: Callable[..., Disclosure], rich_run
 
 
 def test_a_full_about_leaves_nothing_open(rich_run: RichRun) -> None:
-    assert list(todos(eu_summary(rich_run.disclosure()))) == []
+    assert list_todos(eu_summary(rich_run.disclosure())) == []
 
 
 def test_tables_fill_what_they_know(plain_disclosure: Callable[..., Disclosure]) -> None:
@@ -44,17 +44,17 @@ def test_tables_fill_what_they_know(plain_disclosure: Callable[..., Disclosure])
     assert {"1.3.a", "1.3.b", "1.3.d", "3.1.c", "3.2.b", "3.3.a"} <= by_tables
     assert found["1.3.a"].answer.text == "text"
     assert found["1.3.b"].answer.text.startswith("less than 1 billion tokens")
-    rules = found["3.2.b"].table
+    rules = found["3.2.b"].answer.table
     assert rules is not None
     assert rules.rows
 
 
 def test_unverified_thresholds_are_marked(plain_disclosure: Callable[..., Disclosure]) -> None:
     found = fields(eu_summary(plain_disclosure()))
-    assert "3 %" in found["2.1.c"].check
-    assert "10 %" in found["2.3.g"].check
-    assert "1,000" in found["2.3.g"].check
-    assert found["1.3.b"].check
+    assert "3 %" in found["2.1.c"].answer.check
+    assert "10 %" in found["2.3.g"].answer.check
+    assert "1,000" in found["2.3.g"].answer.check
+    assert found["1.3.b"].answer.check
 
 
 def test_a_kind_that_nobody_named_is_not_a_no(plain_disclosure: Callable[..., Disclosure]) -> None:
@@ -75,7 +75,7 @@ def test_large_is_more_than_three_percent_of_the_public_tokens(
     about = About(sources={**kinds, "own": AboutSource(kind="private")})
     facts = replace(disclosure.facts, sources=sources)
     found = fields(eu_summary(replace(disclosure, about=about, facts=facts)))
-    large, other = found["2.1.c"].table, found["2.1.d"].table
+    large, other = found["2.1.c"].answer.table, found["2.1.d"].answer.table
     assert large is not None
     assert other is not None
     whole = 1000 + 31 + 30
@@ -89,7 +89,7 @@ def test_top_hosts_are_a_tenth_by_size(plain_disclosure: Callable[..., Disclosur
     hosts = tuple(HostFacts(f"h{i:03d}.example.org", 1, 1000 - i) for i in range(250))
     disclosure = plain_disclosure()
     disclosure = replace(disclosure, facts=replace(disclosure.facts, hosts=hosts))
-    table = fields(eu_summary(disclosure))["2.3.g"].table
+    table = fields(eu_summary(disclosure))["2.3.g"].answer.table
     assert table is not None
     assert [row[0] for row in table.rows] == [host.host for host in hosts[:25]]
 

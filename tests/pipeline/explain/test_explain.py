@@ -320,6 +320,18 @@ def test_the_first_difference_is_shown(left: str, right: str) -> None:
             assert "".join(t for t, _ in side).strip("…") in text
 
 
+@pytest.mark.parametrize("words", [3, 20, 60, 900])
+def test_words_added_at_the_head_are_the_only_difference(words: int) -> None:
+    text = " ".join(f"word{n}" for n in range(1000))
+    added = " ".join(f"new{n}" for n in range(words)) + " "
+    for left, right in ((text, added + text), (text + " end", added + text + " other")):
+        found = find_first_difference(left, right)
+        assert found is not None
+        assert not any(differs for _, differs in found[0])
+        assert all(added.startswith(piece) for piece, differs in found[1] if differs)
+        assert all(200 < len("".join(piece for piece, _ in side)) <= 281 for side in found)
+
+
 def test_long_lines_and_texts_stay_short() -> None:
     long = "word " * 5000
     row = next(row for row in compare_texts(long + "end", long + "tail") if row.differs)

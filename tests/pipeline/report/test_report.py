@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import pipeline
+from pipeline.core.ledger import SplitLedger
 from pipeline.report import html, model
 from pipeline.report.cluster_summary import (
     Cluster,
@@ -23,6 +24,7 @@ from pipeline.report.cluster_summary import (
     SizeBin,
 )
 from pipeline.report.html import render_report
+from pipeline.report.page import ChartColumn, chart
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTILE = (
@@ -133,7 +135,7 @@ def sample_report(text: str = "plain") -> model.Report:
     """A report with something in every section and `text` in every string."""
     sample = model.Sample(text, text, text, 1234, text)
     row = model.SourceRow(
-        source=text,
+        label=text,
         records=12_345,
         bad=45,
         dropped={text: 200, "b": 100},
@@ -147,24 +149,25 @@ def sample_report(text: str = "plain") -> model.Report:
     return model.Report(
         config_name=text,
         manifest_hash=text,
-        stages=(model.StageIdentity(text, text, text),),
+        stages=((text, text, text),),
         software=((text, text),),
-        ledger=model.RecordLedger((row, dataclasses.replace(row, source="second"))),
+        sources=(row, dataclasses.replace(row, label="second")),
         reasons=(model.DropReason(text, text, 400, 5_000_000, (sample, sample, sample)),),
         clusters=sample_summary(text),
         decisions=(model.Decision(text, text, 5_432, text),),
         document_bytes=model.log_bins([0, 1, 300, 5000], [False, True, True, True]),
         document_tokens=model.log_bins([100, 1000]),
-        splits=(
-            model.Split(
-                name=text,
+        splits={
+            text: SplitLedger(
                 documents=19,
-                rows=6_543,
-                max_sequence_length=512,
                 tokens=3_350_000,
+                streams=1,
+                rows=6_543,
+                mask_sum=3_350_000,
                 padding=16,
+                max_sequence_length=512,
             ),
-        ),
+        },
         notes=(text,),
     )
 
@@ -240,9 +243,27 @@ def test_numbers_and_balance() -> None:
     assert "Does not balance" not in text
 
 
+def test_the_tile_of_tokens_says_its_number_once() -> None:
+    page = render_report(sample_report()).decode()
+    tile = page.partition('<div class="label">Tokens</div>')[2].partition('<div class="card')[0]
+    said = Page(tile.encode()).text
+    assert said.split() == ["15,308", "1", "per", "document", "kept"]
+    empty = model.Report(config_name="empty", manifest_hash="0" * 32)
+    assert "no document was kept" in Page(render_report(empty)).text
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 12])
+def test_a_chart_of_few_buckets_has_narrow_columns(buckets: int) -> None:
+    columns = [ChartColumn(str(n), str(n), n + 1, n) for n in range(buckets)]
+    drawn = chart(columns)
+    assert drawn is not None
+    assert all(float(bar.width) < drawn.width / 7 for bar in drawn.bars)
+    assert float(drawn.bars[-1].x) + float(drawn.bars[-1].width) < drawn.width
+
+
 def test_imbalance_is_named() -> None:
     row = model.SourceRow(
-        source="leaky",
+        label="leaky",
         records=10,
         bad=0,
         dropped={},
@@ -254,9 +275,7 @@ def test_imbalance_is_named() -> None:
         tokens=1,
     )
     text = Page(
-        render_report(
-            model.Report(config_name="x", manifest_hash="y", ledger=model.RecordLedger((row,)))
-        )
+        render_report(model.Report(config_name="x", manifest_hash="y", sources=(row,)))
     ).text
     assert "Does not balance: leaky" in " ".join(text.split())
 
@@ -273,7 +292,7 @@ def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
 def test_many_sources_are_summed_up() -> None:
     rows = [
         model.SourceRow(
-            source=f"s{i:03d}",
+            label=f"s{i:03d}",
             records=100 - i,
             bad=0,
             dropped={},
@@ -287,9 +306,7 @@ def test_many_sources_are_summed_up() -> None:
         for i in range(99)
     ]
     text = Page(
-        render_report(
-            model.Report(config_name="x", manifest_hash="y", ledger=model.RecordLedger(tuple(rows)))
-        )
+        render_report(model.Report(config_name="x", manifest_hash="y", sources=tuple(rows)))
     ).text
     assert "s058" in text
     assert "s059" not in text
