@@ -1,13 +1,9 @@
 """Arrays of texts in, cleaned texts out: scan, repair the suspects, put them in place, in a single
-Arrow buffer.
+Arrow buffer; and SlimPajama's low-length rule (`dedup.presets.is_short`) for whole arrays.
 
-SlimPajama's low-length rule for whole arrays: `dedup.presets.is_short`, stopped early.
-
-`normalize` lower-cases, drops ASCII punctuation, strips, and makes one blank of every run of white
-space. For its length alone the letters do not matter: every character counts one, or two if its
-lower case is that long (U+0130), or nothing if it is dropped, and a run of white space counts one
-if something that counts is on both sides of it. How a capital sigma is lower-cased depends on its
-neighbours, but either way it is one character.
+The rule's `normalize` lower-cases, drops ASCII punctuation, strips, and makes one blank of every
+run of white space. For its length every character counts one, or two if its lower case is that long
+(U+0130), or nothing if it is dropped, and a run of white space one between two that count.
 """
 
 import re

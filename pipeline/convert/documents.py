@@ -1,14 +1,9 @@
-"""Targets of text.
-
-Token ids back to text, many documents at once.
-
-Byte-level tokenizers give every token its exact bytes, so documents are put together from a table
-in one pass. Others are decoded by `tokenizers`, one document at a time, and not always exactly.
-
-Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
+"""Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
 
 A document is `{"text": …}`. One whose tokens are no valid UTF-8 (bytes were cut in the middle of a
-character) keeps its ids in `tokens` beside a text with U+FFFD in the place of what is invalid.
+character) keeps its ids in `tokens` next to a text with U+FFFD in place of what is invalid.
+Byte-level tokenizers give every token its exact bytes, so documents are put together from a table;
+others are decoded by `tokenizers`, one document at a time, and not always exactly.
 """
 
 import functools

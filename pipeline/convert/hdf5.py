@@ -1,6 +1,5 @@
-"""HDF5 data sets as sources: `sample`, `vsl` and `corpus`, ours, Model Zoo's or anybody's.
-
-Packed rows back to the stream they were cut from.
+"""HDF5 data sets as sources: `sample`, `vsl` and `corpus`, ours, Model Zoo's or anybody's; packed
+rows are turned back into the stream they were cut from.
 
 `sample`: row k holds ids = stream[k*S : k*S + S] and labels one token further, so the stream is the
 ids of all rows and then the last label. Where a row does not follow the one before (rows that were

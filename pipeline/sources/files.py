@@ -1,12 +1,9 @@
-"""Which files an input names, and how to open and read each one; and the hashes of their contents.
+"""Which files an input names, how to open and read each one, and the hashes of their contents.
 
-Content hashes of raw shards, remembered in the journal by size and times, or by what a store says
-of the file, such as its ETag.
-
-The time of the last change of the inode counts next to that of the content, because programs can
-set the second back but not the first. What a store says nothing of is read again whenever it
-matters, and so is a file that was written just before the run: another write within the same tick
-of the clock would leave its times as they are.
+Hashes are kept in the journal by size and times, or by what a store says of the file, such as its
+ETag. The time of the last change of the inode counts as well as that of the content, because
+programs can set the second back. A file of which a store says nothing, or that was written just
+before the run, is read again whenever it matters.
 """
 
 import contextlib

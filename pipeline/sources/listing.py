@@ -1,5 +1,4 @@
-"""What a path of an input names on this machine, and which of the files that HF `datasets` saved
-with `save_to_disk` are data.
+"""What a path of an input names on this machine; of what HF `datasets` saved, which files are data.
 
 Links to directories are followed, and every directory is read once, under its own name where it has
 one below the input: no loop is endless, and no file is read twice for the sake of a link. What

@@ -1,17 +1,10 @@
-"""Inputs that are elsewhere: behind URLs, through fsspec (what they name, what says that they
-changed, their bytes), and data sets of the Hugging Face Hub by name (which files of which revision
-they are).
-
-Inputs behind URLs, through fsspec: what they name, what tells that they changed, their bytes.
+"""Inputs behind URLs, through fsspec, and data sets of the Hugging Face Hub by name: what they
+name, what says that they changed, their bytes.
 
 Who may read them is the business of fsspec and the environment: a URL that holds a password is
-refused, and query strings, which may be signatures, stand in no message and no published file.
-
-Data sets of the Hugging Face Hub by name: which files of which revision they are.
-
-`datasets` says which files make up a split; they are read from the Hub by this project's own
-readers, at the commit that the name meant when it was looked up. That commit is part of every
-file's path, so that a document's key tells the revision it is from.
+refused, and query strings, which may be signatures, are in no message and no published file. Of a
+data set on the Hub `datasets` says which files make up a split; they are read at the commit that
+the name meant when it was looked up, which is part of every file's path and so of every key.
 """
 
 import logging

@@ -1,10 +1,8 @@
-"""Read parquet and Arrow IPC: one row a record, text from one column or a template, meta from a
-`meta` column if present.
+"""Read parquet, and Arrow IPC files (.arrow, .feather) and streams, which HF `datasets` saves: one
+row a record, text from one column or a template, meta from a `meta` column if there is one.
 
-Read Arrow IPC files (.arrow, .feather) and streams, which HF `datasets` saves: one row a record.
-
-Every batch is validated in full before a value of it is touched, since offsets that lie would read
-memory that is not the file's.
+Every Arrow batch is validated in full before a value of it is touched, since offsets that lie would
+read memory that is not the file's.
 """
 
 import json

@@ -1,20 +1,13 @@
-"""What a tokenizer is, and its ids turned back to bytes.
+"""What a tokenizer is (its `tokenizer.json`, the size of its vocabulary, the EOS), and ids to
+bytes.
 
-What a tokenizer is: its `tokenizer.json`, the size of its vocabulary, and the EOS token.
+The JSON is brought to one form: `truncation` and `padding` are dropped, because they would cut or
+fill documents, and keys are sorted, so that the hash depends on nothing but the content.
+`tokenizers` itself reads it once, here, so what it refuses never reaches a worker. A model with BPE
+dropout is refused (its ids are random); post-processors that add tokens (BOS, CLS) are not used.
 
-A definition holds the JSON that every engine is built from (`engines`), brought to one form: the
-sections `truncation` and `padding` are dropped, because they would cut or fill documents, and keys
-are sorted, so that the content hash depends on nothing but the content. `tokenizers` itself reads
-the definition once, here, so what it refuses never reaches a worker.
-
-Limits: a model with BPE dropout is refused (its ids are random). The end of a document is one
-token; post-processors that add others (BOS, CLS) are not used.
-
-Ids back to bytes.
-
-Byte-level tokenizers give every token its exact bytes, so any slice of a stream decodes, also in
-the middle of a character. Others decode by `tokenizers`, whole texts only and not always exactly
-(normalizers and added spaces cannot be undone).
+Byte-level tokenizers give every token its exact bytes, so any slice of a stream decodes. Others
+decode by `tokenizers`, whole texts only and not always exactly.
 """
 
 import functools

@@ -1,6 +1,5 @@
-"""Engines, and whether one may be used for a tokenizer.
-
-The programs that can turn text into ids, behind one interface, each on one thread.
+"""The programs that can turn text into ids, on one thread each, and which may be used for a
+tokenizer.
 
   | engine | what it is | special tokens in text stay text by |
   |---|---|---|
@@ -8,21 +7,14 @@ The programs that can turn text into ids, behind one interface, each on one thre
   | gigatoken | Rust, caches that grow for ever | a tokenizer.json without special added tokens |
   | tokenizers | the oracle | `encode_special_tokens` |
 
-None but the oracle is trusted: the self-check below decides which of them may be used for a
-tokenizer. The first two are optional and imported by name, so that a missing one costs nothing.
+Only the oracle is trusted: another engine may be used if it repeats the oracle's ids on the
+battery. The verdict is kept in the user's cache under everything that could change it: the builds
+of both, the tokenizer's content, the battery's version, and the processor, because engines choose
+their code by its features. A check by examples can miss a defect that only some rare text shows;
+the million fuzzed strings of the slow tests look for those.
 
 Limits: one word without any break (64 MiB of one letter) takes the engines about half a minute and
 3 GB, and `tokenizers` more: BPE keeps the whole word in memory. Documents are never cut.
-
-Whether an engine may be used for a tokenizer: only if it repeats the oracle's ids on the battery.
-
-The verdict is kept in the user's cache under everything that could change it: the builds of the
-engine and of `tokenizers` (versions and the hashes of their files), the tokenizer's content, the
-version of the battery, and the processor, because engines choose their code by its features.
-
-Limits: a check by examples. It finds another regex, Unicode table, merge order or block border; a
-defect that only some rare text shows it can miss, which is what the million fuzzed strings of the
-slow tests are for.
 """
 
 import contextlib

@@ -1,13 +1,7 @@
-"""What can be wrong with a directory of HDF5 files, and why it matters.
-
-Whether rows of foreign files are what a language model can be trained on.
+"""What can be wrong with rows of foreign files, and why it matters; and, where our lineage is next
+to the shards, which tokens are lost or repeated.
 
 Only arrays here: a block of rows in, counts and the first wrong row of every kind out.
-
-Lost and repeated tokens, as far as the lineage beside our shards tells.
-
-Spans say which tokens of which document stand in which row (docs/formats.md). The rows of a stream
-must all be there once, and the spans of a document must follow each other without a gap.
 """
 
 from collections.abc import Mapping, Sequence
