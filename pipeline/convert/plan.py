@@ -191,7 +191,9 @@ def _rows(options: ConvertOptions, files: Hdf5Files, vocabulary: StreamVocabular
     settings = {"to": "rows", "items_per_file": per_shard, "compression": options.compression}
     return ConvertPlan(
         RowSource(files, vocabulary),
-        lambda place: RowTarget(per_shard, params, options.compression, place),
+        lambda place: RowTarget(
+            per_shard=per_shard, params=params, compression=options.compression, place=place
+        ),
         settings,
         (note,),
     )
@@ -271,13 +273,21 @@ def _stream_to_hdf5(
     if options.to == "corpus":
         return ConvertPlan(
             source,
-            lambda place: CorpusTarget(per_shard, vocabulary, compression, place),
+            lambda place: CorpusTarget(
+                per_shard=per_shard, vocabulary=vocabulary, compression=compression, place=place
+            ),
             settings,
             notes,
         )
     return ConvertPlan(
         source,
-        lambda place: SampleTarget(length, per_shard, vocabulary, compression, place),
+        lambda place: SampleTarget(
+            length=length,
+            per_shard=per_shard,
+            vocabulary=vocabulary,
+            compression=compression,
+            place=place,
+        ),
         {**settings, "max_sequence_length": length},
         notes,
     )

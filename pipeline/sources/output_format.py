@@ -16,6 +16,8 @@ PLUG_INS = "wafermill.outputs"
 
 Format = Literal["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
 BUILT_IN: tuple[Format, ...] = get_args(Format)
+COMPRESSIONS = {"jsonl.zst": "zst", "jsonl.gz": "gz", "jsonl": None}
+"""Formats of lines, and how they are compressed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,7 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
     digest = xxhash.xxh3_128()
     skip, left = part.first.byte_offset - stretch.start.text, stretch.size
     with closing(HashingReader(file.location)) as reader:
-        blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)  # type: ignore[arg-type]
+        blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)
         while left and (found := next(blocks, None)) is not None:
             block = found[1]
             data = block[skip : skip + left]

@@ -94,13 +94,14 @@ def remote(url: str) -> Listing:
 
 def version(location: str) -> tuple[int, str | None]:
     """(size, what tells the content apart; None where the store says nothing) of a file."""
-    info = _asking(location, lambda: _file_system(location)[0].info(_name(location)))
-    return int(info["size"] or 0), _version(info)
 
+    def ask() -> dict[str, Any]:
+        system, name = _file_system(location)
+        return dict(system.info(name))
 
-def _version(info: dict[str, Any]) -> str | None:
-    said = {str(key).lower(): value for key, value in info.items()}
-    return next((f"{key} {said[key]}" for key in _VERSIONS if said.get(key)), None)
+    info = {str(key).lower(): value for key, value in _asking(location, ask).items()}
+    content = next((f"{key} {info[key]}" for key in _VERSIONS if info.get(key)), None)
+    return int(info["size"] or 0), content
 
 
 def _file_system(url: str) -> tuple[Any, str]:
@@ -119,10 +120,6 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 _INSTALL = "pip install 'wafermill[remote]', and for s3:// and the like the package of that store"
-
-
-def _name(url: str) -> str:
-    return str(_file_system(url)[1])
 
 
 def _asking(url: str, question: Any, *arguments: Any) -> Any:

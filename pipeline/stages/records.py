@@ -6,11 +6,9 @@ noted, and leaves out blank lines, bad records and duplicates; path, format and 
 """
 
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,24 +25,22 @@ from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import CleanOutput, KeepOutput
-from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
+from pipeline.sources.copy import copy_records, new_compressor
 from pipeline.sources.files import HashingReader, InputFile, change_error
 from pipeline.sources.output_format import (
     BUILT_IN,
+    COMPRESSIONS,
     Form,
-    Format,
     PluggedForm,
     find_plugged_form,
     plugged_outputs,
 )
 from pipeline.sources.record import SOURCE_KEYS, source_label
-from pipeline.sources.streams import zstd
 from pipeline.stages.plan import Reading
 
 FIELDS = ("text", "meta", "key", "source", "licence")
 """What a record can hold; `text` is always there."""
 
-_GZIP_HEADER = 31
 _BATCH = 1024
 
 
@@ -76,13 +72,11 @@ def image(table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, 
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 14)
         return sink.getvalue().to_pybytes(), table_hash(rows)
-    content, compressor, pieces = xxhash.xxh3_128(), _compressor(form), []
+    content, compressor, pieces = xxhash.xxh3_128(), new_compressor(COMPRESSIONS[form]), []
     for lines in _lines(table, fields):
         content.update(lines)
-        pieces.append(compressor.compress(lines) if compressor else lines)
-    if compressor:
-        pieces.append(compressor.flush())
-    return b"".join(pieces), content.hexdigest()
+        pieces.append(compressor.compress(lines))
+    return b"".join([*pieces, compressor.flush()]), content.hexdigest()
 
 
 def writing_software(form: Form) -> dict[str, str]:
@@ -91,24 +85,6 @@ def writing_software(form: Form) -> dict[str, str]:
     if isinstance(form, PluggedForm):
         software[f"output format {form}"] = str(form.code)
     return software
-
-
-def compress_lines(lines: bytes, form: Format) -> bytes:
-    """Lines of records as a file of this format, which is not parquet."""
-    compressor = _compressor(form)
-    return compressor.compress(lines) + compressor.flush() if compressor else lines
-
-
-def _compressor(form: Format) -> Any:
-    if form == "jsonl.zst":
-        options: dict[int, int] = {
-            zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
-            zstd.CompressionParameter.checksum_flag: True,
-        }
-        return zstd.ZstdCompressor(options=options)
-    if form == "jsonl.gz":
-        return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_HEADER)
-    return None
 
 
 def _lines(table: pa.Table, fields: tuple[str, ...]) -> Iterator[bytes]:

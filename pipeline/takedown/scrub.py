@@ -39,11 +39,10 @@ from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
 from pipeline.runs.records import wrap_read_errors
-from pipeline.sources.copy import copy_records, trailing_bytes
+from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
-from pipeline.sources.output_format import BUILT_IN, Format, find_plugged_form
+from pipeline.sources.output_format import BUILT_IN, COMPRESSIONS, Format, find_plugged_form
 from pipeline.sources.streams import decompress_blocks
-from pipeline.stages.records import compress_lines
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.record import read_takedowns
 
@@ -316,11 +315,12 @@ def _image(table: pa.Table, gone: pa.ChunkedArray) -> bytes:
 
 
 def _lines_without(path: Path, form: Format, wanted: set[str]) -> bytes | None:
-    compression = {"jsonl.zst": "zst", "jsonl.gz": "gz"}.get(form)
+    compression = COMPRESSIONS[form]
     with open(path, "rb") as file:
         lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
     decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
     staying = [line for line in lines if decode(line).key not in wanted]
     if len(staying) == len(lines):
         return None
-    return compress_lines(b"".join(staying), form)
+    compressor = new_compressor(compression)
+    return bytes(compressor.compress(b"".join(staying)) + compressor.flush())

@@ -287,7 +287,7 @@ def decode_bytes(definition: TokenizerDefinition, ids: npt.NDArray[np.integer]) 
     >>> decode_bytes(load_definition("gpt2"), np.array([15496, 995, 50256]))
     b'Hello world'
     """
-    table = _byte_table(definition)
+    table = byte_table(definition)
     if table is not None:
         return b"".join([table[i] for i in ids.tolist()])
     texts = ids[ids != definition.eos_id].tolist()
@@ -300,12 +300,15 @@ def _tokenizer(definition: TokenizerDefinition) -> Tokenizer:
 
 
 @functools.lru_cache(maxsize=4)
-def _byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
+def byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
     """Bytes of every id of a byte-level tokenizer; None for other tokenizers."""
     content = json.loads(definition.json)
-    if not _is_byte_level(content.get("decoder")):
+    decoder = content.get("decoder")
+    if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
         return None
-    alphabet = {character: byte for byte, character in enumerate(_printable_bytes())}
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}  # as GPT-2's encoder.py
+    others = iter(range(256, 512))
+    alphabet = {chr(b if b in printable else next(others)): b for b in range(256)}
     table = [b""] * definition.vocab_size
     for token, number in content["model"]["vocab"].items():
         if all(character in alphabet for character in token):
@@ -316,14 +319,3 @@ def _byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
         table[added["id"]] = added["content"].encode()
     table[definition.eos_id] = b""
     return table
-
-
-def _is_byte_level(decoder: object) -> bool:
-    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
-
-
-def _printable_bytes() -> str:
-    """The character that stands for each byte in a byte-level vocabulary (GPT-2's encoder.py)."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))

@@ -89,7 +89,13 @@ def test_rows_unpack_to_their_stream(
     tokens: list[int], length: int, per_shard: int, cuts: list[int]
 ) -> None:
     """Whatever the sequence length, shards and blocks (id 4 is EOS, and padding)."""
-    target = SampleTarget(length, per_shard, StreamVocabulary(4, 5), "none", ShardPlace())
+    target = SampleTarget(
+        length=length,
+        per_shard=per_shard,
+        vocabulary=StreamVocabulary(4, 5),
+        compression="none",
+        place=ShardPlace(),
+    )
     shapes, rows = [], []
     keep = target._rows
 
