@@ -248,26 +248,21 @@ def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[LineageSpans, list
 
 def find_lost_or_repeated(spans: LineageSpans) -> list[FileFinding]:
     """Findings about the directory from the spans of all its shards."""
-    findings = []
     stored = np.sort(spans.stream_row)
     repeated = int((stored[1:] == stored[:-1]).sum())
-    if repeated:
-        findings.append(
-            FileFinding("", "lost", f"{pluralise(repeated, 'row')} of the stream found twice")
-        )
     lost = int(stored[-1] + 1 - len(np.unique(stored))) if len(stored) else 0
-    if lost:
-        findings.append(FileFinding("", "lost", f"{pluralise(lost, 'row')} of the stream missing"))
     gaps, twice = _gaps_and_repeats(spans)
-    if gaps:
-        findings.append(
-            FileFinding("", "lost", f"{pluralise(gaps, 'time')} tokens of a document are missing")
-        )
-    if twice:
-        findings.append(
-            FileFinding("", "lost", f"{pluralise(twice, 'time')} tokens of a document are repeated")
-        )
-    return findings
+    counted = (
+        (repeated, "row", "of the stream found twice"),
+        (lost, "row", "of the stream missing"),
+        (gaps, "time", "tokens of a document are missing"),
+        (twice, "time", "tokens of a document are repeated"),
+    )
+    return [
+        FileFinding("", "lost", f"{pluralise(count, noun)} {what}")
+        for count, noun, what in counted
+        if count
+    ]
 
 
 def _gaps_and_repeats(spans: LineageSpans) -> tuple[int, int]:
