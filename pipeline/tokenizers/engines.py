@@ -256,7 +256,9 @@ def verdict(name: str, definition: TokenizerDefinition, cache: Path | None = Non
     root = cache if cache is not None else user_cache()
     if root is None:
         return _check(name, definition)
-    path = root / "tokenizer-checks" / f"{_key(name, build, definition)}.json"
+    oracle = installed_build(REFERENCE)
+    parts = [name, build, oracle, definition.content_hash, VERSION, _processor()]
+    path = root / "tokenizer-checks" / f"{hash_bytes(canonical_json(parts))}.json"
     kept = _read(path)
     if kept is not None:
         return kept
@@ -320,11 +322,6 @@ def _difference(text: str, wrong: U32, right: U32) -> str:
     at = int(unequal[0]) if len(unequal) else both
     found, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
     return f"in {escape_text(repr(text), 80)} from token {at} on {found}, expected {expected}"
-
-
-def _key(name: str, build: str, definition: TokenizerDefinition) -> str:
-    parts = [name, build, installed_build(REFERENCE), definition.content_hash, VERSION]
-    return hash_bytes(canonical_json([*parts, _processor()]))
 
 
 def _processor() -> str:
