@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from dedup.arrays import I64
-from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
 from pipeline.core.manifest import Shard, fingerprint_of
-from pipeline.core.words import did_you_mean
+from pipeline.core.words import check_choice
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
@@ -46,11 +46,9 @@ _BATCH = 1024
 
 def choose_form(name: str, option: str = "--format") -> Form:
     """The output format that is called so. Raises ConfigError when there is none."""
+    check_choice(option, name, [*BUILT_IN, *plugged_outputs()])
     form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
-    if form is None:
-        names = ", ".join([*BUILT_IN, *plugged_outputs()])
-        hint = did_you_mean(name, [*BUILT_IN, *plugged_outputs()])
-        raise ConfigError(f"{option} {escape_text(name)}: expected one of {names}{hint}")
+    assert form is not None
     return form
 
 
