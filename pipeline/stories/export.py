@@ -24,8 +24,9 @@ from pipeline.engine.stage import Inputs
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
+from pipeline.sources.output_format import Form
 from pipeline.stages import export
-from pipeline.stages.records import FIELDS, Format
+from pipeline.stages.records import FIELDS
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import read_story
 from pipeline.takedown.record import read_takedown_state
@@ -42,7 +43,7 @@ class ExportOptions:
     """What of a run is exported, and how. `splits`: names, None for all; `file_bytes`: about so
     much text in one file, which one task holds in memory."""
 
-    form: Format = "jsonl.zst"
+    form: Form = "jsonl.zst"
     splits: tuple[str, ...] | None = None
     fields: tuple[str, ...] = FIELDS
     file_bytes: int = 256_000_000

@@ -103,12 +103,13 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenize = config.tokenize
     name = tokenize.tokenizer if tokenize.tokenizer == GPT2 else loaded.base / tokenize.tokenizer
+    definition = load_definition(name, tokenize.eos, tokenize.special_tokens)
     return Preparation(
         config=config,
         screening=request,
         plan=plan,
         earlier=earlier,
-        tokenizer=load_definition(name, tokenize.eos, tokenize.special_tokens),
+        tokenizer=replace(definition, engine=tokenize.engine),
         out=out,
         takedowns=read_takedown_state(out),
     )
