@@ -113,10 +113,10 @@ def print_losses(found: Evaluation) -> None:
         row += [_number(amount.bits_per_byte)] * has_bytes
         row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)] * has_reference
         rows.append(row)
-    print_table(heads, rows)
+    print_numbers(heads, rows)
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_numbers(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows of text, which may come from data; all columns but the first are numbers."""
     table = Table(box=None, pad_edge=False)
     for place, head in enumerate(heads):
@@ -134,7 +134,7 @@ def print_scores(results: Mapping[str, Mapping[str, float | int | None]]) -> Non
     """Name -> (column -> value), one line a name."""
     heads = list(dict.fromkeys(key for row in results.values() for key in row))
     rows = [[name, *(_cell(row.get(head)) for head in heads)] for name, row in results.items()]
-    print_table(["", *heads], rows)
+    print_numbers(["", *heads], rows)
 
 
 def _cell(value: float | int | None) -> str:
