@@ -134,9 +134,9 @@ checkpoint was written.
 """
 
 
-def show_version(wanted: bool) -> None:
+def show_version(requested: bool) -> None:
     """Print the version and end, for `--version`."""
-    if wanted:
+    if requested:
         print(f"wafermill {__version__}")
         raise typer.Exit
 

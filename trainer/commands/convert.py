@@ -26,8 +26,8 @@ UnsafePickle = Annotated[
 ]
 
 
-def _print_listing(wanted: bool) -> None:
-    if wanted:
+def _print_listing(requested: bool) -> None:
+    if requested:
         from trainer.convert.conversion import list_formats
 
         print(list_formats())
@@ -117,14 +117,14 @@ def diff(
     from trainer.convert.conversion import compare_checkpoints
 
     with one_line_errors():
-        found = compare_checkpoints(left, right, tolerance, unsafe_pickle)
-        for difference in found.differences:
+        result = compare_checkpoints(left, right, tolerance, unsafe_pickle)
+        for difference in result.differences:
             print(f"{difference.name}: {difference.what}")
         print(
-            f"{pluralise(found.tensors, 'tensor')}, {len(found.differences):,} different, "
-            f"largest difference {found.largest:g}"
+            f"{pluralise(result.tensors, 'tensor')}, {len(result.differences):,} different, "
+            f"largest difference {result.largest:g}"
         )
-        raise typer.Exit(1 if found.differences else 0)
+        raise typer.Exit(1 if result.differences else 0)
 
 
 def _shard_bytes(text: str) -> int:

@@ -109,10 +109,10 @@ def lm_eval(
 
     with one_line_errors():
         names = lm_eval_tasks.parse_task_names(tasks)
-        wanted = lm_eval_tasks.TaskOptions(names, data_dir, num_fewshot, limit, batch_size)
+        request = lm_eval_tasks.TaskOptions(names, data_dir, num_fewshot, limit, batch_size)
         loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
         results = lm_eval_tasks.run_tasks(
-            loaded, vocabulary, wanted, lambda line: print(line, file=sys.stderr)
+            loaded, vocabulary, request, lambda line: print(line, file=sys.stderr)
         )
     mean = lm_eval_tasks.mean_accuracy(results)
     if as_json:

@@ -50,13 +50,13 @@ def generate(
         wish = GenerationOptions(max_new_tokens, Sampling(temperature, top_k, top_p), seed)
         text = _prompt(prompt, prompt_file)
         loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
-        made = run(loaded, vocabulary, text, wish)
+        generated = run(loaded, vocabulary, text, wish)
     if as_json:
-        found = loaded.checkpoint
-        about = {"checkpoint": str(found.path), "step": found.step, "prompt": text, "seed": seed}
-        print(json.dumps(about | dataclasses.asdict(made)))
+        saved = loaded.checkpoint
+        about = {"checkpoint": str(saved.path), "step": saved.step, "prompt": text, "seed": seed}
+        print(json.dumps(about | dataclasses.asdict(generated)))
     else:
-        print(escape_for_terminal(text + made.text))
+        print(escape_for_terminal(text + generated.text))
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:

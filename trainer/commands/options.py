@@ -39,8 +39,8 @@ class Targets(TyperGroup):
     ) -> Any:
         """The context of the group when `args` name a sub-command, else that of the run."""
         completing = extra.get("resilient_parsing") and not args
-        known = {*self.commands, *COMPLETION} - {self.RUN}
-        if completing or (args and args[0] in known):
+        subcommands = {*self.commands, *COMPLETION} - {self.RUN}
+        if completing or (args and args[0] in subcommands):
             return super().make_context(info_name, args, parent, **extra)
         words = list(one_value_each(args))
         return self.commands[self.RUN].make_context(info_name, words, parent, **extra)
@@ -222,9 +222,9 @@ def read_model(
 
     if (model_dir is None) == (checkpoint is None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
-    found = find_checkpoint(checkpoint or model_dir or Path())
-    vocabulary = tokenizer_for(tokenizer, found)
-    return load_model(found, device), vocabulary
+    saved = find_checkpoint(checkpoint or model_dir or Path())
+    vocabulary = tokenizer_for(tokenizer, saved)
+    return load_model(saved, device), vocabulary
 
 
 _LONGEST = 2000  # characters of a line of a message

@@ -78,9 +78,9 @@ def predict(flops: str, law: Path | None = None, as_json: AsJson = False) -> Non
     from trainer.scaling import files
 
     with one_line_errors():
-        found = None if law is None else files.read_law(law)
+        fitted = None if law is None else files.read_law(law)
         try:
-            prediction = files.prediction(found, parse_amount(flops))
+            prediction = files.prediction(fitted, parse_amount(flops))
         except ValueError as error:
             raise ConfigError(f"--flops {error}") from None
         if as_json:

@@ -46,8 +46,8 @@ class LossMeasurement:
 
 def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> LossMeasurement:
     """Measure the loss; nothing is written. Raises PrepError."""
-    found = find_checkpoint(request.path)
-    loaded = load_model(found)
+    saved = find_checkpoint(request.path)
+    loaded = load_model(saved)
     directory = split_directory(request.data, request.split)
     model = loaded.config
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
@@ -80,7 +80,7 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
         reference=reference,
     )
     measured = evaluator.measure()
-    return LossMeasurement(found.step, found.hash, source.datasets[0].dataset_hash, measured)
+    return LossMeasurement(saved.step, saved.hash, source.datasets[0].dataset_hash, measured)
 
 
 def split_directory(data: Path, split: str) -> Path:
@@ -95,16 +95,16 @@ def split_directory(data: Path, split: str) -> Path:
         )
     directory = data / "hdf5" / split
     if not directory.is_dir():
-        known = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
-        raise ConfigError(f"--split {split}: not in {data}, which has {known or 'no splits'}")
+        splits = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
+        raise ConfigError(f"--split {split}: not in {data}, which has {splits or 'no splits'}")
     return directory
 
 
-def print_losses(found: Evaluation) -> None:
+def print_losses(evaluation: Evaluation) -> None:
     """One line a source, and one for all."""
-    amounts = {**found.per_source, "all": found.total}
-    has_bytes = found.total.bits_per_byte is not None
-    has_reference = found.total.reference_loss is not None
+    amounts = {**evaluation.per_source, "all": evaluation.total}
+    has_bytes = evaluation.total.bits_per_byte is not None
+    has_reference = evaluation.total.reference_loss is not None
     heads = ["source", "labels", "loss", "perplexity"] + ["bits/byte"] * has_bytes
     heads += ["reference tokens", "loss/reference token"] * has_reference
     rows = []
