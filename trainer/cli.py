@@ -74,11 +74,8 @@ class TrainCommands(Targets):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What the first word can be; no command is imported for it."""
-        self.commands.is_listing = True
-        try:
+        with self.commands.listing():
             return super().shell_complete(ctx, incomplete)
-        finally:
-            self.commands.is_listing = False
 
 
 app = typer.Typer(

@@ -82,7 +82,7 @@ register = commands(run, plan)
 def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> None:
     """Print it, and last what all of it costs; nothing is written."""
     from pipeline.stories.plan import forecast_stages, total_of
-    from pipeline.stories.preparation import describe_dedup
+    from pipeline.stories.selection import describe_dedup
 
     stages = forecast_stages(prepared, story)
     if as_json:

@@ -3,9 +3,9 @@ meant, and numbers as people read them; a number that is unknown is a dash.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from pipeline.core.errors import escape_text
+from pipeline.core.errors import ConfigError, escape_text
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _TIME_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
@@ -99,6 +99,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), names, n=1)
     return f"; did you mean {escape_text(names[close[0]])!r}?" if close else ""
+
+
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Raise ConfigError, with the choice that was meant, unless `value` is one of them."""
+    if value not in choices:
+        raise ConfigError(
+            f"{option} {escape_text(value, 40)}: expected one of {', '.join(choices)}"
+            f"{did_you_mean(value, choices)}"
+        )
 
 
 def did_you_mean_or_all(name: str, known: Iterable[str]) -> str:

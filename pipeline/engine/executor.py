@@ -1,8 +1,6 @@
-"""Where tasks run: worker processes of a local Dask cluster, those of a cluster that is already
-there, or this process for small inputs.
-
-All offer one method, `run`, which yields (index, result) as calls finish and raises the first
-failure. The only file that knows Dask.
+"""Where tasks run: workers of a local Dask cluster or of one that is there already, or this process
+for small inputs. `run` yields (index, result) as calls finish and raises the first failure. This is
+the only file that knows Dask.
 """
 
 import contextlib

@@ -22,8 +22,8 @@ from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.lineage.training import TrainingRecord, read_training
 from pipeline.runs import layout
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 from trainer.runs.record import read_json
 
 _COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]

@@ -19,9 +19,10 @@ import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.words import format_bytes
-from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, stages_by_default
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
+from tests.stages import stages_by_default
 
 PREP = Path(sys.executable).with_name("prep")
 
