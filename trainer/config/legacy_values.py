@@ -109,7 +109,7 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
             kind = find_scheduler_config(name)
         except BackendConfigError as error:
             raise draft.error(f"{dotted}.scheduler", str(error)) from None
-        entry["scheduler"] = kind.named.name
+        entry["scheduler"] = kind.entry.name
     for old in [old for old in _OLD if old in entry]:
         _rename(draft, dotted, entry, old)
     how = entry.pop("main_scheduler", "sequential")

@@ -35,7 +35,7 @@ def describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     optimizer = draft.section("optimizer")
     kind = find_optimizer_config(optimizer["optimizer_type"])
     for key, theirs in THEIRS.items():
-        if key not in optimizer and (kind.named.name == "AdamW" or key == "max_gradient_norm"):
+        if key not in optimizer and (kind.entry.name == "AdamW" or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
@@ -299,7 +299,7 @@ def _check_loss_scale(params: Params, draft: Draft) -> None:
 def _check_mup(params: Params, draft: Draft) -> None:
     """Refuse muP, whose learning rates (Table 14) are for updates of the size of the learning rate,
     with an optimizer that needs others."""
-    named = params.optimizer.named
+    named = params.optimizer.entry
     if params.model.mup_base_hidden_size is not None and not named.kind.updates_have_size_of_rate:
         suitable = [n for n, one in OPTIMIZERS.items() if one.kind.updates_have_size_of_rate]
         raise draft.error(

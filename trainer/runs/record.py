@@ -20,7 +20,7 @@ from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
 from trainer.model import optimizer
-from wafer_backend.optim.registry import Named
+from wafer_backend.optim.registry import RegistryEntry
 
 
 def read_json(path: Path, directory: str) -> Any:
@@ -98,9 +98,9 @@ def _plug_ins(params: Params) -> dict[str, Any]:
     """The code of packages that add the optimizer or a scheduler of the run, by its name."""
     rates = params.optimizer.learning_rate
     schedulers = rates if isinstance(rates, tuple) else ()
-    named: list[Named[Any]] = [
-        params.optimizer.named,
-        *(scheduler.named for scheduler in schedulers),
+    named: list[RegistryEntry[Any]] = [
+        params.optimizer.entry,
+        *(scheduler.entry for scheduler in schedulers),
     ]
     codes = {one.name: str(one.code) for one in named if one.code is not None}
     return {"plug_ins": codes} if codes else {}

@@ -1,14 +1,10 @@
 """MemoryX: where the parameters, their gradients and the optimizer live.
 
-It streams copies of weights out, cast if they travel in half precision, receives leaf gradients,
-adds them up in host memory in fp32 like a binary counter (one lane per CS-2, so the wafer never
-holds an accumulated gradient), hands maximal nodes to SwarmX, and applies the reduced gradient with
-an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
-
-A device that copies weights itself copies from `Staging`: the masters, and half copies cast once
-per pass over a batch. For CUDA both are pinned, so that copies overlap the computation. Nobody
-writes to what is handed out; the optimizer changes masters between passes, when no copy is under
-way.
+It streams copies of weights out, cast if they travel in half precision, adds up leaf gradients in
+fp32 like a binary counter (one lane per CS-2), hands maximal nodes to SwarmX, and applies the
+reduced gradient with an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
+A device that copies weights itself copies from `Staging`; nobody writes to what is handed out, and
+masters change between passes only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,15 +73,12 @@ class Staging:
             return master
         if name not in self._cast:
             with torch.inference_mode(False), torch.no_grad():
-                self._half(name, master).copy_(master)
+                if name not in self._halves:
+                    self._halves[name] = torch.empty_like(
+                        master, dtype=self._formats[name], pin_memory=self._pinned
+                    )
+                self._halves[name].copy_(master)
             self._cast.add(name)
-        return self._halves[name]
-
-    def _half(self, name: str, master: torch.Tensor) -> torch.Tensor:
-        if name not in self._halves:
-            self._halves[name] = torch.empty_like(
-                master, dtype=self._formats[name], pin_memory=self._pinned
-            )
         return self._halves[name]
 
 

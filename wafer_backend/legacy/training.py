@@ -132,7 +132,8 @@ def run(
         params = default_params_fn(params) or params
     torch.manual_seed(int(params["runconfig"].get("seed", 1)))
     chosen = _backend(asked)
-    _set_precision(params["model"], chosen)
+    if params["model"].get("mixed_precision") and not chosen.is_cpu:
+        amp.set_half_dtype(params["model"].get("fp16_type", "float16"))
     with chosen.device:
         model = _build(model_fn, params)
     return _Run(params, model, chosen).go(train_data_fn, eval_data_fn)
@@ -143,11 +144,6 @@ def _backend(asked: Arguments) -> Backend:
     if asked.target == "CSX":
         settings |= {"compile_only": asked.compile_only, "validate_only": asked.validate_only}
     return backend(asked.target, **settings)
-
-
-def _set_precision(model: dict[str, Any], chosen: Backend) -> None:
-    if model.get("mixed_precision") and not chosen.is_cpu:
-        amp.set_half_dtype(model.get("fp16_type", "float16"))
 
 
 def _build(

@@ -1,12 +1,10 @@
 """Connections between ranks: how they find one another, where a rank listens, whom it lets in.
 
-MASTER_ADDR, MASTER_PORT and what torchrun sets say how many ranks there are and whether they share
-a machine. Ranks of one machine use Unix sockets without a file, whose names follow from
-MASTER_PORT, and talk to processes of the same user only. Ranks of several machines use TCP: rank 0
-collects where the others listen, each listens on the interface that WAFERMILL_INTERFACE names, and
-both ends of a connection prove that they know WAFERMILL_SECRET before anything else is read. The
-proof is HMAC-SHA256 over random bytes of both ends, who calls and where the listener is, so that
-nobody in between can pass proofs on from another address:
+Ranks of one machine use Unix sockets without a file, named by MASTER_PORT, and accept processes of
+the same user only. Ranks of several machines use TCP on the interface that WAFERMILL_INTERFACE
+names; rank 0 collects where the others listen. Before anything else is read both ends prove that
+they know WAFERMILL_SECRET, by HMAC-SHA256 over random bytes of both, the hello and the listener's
+address, so that nobody in between can pass proofs on:
 
     listener to caller    32 random bytes
     caller to listener    32 random bytes, hello, proof
@@ -272,7 +270,9 @@ def meet(rank: int, size: int, deadline: float) -> Peers:
         names = [_local_name(other) for other in range(size)]
         return Peers(rank, [*names], b"", Door(names[rank], b""))
     secret = _secret()
-    door = Door((_interface_address(), _port_to_listen_on(rank)), secret)
+    # Rank 0 is found at MASTER_PORT, unless torchrun listens there; any port does for others.
+    port = 0 if rank or _under_torchrun() else int(os.environ["MASTER_PORT"])
+    door = Door((_interface_address(), port), secret)
     try:
         return Peers(rank, [*_exchange(rank, size, door, secret, deadline)], secret, door)
     except BaseException:
@@ -324,11 +324,6 @@ def _packed(address: tuple[str, int]) -> bytes:
 
 def _unpacked(table: bytes) -> list[tuple[str, int]]:
     return [(socket.inet_ntoa(host), port) for host, port in _PLACE.iter_unpack(table)]
-
-
-def _port_to_listen_on(rank: int) -> int:
-    """Rank 0 is found at MASTER_PORT, unless torchrun listens there; any port does for others."""
-    return 0 if rank or _under_torchrun() else int(os.environ["MASTER_PORT"])
 
 
 def _under_torchrun() -> bool:

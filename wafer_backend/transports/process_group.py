@@ -1,12 +1,9 @@
 """A cluster of processes: every rank runs the same program and hosts some of the roles.
 
 Rank r of W hosts wafers r, r + W, ... and MemoryX shards r, r + W, ...; rank 0 the coordinator. A
-wafer asks the rank of a weight's shard for it, and sends every maximal node of its leaves to every
-shard; a thread on each rank serves its shards. Then all main threads go through the same steps:
-sums, gradients, norms, update; nobody fetches for the next step before everybody has updated.
-
-A weight of another rank comes once a pass over a batch, whole, into the place that this rank's
-module has for it; wafers then take their copies from there.
+thread on each rank serves its shards; the main threads go through the same steps together, and
+nobody fetches for the next step before everybody has updated. A weight of another rank comes once a
+pass, whole, into this rank's module, and wafers take their copies from there.
 """
 
 import itertools
