@@ -181,15 +181,15 @@ class MemoryX:
         self, total: Partial, divisor: float, factor: float = 1.0
     ) -> dict[str, torch.Tensor]:
         """The reduced gradients divided once by D, times `factor`, in the format of parameters."""
-        found = {}
+        delivered = {}
         for name, parameter in self.parameters.items():
             gradient = total.gradients.get(name)
             if gradient is None:
                 continue
             gradient = gradient if divisor == 1 else torch.div(gradient, divisor)
             gradient = gradient if factor == 1 else torch.mul(gradient, factor)
-            found[name] = gradient.to(parameter.dtype)
-        return found
+            delivered[name] = gradient.to(parameter.dtype)
+        return delivered
 
     def owned(self, server: int) -> list[str]:
         """Parameters of one weight server, by name, in parameter order."""
@@ -264,9 +264,9 @@ class MemoryX:
         bits, if it is sparse."""
         parameter = self.parameters[name]
         state = {} if self.optimizer is None else self.optimizer.state
-        found = dict(state[parameter]) if parameter in state else {}
+        fields = dict(state[parameter]) if parameter in state else {}
         mask = masks.mask_of(parameter)
-        return found if mask is None else {**found, MASK: masks.pack_mask(mask)}
+        return fields if mask is None else {**fields, MASK: masks.pack_mask(mask)}
 
     def put_beside(self, name: str, found: Mapping[str, torch.Tensor]) -> None:
         """Take over what lies beside a weight on another server."""

@@ -116,12 +116,12 @@ class Timeline:
         moved.weights_down += down
         moved.gradients_up += up
 
-    def note_resident(self, role: str, **held: int) -> None:
+    def note_resident(self, role: str, **sizes: int) -> None:
         """Bytes that a role holds; the most is kept. They are drawn as a curve beside its track."""
         known = self.resident.setdefault(role, {})
-        for what, size in held.items():
+        for what, size in sizes.items():
             known[what] = max(size, known.get(what, 0))
-        self._counts.append(_Count(role, "resident bytes", self.now(), held))
+        self._counts.append(_Count(role, "resident bytes", self.now(), sizes))
 
     def trace(self, keep: Callable[[str], bool] = lambda role: True) -> dict[str, Any]:
         """The Chrome trace (JSON object format), times in microseconds; `keep`: of which roles.

@@ -212,9 +212,9 @@ def _sequence_bytes(shape: GPTShape) -> int:
     return (shape.layers + 1) * shape.sequence_length * shape.width * ACTIVATION_BYTES
 
 
-def _sub_batch(shape: GPTShape, asked: int | None) -> tuple[int, str]:
-    if asked is not None:
-        return asked, "as given"
+def _sub_batch(shape: GPTShape, given: int | None) -> tuple[int, str]:
+    if given is not None:
+        return given, "as given"
     plain = replace(shape, counted_parameters=None)
     published = {SHAPES[row.model]: row.sub_batch for row in TABLE_6}
     if plain in published:

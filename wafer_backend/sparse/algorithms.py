@@ -143,9 +143,9 @@ class SparsityAlgorithm:
         """Raises BackendConfigError for a parameter that the algorithm cannot have."""
 
     def _prepare_step(self) -> None:
-        wanted = self.wants_dense_gradient(self.step + 1)
+        dense = self.wants_dense_gradient(self.step + 1)
         for parameter in self.parameters.values():
-            masks.want_dense(parameter, wanted)
+            masks.want_dense(parameter, dense)
 
     # State.
 

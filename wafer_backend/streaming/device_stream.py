@@ -180,9 +180,9 @@ class RingBuffer:
 
     def _readers(self, slot: Slot) -> list[StreamEvent]:
         """Who may still read the bytes of a new slot; whole pieces it covers are forgotten."""
-        found = [f.event for f in self._freed if f.start < slot.stop and slot.start < f.stop]
+        events = [f.event for f in self._freed if f.start < slot.stop and slot.start < f.stop]
         self._forget_inside(slot)
-        return found
+        return events
 
     def _note_freed(self, slot: Slot) -> None:
         event = self._stream.release(slot)

@@ -360,9 +360,9 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     """Every tensor inside, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    found: list[torch.Tensor] = []
-    map_tensors(found.append, value)
-    return found
+    tensors: list[torch.Tensor] = []
+    map_tensors(tensors.append, value)
+    return tensors
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:

@@ -247,13 +247,13 @@ class Peers:
         for channel in channels:
             number = _CHANNELS.index(channel)
             hello = Hello(self.rank, self._clusters, number)
-            found = {
+            connections = {
                 other: call(address, hello, self.secret, deadline)
                 for other, address in enumerate(self.addresses[: self.rank])
             }
             for other in range(self.rank + 1, len(self.addresses)):
-                found[other] = self.door.wait(hello._replace(rank=other), deadline)
-            opened.append(found)
+                connections[other] = self.door.wait(hello._replace(rank=other), deadline)
+            opened.append(connections)
         return opened
 
 
@@ -312,10 +312,10 @@ def _address_of_rank_0(rank: int, own: tuple[str, int]) -> tuple[str, int]:
         store = next(rendezvous("env://", timeout=timedelta(minutes=5)))[0]
         if rank == 0:
             store.set(_ANNOUNCED, _packed(own))
-        (found,) = _unpacked(store.get(_ANNOUNCED))
+        (address,) = _unpacked(store.get(_ANNOUNCED))
     except (RuntimeError, struct.error, ValueError) as error:
         raise OSError(f"torchrun's store does not say where rank 0 is: {error}") from error
-    return found
+    return address
 
 
 def _packed(address: tuple[str, int]) -> bytes:
@@ -331,13 +331,13 @@ def _under_torchrun() -> bool:
 
 
 def _secret() -> bytes:
-    found = os.environ.get(SECRET, "")
-    if len(found) < _MIN_SECRET:
+    secret = os.environ.get(SECRET, "")
+    if len(secret) < _MIN_SECRET:
         raise BackendConfigError(
             f"ranks on several machines need {SECRET} in the environment, the same for all and at "
             f"least {_MIN_SECRET} characters, such as `openssl rand -hex 32` prints"
         )
-    return found.encode()
+    return secret.encode()
 
 
 def _interface_address() -> str:
@@ -345,15 +345,15 @@ def _interface_address() -> str:
     name = os.environ.get(INTERFACE, "")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
-            wanted = struct.pack("256s", name.encode()[:15])
-            found = fcntl.ioctl(any_socket, _GET_INTERFACE_ADDRESS, wanted)
+            request = struct.pack("256s", name.encode()[:15])
+            answer = fcntl.ioctl(any_socket, _GET_INTERFACE_ADDRESS, request)
         except OSError as error:
             every = ", ".join(each for _, each in socket.if_nameindex())
             raise BackendConfigError(
                 f"{INTERFACE} = {name!r}: ranks on several machines need the name of the "
                 f"interface to listen on, with an IPv4 address; here are {every}"
             ) from error
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(answer[20:24])
 
 
 # One machine.
