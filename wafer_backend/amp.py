@@ -86,8 +86,8 @@ def enable_mixed_precision(enable: bool = True) -> None:
 def mixed_precision() -> bool:
     """Whether to compute in the half dtype.
 
-    What `enable_mixed_precision` was told; if nothing, whether a half dtype was set. (A CS-2 always
-    computes in mixed precision; a script that asks for nothing gets fp32 here.)
+    What `enable_mixed_precision` set; if it was not called, whether a half dtype was set. (A CS-2
+    always computes in mixed precision; a script that asks for nothing gets fp32 here.)
     """
     return _half_dtype is not None if _enabled is None else _enabled
 
@@ -105,13 +105,13 @@ def autocast(dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
     """
     if use_cs():
         return contextlib.nullcontext()
-    wanted, device = dtype or get_half_dtype(), current_torch_device().type
-    if device == "cpu" and wanted is not torch.bfloat16:
+    half, device = dtype or get_half_dtype(), current_torch_device().type
+    if device == "cpu" and half is not torch.bfloat16:
         raise BackendConfigError(
-            f"autocast on CPU computes in bfloat16 only, not in {wanted}; "
+            f"autocast on CPU computes in bfloat16 only, not in {half}; "
             "call set_half_dtype('bfloat16')"
         )
-    return torch.autocast(device, dtype=wanted)
+    return torch.autocast(device, dtype=half)
 
 
 class GradScaler:

@@ -233,7 +233,7 @@ class CompiledModule:
         return {"step": self.step, "micro_batch_size": self.micro_batch_size, "loss_scale": scale}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict()`. Raises BackendConfigError for another micro-batch."""
+        """Continue from `state_dict()`. Raises BackendConfigError for another micro-batch."""
         self._leaf_size.resume(state["micro_batch_size"])
         self.step = int(state["step"])
         if self.loss_scale is not None and state["loss_scale"] is not None:
@@ -310,7 +310,7 @@ def wafer_device(config: BackendConfig) -> torch.device:
 
 
 def _place(module: nn.Module, config: BackendConfig, device: torch.device) -> None:
-    """Parameters and buffers go to the device, but for parameters that stream to it."""
+    """Parameters and buffers go to the device, except parameters that stream to it."""
     if config.device == "cpu":
         module.to(device)
         return

@@ -82,19 +82,19 @@ def worker_state(state: DataLoaderCheckpoint) -> Iterator[None]:
 
 def get_streaming_batch_size(effective_batch_size: int) -> int:
     """The batch size a loader should have: the global batch size, unchanged."""
-    asked = _asked_batch_sizes.get()
-    if asked is not None:
-        asked.append(effective_batch_size)
+    sizes = _asked_batch_sizes.get()
+    if sizes is not None:
+        sizes.append(effective_batch_size)
     return effective_batch_size
 
 
 @contextlib.contextmanager
 def watch_batch_sizes() -> Iterator[list[int]]:
     """Collect what `get_streaming_batch_size` is asked within the block."""
-    asked: list[int] = []
-    token = _asked_batch_sizes.set(asked)
+    sizes: list[int] = []
+    token = _asked_batch_sizes.set(sizes)
     try:
-        yield asked
+        yield sizes
     finally:
         _asked_batch_sizes.reset(token)
 
@@ -170,7 +170,7 @@ def _distributed_sampler(loader: Any, depth: int = 4) -> "DistributedSampler[Any
     if depth == 0 or not hasattr(loader, "__dict__"):
         return None
     for name in _INSIDE:
-        found = _distributed_sampler(vars(loader).get(name), depth - 1)
-        if found is not None:
-            return found
+        sampler = _distributed_sampler(vars(loader).get(name), depth - 1)
+        if sampler is not None:
+            return sampler
     return None

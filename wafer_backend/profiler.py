@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -32,9 +32,6 @@ from wafer_backend.observe.timeline import (
     Timeline,
     clock_of,
 )
-
-if TYPE_CHECKING:
-    from wafer_backend.compiled import CompiledModule
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class StepProfile:
         self._modules: ModuleTimes | None = None
 
     @contextlib.contextmanager
-    def step(self, made: "CompiledModule", step: int) -> Iterator[None]:
+    def step(self, made: CompiledModule, step: int) -> Iterator[None]:
         """Run step number `step` inside; nothing happens if it is not to be profiled.
 
         Files are written when the block ends without an error. Raises ResourceError.

@@ -124,7 +124,9 @@ def trace(step: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
         try:
             output = step(*args, **kwargs)
         except DryRunFinished:
-            _finish_dry_run()
+            _state.dry_run_finished = True
+            for scope in _state.scopes:
+                scope.calls.clear()
             return _nothing()  # type: ignore[no-any-return]
         except BaseException:
             _state.scopes[-1].calls.clear()
@@ -236,12 +238,6 @@ def _heard_once() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _finish_dry_run() -> None:
-    _state.dry_run_finished = True
-    for scope in _state.scopes:
-        scope.calls.clear()
 
 
 def _is_dry() -> bool:

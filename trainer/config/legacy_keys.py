@@ -204,7 +204,7 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
         kind = find_optimizer_config(str(name))
     except BackendConfigError as error:
         raise draft.error("optimizer.optimizer_type", str(error)) from None
-    optimizer["optimizer_type"] = kind.named.name
+    optimizer["optimizer_type"] = kind.entry.name
     return kind
 
 

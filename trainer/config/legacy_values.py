@@ -102,7 +102,7 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
             kind = find_scheduler_config(name)
         except BackendConfigError as error:
             raise draft.error(f"{dotted}.scheduler", str(error)) from None
-        entry["scheduler"] = kind.named.name
+        entry["scheduler"] = kind.entry.name
     for old, new in _OLD.items():
         draft.rename(entry, dotted, old, new)
     how = entry.pop("main_scheduler", "sequential")

@@ -30,7 +30,7 @@ from trainer.config.model import Rate
 from trainer.config.schedules import Scheduler, read_settings
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.optim import Optimizer as BackendOptimizer
-from wafer_backend.optim.registry import OPTIMIZERS, Named, find_optimizer
+from wafer_backend.optim.registry import OPTIMIZERS, RegistryEntry, find_optimizer
 
 ADJUSTABLE = ("decoder_kernel",)
 """Groups of `adjust_learning_rate`: the matrices inside blocks."""
@@ -45,7 +45,7 @@ class OptimizerConfig(FrozenModel):
 
     optimizer_type: str
 
-    named: ClassVar[Named[type[BackendOptimizer]]]
+    entry: ClassVar[RegistryEntry[type[BackendOptimizer]]]
 
     max_gradient_norm: float | None = Field(
         1.0, gt=0, description="limit of the global 2-norm of the gradient; null: none"
@@ -98,7 +98,7 @@ class OptimizerConfig(FrozenModel):
 
     def build(self, parameters: Iterable[nn.Parameter]) -> BackendOptimizer:
         """The optimizer over parameters that all have these settings; its learning rate is 0."""
-        kind: Callable[..., BackendOptimizer] = self.named.kind
+        kind: Callable[..., BackendOptimizer] = self.entry.kind
         return kind(parameters, lr=0.0, **self.own_settings())
 
     @model_validator(mode="after")
@@ -108,7 +108,7 @@ class OptimizerConfig(FrozenModel):
         except ValueError:
             raise
         except Exception as error:
-            raise ValueError(f"{self.named.name} fails: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{self.entry.name} fails: {type(error).__name__}: {error}") from error
         return self
 
 
@@ -121,7 +121,7 @@ def find_optimizer_config(name: str) -> type[OptimizerConfig]:
 
 
 @functools.cache
-def _make_config(named: Named[type[BackendOptimizer]]) -> type[OptimizerConfig]:
+def _make_config(named: RegistryEntry[type[BackendOptimizer]]) -> type[OptimizerConfig]:
     fields: dict[str, Any] = {"optimizer_type": (Literal[named.name], named.name)}
     for key, setting in named.settings.items():
         default = ... if setting.default is setting.empty else setting.default
@@ -133,7 +133,7 @@ def _make_config(named: Named[type[BackendOptimizer]]) -> type[OptimizerConfig]:
         __doc__=f"{doc} 1-D parameters do not decay." if "weight_decay" in fields else doc,
         **fields,
     )
-    made.named = named
+    made.entry = named
     return made
 
 

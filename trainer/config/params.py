@@ -37,7 +37,7 @@ def _describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     section = draft.written("model")
     kind = find_optimizer_config(optimizer["optimizer_type"])
     for key, theirs in _MODEL_ZOO_ADAMW.items():
-        if key not in optimizer and (kind.named.name == "AdamW" or key == "max_gradient_norm"):
+        if key not in optimizer and (kind.entry.name == "AdamW" or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
@@ -232,7 +232,7 @@ def _check(params: Params, draft: Draft) -> None:
             f"{factor} is for float16 only, but this model computes in {precision}; leave it out, "
             "or set model.mixed_precision: true and model.fp16_type: float16",
         )
-    named = params.optimizer.named
+    named = params.optimizer.entry
     if params.model.mup_base_hidden_size is not None and not named.kind.updates_have_size_of_rate:
         suitable = [n for n, one in OPTIMIZERS.items() if one.kind.updates_have_size_of_rate]
         raise draft.error(

@@ -23,7 +23,7 @@ from pipeline.config.model import FrozenModel
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.optim.closed_forms import is_scheduled
 from wafer_backend.optim.lr_scheduler import FormLR
-from wafer_backend.optim.registry import SCHEDULERS, Named, find_scheduler
+from wafer_backend.optim.registry import SCHEDULERS, RegistryEntry, find_scheduler
 
 
 class SchedulerConfig(FrozenModel):
@@ -31,7 +31,7 @@ class SchedulerConfig(FrozenModel):
 
     scheduler: str
 
-    named: ClassVar[Named[type[FormLR]]]
+    entry: ClassVar[RegistryEntry[type[FormLR]]]
     rate_keys: ClassVar[tuple[str, ...]]
     """Settings that are learning rates, or lists of them."""
 
@@ -42,7 +42,7 @@ class SchedulerConfig(FrozenModel):
 
     def compute_rate(self, iteration: int) -> float:
         """The learning rate at a 0-based step of this scheduler."""
-        form, names = self.named.kind.form, self.named.kind.names
+        form, names = self.entry.kind.form, self.entry.kind.names
         return float(form(iteration, **{key: getattr(self, name) for key, name in names.items()}))
 
     def list_rates(self) -> Iterator[float]:
@@ -68,7 +68,7 @@ def find_scheduler_config(name: str) -> type[SchedulerConfig]:
 
 
 @functools.cache
-def _make_config(named: Named[type[FormLR]]) -> type[SchedulerConfig]:
+def _make_config(named: RegistryEntry[type[FormLR]]) -> type[SchedulerConfig]:
     fields: dict[str, Any] = {"scheduler": (Literal[named.name], ...)}
     for key, setting in named.settings.items():
         default = ... if setting.default is setting.empty else setting.default
@@ -83,7 +83,7 @@ def _make_config(named: Named[type[FormLR]]) -> type[SchedulerConfig]:
         __doc__=named.kind.__doc__,
         **fields,
     )
-    made.named = named
+    made.entry = named
     made.rate_keys = tuple(key for key, (kind, _) in fields.items() if is_scheduled(kind))
     return made
 

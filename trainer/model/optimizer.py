@@ -81,7 +81,7 @@ def build_optimizer(
 
 def can_fuse(config: OptimizerConfig) -> bool:
     """Whether PyTorch has one kernel for all of its step."""
-    return config.named.kind.has_fused_kernel
+    return config.entry.kind.has_fused_kernel
 
 
 def learning_rate_factor(name: str, config: OptimizerConfig, model: ModelConfig) -> float:
@@ -112,7 +112,7 @@ def state_bytes(config: Optimizer, shapes: Mapping[str, Sequence[int]]) -> int:
 
 def adam_eps(config: OptimizerConfig) -> float:
     """The eps of an optimizer that divides by sqrt(v) + eps; 0 for others."""
-    return float(config.own_settings()["eps"]) if config.named.kind.divides_by_root else 0.0
+    return float(config.own_settings()["eps"]) if config.entry.kind.divides_by_root else 0.0
 
 
 def _group(

@@ -17,7 +17,7 @@ from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
 from trainer.model import optimizer
-from wafer_backend.optim.registry import Named
+from wafer_backend.optim.registry import RegistryEntry
 
 
 def read_json(path: Path, directory: str) -> Any:
@@ -76,7 +76,7 @@ def _plug_ins(params: Params) -> dict[str, str]:
     """The code of packages that add the optimizer or a scheduler of the run, by its name."""
     rates = params.optimizer.learning_rate
     schedulers = rates if isinstance(rates, tuple) else ()
-    named: list[Named[Any]] = [params.optimizer.named, *(each.named for each in schedulers)]
+    named: list[RegistryEntry[Any]] = [params.optimizer.entry, *(each.entry for each in schedulers)]
     return {one.name: str(one.code) for one in named if one.code is not None}
 
 

@@ -3,21 +3,18 @@
 import copy
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 
-from wafer_backend.backends.base import Backend, BackendType
+from wafer_backend.backends.base import Backend, BackendType, ClusterConfig
 from wafer_backend.backends.flags import CsxFlags
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.transports import TransportName, require_rank
 
-if TYPE_CHECKING:
-    from wafer_backend.backends.base import ClusterConfig
-
 
 class CompiledProgress(Protocol):
-    """What a compiled module tells its backend."""
+    """What a compiled module reports to its backend."""
 
     @property
     def bound_num_csx(self) -> int | None:
@@ -27,7 +24,7 @@ class CompiledProgress(Protocol):
         """What resuming needs besides weights, as JSON; empty before the first step."""
 
     def restore_progress(self, progress: dict[str, Any]) -> None:
-        """Go on where a run that reported `progress` stopped; nothing after the first step."""
+        """Continue where a run that reported `progress` stopped; nothing after the first step."""
 
 
 csx = CsxFlags()
@@ -58,7 +55,7 @@ def backend(
     For all: `artifact_dir` (where runs leave files), `cluster_config` (ClusterConfig; CPU and GPU
     ignore it). CSX: `compile_only` (a step prints the plan instead), `validate_only` (a step runs
     one sample forward instead), `mixed_precision` (True: compute in the half dtype of `amp`;
-    False: fp32; default: what `amp` was told), `transport` ("inline", "simulated" or
+    False: fp32; default: what `amp` says), `transport` ("inline", "simulated" or
     "distributed": docs/transports.md; default: distributed under torchrun, else inline),
     `compile_dir`, `use_cs_grad_accum` (without effect). GPU: `main_process_id, dist_backend,
     init_method, sync_batchnorm` (without effect); `enable_distributed=True` is not supported.
@@ -73,12 +70,12 @@ def backend(
             raise BackendConfigError("backend(...): the first argument must be CSX, CPU or GPU")
         return current_backend()
     kind = BackendType.parse(backend_type)
-    asked = _checked(kind, settings | {"artifact_dir": artifact_dir})
+    checked = _checked(kind, settings | {"artifact_dir": artifact_dir})
     if _backend is not None:
-        _same(kind, asked)
+        _same(kind, checked)
         return _backend
-    _backend = _make(kind, asked)
-    _settings = {"backend_type": kind} | copy.deepcopy(asked)
+    _backend = _make(kind, checked)
+    _settings = {"backend_type": kind} | copy.deepcopy(checked)
     return _backend
 
 
@@ -111,7 +108,7 @@ def is_writer() -> bool:
     return alone or os.environ["RANK"] == "0"
 
 
-def configure_cluster(cluster_config: "ClusterConfig") -> None:
+def configure_cluster(cluster_config: ClusterConfig) -> None:
     """Give the current backend its cluster: num_csx may come after `compile`.
 
     Raises BackendConfigError when a compiled module has run with another num_csx.
@@ -174,20 +171,20 @@ def _checked(kind: BackendType, settings: dict[str, Any]) -> dict[str, Any]:
             f"backend({kind.value!r}) has no setting {unknown[0]!r}; it has: "
             f"{', '.join(sorted(known))}"
         )
-    asked = known | settings
-    if asked.get("enable_distributed"):
+    merged = known | settings
+    if merged.get("enable_distributed"):
         raise BackendConfigError(
             "backend('GPU', enable_distributed=True) is not supported: one GPU is used; "
             "several systems are emulated with backend('CSX') and num_csx"
         )
-    if asked.get("compile_only") and asked.get("validate_only"):
+    if merged.get("compile_only") and merged.get("validate_only"):
         raise BackendConfigError("compile_only and validate_only cannot be used together")
-    return asked
+    return merged
 
 
-def _same(kind: BackendType, asked: dict[str, Any]) -> None:
-    wanted = {"backend_type": kind} | asked
-    for name, value in wanted.items():
+def _same(kind: BackendType, settings: dict[str, Any]) -> None:
+    given = {"backend_type": kind} | settings
+    for name, value in given.items():
         if _settings.get(name) != value:
             raise BackendConfigError(
                 f"a process has one backend: {name} is {_settings.get(name)!r}, "
@@ -196,38 +193,36 @@ def _same(kind: BackendType, asked: dict[str, Any]) -> None:
             )
 
 
-def _make(kind: BackendType, asked: dict[str, Any]) -> Backend:
-    from wafer_backend.backends.base import ClusterConfig
-
+def _make(kind: BackendType, settings: dict[str, Any]) -> Backend:
     if kind.is_gpu and not torch.cuda.is_available():
         raise BackendConfigError("backend('GPU'): torch finds no CUDA device; use CSX or CPU")
     return Backend(
         kind,
-        artifact_dir=asked["artifact_dir"],
-        cluster_config=asked["cluster_config"] or ClusterConfig(),
-        compile_only=bool(asked.get("compile_only")),
-        validate_only=bool(asked.get("validate_only")),
-        mixed_precision=asked.get("mixed_precision"),
-        transport=_transport(asked.get("transport"), may_start=kind.is_csx),
+        artifact_dir=settings["artifact_dir"],
+        cluster_config=settings["cluster_config"] or ClusterConfig(),
+        compile_only=bool(settings.get("compile_only")),
+        validate_only=bool(settings.get("validate_only")),
+        mixed_precision=settings.get("mixed_precision"),
+        transport=_transport(settings.get("transport"), may_start=kind.is_csx),
         may_change_cluster=_may_change_cluster,
     )
 
 
-def _transport(asked: TransportName | None, *, may_start: bool) -> TransportName:
+def _transport(name: TransportName | None, *, may_start: bool) -> TransportName:
     """The transport of a script: what it asks for, or what it was started for."""
-    if asked is None:
+    if name is None:
         under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1"
         return "distributed" if may_start and under_torchrun else "inline"
-    if asked not in get_args(TransportName):
+    if name not in get_args(TransportName):
         raise BackendConfigError(
-            f"transport={asked!r}: expected one of {', '.join(get_args(TransportName))}"
+            f"transport={name!r}: expected one of {', '.join(get_args(TransportName))}"
         )
-    if asked == "distributed":
+    if name == "distributed":
         require_rank()
-    return asked
+    return name
 
 
-def _may_change_cluster(cluster_config: "ClusterConfig") -> None:
+def _may_change_cluster(cluster_config: ClusterConfig) -> None:
     for module in _modules:
         if module.bound_num_csx not in (None, cluster_config.num_csx):
             raise BackendConfigError(

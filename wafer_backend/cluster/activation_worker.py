@@ -51,13 +51,13 @@ class ActivationWorker:
         tensors = tensors_in(arguments)
         sizes = sorted({int(t.shape[0]) for t in tensors if t.ndim})
         if len(sizes) != 1:
-            found = (
+            problem = (
                 f"have different numbers of samples: {sizes}"
                 if sizes
                 else "have no first dimension to split"
             )
             raise BackendConfigError(
-                f"tensors of one batch {found}; the first dimension of every input must be the "
+                f"tensors of one batch {problem}; the first dimension of every input must be the "
                 "samples (put what all samples share into a buffer)"
             )
         if any(t.requires_grad for t in tensors):
@@ -72,8 +72,8 @@ class ActivationWorker:
         if _versions(tensors_in(batch.arguments)) != batch.versions:
             raise StepError("an input was modified in place while its batch was still in use")
         samples = batch.samples(index)
-        found: Arguments = map_tensors(lambda t: self._cut(t, samples), batch.arguments)
-        return found
+        cut: Arguments = map_tensors(lambda t: self._cut(t, samples), batch.arguments)
+        return cut
 
     def put_aside(self, activation: torch.Tensor) -> torch.Tensor:
         """Keep an evicted activation in host memory: itself on a CPU, otherwise a copy."""

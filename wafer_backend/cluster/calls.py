@@ -127,5 +127,5 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        found = ctx.call.gradients(gradients)
-        return (None, None, *(found.get(name) for name in ctx.names))
+        by_name = ctx.call.gradients(gradients)
+        return (None, None, *(by_name.get(name) for name in ctx.names))

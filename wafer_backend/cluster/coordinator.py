@@ -111,7 +111,10 @@ class Coordinator:
                 check_finite("gradient norm", float(norm), step)
             finite = bool(torch.isfinite(norm))
             if finite:
-                self.transport.update(learning_rate, _clip_factor(norm, max_gradient_norm))
+                limit, factor = max_gradient_norm, None
+                if limit is not None:  # as torch.nn.utils.clip_grad_norm_ does
+                    factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
+                self.transport.update(learning_rate, factor)
         if scaler is not None:
             scaler.update(finite)
         return StepResult(
@@ -260,8 +263,3 @@ class Coordinator:
             raise StepError("no parameter received a gradient")
         norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms.values())))
         return norm
-
-
-def _clip_factor(norm: torch.Tensor, limit: float | None) -> torch.Tensor | None:
-    """What makes the norm <= limit, as torch.nn.utils.clip_grad_norm_ does."""
-    return None if limit is None else torch.clamp(limit / (norm + 1e-6), max=1.0)

@@ -1,14 +1,10 @@
 """MemoryX: where the parameters, their gradients and the optimizer live.
 
-It streams copies of weights out, cast if they travel in half precision, receives leaf gradients,
-adds them up in host memory in fp32 like a binary counter (one lane per CS-2, so the wafer never
-holds an accumulated gradient), hands maximal nodes to SwarmX, and applies the reduced gradient with
-an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
-
-A device that copies weights itself copies from `Staging`: the masters, and half copies cast once
-per pass over a batch. For CUDA both are pinned, so that copies overlap the computation. Nobody
-writes to what is handed out; the optimizer changes masters between passes, when no copy is under
-way.
+It streams copies of weights out, cast if they travel in half precision, adds up leaf gradients in
+fp32 like a binary counter (one lane per CS-2), hands maximal nodes to SwarmX, and applies the
+reduced gradient with an ordinary PyTorch optimizer. Whole tensors are spread over weight servers.
+A device that copies weights itself copies from `Staging`; nobody writes to what is handed out, and
+masters change between passes only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,15 +73,12 @@ class Staging:
             return master
         if name not in self._cast:
             with torch.inference_mode(False), torch.no_grad():
-                self._half(name, master).copy_(master)
+                if name not in self._halves:
+                    self._halves[name] = torch.empty_like(
+                        master, dtype=self._formats[name], pin_memory=self._pinned
+                    )
+                self._halves[name].copy_(master)
             self._cast.add(name)
-        return self._halves[name]
-
-    def _half(self, name: str, master: torch.Tensor) -> torch.Tensor:
-        if name not in self._halves:
-            self._halves[name] = torch.empty_like(
-                master, dtype=self._formats[name], pin_memory=self._pinned
-            )
         return self._halves[name]
 
 
@@ -188,15 +181,15 @@ class MemoryX:
         self, total: Partial, divisor: float, factor: float = 1.0
     ) -> dict[str, torch.Tensor]:
         """The reduced gradients divided once by D, times `factor`, in the format of parameters."""
-        found = {}
+        delivered = {}
         for name, parameter in self.parameters.items():
             gradient = total.gradients.get(name)
             if gradient is None:
                 continue
             gradient = gradient if divisor == 1 else torch.div(gradient, divisor)
             gradient = gradient if factor == 1 else torch.mul(gradient, factor)
-            found[name] = gradient.to(parameter.dtype)
-        return found
+            delivered[name] = gradient.to(parameter.dtype)
+        return delivered
 
     def owned(self, server: int) -> list[str]:
         """Parameters of one weight server, by name, in parameter order."""
@@ -271,9 +264,9 @@ class MemoryX:
         bits, if it is sparse."""
         parameter = self.parameters[name]
         state = {} if self.optimizer is None else self.optimizer.state
-        found = dict(state[parameter]) if parameter in state else {}
+        fields = dict(state[parameter]) if parameter in state else {}
         mask = masks.mask_of(parameter)
-        return found if mask is None else {**found, MASK: masks.pack_mask(mask)}
+        return fields if mask is None else {**fields, MASK: masks.pack_mask(mask)}
 
     def put_beside(self, name: str, found: Mapping[str, torch.Tensor]) -> None:
         """Take over what lies beside a weight on another server."""

@@ -1,13 +1,11 @@
 """What a module returns: the loss contract, and the outputs of its leaves as one.
 
 A module of ours returns the pair (loss_sum, n_counted): a 0-d float tensor in nats, and the whole
-number of labels in it. Any module may return one 0-d float tensor instead, which counts as the mean
-over the samples it was given, or as their sum with `loss_reduction="sum"`.
+number of labels in it. Any module may return one 0-d float tensor instead, which is the mean over
+its samples, or their sum with `loss_reduction="sum"`.
 
-Outputs over a global batch are made of those of its leaves and taken apart again. Tensors with a
-first dimension are concatenated on it, leaf after leaf, whatever its size in each. A 0-d float is a
-mean over the samples of its leaf: the global one is weighted by samples. A 0-d integer counts: the
-global one is the sum. Everything else must be the same in all leaves.
+Other outputs are joined over leaves: tensors with a first dimension are concatenated on it, 0-d
+floats are means weighted by samples, 0-d integers are added, everything else must be equal.
 """
 
 import math

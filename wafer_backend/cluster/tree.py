@@ -1,14 +1,10 @@
 """The canonical tree, the partial sums that travel up it, and SwarmX, which adds them.
 
-A global batch of B samples is cut into K = ceil(B / m) leaves of m consecutive samples (the last
-may be shorter). `TreeNode` (level l, index i) covers leaves [i * 2^l, (i + 1) * 2^l) cut to [0, K);
-its value is left + right, or left where the right half is empty. CS-2 j of N owns leaves [floor(j K
-/ N), floor((j + 1) K / N)) and sends one partial per maximal aligned node inside that range. Every
-addition is then one of the tree's own, so the bits do not depend on N. (A pairwise tree over
-per-system sums does depend on it: K = 12 already differs.)
-
-`Combiner` adds any values with the function it is given. SwarmX, between MemoryX and the wafers,
-broadcasts weights and adds siblings, no more.
+A global batch of B samples is cut into K = ceil(B / m) leaves of m consecutive samples. `TreeNode`
+(level l, index i) covers leaves [i * 2^l, (i + 1) * 2^l) cut to [0, K); its value is left + right.
+CS-2 j of N owns leaves [floor(j K / N), floor((j + 1) K / N)) and sends one partial per maximal
+aligned node inside that range. Every addition is then one of the tree's own, so the bits do not
+depend on N.
 """
 
 from collections.abc import Callable

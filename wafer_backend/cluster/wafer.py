@@ -133,7 +133,7 @@ class Wafer:
     def replay(self, leaf: Leaf, gradients: OutputGradients) -> None:
         """Forward again with a graph, then backward from the gradients of its outputs.
 
-        `gradients` tells (output tensor, its gradient) for an output of the module.
+        `gradients` gives (output tensor, its gradient) for an output of the module.
         """
         with torch.enable_grad(), self._running(leaf):
             output = self._forward(leaf)
@@ -227,13 +227,13 @@ def _seed(seed: int, device: torch.device) -> None:
 @contextlib.contextmanager
 def _gradients_aside(parameters: dict[str, nn.Parameter]) -> Iterator[None]:
     """Leaves see parameters without gradients; what the caller has accumulated comes back."""
-    held = [(parameter, parameter.grad) for parameter in parameters.values()]
-    for parameter, _ in held:
+    before = [(parameter, parameter.grad) for parameter in parameters.values()]
+    for parameter, _ in before:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in held:
+        for parameter, gradient in before:
             parameter.grad = gradient
 
 

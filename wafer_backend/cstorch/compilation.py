@@ -257,7 +257,7 @@ class PseudoModule:
         return self._engine.state_dict() | {"seed": self._engine.config.seed}
 
     def restore_progress(self, progress: dict[str, Any]) -> None:
-        """Go on at the step, seed and leaf size of an earlier run; nothing after the first call.
+        """Continue at the step, seed and leaf size of an earlier run; nothing after the first call.
 
         A seed or micro-batch size that the script sets itself goes before.
         """
@@ -332,8 +332,8 @@ def _precision(backend: Backend) -> Precision:
 
     On CPU and GPU scripts wrap the forward in `amp.autocast` themselves.
     """
-    asked = amp.mixed_precision() if backend.mixed_precision is None else backend.mixed_precision
-    return amp.get_half_dtype_str() if backend.is_csx and asked else "float32"
+    half = amp.mixed_precision() if backend.mixed_precision is None else backend.mixed_precision
+    return amp.get_half_dtype_str() if backend.is_csx and half else "float32"
 
 
 def _resumed(progress: dict[str, Any], leaf: int | None) -> dict[str, Any]:

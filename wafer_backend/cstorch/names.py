@@ -101,13 +101,10 @@ class _AliasFinder(MetaPathFinder):
             if importlib.util.find_spec(real) is None:
                 return None
             return ModuleSpec(fullname, _AliasLoader(real), is_package=True)
-        if fullname == _NAMESPACE and not self._others_find(fullname):
-            return ModuleSpec(fullname, _EmptyPackage(), is_package=True)
-        return None
-
-    def _others_find(self, fullname: str) -> bool:
         others = [finder for finder in sys.meta_path if finder is not self]
-        return any(finder.find_spec(fullname, None) is not None for finder in others)
+        if fullname != _NAMESPACE or any(f.find_spec(fullname, None) for f in others):
+            return None
+        return ModuleSpec(fullname, _EmptyPackage(), is_package=True)
 
 
 class _AliasLoader(Loader):

@@ -45,25 +45,25 @@ def read_arguments(words: Sequence[str] | None) -> Arguments:
     What the command line says replaces the section `runconfig`. Raises BackendConfigError for a
     file that cannot be read or lacks a section.
     """
-    asked = _parser().parse_args(words)
-    params = _read_params(asked.params)
+    options = _parser().parse_args(words)
+    params = _read_params(options.params)
     runconfig = params.setdefault("runconfig", {})
-    runconfig["mode"] = asked.mode
-    runconfig["model_dir"] = str(asked.model_dir or runconfig.get("model_dir", "model_dir"))
+    runconfig["mode"] = options.mode
+    runconfig["model_dir"] = str(options.model_dir or runconfig.get("model_dir", "model_dir"))
     for name in _RUNCONFIG:
-        if getattr(asked, name) is not None:
-            runconfig[name] = getattr(asked, name)
+        if getattr(options, name) is not None:
+            runconfig[name] = getattr(options, name)
     cluster = {
         name: value
         for name in _CLUSTER
-        if (value := getattr(asked, name) or runconfig.get(name)) is not None
+        if (value := getattr(options, name) or runconfig.get(name)) is not None
     }
     return Arguments(
-        asked.target,
+        options.target,
         params,
         ClusterConfig(**cluster),
-        asked.compile_only or bool(runconfig.get("compile_only")),
-        asked.validate_only or bool(runconfig.get("validate_only")),
+        options.compile_only or bool(runconfig.get("compile_only")),
+        options.validate_only or bool(runconfig.get("validate_only")),
     )
 
 
@@ -126,28 +126,27 @@ def run(
     takes a batch and returns the loss. The loader functions take params. `default_params_fn` may
     change params first. Returns the losses, one a step.
     """
-    asked = read_arguments(arguments)
-    params = asked.params
+    given = read_arguments(arguments)
+    params = given.params
     if default_params_fn is not None:
         params = default_params_fn(params) or params
     torch.manual_seed(int(params["runconfig"].get("seed", 1)))
-    chosen = _backend(asked)
-    _set_precision(params["model"], chosen)
+    chosen = _backend(given)
+    if params["model"].get("mixed_precision") and not chosen.is_cpu:
+        amp.set_half_dtype(params["model"].get("fp16_type", "float16"))
     with chosen.device:
         model = _build(model_fn, params)
     return _Run(params, model, chosen).go(train_data_fn, eval_data_fn)
 
 
-def _backend(asked: Arguments) -> Backend:
-    settings: dict[str, Any] = {"cluster_config": asked.cluster}
-    if asked.target == "CSX":
-        settings |= {"compile_only": asked.compile_only, "validate_only": asked.validate_only}
-    return backend(asked.target, **settings)
-
-
-def _set_precision(model: dict[str, Any], chosen: Backend) -> None:
-    if model.get("mixed_precision") and not chosen.is_cpu:
-        amp.set_half_dtype(model.get("fp16_type", "float16"))
+def _backend(arguments: Arguments) -> Backend:
+    settings: dict[str, Any] = {"cluster_config": arguments.cluster}
+    if arguments.target == "CSX":
+        settings |= {
+            "compile_only": arguments.compile_only,
+            "validate_only": arguments.validate_only,
+        }
+    return backend(arguments.target, **settings)
 
 
 def _build(
@@ -159,7 +158,7 @@ def _build(
 
 
 class _Run:
-    """One run: what it was told, the model, and the step it has reached."""
+    """One run: its params, the model, and the step it has reached."""
 
     def __init__(self, params: Params, model: PyTorchBaseModel, chosen: Backend) -> None:
         self._params = params
@@ -232,10 +231,10 @@ class _Run:
             log(evaluation_step(batch))
         self._losses += losses
         if losses:
-            found = [f"Loss={sum(losses) / len(losses):.5f}"]
-            found += [f"{name}={float(metric):.5f}" for name, metric in self._metrics()]
+            values = [f"Loss={sum(losses) / len(losses):.5f}"]
+            values += [f"{name}={float(metric):.5f}" for name, metric in self._metrics()]
             where = f"| Eval Device={self._backend.name}, GlobalStep={self._step}"
-            _say(f"{where}, Batch={len(losses)}, {', '.join(found)}")
+            _say(f"{where}, Batch={len(losses)}, {', '.join(values)}")
 
     def _metrics(self) -> Iterator[tuple[str, Any]]:
         """Metrics that the model holds, computed."""

@@ -261,10 +261,7 @@ class _Optimizers:
         name = type(optimizer).__name__
         self._timeline.add(Span(MEMORYX, "optimizer", name, start, self._timeline.now()))
         states = [optimizer.state.get(parameter, {}) for parameter in ours]
-        held = sum(_tensor_bytes(value) for state in states for value in state.values())
-        self._held[id(optimizer)] = held
+        values = [value for state in states for value in state.values()]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        self._held[id(optimizer)] = sum(tensor.nbytes for tensor in tensors)
         self._timeline.note_resident(MEMORYX, optimizer_state=sum(self._held.values()))
-
-
-def _tensor_bytes(value: Any) -> int:
-    return value.nbytes if isinstance(value, torch.Tensor) else 0

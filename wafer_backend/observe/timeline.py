@@ -1,15 +1,10 @@
 """Who did what when, and how long each module took, on this host: Chrome trace and op profile.
 
-The trace holds spans of the roles, bytes moved and bytes resident. Roles that would run at the same
-time on a cluster take turns here, and the trace shows that: it is no simulation of a CS-2
-(`performance_model` is).
-
-Forward hooks, there for the profiled leaves only, tell which module runs. Autograd numbers its
-nodes as they are made, so those made while a module ran are that module's, and hooks on them time
-backward. A time is the module's own, without the modules inside it, and with its waiting for
-weights; so times add up to the whole. A module that several names share goes by its first one. What
-is recomputed in backward counts as forward again. Accumulation into the parameters of a target that
-keeps its weights belongs to no module.
+Roles that would run at the same time on a cluster take turns here, and the trace shows that; it is
+no simulation of a CS-2. Forward hooks tell which module runs; autograd numbers its nodes as they
+are made, so hooks on those made meanwhile time that module's backward. A time is the module's own,
+without modules inside it, and includes waiting for weights. Forward that is recomputed in backward
+counts as forward; accumulation into parameters that stay on a target belongs to no module.
 """
 
 import contextlib
@@ -121,12 +116,12 @@ class Timeline:
         moved.weights_down += down
         moved.gradients_up += up
 
-    def note_resident(self, role: str, **held: int) -> None:
+    def note_resident(self, role: str, **sizes: int) -> None:
         """Bytes that a role holds; the most is kept. They are drawn as a curve beside its track."""
         known = self.resident.setdefault(role, {})
-        for what, size in held.items():
+        for what, size in sizes.items():
             known[what] = max(size, known.get(what, 0))
-        self._counts.append(_Count(role, "resident bytes", self.now(), held))
+        self._counts.append(_Count(role, "resident bytes", self.now(), sizes))
 
     def trace(self, keep: Callable[[str], bool] = lambda role: True) -> dict[str, Any]:
         """The Chrome trace (JSON object format), times in microseconds; `keep`: of which roles.

@@ -27,7 +27,7 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, eq=False)
-class Named(Generic[Kind]):
+class RegistryEntry(Generic[Kind]):
     """A class that a params file can name, and its settings there.
 
     `code`: of the package that adds it, None if it is built in.
@@ -39,18 +39,22 @@ class Named(Generic[Kind]):
     code: PlugInCode | None = None
 
 
-def _name_optimizer(name: str, kind: Any, code: PlugInCode | None = None) -> Named[type[Optimizer]]:
+def _name_optimizer(
+    name: str, kind: Any, code: PlugInCode | None = None
+) -> RegistryEntry[type[Optimizer]]:
     if not issubclass(kind, Optimizer):
         raise BackendConfigError(f"{kind!r} is no subclass of wafer_backend.optim.Optimizer")
-    return Named(name, kind, kind.settings(), code)
+    return RegistryEntry(name, kind, kind.settings(), code)
 
 
-def _name_scheduler(name: str, kind: Any, code: PlugInCode | None = None) -> Named[type[FormLR]]:
+def _name_scheduler(
+    name: str, kind: Any, code: PlugInCode | None = None
+) -> RegistryEntry[type[FormLR]]:
     if not isinstance(kind, type):
         kind = type(f"{name}LR", (FormLR,), {"__doc__": kind.__doc__}, form=kind)
     settings = closed_forms.form_settings(kind.form)
     spelled = {kind.names[key]: value for key, value in settings.items()}
-    return Named(name, kind, spelled, code)
+    return RegistryEntry(name, kind, spelled, code)
 
 
 OPTIMIZERS = {
@@ -70,13 +74,13 @@ SCHEDULERS = {
 
 
 @functools.cache
-def list_optimizers() -> dict[str, Named[type[Optimizer]]]:
+def list_optimizers() -> dict[str, RegistryEntry[type[Optimizer]]]:
     """All optimizers by name. Raises BackendConfigError for a package that is broken."""
     return OPTIMIZERS | _load(OPTIMIZERS_GROUP, type, OPTIMIZERS, _name_optimizer)
 
 
 @functools.cache
-def list_schedulers() -> dict[str, Named[type[FormLR]]]:
+def list_schedulers() -> dict[str, RegistryEntry[type[FormLR]]]:
     """All schedulers by name. Raises BackendConfigError for a package that is broken."""
     return SCHEDULERS | _load(SCHEDULERS_GROUP, FunctionType, SCHEDULERS, _name_scheduler)
 
@@ -84,9 +88,9 @@ def list_schedulers() -> dict[str, Named[type[FormLR]]]:
 def _load(
     group: str,
     kind: type[Any],
-    built_in: Mapping[str, Named[Kind]],
-    make: Callable[[str, Any, PlugInCode | None], Named[Kind]],
-) -> dict[str, Named[Kind]]:
+    built_in: Mapping[str, RegistryEntry[Kind]],
+    make: Callable[[str, Any, PlugInCode | None], RegistryEntry[Kind]],
+) -> dict[str, RegistryEntry[Kind]]:
     added = {}
     try:
         for name, plug_in in load_plug_ins(group, kind, built_in).items():
@@ -99,17 +103,17 @@ def _load(
     return added
 
 
-def find_optimizer(name: str) -> Named[type[Optimizer]]:
+def find_optimizer(name: str) -> RegistryEntry[type[Optimizer]]:
     """The optimizer of that name, in any case. Raises BackendConfigError."""
     return _match(name, list_optimizers())
 
 
-def find_scheduler(name: str) -> Named[type[FormLR]]:
+def find_scheduler(name: str) -> RegistryEntry[type[FormLR]]:
     """The scheduler of that name, in any case, with or without LR. Raises BackendConfigError."""
     return _match(name[:-2] if name.lower().endswith("lr") else name, list_schedulers())
 
 
-def _match(name: str, known: Mapping[str, Named[Kind]]) -> Named[Kind]:
+def _match(name: str, known: Mapping[str, RegistryEntry[Kind]]) -> RegistryEntry[Kind]:
     names = {one.lower(): one for one in known}
     if name.lower() not in names:
         raise BackendConfigError(f"{name!r} is unknown{did_you_mean_or_all(name, known)}")

@@ -399,7 +399,7 @@ class SGD(_TorchOptimizer, torch.optim.SGD):
 
     PyTorch's momentum begins as the first gradient. A buffer of -0.0 becomes just that, even in
     the sign of zeros; with dampening, which PyTorch leaves out of the first step, it does not, so
-    there a count of steps is kept and the first buffer made anew.
+    there a count of steps is kept and the first buffer made again.
     """
 
     def __init__(

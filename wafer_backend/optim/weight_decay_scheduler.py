@@ -4,14 +4,8 @@ scheduler = CosineDecayWD(optimizer, initial_val=0.1, end_val=0.4, total_iters=1
 """
 
 from wafer_backend.optim import closed_forms as forms
-from wafer_backend.optim.scheduler import (
-    ChainedScheduler,
-    ClosedFormScheduler,
-    LambdaScheduler,
-    ScalePerParamScheduler,
-    Scheduler,
-    SequentialScheduler,
-)
+from wafer_backend.optim import scheduler as base
+from wafer_backend.optim.scheduler import ClosedFormScheduler, Scheduler
 
 __all__ = [
     "ChainedWD",
@@ -107,17 +101,17 @@ class OneCycleWD(_FormWD, form=forms.one_cycle):
     """Up to a maximum once, then down far below the initial weight decay."""
 
 
-class LambdaWD(LambdaScheduler, WDScheduler):
+class LambdaWD(base.LambdaScheduler, WDScheduler):
     """The initial weight decay times functions of the step that `set_value_lambda` returns."""
 
 
-class SequentialWD(SequentialScheduler, WDScheduler):
+class SequentialWD(base.SequentialScheduler, WDScheduler):
     """Schedulers one after another; `milestones` are the steps at which the next begins."""
 
 
-class ChainedWD(ChainedScheduler, WDScheduler):
+class ChainedWD(base.ChainedScheduler, WDScheduler):
     """The product of schedulers: the first one's value times the relative change of the others."""
 
 
-class ScalePerParamWD(ScalePerParamScheduler, WDScheduler):
+class ScalePerParamWD(base.ScalePerParamScheduler, WDScheduler):
     """A scheduler's value times each group's `adjust_learning_rate` (or `adjust_val`)."""

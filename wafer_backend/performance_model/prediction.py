@@ -1,20 +1,13 @@
 """How long a training step would take on CS-2 systems: the calibrated law over a roofline.
 
-A micro-batch of m sequences takes the larger of
-- the law of `calibration`: a m + a' h, with a the compute of one sequence and a' that of one of
-  2048 tokens (what h stands for is weights to stream, which do not grow with the sequence length);
-- the roofline: over layers, forward max(compute, weights down) + backward max(compute, weights
-  down, gradients up), each layer's stream hidden behind the compute of another.
-A step is K micro-batches, their reduction over N systems (factor 1 + c g(N)), and the one boundary
-that cannot be hidden: the first layer's last gradient goes up and its new weights come down before
-the next step can start. The update itself is taken to keep the line rate.
+A micro-batch of m sequences takes the larger of the law of `calibration` and the roofline: over
+layers, forward max(compute, weights down) + backward max(compute, weights down, gradients up). A
+step is K = ceil(b / m) equal micro-batches of the busiest system's b = ceil(B / N) sequences, their
+reduction over N systems (factor 1 + c g(N)), and one boundary that cannot be hidden: the first
+layer's last gradient goes up and its new weights come down.
 
-K = ceil(b / m) for b = ceil(B / N) sequences on the busiest system; where m does not divide b the
-micro-batches are taken as equal, so their compute is that of b sequences.
-
-Figures of the CS-2 each name their source, and assumptions are kept apart. Sources: P =
-Cerebras-GPT (arXiv 2304.03208) section 5.1; S = conference slides 2023-2024; G = glossary of
-cerebras.net, entries SwarmX and MemoryX.
+Sources of the CS-2's figures: P = Cerebras-GPT (arXiv 2304.03208) section 5.1; S = conference
+slides 2023-2024; G = glossary of cerebras.net, entries SwarmX and MemoryX.
 """
 
 from dataclasses import dataclass, replace
@@ -169,7 +162,9 @@ def predict(
     shared = sum(micro.values()) * calibration.reduction * overhead_form(num_csx)
     phases = {name: count * seconds for name, seconds in micro.items()}
     phases["reduce"] += count * shared
-    phases["optimizer"] = _boundary(layers_of(shape)[0])
+    # Between steps the first layer's gradient goes up and its new weights come down.
+    first, each = layers_of(shape)[0], GRADIENT_BYTES + WEIGHT_BYTES
+    phases["optimizer"] = first.parameters * each / IO_BYTES_PER_SECOND
     seconds = sum(phases.values())
     flops = batch * training_flops_per_sequence(shape)
     return Prediction(
@@ -217,9 +212,9 @@ def _sequence_bytes(shape: GPTShape) -> int:
     return (shape.layers + 1) * shape.sequence_length * shape.width * ACTIVATION_BYTES
 
 
-def _sub_batch(shape: GPTShape, asked: int | None) -> tuple[int, str]:
-    if asked is not None:
-        return asked, "as given"
+def _sub_batch(shape: GPTShape, given: int | None) -> tuple[int, str]:
+    if given is not None:
+        return given, "as given"
     plain = replace(shape, counted_parameters=None)
     published = {SHAPES[row.model]: row.sub_batch for row in TABLE_6}
     if plain in published:
@@ -271,9 +266,3 @@ def _micro_batch(
     stream = sum(layer.count * layer.stream_wait for layer in layers)
     reduce = sum(layer.count * layer.reduce_wait for layer in layers)
     return {"compute": compute, "stream": max(stream, fixed - reduce), "reduce": reduce}
-
-
-def _boundary(first: Layer) -> float:
-    """Seconds between steps: the first layer's gradient up, its new weights down."""
-    each = GRADIENT_BYTES + WEIGHT_BYTES
-    return first.parameters * each / IO_BYTES_PER_SECOND

@@ -222,9 +222,10 @@ def _panel(comparison: TableComparison) -> Iterator[str]:
     yield _text(edge + 4, _TOP + 12, "hold-out")
     yield from _axes(comparison, most)
     for i, row in enumerate(comparison.rows):
-        yield from _row(row, comparison.systems, _COLOURS[i % len(_COLOURS)])
+        colour = _COLOURS[i % len(_COLOURS)]
+        yield from _row(row, comparison.systems, colour)
         y = _TOP + 12 + 16 * i
-        yield f'<circle cx="{_WIDTH - _RIGHT + 24}" cy="{y - 4}" r="4" fill="{_colour(i)}"/>'
+        yield f'<circle cx="{_WIDTH - _RIGHT + 24}" cy="{y - 4}" r="4" fill="{colour}"/>'
         yield _text(_WIDTH - _RIGHT + 34, y, row.name.split(", sub-batch")[0])
     y = _TOP + 12 + 16 * len(comparison.rows)
     yield _text(_WIDTH - _RIGHT + 20, y, "dot: observed (paper); line: simulated")
@@ -267,10 +268,6 @@ def _x(systems: int, most: int) -> float:
 
 def _y(efficiency: float) -> float:
     return _TOP + _HEIGHT * (_HIGH - efficiency) / (_HIGH - _LOW)
-
-
-def _colour(row: int) -> str:
-    return _COLOURS[row % len(_COLOURS)]
 
 
 def _text(x: float, y: float, text: str, *, bold: bool = False) -> str:

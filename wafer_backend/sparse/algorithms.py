@@ -1,12 +1,9 @@
 """The algorithms, Static, GMP, SET and RigL, and what they share.
 
-`model.apply(algorithm)` gives parameters their first masks. `optimizer.apply(algorithm)`, or
-`algorithm(optimizer)` for an optimizer of torch, keeps weights and optimizer state masked after
-every step of the optimizer and changes masks at the steps of the update schedule.
-
-Sources: GMP, Zhu and Gupta 2017 (arXiv:1710.01878); SET, Mocanu et al. 2018 (arXiv:1707.04780);
-RigL, Evci et al. 2020 (arXiv:1911.11134), Algorithm 1. Names and defaults are those of the public
-documentation of `cerebras.pytorch.sparse`.
+`model.apply(algorithm)` gives parameters their first masks; `optimizer.apply(algorithm)`, or
+`algorithm(optimizer)`, keeps weights and state masked and changes masks on schedule. Sources: GMP,
+arXiv:1710.01878; SET, arXiv:1707.04780; RigL, arXiv:1911.11134, Algorithm 1. Names and defaults are
+those of the public documentation of `cerebras.pytorch.sparse`.
 """
 
 import inspect
@@ -146,9 +143,9 @@ class SparsityAlgorithm:
         """Raises BackendConfigError for a parameter that the algorithm cannot have."""
 
     def _prepare_step(self) -> None:
-        wanted = self.wants_dense_gradient(self.step + 1)
+        dense = self.wants_dense_gradient(self.step + 1)
         for parameter in self.parameters.values():
-            masks.want_dense(parameter, wanted)
+            masks.want_dense(parameter, dense)
 
     # State.
 

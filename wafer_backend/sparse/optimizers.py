@@ -160,8 +160,8 @@ def configure_sparsity_optimizer(
     `param_name_patterns`: a glob, globs, or a dict from globs to arguments that override; a
     parameter takes the first that matches. Raises BackendConfigError for a glob without a match.
     """
-    wanted = algorithm_class(sparsity_type.lower())
-    kind = next(optimizer for optimizer in _OPTIMIZERS if optimizer.algorithm is wanted)
+    algorithm = algorithm_class(sparsity_type.lower())
+    kind = next(optimizer for optimizer in _OPTIMIZERS if optimizer.algorithm is algorithm)
     if param_name_patterns is None:
         chosen = sparse_param_filter or default_filter
         return kind(named_parameters, sparse_param_filter=chosen, **arguments)

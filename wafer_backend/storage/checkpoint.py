@@ -146,7 +146,7 @@ def write_checkpoint(state: Any, path: str | Path, run_state: Any = None) -> Non
     spec, leaves = flatten(state)
     links = _tied(leaves)
     stored = {
-        name: mdl.StoredLeaf(find_tensor_layout(name, leaf), functools.partial(_stored, leaf))
+        name: mdl.StoredLeaf(find_tensor_layout(name, leaf), functools.partial(_store, leaf))
         for name, leaf in leaves.items()
         if name not in links
     }
@@ -188,7 +188,7 @@ def _leaf(file: mdl.MdlFile, name: str, device: torch.device) -> Any:
     return DeferredTensor(read, layout.shape, layout.torch_dtype, device)
 
 
-def _stored(leaf: Any) -> Any:
+def _store(leaf: Any) -> Any:
     """Bytes of a leaf; a deferred one is read and not kept."""
     return to_stored(leaf._once() if isinstance(leaf, DeferredTensor) else leaf)
 

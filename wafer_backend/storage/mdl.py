@@ -8,13 +8,9 @@
     @__wafermill__        JSON: what else a run needs (`run_state`), and a hash of all attributes
     @__SUCCESS__          True; put last, so a file without it is a partial one
 
-The layout follows the published description of the cstorch 2.10 format; interchange with the real
-library is not verified. Bytes depend on the state alone.
-
-Writing never holds the file in memory: HDF5 writes its own structures into an outline, a file of
-which only what is written is kept, and the tensors' bytes are put between them as the file is
-published. Reading trusts nothing: no links out of the file, no filters, no shape above the file's
-size, hashes checked when data is read.
+The layout follows the published description of the cstorch 2.10 format. Writing never holds the
+file in memory; reading follows no links out of the file, takes no filters, and checks shapes
+against the file's size and hashes when data is read.
 """
 
 import contextlib

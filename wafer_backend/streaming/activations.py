@@ -154,15 +154,15 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 
     Only those that own parameters; a list inside a list is looked into.
     """
-    found: list[nn.Module] = []
+    outermost: list[nn.Module] = []
     for child in module.children():
         inside = isinstance(module, nn.ModuleList | nn.Sequential)
         if inside and not isinstance(child, nn.ModuleList):
             if any(True for _ in child.parameters()):
-                found.append(child)
+                outermost.append(child)
         else:
-            found += blocks(child)
-    return found
+            outermost += blocks(child)
+    return outermost
 
 
 @contextlib.contextmanager

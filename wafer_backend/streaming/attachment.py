@@ -76,14 +76,14 @@ class Buffers:
     @contextlib.contextmanager
     def swapped(self, snapshot: Snapshot) -> Iterator[None]:
         """Run with copies of a snapshot's values in the place of the buffers."""
-        held = {(child, key): child._buffers[key] for child, key in snapshot}
+        own = {(child, key): child._buffers[key] for child, key in snapshot}
         copies = {id(seen): seen.value.clone() for seen in snapshot.values()}
         try:
             for (child, key), seen in snapshot.items():
                 child._buffers[key] = copies[id(seen)]
             yield
         finally:
-            for (child, key), tensor in held.items():
+            for (child, key), tensor in own.items():
                 child._buffers[key] = tensor
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -141,17 +141,17 @@ def attach_source(module: nn.Module, source: WeightSource) -> Iterator[None]:
     originals: list[tuple[nn.Module, type[nn.Module], dict[str, Any], dict[str, Any]]] = []
     try:
         for child in module.modules():
-            held = {key: value for key, value in vars(child).items() if _holds(value, names)}
-            originals.append((child, type(child), dict(child._parameters), held))
-            _attach(child, source, names, held)
+            lists = {key: value for key, value in vars(child).items() if _holds(value, names)}
+            originals.append((child, type(child), dict(child._parameters), lists))
+            _attach(child, source, names, lists)
         yield
     finally:
-        for child, kind, parameters, held in originals:
+        for child, kind, parameters, lists in originals:
             child.__class__ = kind
             child._parameters.update(parameters)
             for key in (_SOURCE, _NAMES, _HELD):
                 child.__dict__.pop(key, None)
-            child.__dict__.update(held)
+            child.__dict__.update(lists)
 
 
 def _holds(value: Any, names: dict[int, str]) -> bool:
@@ -160,16 +160,16 @@ def _holds(value: Any, names: dict[int, str]) -> bool:
 
 
 def _attach(
-    child: nn.Module, source: WeightSource, names: dict[int, str], held: dict[str, Any]
+    child: nn.Module, source: WeightSource, names: dict[int, str], lists: dict[str, Any]
 ) -> None:
     own = {key: p for key, p in child._parameters.items() if p is not None}
     child.__dict__[_SOURCE] = source
     child.__dict__[_NAMES] = {key: names[id(p)] for key, p in own.items()}
     child.__dict__[_HELD] = {
         key: (type(value), [names.get(id(item), item) for item in value])
-        for key, value in held.items()
+        for key, value in lists.items()
     }
-    for key in held:
+    for key in lists:
         del child.__dict__[key]
     for key, parameter in own.items():
         child._parameters[key] = _shell(parameter)
@@ -177,7 +177,7 @@ def _attach(
 
 
 def _shell(parameter: nn.Parameter) -> nn.Parameter:
-    """A stand-in of the same shape and dtype that holds one element: NaN, or 0 without one."""
+    """A placeholder of the same shape and dtype that holds one element: NaN, or 0 without one."""
     nothing = float("nan") if parameter.dtype.is_floating_point else 0
     one = torch.full((), nothing, dtype=parameter.dtype, device=parameter.device)
     return nn.Parameter(one.expand(parameter.shape), requires_grad=parameter.requires_grad)

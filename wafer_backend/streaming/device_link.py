@@ -1,15 +1,11 @@
 """The link between a wafer's device and the other roles: weights ahead, gradients behind.
 
-It is used in place of a transport, around one. Rings and streams live as long as a pass over a
-batch, so no copy outlives an update of the weights.
-
-Leaves take weights in the same order, forward and backward. The first leaf of a kind teaches it;
-from then on the next weights are copied into the ring while those before them are used, up to
-`budget` bytes, across the end of a leaf too. A leaf that takes another order gets its weights one
-by one, as it asks, and teaches the new order. A gradient is copied into a slot of host memory on a
-stream of its own and handed on when its copy is done, in the order of sending, and a finished leaf
-behind its gradients: what is added, and in which order, is as if every copy had been waited for.
-Bits never depend on any of this.
+It stands between a wafer and a transport; rings and streams live as long as a pass over a batch.
+Leaves take weights in the same order, so the first leaf of a kind (with a graph, or without)
+teaches it, and from then on the next weights are copied ahead, up to `budget` bytes. A leaf that
+takes another order gets its weights one by one and teaches the new order. Gradients, and finished
+leaves behind them, are handed on in the order of sending when their copies are done. Bits never
+depend on any of this.
 """
 
 import contextlib

@@ -1,16 +1,14 @@
 """Copies between a host and a device beside the computation: streams, events, rings of bytes.
 
-A `RingBuffer` hands out slots of one piece of memory. A copy into a slot is queued
-(`copy_async`), has an event (`record`), and who reads the slot waits for that event (`wait`).
-A slot that was read is given back (`release`); what is copied into its bytes later waits until
-the reader is done. The ring is the same for both streams:
+A `RingBuffer` hands out slots of one piece of memory. A copy into a slot is queued and has an event
+that its reader waits for; bytes that are given back are reused when the reader is done.
 
 - `CudaStream`: a side stream, CUDA events, `non_blocking` copies from or to pinned memory.
-- `CpuStream`: a thread that copies after seeded delays. Memory and released slots are all ones,
-  which is NaN in every float format, so a missing wait or an early release shows in results.
+- `CpuStream`: a thread that copies after seeded delays. Released slots are all ones, which is NaN,
+  so a missing wait or an early release shows. It cannot show a copy that fails to wait for
+  computing, which is never asynchronous on a CPU.
 
-Limits: on a CPU computing itself is never asynchronous, so `CpuStream` cannot show a copy that
-fails to wait for computing. One thread at a time may use a ring; any may.
+One thread at a time may use a ring.
 """
 
 import bisect
@@ -182,9 +180,9 @@ class RingBuffer:
 
     def _readers(self, slot: Slot) -> list[StreamEvent]:
         """Who may still read the bytes of a new slot; whole pieces it covers are forgotten."""
-        found = [f.event for f in self._freed if f.start < slot.stop and slot.start < f.stop]
+        events = [f.event for f in self._freed if f.start < slot.stop and slot.start < f.stop]
         self._forget_inside(slot)
-        return found
+        return events
 
     def _note_freed(self, slot: Slot) -> None:
         event = self._stream.release(slot)

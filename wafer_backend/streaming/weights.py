@@ -1,23 +1,15 @@
 """Weights that visit a wafer: leased, poisoned on release, streamed again for backward.
 
-`attachment` makes every access to a parameter of a module ask here. A fetched copy is a lease. A
-forward lease ends when the innermost module call it was taken in returns, unless the copy is (part
-of) what that call returns: then it moves to the caller. The graph never keeps a copy alive: saving
-one for backward stores its name and geometry, and backward streams it again; that lease ends when
-another autograd node asks for a weight. A lease that ends is overwritten with NaN, so a use after
-release shows. Copies are told apart by storage pointer only while the lease holds the storage, when
-a pointer is unique, and by version counter, which catches in-place changes.
+A fetched copy is a lease. A forward lease ends when the innermost module call that took it returns,
+unless the call returns (part of) the copy. The graph saves only a weight's name and geometry, and
+backward streams it again until another autograd node asks for a weight. A lease that ends is
+overwritten with NaN, so a use after release shows; in-place changes show in the version counter.
 
-A module may save tensors through hooks of its own (`torch.utils.checkpoint`, `save_on_cpu`). Every
-module call inside them takes weights out before those hooks see them. A weight used inside such
-hooks without a module call in between stays on the wafer until the leaf ends.
-
-Targets that keep their weights (CPU and GPU) use `ResidentCasts`, which answers as `WeightStream`
-does, without leases: one cast per weight and leaf, so both compute the same bits.
+Saved-tensor hooks of a module's own (`torch.utils.checkpoint`, `save_on_cpu`) never see a weight
+that a module call inside them uses; one used there without such a call stays until the leaf ends.
 
 Limits: `parameter.data` writes inside forward are lost; a custom autograd function that keeps a
 weight outside `save_for_backward` sees NaN, and so does code that iterates `self.parameters()`.
-Reentrant checkpoints are refused by PyTorch.
 """
 
 import contextlib
@@ -368,9 +360,9 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     """Every tensor inside, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
-    found: list[torch.Tensor] = []
-    map_tensors(found.append, value)
-    return found
+    tensors: list[torch.Tensor] = []
+    map_tensors(tensors.append, value)
+    return tensors
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:

@@ -13,10 +13,10 @@ from wafer_backend.transports.simulated import SimulatedTransport, Simulation
 TransportName = Literal["inline", "simulated", "distributed"]
 
 
-def server_count(name: TransportName, asked: int) -> int:
+def server_count(name: TransportName, given: int) -> int:
     """Weight servers: as many as asked for; else one, or one for every rank."""
-    if asked:
-        return asked
+    if given:
+        return given
     return int(os.environ.get("WORLD_SIZE", "1")) if name == "distributed" else 1
 
 

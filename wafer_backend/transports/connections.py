@@ -1,12 +1,10 @@
 """Connections between ranks: how they find one another, where a rank listens, whom it lets in.
 
-MASTER_ADDR, MASTER_PORT and what torchrun sets say how many ranks there are and whether they share
-a machine. Ranks of one machine use Unix sockets without a file, whose names follow from
-MASTER_PORT, and talk to processes of the same user only. Ranks of several machines use TCP: rank 0
-collects where the others listen, each listens on the interface that WAFERMILL_INTERFACE names, and
-both ends of a connection prove that they know WAFERMILL_SECRET before anything else is read. The
-proof is HMAC-SHA256 over random bytes of both ends, who calls and where the listener is, so that
-nobody in between can pass proofs on from another address:
+Ranks of one machine use Unix sockets without a file, named by MASTER_PORT, and accept processes of
+the same user only. Ranks of several machines use TCP on the interface that WAFERMILL_INTERFACE
+names; rank 0 collects where the others listen. Before anything else is read both ends prove that
+they know WAFERMILL_SECRET, by HMAC-SHA256 over random bytes of both, the hello and the listener's
+address, so that nobody in between can pass proofs on:
 
     listener to caller    32 random bytes
     caller to listener    32 random bytes, hello, proof
@@ -249,13 +247,13 @@ class Peers:
         for channel in channels:
             number = _CHANNELS.index(channel)
             hello = Hello(self.rank, self._clusters, number)
-            found = {
+            connections = {
                 other: call(address, hello, self.secret, deadline)
                 for other, address in enumerate(self.addresses[: self.rank])
             }
             for other in range(self.rank + 1, len(self.addresses)):
-                found[other] = self.door.wait(hello._replace(rank=other), deadline)
-            opened.append(found)
+                connections[other] = self.door.wait(hello._replace(rank=other), deadline)
+            opened.append(connections)
         return opened
 
 
@@ -272,7 +270,9 @@ def meet(rank: int, size: int, deadline: float) -> Peers:
         names = [_local_name(other) for other in range(size)]
         return Peers(rank, [*names], b"", Door(names[rank], b""))
     secret = _secret()
-    door = Door((_interface_address(), _port_to_listen_on(rank)), secret)
+    # Rank 0 is found at MASTER_PORT, unless torchrun listens there; any port does for others.
+    port = 0 if rank or _under_torchrun() else int(os.environ["MASTER_PORT"])
+    door = Door((_interface_address(), port), secret)
     try:
         return Peers(rank, [*_exchange(rank, size, door, secret, deadline)], secret, door)
     except BaseException:
@@ -312,10 +312,10 @@ def _address_of_rank_0(rank: int, own: tuple[str, int]) -> tuple[str, int]:
         store = next(rendezvous("env://", timeout=timedelta(minutes=5)))[0]
         if rank == 0:
             store.set(_ANNOUNCED, _packed(own))
-        (found,) = _unpacked(store.get(_ANNOUNCED))
+        (address,) = _unpacked(store.get(_ANNOUNCED))
     except (RuntimeError, struct.error, ValueError) as error:
         raise OSError(f"torchrun's store does not say where rank 0 is: {error}") from error
-    return found
+    return address
 
 
 def _packed(address: tuple[str, int]) -> bytes:
@@ -326,23 +326,18 @@ def _unpacked(table: bytes) -> list[tuple[str, int]]:
     return [(socket.inet_ntoa(host), port) for host, port in _PLACE.iter_unpack(table)]
 
 
-def _port_to_listen_on(rank: int) -> int:
-    """Rank 0 is found at MASTER_PORT, unless torchrun listens there; any port does for others."""
-    return 0 if rank or _under_torchrun() else int(os.environ["MASTER_PORT"])
-
-
 def _under_torchrun() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _secret() -> bytes:
-    found = os.environ.get(SECRET, "")
-    if len(found) < _MIN_SECRET:
+    secret = os.environ.get(SECRET, "")
+    if len(secret) < _MIN_SECRET:
         raise BackendConfigError(
             f"ranks on several machines need {SECRET} in the environment, the same for all and at "
             f"least {_MIN_SECRET} characters, such as `openssl rand -hex 32` prints"
         )
-    return found.encode()
+    return secret.encode()
 
 
 def _interface_address() -> str:
@@ -350,15 +345,15 @@ def _interface_address() -> str:
     name = os.environ.get(INTERFACE, "")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
-            wanted = struct.pack("256s", name.encode()[:15])
-            found = fcntl.ioctl(any_socket, _GET_INTERFACE_ADDRESS, wanted)
+            request = struct.pack("256s", name.encode()[:15])
+            answer = fcntl.ioctl(any_socket, _GET_INTERFACE_ADDRESS, request)
         except OSError as error:
             every = ", ".join(each for _, each in socket.if_nameindex())
             raise BackendConfigError(
                 f"{INTERFACE} = {name!r}: ranks on several machines need the name of the "
                 f"interface to listen on, with an IPv4 address; here are {every}"
             ) from error
-    return socket.inet_ntoa(found[20:24])
+    return socket.inet_ntoa(answer[20:24])
 
 
 # One machine.

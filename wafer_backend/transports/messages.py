@@ -1,4 +1,4 @@
-"""What roles say to one another, for every transport, and as bytes. No pickle, no JSON.
+"""Messages between roles, for every transport, and as bytes. No pickle, no JSON.
 
 Header (little-endian): magic, version, kind, both roles, round, node, which numbers follow and
 their values, the hash of the name, the number of tensors, and the checksums of the table and of the
@@ -21,11 +21,11 @@ from wafer_backend.errors import TransportError
 
 
 class Kind(IntEnum):
-    """What a message asks or tells.
+    """What a message asks or reports.
 
     The coordinator asks every shard: BEGIN a reduction, COLLECT its sums, DELIVER them as gradients
     (answered with their norms), APPLY the optimizer, DROP the gradients, END the round. Shards
-    answer DONE, and tell REDUCED as soon as their sums are complete. A wafer asks to FETCH a
+    answer DONE, and send REDUCED as soon as their sums are complete. A wafer asks to FETCH a
     weight, and sends a PARTIAL for every maximal node of its leaves to every shard. A rank asks for
     a MASTER, the weight as it is kept, and gets some that follow it, too, and for what lies BESIDE
     it: mask and optimizer state. PING asks who is there. ACK says that a message arrived.

@@ -1,12 +1,9 @@
 """A cluster of processes: every rank runs the same program and hosts some of the roles.
 
 Rank r of W hosts wafers r, r + W, ... and MemoryX shards r, r + W, ...; rank 0 the coordinator. A
-wafer asks the rank of a weight's shard for it, and sends every maximal node of its leaves to every
-shard; a thread on each rank serves its shards. Then all main threads go through the same steps:
-sums, gradients, norms, update; nobody fetches for the next step before everybody has updated.
-
-A weight of another rank comes once a pass over a batch, whole, into the place that this rank's
-module has for it; wafers then take their copies from there.
+thread on each rank serves its shards; the main threads go through the same steps together, and
+nobody fetches for the next step before everybody has updated. A weight of another rank comes once a
+pass, whole, into this rank's module, and wafers take their copies from there.
 """
 
 import itertools
@@ -94,7 +91,7 @@ class ProcessGroupTransport(MessageTransport):
             return numbers["loss_sum"], int(numbers["n_counted"])
         loss_sum, n_counted = self._reduced[0]
         numbers = {"loss_sum": loss_sum, "n_counted": float(n_counted)}
-        self._tell(self._ranks.others, numbers=numbers)
+        self._send_aside(self._ranks.others, numbers=numbers)
         return loss_sum, n_counted
 
     def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
@@ -129,7 +126,7 @@ class ProcessGroupTransport(MessageTransport):
         """What rank 0 gave; all ranks call it."""
         if self._ranks.rank:
             return int(self._ranks.receive(0, "side").numbers["agreed"])
-        self._tell(self._ranks.others, numbers={"agreed": float(number)})
+        self._send_aside(self._ranks.others, numbers={"agreed": float(number)})
         return number
 
     def bring_home(self) -> None:
@@ -209,7 +206,7 @@ class ProcessGroupTransport(MessageTransport):
                 self._lost = error
                 self._changed.notify_all()
 
-    def _tell(self, to: list[int], **content: Any) -> None:
+    def _send_aside(self, to: list[int], **content: Any) -> None:
         me = Address("rank", self._ranks.rank)
         for rank in to:
             message = Message(
@@ -224,12 +221,12 @@ class ProcessGroupTransport(MessageTransport):
     def _shared(self, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors of all ranks: through rank 0, so that nobody waits in a circle."""
         if self._ranks.rank:
-            self._tell([0], tensors=own)
+            self._send_aside([0], tensors=own)
             return self._ranks.receive(0, "side").tensors
         found = dict(own)
         for rank in self._ranks.others:
             found.update(self._ranks.receive(rank, "side").tensors)
-        self._tell(self._ranks.others, tensors=found)
+        self._send_aside(self._ranks.others, tensors=found)
         return found
 
     def _meet(self) -> None:
@@ -237,7 +234,7 @@ class ProcessGroupTransport(MessageTransport):
         self._shared({})
 
 
-def _like(output: Any, leaf: int, found: Mapping[str, torch.Tensor]) -> Any:
+def _like(output: Any, leaf: int, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The output of another leaf in the structure of one that ran here."""
     places = itertools.count()
-    return map_tensors(lambda tensor: found[f"{leaf}.{next(places)}"], output)
+    return map_tensors(lambda tensor: tensors[f"{leaf}.{next(places)}"], output)

@@ -210,7 +210,7 @@ class _Beats:
         """End this process: its main thread may wait for the other for ever.
 
         The message goes to the file itself: torch's excepthook replaces `sys.stderr` while the main
-        thread tells why it ends.
+        thread reports why it ends.
         """
         line = (
             f"rank {self._rank}: rank {other} has been silent for {self._liveness:g} s; "
@@ -280,7 +280,7 @@ def _forwarding(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
         return port

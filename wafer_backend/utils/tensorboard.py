@@ -83,23 +83,15 @@ class SummaryWriter:
         return self.base_step + executor.user_iteration - 1 if step is None else step
 
 
+@step_closure
 def summarize_scalar(name: str, scalar: float | torch.Tensor) -> None:
     """Record a number with the writer of the running executor, at the end of the step."""
-    _record_scalar(name, scalar)
-
-
-def summarize_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Record a tensor with the writer of the running executor, at the end of the step."""
-    _record_tensor(name, tensor)
-
-
-@step_closure
-def _record_scalar(name: str, scalar: float | torch.Tensor) -> None:
     _writer(name).add_scalar(name, scalar)
 
 
 @step_closure
-def _record_tensor(name: str, tensor: torch.Tensor) -> None:
+def summarize_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Record a tensor with the writer of the running executor, at the end of the step."""
     _writer(name).add_tensor(name, tensor)
 
 

@@ -163,7 +163,12 @@ class DataExecutor:
             )
         if listeners:
             raise BackendConfigError("DataExecutor: listeners are not supported")
-        _configure(cs_config, micro_batch_size)
+        from wafer_backend import backends
+
+        if cs_config is not None:
+            backends.configure_cluster(cs_config)
+        if micro_batch_size is not None:
+            backends.csx.performance.micro_batch_size = micro_batch_size
         self.checkpoint_steps = cadence(checkpoint_steps, self.num_steps, "checkpoint_steps")
         self.activation_steps = _common(activation_steps, self.checkpoint_steps)
         self.profiler_activities = profiler_activities or []
@@ -213,15 +218,10 @@ class DataExecutor:
                         with profiler.step(self.user_iteration):
                             yield batch
                     finally:
-                        self._end_step(batch)
+                        self.profiler.rate_tracker.add(infer_batch_size(batch) or 0)
+                        tracing.run_closures(self)
         finally:
             tracing.set_executor(None)
-
-    def _end_step(self, batch: Any) -> None:
-        from wafer_backend import tracing
-
-        self.profiler.rate_tracker.add(infer_batch_size(batch) or 0)
-        tracing.run_closures(self)
 
     def _batches(self) -> Iterator[Any]:
         """The loader's batches, again and again."""
@@ -263,12 +263,3 @@ def _common(activation_steps: int | None, checkpoints: Schedule) -> int:
             f"activation_steps = {activation_steps!r}: expected steps, at least 1"
         )
     return math.gcd(activation_steps, period(checkpoints))
-
-
-def _configure(cs_config: ClusterConfig | None, micro_batch_size: Any) -> None:
-    from wafer_backend import backends
-
-    if cs_config is not None:
-        backends.configure_cluster(cs_config)
-    if micro_batch_size is not None:
-        backends.csx.performance.micro_batch_size = micro_batch_size

@@ -19,7 +19,7 @@ class RestartableDataLoader(Protocol):
         """State of the loader in one worker."""
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Go on from what `deaggregate_state_dict` returned."""
+        """Continue from what `deaggregate_state_dict` returned."""
 
     def aggregate_state_dict(self, worker_states: list[dict[str, Any]]) -> dict[str, Any]:
         """One state of the states of all workers; here the list always has one element."""
@@ -105,7 +105,7 @@ class DataLoader:
         return self._loader.aggregate_state_dict([state])  # type: ignore[no-any-return]
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Go on where `state_dict` was taken; before iterating. Raises BackendError otherwise."""
+        """Continue from a `state_dict`, before iterating. Raises BackendError otherwise."""
         self._require_restartable()
         if self._iterating or self._pool is not None:
             raise BackendError(

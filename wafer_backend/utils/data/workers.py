@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import multiprocessing
@@ -29,9 +29,6 @@ from wafer_backend.storage.state_tree import (
     from_stored,
     to_stored,
 )
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 
 def infer_batch_size(batch: Any) -> int | None:
