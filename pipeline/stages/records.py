@@ -54,8 +54,8 @@ def choose_form(name: str, option: str = "--format") -> Form:
 
 def columns_for(fields: tuple[str, ...]) -> list[str]:
     """The columns of documents/ behind these fields, text and key apart; meta needs the source."""
-    wanted = {*fields, *(["source"] if "meta" in fields else [])}
-    return [name for name in ("meta", "source", "licence") if name in wanted]
+    needed = {*fields, *(["source"] if "meta" in fields else [])}
+    return [name for name in ("meta", "source", "licence") if name in needed]
 
 
 def image(table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, str]:
