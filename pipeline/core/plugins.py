@@ -76,11 +76,6 @@ def _name_and_distribution(entry: metadata.EntryPoint) -> tuple[str, str]:
     return entry.name, entry.dist.name if entry.dist else ""
 
 
-def has_plug_ins(group: str) -> bool:
-    """Whether any distribution offers something in a group; imports nothing of it."""
-    return bool(metadata.entry_points(group=group))
-
-
 def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
     assert entry.dist is not None
     code = PlugInCode(entry.dist.name, entry.dist.version, "")
