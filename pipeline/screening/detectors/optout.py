@@ -54,12 +54,14 @@ def detect_optouts(
     and where known url, acquired_at, agents, policy, note.
     """
     listed = captures.listed
+    hashed = batch["text"].chunks if "text" in listed else []
+    text_hashes = pa.chunked_array([text_keys(chunk) for chunk in hashed], pa.binary(16))
     found = dict.fromkeys(
         (
             *_by_address(batch, captures, agents),
             *_by_author(batch, listed.get("author", {})),
             *_by_key(batch["doc_key"], listed.get("document", {}), "document"),
-            *_by_text(batch, listed.get("text", {})),
+            *_by_key(text_hashes, listed.get("text", {}), "text"),
             *_by_work(matched, listed.get("work", {})),
         )
     )
@@ -207,12 +209,6 @@ def _by_key(
     for row in np.flatnonzero(pc.is_in(keys, value_set=wanted)).tolist():
         value = keys[row].as_py().hex()
         yield _listed(row, signal, value, value, listed[value], "", date="")
-
-
-def _by_text(batch: pa.Table, listed: Mapping[str, Capture]) -> Iterator[Finding]:
-    if listed:
-        keys = [text_keys(chunk) for chunk in batch["text"].chunks]
-        yield from _by_key(pa.chunked_array(keys, pa.binary(16)), listed, "text")
 
 
 def _by_work(matched: Sequence[pa.Table], listed: Mapping[str, Capture]) -> Iterator[Finding]:

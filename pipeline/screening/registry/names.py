@@ -129,15 +129,16 @@ def strip_noise(text: str) -> str:
     while found != previous:
         previous = found
         found = _SUFFIX.sub("", found.strip())
-        found = _BRACKETED.sub(lambda group: " " if _is_noise(group[1]) else group[0], found)
+        found = _BRACKETED.sub(_without_noise, found)
         found = _LOOSE.sub("", found)
     found = " ".join(found.split())
     return found if any(map(str.isalnum, found)) else " ".join(text.split())
 
 
-def _is_noise(group: str) -> bool:
-    words = re.split(r"[\s,;/+]+|(?<=[a-z])\.(?=[a-z])", group.lower().strip())
-    return all(word.strip(".") in _NOISE or _VERSION.fullmatch(word) for word in words)
+def _without_noise(group: re.Match[str]) -> str:
+    words = re.split(r"[\s,;/+]+|(?<=[a-z])\.(?=[a-z])", group[1].lower().strip())
+    is_noise = all(word.strip(".") in _NOISE or _VERSION.fullmatch(word) for word in words)
+    return " " if is_noise else group[0]
 
 
 def normalise_title(text: str) -> str:
