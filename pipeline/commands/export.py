@@ -13,7 +13,7 @@ from pipeline.commands.options import complete_runs
 from pipeline.commands.terminal import print_json, print_line, print_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import check_choice, format_bytes, pluralise
 
 if TYPE_CHECKING:
     from pipeline.stories.export import ExportedSplit, ExportOptions
@@ -137,16 +137,12 @@ def _request(
 ) -> "ExportOptions":
     from pydantic import TypeAdapter, ValidationError
 
-    from dedup.presets import check_choice
     from pipeline.config.model import Bytes
     from pipeline.config.yaml import loads_value
     from pipeline.stages.records import FIELDS, FORMATS
     from pipeline.stories.export import LARGEST_FILE, SMALLEST_FILE, ExportOptions
 
-    try:
-        check_choice("format", form, FORMATS)
-    except ValueError as error:
-        raise ConfigError(f"--format: {error}") from None
+    check_choice("--format", form, FORMATS)
     try:
         size = TypeAdapter(Bytes).validate_python(loads_value(shard_size))
     except ValidationError:

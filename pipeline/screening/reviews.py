@@ -59,7 +59,8 @@ def record_review(
     Raises InputError for an unknown document or one without a text, ConfigError for spans that are
     missing, unwanted or not in the text, IntegrityError when the event log does not hold together.
     """
-    from pipeline.runs.records import RunRecords, read_held_text
+    from pipeline.runs.held_texts import read_held_text
+    from pipeline.runs.records import RunRecords
 
     records = RunRecords(directory)
     record = records.find(wanted)

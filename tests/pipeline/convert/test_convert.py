@@ -204,7 +204,7 @@ def test_the_command(texts: Path, tmp_path: Path, prep: Prep) -> None:
         (["texts.jsonl", "--to", "hdf6"], 2, "expected one of hdf5, corpus"),
         (["texts.jsonl", "--to", "corpus", "--msl", "8"], 2, "only rows have a length"),
         (["texts.jsonl", "--to", "bin", "--shard-size", "1 MiB"], 2, "one .bin"),
-        (["texts.jsonl", "--to", "hdf5", "--shard-size", "big"], 2, "--shard-size: big"),
+        (["texts.jsonl", "--to", "hdf5", "--shard-size", "big"], 2, "big: expected bytes such as"),
         (["texts.jsonl", "--to", "hdf5", "--tokenizer", "nope.json"], 2, "cannot read the tok"),
         (["texts.jsonl", "a.bin", "--to", "hdf5"], 2, "inputs of several kinds"),
         (["texts.jsonl", "--to", "hdf5", "--from", "csv"], 2, "--from: 'csv'"),
