@@ -23,15 +23,14 @@ import pyarrow as pa
 from benchmarks.common.corpus import read_records
 from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.licences import detect_licences
-from pipeline.screening.detectors.markers import MarkerSettings, detect_markers
+from pipeline.screening.detectors.lists import shipped_artefacts, shipped_origins
+from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
 from pipeline.screening.detectors.notices import (
-    IdentifierSettings,
     detect_identifiers,
     detect_notices,
 )
 from pipeline.screening.detectors.origin import (
-    ArtefactSettings,
-    OriginSettings,
+    OriginIndex,
     detect_artefacts,
     detect_origin,
 )
@@ -77,21 +76,21 @@ def text_bytes(batch: pa.Table) -> int:
 
 def measure(batch: pa.Table, rounds: int) -> dict[str, dict[str, Any]]:
     """Of the sweep and of every detector: ms_per_mb, and findings by kind."""
-    marker = MarkerSettings()
+    origins = (shipped_origins(),)
+    marker, origin = MarkerIndex(origins), OriginIndex(origins)
     groups = {
         notices.IDENTIFIER_GROUP: notices.IDENTIFIER_NEEDLES,
         licences.GROUP: licences.NEEDLES,
-        markers.GROUP: marker.needles,
+        markers.GROUP: tuple(marker.forms),
         notices.NOTICE_GROUP: notices.NOTICE_NEEDLES,
     }
     swept = sweep_all(batch["text"], groups)
-    origin, identifier, artefact = OriginSettings(), IdentifierSettings(), ArtefactSettings()
     work: dict[str, Callable[[], pa.Table | SweepHits]] = {
         "sweep": lambda: sweep_all(batch["text"], groups),
-        "artefact": lambda: detect_artefacts(batch, artefact),
-        "origin": lambda: detect_origin(batch, origin),
+        "artefact": lambda: detect_artefacts(batch, (shipped_artefacts(),), {}),
+        "origin": lambda: detect_origin(batch, origin, {}),
         "marker": lambda: detect_markers(batch, marker, swept),
-        "identifier": lambda: detect_identifiers(batch, identifier, swept),
+        "identifier": lambda: detect_identifiers(batch, {}, swept),
         "notice": lambda: detect_notices(batch, swept),
         "licence": lambda: detect_licences(batch, swept),
     }

@@ -70,6 +70,7 @@ def load_filters(config: FiltersConfig, base: Path) -> Filters:
 
 
 def _check_languages(config: LanguageConfig) -> None:
+    language.read_detector_versions()
     known = language.languages()
     for code in config.keep:
         if code not in known:

@@ -6,7 +6,7 @@ decided about single documents; `evidence` publishes evidence.parquet.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -30,10 +30,9 @@ from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.captures import Capture, Captures, captures_of
 from pipeline.screening.detectors.catalogue import DETECTORS
 from pipeline.screening.detectors.lists import ArtefactList, OriginList
-from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.screening.detectors.optout import detect_optouts
 from pipeline.screening.detectors.origin import (
-    ArtefactSettings,
-    OriginSettings,
+    OriginIndex,
     detect_artefacts,
     detect_origin,
     file_digest,
@@ -217,32 +216,32 @@ class _Search:
         self.found: dict[str, pa.Table] = {}
 
     @cached_property
-    def markers(self) -> markers.MarkerSettings:
+    def markers(self) -> markers.MarkerIndex:
         """The listed origins, as texts name them."""
-        return markers.MarkerSettings(self.targets.lists.origins)
+        return markers.MarkerIndex(self.targets.lists.origins)
 
     @cached_property
     def swept(self) -> SweepHits:
         """One pass over the texts for the needles of all detectors that have some."""
         groups = {notices.IDENTIFIER_GROUP: notices.IDENTIFIER_NEEDLES}
         if not self.job.works_only:
-            groups[markers.GROUP] = self.markers.needles
+            groups[markers.GROUP] = tuple(self.markers.forms)
             groups[notices.NOTICE_GROUP] = notices.NOTICE_NEEDLES
             groups[licences.GROUP] = licences.NEEDLES
         return sweep_all(self.batch["text"], groups)
 
 
 def _detect_artefacts(search: _Search) -> pa.Table:
-    settings = ArtefactSettings(search.targets.lists.artefacts)
-    if settings.compares_files:
-        files = {f.path_id: file_digest(Path(f.location)) for f in search.job.files if f.location}
-        settings = replace(settings, files=files)
-    return detect_artefacts(search.batch, settings)
+    lists, digests = search.targets.lists.artefacts, dict[int, str]()
+    if any(one.files for one in lists):
+        files = (file for file in search.job.files if file.location)
+        digests = {file.path_id: file_digest(Path(file.location)) for file in files}
+    return detect_artefacts(search.batch, lists, digests)
 
 
 def _detect_origins(search: _Search) -> pa.Table:
     names = {file.path_id: file.name for file in search.job.files}
-    return detect_origin(search.batch, OriginSettings(search.targets.lists.origins, names))
+    return detect_origin(search.batch, OriginIndex(search.targets.lists.origins), names)
 
 
 def _detect_markers(search: _Search) -> pa.Table:
@@ -250,8 +249,7 @@ def _detect_markers(search: _Search) -> pa.Table:
 
 
 def _detect_identifiers(search: _Search) -> pa.Table:
-    settings = notices.IdentifierSettings(search.targets.numbers)
-    return notices.detect_identifiers(search.batch, settings, search.swept)
+    return notices.detect_identifiers(search.batch, search.targets.numbers, search.swept)
 
 
 def _detect_titles(search: _Search) -> pa.Table:
@@ -274,7 +272,7 @@ def _detect_licences(search: _Search) -> pa.Table:
 
 def _detect_optouts(search: _Search) -> pa.Table:
     of_works = [t for name, t in search.found.items() if DETECTORS[name].names_works]
-    return detect_optouts(search.batch, OptoutSettings(search.targets.captures), of_works)
+    return detect_optouts(search.batch, search.targets.captures, of_works)
 
 
 _DETECT: Mapping[str, Callable[[_Search], pa.Table]] = {

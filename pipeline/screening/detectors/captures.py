@@ -19,7 +19,6 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.config.model import FrozenModel, parse
 from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.storage import canonical_json, hash_bytes
 
 SignalKind = Literal["robots", "tdmrep", "ai.txt", "header", "meta"]
 ListedKind = Literal["domain", "url_prefix", "work", "author", "document", "text"]
@@ -77,14 +76,10 @@ class _File(FrozenModel):
 
 @dataclass(frozen=True)
 class Captures:
-    """All captures: signals by host and kind, each list in order of time; listed values by kind.
-
-    digest: of all records, whatever files they stood in.
-    """
+    """All captures: signals by host and kind, each list in order of time; listed values by kind."""
 
     signals: Mapping[str, Mapping[str, tuple[Capture, ...]]] = field(default_factory=dict)
     listed: Mapping[str, Mapping[str, Capture]] = field(default_factory=dict)
-    digest: str = ""
 
 
 def captures_in(sources: Iterable[Path]) -> tuple[Capture, ...]:
@@ -102,14 +97,14 @@ def captures_of(records: Iterable[Capture]) -> Captures:
     for record in ordered:
         if record.kind in _SIGNALS:
             given = record.host.strip()
-            host = host_of(f"https://{given}") or given.lower() if given else host_of(record.url)
+            named = host_of(f"https://{given}") or given.lower()
+            host = named if record.host else host_of(record.url)
             signals.setdefault(host, {}).setdefault(record.kind, []).append(record)
         else:
             listed.setdefault(record.kind, {}).setdefault(_listed_value(record), record)
     return Captures(
         {host: {k: tuple(v) for k, v in kinds.items()} for host, kinds in signals.items()},
         listed,
-        hash_bytes(canonical_json([record.model_dump() for record in ordered])),
     )
 
 

@@ -8,8 +8,7 @@ docs/detectors.md has the exact forms. Names are compared as listed, in their ow
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -20,7 +19,6 @@ from pipeline.screening.detectors.lists import (
     OriginList,
     entries,
     normal_host,
-    shipped_origins,
     spellings,
 )
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
@@ -60,23 +58,6 @@ _LINE_END = re.compile(rb"[\r\n]")
 
 
 @dataclass(frozen=True)
-class MarkerSettings:
-    """lists: the lists of origins whose names, domains and links are looked for."""
-
-    lists: tuple[OriginList, ...] = field(default_factory=lambda: (shipped_origins(),))
-
-    @cached_property
-    def index(self) -> "MarkerIndex":
-        """The lists, prepared for look-ups."""
-        return MarkerIndex(self.lists)
-
-    @property
-    def needles(self) -> tuple[str, ...]:
-        """What the sweep has to look for."""
-        return tuple(self.index.forms)
-
-
-@dataclass(frozen=True)
 class _Token:
     """A listed name, host or link: bytes [start, end) of the text in a row."""
 
@@ -99,7 +80,8 @@ class _Token:
 
 
 class MarkerIndex:
-    """forms: per needle in lower case the form it belongs to and its entry."""
+    """What lists of origins name in texts. forms: each needle, in lower case, with its form and
+    entry."""
 
     def __init__(self, lists: Sequence[OriginList]) -> None:
         found = entries(lists)
@@ -155,13 +137,11 @@ class MarkerIndex:
         )
 
 
-def detect_markers(
-    batch: pa.Table, settings: MarkerSettings, swept: SweepHits | None = None
-) -> pa.Table:
+def detect_markers(batch: pa.Table, index: MarkerIndex, swept: SweepHits | None = None) -> pa.Table:
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
-    `settings.needles` as its group `marker`; without it, the texts are swept here."""
-    swept = swept or sweep_all(batch["text"], {GROUP: settings.needles})
-    return findings_table(_found(swept, settings.index))
+    `index.forms` as its group `marker`; without it, the texts are swept here."""
+    swept = swept or sweep_all(batch["text"], {GROUP: tuple(index.forms)})
+    return findings_table(_found(swept, index))
 
 
 def _found(swept: SweepHits, index: MarkerIndex) -> Iterator[Finding]:

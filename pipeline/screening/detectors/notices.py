@@ -9,7 +9,6 @@ only.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -65,18 +64,12 @@ Read = Iterator[tuple[str, str, int, int]]
 """kind, number, first and last byte, counted from the hit."""
 
 
-@dataclass(frozen=True)
-class IdentifierSettings:
-    """works: the work that each number of the registries names."""
-
-    works: Mapping[str, str] = field(default_factory=dict)
-
-
 def detect_identifiers(
-    batch: pa.Table, settings: IdentifierSettings, swept: SweepHits | None = None
+    batch: pa.Table, works: Mapping[str, str], swept: SweepHits | None = None
 ) -> pa.Table:
-    """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
-    `IDENTIFIER_NEEDLES` as its group `identifier`; without it, the texts are swept here."""
+    """FINDINGS of the texts of a batch. `works`: the work that each number of the registries names.
+    `swept`: a sweep over `batch["text"]` that has `IDENTIFIER_NEEDLES` as its group `identifier`;
+    without it, the texts are swept here."""
     swept = swept or sweep_all(batch["text"], {IDENTIFIER_GROUP: IDENTIFIER_NEEDLES})
     found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     for hit in swept.hits(IDENTIFIER_GROUP):
@@ -93,7 +86,7 @@ def detect_identifiers(
             seen=swept.cut(row, start, end).decode(errors="ignore"),
             byte_offset=start,
             byte_length=end - start,
-            work_id=settings.works.get(number, ""),
+            work_id=works.get(number, ""),
             attributes={"places": len(set(places))},
         )
         findings.append(finding)

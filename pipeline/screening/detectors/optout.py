@@ -6,9 +6,8 @@ after; without a date of acquisition the last of all.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -41,60 +40,54 @@ _TDM = ("tdm-meta", "tdm-header", "tdmrep")
 """The earlier supersedes the later (TDMRep, processing priority)."""
 
 
-@dataclass(frozen=True)
-class OptoutSettings:
-    """captures: `captures_of`. agents: user agents that robots.txt and ai.txt are asked for."""
-
-    captures: Captures
-    agents: tuple[str, ...] = AI_CRAWLERS
-
-    @cached_property
-    def hosts(self) -> frozenset[str]:
-        """Hosts with signals, and those of listed prefixes."""
-        prefixes = self.captures.listed.get("url_prefix", {})
-        return frozenset(self.captures.signals) | {host_of(prefix) for prefix in prefixes}
-
-
 def detect_optouts(
-    batch: pa.Table, settings: OptoutSettings, matched: Sequence[pa.Table] = ()
+    batch: pa.Table,
+    captures: Captures,
+    matched: Sequence[pa.Table] = (),
+    agents: Sequence[str] = AI_CRAWLERS,
 ) -> pa.Table:
     """FINDINGS on the opt-outs of a batch; target: the host, or the listed value.
 
-    matched: FINDINGS of the other detectors, whose `work_id` is compared with listed works.
-    attributes: signal, status (reserved, allowed), captured_at, timing (before, after, unknown: of
-    the capture against the document's acquisition), and where known url, acquired_at, agents,
-    policy, note.
+    matched: FINDINGS of the other detectors, whose `work_id` is compared with listed works. agents:
+    those that robots.txt and ai.txt are asked for. attributes: signal, status (reserved, allowed),
+    captured_at, timing (before, after, unknown: of the capture against the document's acquisition),
+    and where known url, acquired_at, agents, policy, note.
     """
+    listed = captures.listed
+    hashed = batch["text"].chunks if "text" in listed else []
+    text_hashes = pa.chunked_array([text_keys(chunk) for chunk in hashed], pa.binary(16))
     found = dict.fromkeys(
         (
-            *_by_address(batch, settings),
-            *_by_author(batch, settings.captures.listed.get("author", {})),
-            *_by_key(batch["doc_key"], settings.captures.listed.get("document", {}), "document"),
-            *_by_text(batch, settings.captures.listed.get("text", {})),
-            *_by_work(matched, settings.captures.listed.get("work", {})),
+            *_by_address(batch, captures, agents),
+            *_by_author(batch, listed.get("author", {})),
+            *_by_key(batch["doc_key"], listed.get("document", {}), "document"),
+            *_by_key(text_hashes, listed.get("text", {}), "text"),
+            *_by_work(matched, listed.get("work", {})),
         )
     )
     return findings_table(found)
 
 
-def _by_address(batch: pa.Table, settings: OptoutSettings) -> Iterator[Finding]:
-    rows, urls = _addresses(batch["meta"], settings)
+def _by_address(batch: pa.Table, captures: Captures, agents: Sequence[str]) -> Iterator[Finding]:
+    rows, urls = _addresses(batch["meta"], captures)
     acquired = _acquired(batch["meta"], rows)
     said: dict[tuple[str, str], list[Finding]] = {}
     for row, url in zip(rows.tolist(), urls, strict=True):
         date = acquired.get(row, "")
         if (url, date) not in said:
             said[url, date] = [
-                *_signals(url, date, settings),
-                *_listed_address(url, date, settings),
+                *_signals(url, date, captures, agents),
+                *_listed_address(url, date, captures.listed),
             ]
         yield from (replace(one, row=row) for one in said[url, date])
 
 
-def _addresses(meta: pa.ChunkedArray, settings: OptoutSettings) -> tuple[I64, list[str]]:
-    domains = settings.captures.listed.get("domain", {})
+def _addresses(meta: pa.ChunkedArray, captures: Captures) -> tuple[I64, list[str]]:
+    """Rows and addresses on hosts with signals, or that the list covers."""
+    domains = captures.listed.get("domain", {})
+    hosts_known = {*captures.signals, *map(host_of, captures.listed.get("url_prefix", {}))}
     nothing = np.zeros(0, np.int64), list[str]()
-    if not settings.hosts and not domains:
+    if not hosts_known and not domains:
         return nothing
     fields = find_fields(meta, URL_KEYS)
     values = fields.values()
@@ -103,7 +96,7 @@ def _addresses(meta: pa.ChunkedArray, settings: OptoutSettings) -> tuple[I64, li
     known = []
     for host in spelt:
         plain = host_of(f"https://{host}")
-        if plain in settings.hosts or _domain(plain, domains) is not None:
+        if plain in hosts_known or _domain(plain, domains) is not None:
             known.append(host)
     if not known:
         return nothing
@@ -132,16 +125,16 @@ def _acquired(meta: pa.ChunkedArray, rows: I64) -> dict[int, str]:
     return {row: value for row, (_, value) in best.items()}
 
 
-def _signals(url: str, date: str, settings: OptoutSettings) -> Iterator[Finding]:
+def _signals(url: str, date: str, captures: Captures, agents: Sequence[str]) -> Iterator[Finding]:
     host = host_of(url)
     found: list[tuple[Signal, Capture]] = []
-    for captures in settings.captures.signals.get(host, {}).values():
+    for of_kind in captures.signals.get(host, {}).values():
         of_page: dict[str, list[Capture]] = {}
-        for capture in captures:
+        for capture in of_kind:
             of_page.setdefault(capture.url, []).append(capture)
         for group in of_page.values():
             capture = _valid(group, date)
-            found += [(s, capture) for s in signals_of(capture, url, settings.agents)]
+            found += [(s, capture) for s in signals_of(capture, url, agents)]
     first = next((name for name in _TDM if any(s.signal == name for s, _ in found)), "")
     for signal, capture in found:
         if signal.signal in _TDM and signal.signal != first:
@@ -160,9 +153,10 @@ def _valid(captures: Sequence[Capture], date: str) -> Capture:
     return before[-1] if before else captures[0]
 
 
-def _listed_address(url: str, date: str, settings: OptoutSettings) -> Iterator[Finding]:
-    domains = settings.captures.listed.get("domain", {})
-    prefixes = settings.captures.listed.get("url_prefix", {})
+def _listed_address(
+    url: str, date: str, listed: Mapping[str, Mapping[str, Capture]]
+) -> Iterator[Finding]:
+    domains, prefixes = listed.get("domain", {}), listed.get("url_prefix", {})
     if name := _domain(host_of(url), domains):
         yield _listed(0, "domain", name, url, domains[name], url, date=date)
     bare = _bare(url)
@@ -215,12 +209,6 @@ def _by_key(
     for row in np.flatnonzero(pc.is_in(keys, value_set=wanted)).tolist():
         value = keys[row].as_py().hex()
         yield _listed(row, signal, value, value, listed[value], "", date="")
-
-
-def _by_text(batch: pa.Table, listed: Mapping[str, Capture]) -> Iterator[Finding]:
-    if listed:
-        keys = [text_keys(chunk) for chunk in batch["text"].chunks]
-        yield from _by_key(pa.chunked_array(keys, pa.binary(16)), listed, "text")
 
 
 def _by_work(matched: Sequence[pa.Table], listed: Mapping[str, Capture]) -> Iterator[Finding]:

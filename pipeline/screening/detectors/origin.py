@@ -10,8 +10,7 @@ raw files, and of texts if a list has some.
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from pipeline.screening.detectors.lists import (
     addresses,
     entries,
     label_key,
-    shipped_artefacts,
-    shipped_origins,
     spellings,
 )
 from pipeline.screening.evidence import (
@@ -182,26 +179,12 @@ def _needles(family: Family) -> Iterator[str]:
     yield from (*family.directories, *family.files, *family.repositories)
 
 
-@dataclass(frozen=True)
-class OriginSettings:
-    """lists: the lists of origins. paths: the path of the input file of each path_id; a path that
-    is not given says nothing."""
-
-    lists: tuple[OriginList, ...] = field(default_factory=lambda: (shipped_origins(),))
-    paths: Mapping[int, str] = field(default_factory=dict)
-
-    @cached_property
-    def index(self) -> OriginIndex:
-        """The lists, prepared for look-ups."""
-        return OriginIndex(self.lists)
-
-
-def detect_origin(batch: pa.Table, settings: OriginSettings) -> pa.Table:
-    """FINDINGS of the origins of a batch; one of each kind and target for each row."""
-    index = settings.index
+def detect_origin(batch: pa.Table, index: OriginIndex, paths: Mapping[int, str]) -> pa.Table:
+    """FINDINGS of the origins of a batch; one of each kind and target for each row. `paths`: of the
+    input files by path_id; one that is not given says nothing."""
     tables = [
         *_by_value(batch["source"], index.of_label),
-        *_by_value(batch["path_id"], lambda number: index.of_path(settings.paths.get(number, ""))),
+        *_by_value(batch["path_id"], lambda number: index.of_path(paths.get(number, ""))),
         findings_table(_in_meta(batch["meta"], index)),
     ]
     return without_repeats(sort_findings(tables))
@@ -244,20 +227,6 @@ def _strings(meta: str) -> Iterator[tuple[str, str]]:
             stack.extend((key, inner) for inner in value)
 
 
-@dataclass(frozen=True)
-class ArtefactSettings:
-    """lists: the lists of artefacts. files: the SHA-256 of the raw file of each path_id, as
-    `file_digest` gives it; a file that is not given is not compared."""
-
-    lists: tuple[ArtefactList, ...] = field(default_factory=lambda: (shipped_artefacts(),))
-    files: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def compares_files(self) -> bool:
-        """Whether a list has digests of files, so that it is worth to compute them."""
-        return any(one.files for one in self.lists)
-
-
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex. Raises InputError if it cannot be read."""
     try:
@@ -279,12 +248,15 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
 
 
-def detect_artefacts(batch: pa.Table, settings: ArtefactSettings) -> pa.Table:
-    """FINDINGS of a batch: documents of listed files, and listed texts."""
-    tables = [findings_table(_texts(batch["text"], settings.lists))]
-    files = _entries((one, one.files) for one in settings.lists)
+def detect_artefacts(
+    batch: pa.Table, lists: Sequence[ArtefactList], digests: Mapping[int, str]
+) -> pa.Table:
+    """FINDINGS of a batch: documents of listed files, and listed texts. `digests`: the
+    `file_digest` of raw files by path_id; a file that is not given is not compared."""
+    tables = [findings_table(_texts(batch["text"], lists))]
+    files = _entries((one, one.files) for one in lists)
     for number in pc.unique(batch["path_id"]).drop_null().to_pylist():
-        finding = files.get(settings.files.get(number, ""))
+        finding = files.get(digests.get(number, ""))
         if finding:
             is_there = pc.equal(batch["path_id"], pa.scalar(number, batch["path_id"].type))
             rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())

@@ -52,16 +52,11 @@ def signals_of(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal
         return _tdmrep(capture.body[:MOST_BYTES], url)
     if capture.kind == "ai.txt":
         return _ai_txt(capture.body[:MOST_BYTES], url, agents)
-    if capture.url and not is_same_page(capture.url, url):
+    if capture.url and _page(capture.url) != _page(url):
         return []
     text = (capture.value or capture.body)[:MOST_BYTES]
     lines = (line.partition(":")[::2] for line in text.splitlines())
     return _of_fields(capture.kind, _meta_tags(text) if "<" in text else lines)
-
-
-def is_same_page(one: str, other: str) -> bool:
-    """Whether two addresses differ in scheme or fragment at most."""
-    return _page(one) == _page(other)
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -249,6 +244,7 @@ def _path(url: str) -> str:
 
 
 def _page(url: str) -> tuple[str, str]:
+    """What addresses share that differ in scheme or fragment at most."""
     try:
         return (urlsplit(url).netloc.lower().rpartition("@")[2], _path(url))
     except ValueError:

@@ -62,7 +62,11 @@ def find_title_sources(values: list[tuple[str, str]], head: bytes) -> list[Title
     of the text."""
     named = [(key, value[:_LONGEST]) for key, value in values]
     author = tuple(w for key, value in named if key in AUTHOR_KEYS for w in fold_words(value))
-    found = [_field(key, value, author) for key, value in named if key in TITLE_KEYS]
+    found = []
+    for key, value in named:
+        if key in TITLE_KEYS:
+            words = fold_words(value)
+            found.append(TitleSource(key, value, words, _titles(value, words), author))
     for key, value in named:
         if key in FILE_KEYS:
             found += _files(key, value, author)
@@ -76,16 +80,8 @@ def fold_words(text: str) -> tuple[str, ...]:
 
 def without_noise(words: tuple[str, ...], wanted: frozenset[str]) -> tuple[str, ...]:
     """Words that may belong to a title; `wanted` ones stay whatever they are."""
-    return tuple(word for word in words if word in wanted or not _is_noise(word))
-
-
-def _is_noise(word: str) -> bool:
-    return bool(word in NOISE_WORDS or _YEAR.match(word) or _NUMBER.match(word))
-
-
-def _field(key: str, value: str, author: tuple[str, ...]) -> TitleSource:
-    words = fold_words(value)
-    return TitleSource(key, value, words, _titles(value, words), author)
+    noise = {w for w in words if w in NOISE_WORDS or _YEAR.match(w) or _NUMBER.match(w)}
+    return tuple(word for word in words if word in wanted or word not in noise)
 
 
 def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
@@ -170,8 +166,9 @@ def _match(name: title_index.WorkName, source: TitleSource) -> TitleMatch | None
     beside, _ = author_in(name.authors, source.author)
     within, rest = author_in(name.authors, source.words)
     level = max(beside, within)
-    if level == SURNAME and beside == SURNAME and not _is_surname(name, source.author):
-        level = within
+    if level == SURNAME and beside == SURNAME:
+        is_surname = any(source.author == surname for surname, _ in name.authors)
+        level = level if is_surname else within
     readings = source.titles if within == ABSENT else (*source.titles, rest)
     best = max((_compared(name, reading) for reading in readings), default=None)
     if best is None or best.score * 100 < _LEAST_RATIO:
@@ -185,10 +182,6 @@ def _match(name: title_index.WorkName, source: TitleSource) -> TitleMatch | None
     if is_contradicted or source.whole or best.rare < least or not best.is_whole:
         return None
     return TitleMatch(source, best.score, level, best.rare)
-
-
-def _is_surname(name: title_index.WorkName, author: tuple[str, ...]) -> bool:
-    return any(author == surname for surname, _ in name.authors)
 
 
 def author_in(

@@ -90,13 +90,9 @@ def class_of(letter: str) -> np.uint32:
     if letter in _APOSTROPHES or category in ("Cf", "Me") or is_filler:
         return DROPPED
     if category[0] in "LN" or category in ("Mn", "Mc"):
-        return np.uint32(point) | (UNSPACED if is_unspaced(point) else np.uint32(0))
+        is_unspaced = any(first <= point <= last for first, last in _UNSPACED)
+        return np.uint32(point) | (UNSPACED if is_unspaced else np.uint32(0))
     return BLANK if letter.isspace() else BREAK
-
-
-def is_unspaced(point: int) -> bool:
-    """Whether a code point belongs to a script without spaces between words."""
-    return any(first <= point <= last for first, last in _UNSPACED)
 
 
 def unit_of(point: str) -> list[np.uint32]:

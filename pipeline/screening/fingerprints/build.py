@@ -212,7 +212,9 @@ def _parameters(
 ) -> index.Parameters:
     sparseness = np.array([entry.sketch.s for entry in entries], np.int64)
     chance = calibrate.chance_of(k, background)
-    m = calibrate.needed_grams(k, sparseness, chance, calibrate.estimate_verifiable(len(entries)))
+    is_small = len(entries) <= calibrate.SMALL_REGISTRY
+    expected = calibrate.TO_VERIFY if is_small else calibrate.TO_VERIFY_MANY
+    m = calibrate.needed_grams(k, sparseness, chance, expected)
     m_sketch = calibrate.needed_grams(k, sparseness, chance, calibrate.UNVERIFIED)
     return index.Parameters(
         k=k,

@@ -62,11 +62,6 @@ def chance_of(k: int, background: Background) -> float:
     return background.hit / background.pairs
 
 
-def estimate_verifiable(works: int) -> float:
-    """The share of documents whose verification a registry of so many works can bear."""
-    return TO_VERIFY if works <= SMALL_REGISTRY else TO_VERIFY_MANY
-
-
 def needed_grams(k: int, sparseness: I64, chance: float, expected: float) -> int:
     """m for works of these s: LEAST at least and MOST at most.
 

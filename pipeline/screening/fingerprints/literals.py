@@ -25,7 +25,7 @@ PLACES = 64
 """How many places of one literal in one text are reported by default: enough for
 evidence, and a bound on what a hostile text can cost."""
 
-_COMMON_FIRST = b" etaoinshrdlcumwfgypbvkjxqz"
+_RARITY = {byte: place for place, byte in enumerate(b" etaoinshrdlcumwfgypbvkjxqz")}
 _CLASSES = 32
 _KEYS = _CLASSES**3
 _LEAST_ROOM = 1 << 12
@@ -108,18 +108,14 @@ def _anchor_of(needle: bytes) -> list[tuple[int, int]]:
     class of byte before them."""
     if len(needle) == 2:
         return [(_key(bytes([before, *needle])), 1) for before in range(_CLASSES)]
-    tail = max(range(2, len(needle)), key=lambda end: sum(map(_rarity, needle[end - 2 : end + 1])))
+    rarity = [_RARITY.get(byte, len(_RARITY)) for byte in needle]
+    tail = max(range(2, len(needle)), key=lambda end: sum(rarity[end - 2 : end + 1]))
     return [(_key(needle[tail - 2 : tail + 1]), tail)]
 
 
 def _key(three: bytes) -> int:
     first, second, third = (byte % _CLASSES for byte in three)
     return (first * _CLASSES + second) * _CLASSES + third
-
-
-def _rarity(byte: int) -> int:
-    place = _COMMON_FIRST.find(byte)
-    return place if place >= 0 else len(_COMMON_FIRST)
 
 
 def _sweep_chunk(chunk: Texts, index: _Index, places: int) -> tuple[I64, I64, I64]:

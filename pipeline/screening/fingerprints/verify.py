@@ -116,8 +116,10 @@ def _of_work(
     gap = GAP + (0 if is_stored else GAP_PER_S * s)
     needed = index.parameters.dense if is_stored else index.parameters.m_sketch
     size = int(np.diff(index.starts)[work])
-    last, key = np.uint64(sketch.last_kept(s)), _key(index, work)
-    search = GramSearch(k, last, key, table, index.boilerplate)
+    low, high = index.works["key_low"][work].as_py(), index.works["key_high"][work].as_py()
+    keys = np.array([] if low is None else [low, high], np.uint64).reshape(-1, 2)
+    last = np.uint64(sketch.last_kept(s))
+    search = GramSearch(k, last, keys, table, index.boilerplate)
     rows = _passages(
         chunk.data, chunk.offsets, alphabet(), candidates, search, gap, size, needed, work_words
     )
@@ -126,12 +128,6 @@ def _of_work(
         rows[:, 9] = rows[:, 6] * rows[:, 7] // rows[:, 8]
         rows[:, 10] = np.bincount(rows[:, 0], rows[:, 9])[rows[:, 0]] if len(rows) else 0
     return rows
-
-
-def _key(index: FingerprintIndex, work: int) -> U64:
-    """The key of the work's sketch, (1, 2), or (0, 2)."""
-    low, high = index.works["key_low"][work].as_py(), index.works["key_high"][work].as_py()
-    return np.array([] if low is None else [low, high], np.uint64).reshape(-1, 2)
 
 
 @kernel

@@ -115,7 +115,8 @@ def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Star
         pc.equal(edges["kind"], "exact").to_numpy(zero_copy_only=False), 1.0, similarity
     )
     elsewhere = pc.dictionary_encode(edges["index"].combine_chunks())
-    pair = _codes(kept) * max(1, len(elsewhere.dictionary)) + elsewhere.indices.to_numpy()
+    star_codes = pc.dictionary_encode(kept).indices.to_numpy().astype(np.int64)
+    pair = star_codes * max(1, len(elsewhere.dictionary)) + elsewhere.indices.to_numpy()
     _, first, star = np.unique(pair, return_index=True, return_inverse=True)
     here = pc.equal(edges["index"], "").to_numpy(zero_copy_only=False)[first]
     key = pa.concat_arrays([member, kept.take(pa.array(first[here]))])
@@ -126,11 +127,6 @@ def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Star
         np.concatenate([similarity, np.ones(int(here.sum()))]),
         row.to_numpy().astype(np.int64),
     )
-
-
-def _codes(keys: pa.Array) -> I64:
-    indices: I64 = pc.dictionary_encode(keys).indices.to_numpy().astype(np.int64)
-    return indices
 
 
 def _ranks(decisions: pa.Table, policy: Policy) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
@@ -165,9 +161,11 @@ def _taken_over(decisions: pa.Table, stars: _Stars, place: I64, giver: I64) -> p
     table = decisions.take(pa.array(stars.row[giver]))
     source = stars.key.take(pa.array(giver))
     lowest = np.minimum(stars.similarity[place], stars.similarity[giver])
+    three_digits = pa.array([f"{thousandth / 1000:.3f}" for thousandth in range(1001)])
+    digits = three_digits.take(pa.array(np.rint(lowest * 1000).astype(np.int64)))
     reason = pc.binary_join_element_wise(
         pc.binary_join_element_wise("same cluster as ", ids.hex_keys(source), ""),
-        pc.binary_join_element_wise("Jaccard ", _three_digits(lowest), ""),
+        pc.binary_join_element_wise("Jaccard ", digits, ""),
         ", ",
     )
     columns = {
@@ -193,11 +191,6 @@ def _with(decisions: pa.Table, taken: pa.Table, row: I64) -> pa.Table:
     keys = ids.keys_as_u64(taken["doc_key"].take(pa.array(added)))
     order = np.concatenate([source, len(decisions) + added[ids.sort_order(keys)]])
     return pa.concat_tables([decisions, taken]).take(pa.array(order)).combine_chunks()
-
-
-def _three_digits(values: F64) -> pa.Array:
-    texts = pa.array([f"{thousandth / 1000:.3f}" for thousandth in range(1001)])
-    return texts.take(pa.array(np.rint(values * 1000).astype(np.int64)))
 
 
 SPANS = pa.schema(

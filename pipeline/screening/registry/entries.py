@@ -15,7 +15,7 @@ from pipeline.core.errors import escape_text
 from pipeline.core.words import did_you_mean
 from pipeline.screening.registry import identifiers
 from pipeline.screening.registry.names import normalise_title, split_authors, split_title
-from pipeline.screening.registry.works import SCOPES, STATUSES, TIERS, WORK_ID, Work, work_id_of
+from pipeline.screening.registry.works import CHOICES, WORK_ID, Work, work_id_of
 
 _MONTHS = {
     name: number
@@ -79,7 +79,6 @@ MAX_CELL = 10_000
 _EMPTY = {"", "-", "--", "n/a", "na", "none", "null", "nil", "unknown", "not available", "tbd"}
 _BRACKETS = re.compile(r"\([^)]*\)|\[[^\]]*\]")
 _BETWEEN = re.compile(r"[;,|\n]+|\s/\s|\s+and\s+")
-_CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
 _TRUE, _FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
 _PLAIN = ("publisher", "claimant", "catalog_url", "jurisdiction", "contact", "basis")
 _SINGLE: dict[str, tuple[Callable[[str], str | None], str]] = {
@@ -187,7 +186,7 @@ def _title(values: Mapping[str, str]) -> Known:
 
 def _choices(values: Mapping[str, str]) -> Known:
     found: Known = {}
-    for name, allowed in _CHOICES.items():
+    for name, allowed in CHOICES.items():
         if name in values:
             value = re.sub(r"[\s-]+", "_", values[name].lower())
             if value not in allowed:

@@ -55,13 +55,15 @@ def find_one_work(works: Sequence[Work], asked: str) -> Work:
 def search_works(works: Sequence[Work], words: str) -> list[Work]:
     """The works in whose title, authors, claimant, publisher or numbers every word occurs."""
     wanted = normalise_title(words).split()
-    return [work for work in works if all(word in _searched(work) for word in wanted)]
-
-
-def _searched(work: Work) -> str:
-    numbers = [work.work_id, work.reg_no, work.doi, work.lccn, *work.isbn13, *work.asin]
-    texts = [work.title_norm, normalise_title(f"{work.title_raw} {work.claimant} {work.publisher}")]
-    return " ".join([*texts, *map(normalise_author, work.authors), *numbers]).lower()
+    found = []
+    for work in works:
+        names = normalise_title(f"{work.title_raw} {work.claimant} {work.publisher}")
+        numbers = (work.work_id, work.reg_no, work.doi, work.lccn, *work.isbn13, *work.asin)
+        authors = map(normalise_author, work.authors)
+        text = " ".join([work.title_norm, names, *authors, *numbers]).lower()
+        if all(word in text for word in wanted):
+            found.append(work)
+    return found
 
 
 def _by_number(works: Sequence[Work], asked: str) -> list[Work]:

@@ -39,17 +39,15 @@ def isbn13(text: str) -> str | None:
     digits = _SEPARATORS.sub("", text[label.end() :] if label else text).upper()
     if not digits.isascii() or len(set(digits)) < 2:
         return None
-    if _ISBN10.fullmatch(digits) and _isbn10_is_right(digits):
+    if _ISBN10.fullmatch(digits):
+        values = [10 if digit == "X" else int(digit) for digit in digits]
+        if sum((10 - place) * value for place, value in enumerate(values)) % 11:
+            return None
         body = f"978{digits[:9]}"
         return body + _isbn13_check(body)
     if _ISBN13.fullmatch(digits) and _isbn13_check(digits[:12]) == digits[12]:
         return digits
     return None
-
-
-def _isbn10_is_right(digits: str) -> bool:
-    values = [10 if digit == "X" else int(digit) for digit in digits]
-    return sum((10 - place) * value for place, value in enumerate(values)) % 11 == 0
 
 
 def _isbn13_check(body: str) -> str:

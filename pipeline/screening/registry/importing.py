@@ -27,7 +27,7 @@ from pipeline.screening.registry.finding import find_one_work
 from pipeline.screening.registry.read_lists import read_csv, read_usco, read_works_list
 from pipeline.screening.registry.registry import Conflict, Merger
 from pipeline.screening.registry.texts import References
-from pipeline.screening.registry.works import SCOPES, STATUSES, TIERS, Work, make_works, works_table
+from pipeline.screening.registry.works import CHOICES, Work, make_works, works_table
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch
@@ -177,8 +177,8 @@ def _parse(source: ListFile, defaults: Mapping[str, str], lines: _Lines) -> None
         else:
             try:
                 incoming = work_of(entry, values)
-            except EntryError as refused:
-                lines.refusals.append(Refusal(entry.where, str(refused)))
+            except EntryError as error:
+                lines.refusals.append(Refusal(entry.where, str(error)))
             else:
                 lines.remarks += incoming.remarks
                 lines.taken.append((incoming, source))
@@ -311,9 +311,6 @@ def sketch_work(
     )
 
 
-_CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
-
-
 @dataclass(frozen=True)
 class WorkEdit:
     """A work that was changed: field -> (before, after); the registry's version after it."""
@@ -356,8 +353,8 @@ def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEd
 
 def _checked(name: str, value: Any) -> Any:
     option = f"--{name.replace('_', '-')}"
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise ConfigError(f"{option} {value}: expected one of {', '.join(_CHOICES[name])}")
+    if name in CHOICES and value not in CHOICES[name]:
+        raise ConfigError(f"{option} {value}: expected one of {', '.join(CHOICES[name])}")
     if name.startswith("effective") and value:
         day = iso_date(value)
         if day is None:

@@ -59,6 +59,9 @@ _UNDECOMPOSED = str.maketrans({
     "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h",
 })  # fmt: skip
 
+_ACCENT = re.compile("[\N{COMBINING GRAVE ACCENT}-\N{COMBINING LATIN SMALL LETTER X}]")
+"""Combining marks of Latin, Greek and Cyrillic; other scripts need theirs."""
+
 _PARTICLES = word_set(
     "af al ap av bin da dal das de del della den der des di dos du el ibn la las le lo los mac",
     "st saint san santa ten ter van vande vander vanden von zu zum zur",
@@ -126,15 +129,16 @@ def strip_noise(text: str) -> str:
     while found != previous:
         previous = found
         found = _SUFFIX.sub("", found.strip())
-        found = _BRACKETED.sub(lambda group: " " if _is_noise(group[1]) else group[0], found)
+        found = _BRACKETED.sub(_without_noise, found)
         found = _LOOSE.sub("", found)
     found = " ".join(found.split())
     return found if any(map(str.isalnum, found)) else " ".join(text.split())
 
 
-def _is_noise(group: str) -> bool:
-    words = re.split(r"[\s,;/+]+|(?<=[a-z])\.(?=[a-z])", group.lower().strip())
-    return all(word.strip(".") in _NOISE or _VERSION.fullmatch(word) for word in words)
+def _without_noise(group: re.Match[str]) -> str:
+    words = re.split(r"[\s,;/+]+|(?<=[a-z])\.(?=[a-z])", group[1].lower().strip())
+    is_noise = all(word.strip(".") in _NOISE or _VERSION.fullmatch(word) for word in words)
+    return " " if is_noise else group[0]
 
 
 def normalise_title(text: str) -> str:
@@ -158,13 +162,7 @@ def _folded(text: str) -> str:
     if compatible.isascii():
         return compatible
     apart = unicodedata.normalize("NFKD", compatible.translate(_UNDECOMPOSED))
-    bare = "".join(c for c in apart if not _is_accent(c))
-    return unicodedata.normalize("NFC", bare)
-
-
-def _is_accent(character: str) -> bool:
-    """Whether it is a combining mark of Latin, Greek or Cyrillic: other scripts need theirs."""
-    return "\N{COMBINING GRAVE ACCENT}" <= character <= "\N{COMBINING LATIN SMALL LETTER X}"
+    return unicodedata.normalize("NFC", _ACCENT.sub("", apart))
 
 
 def _words_of(text: str, keep: str = "") -> str:

@@ -119,24 +119,24 @@ def read_works_list(path: Path, text: str) -> Iterator[ListEntry | Refusal | Rem
 
 
 def _header(path: Path, text: str, preamble: int) -> _Header:
-    rows = [(n, row.strip()) for n, row in enumerate(_lines(text), 1) if row.strip()][:preamble]
+    lines = enumerate(io.StringIO(text, newline=""), 1)
+    rows = [(number, row.strip()) for number, row in lines if row.strip()][:preamble]
     for number, row in rows:
         columns, fields, delimiter = max(
             (_parsed(row, delimiter) for delimiter in _DELIMITERS),
             key=lambda parsed: sum(map(bool, parsed[1])),
         )
         if "title_raw" in fields:
-            _check_once(f"{path}:{number}", fields)
+            twice = next((name for name in fields if name and fields.count(name) > 1), None)
+            if twice:
+                where = f"{path}:{number}"
+                raise InputError(f"{where}: two columns mean {twice}; rename or remove one")
             return _Header(fields, columns, number, delimiter)
     shown = escape_text(rows[0][1] if rows else "", 80)
     raise InputError(
         f"{path}:{rows[0][0] if rows else 1}: expected a header row with a column 'title', and "
         f"others such as author, isbn, registration_number; found {shown!r}"
     )
-
-
-def _lines(text: str) -> io.StringIO:
-    return io.StringIO(text, newline="")
 
 
 def _parsed(line: str, delimiter: str) -> tuple[tuple[str, ...], tuple[str | None, ...], str]:
@@ -147,16 +147,10 @@ def _parsed(line: str, delimiter: str) -> tuple[tuple[str, ...], tuple[str | Non
     return columns, tuple(map(field_of, columns)), delimiter
 
 
-def _check_once(where: str, fields: tuple[str | None, ...]) -> None:
-    for name in fields:
-        if name is not None and fields.count(name) > 1:
-            raise InputError(f"{where}: two columns mean {name}; rename or remove one")
-
-
 def _entries(
     path: Path, text: str, header: _Header, month_first: bool
 ) -> Iterator[ListEntry | Refusal]:
-    lines = _lines(text)
+    lines = io.StringIO(text, newline="")
     for _ in range(header.line):
         lines.readline()
     rows = csv.reader(lines, delimiter=header.delimiter, strict=True)

@@ -123,7 +123,11 @@ class Merger:
                 name, _, value = key.partition(":")
                 told = Conflict(incoming.where, this, name, f"{value} with work {owner}", value)
                 self.conflicts.append(told)
-                work = _without(work, name, value)
+                left: Any = ""
+                if name in _LISTS:
+                    left = tuple(other for other in getattr(work, name) if other != value)
+                changes = {name: left}
+                work = replace(work, **changes)
         return replace(incoming, work=work)
 
     def _merged(self, old: Work, incoming: IncomingWork) -> Work:
@@ -196,14 +200,6 @@ def _keys(work: Work) -> list[str]:
     keys = [f"reg_no:{work.reg_no}"] if work.reg_no else []
     keys += [f"{name}:{value}" for name in _LISTS for value in getattr(work, name)]
     return [*keys, f"doi:{work.doi}"] if work.doi else keys
-
-
-def _without(work: Work, name: str, value: str) -> Work:
-    left: Any = ""
-    if name in _LISTS:
-        left = tuple(other for other in getattr(work, name) if other != value)
-    changes = {name: left}
-    return replace(work, **changes)
 
 
 def _name_of(work: Work) -> str:

@@ -77,17 +77,14 @@ def texts_by_name(
     found: dict[str, Path] = {}
     left = []
     for path in sorted(set(base.glob("*.txt")).difference(but)):
-        ids = next((named[key] for key in _names_of(path.stem) if key in named), set())
+        stem = path.stem
+        keys = (stem, identifiers.usco(stem), identifiers.isbn13(stem), normalise_title(stem))
+        ids = next((named[key] for key in keys if key in named), set())
         if len(ids) == 1 and (work_id := next(iter(ids))) not in found:
             found[work_id] = path
         else:
             left.append(path)
     return found, left
-
-
-def _names_of(stem: str) -> list[str]:
-    known = (identifiers.usco(stem), identifiers.isbn13(stem), normalise_title(stem))
-    return [stem, *(name for name in known if name)]
 
 
 def sha256_of(text: str) -> str:

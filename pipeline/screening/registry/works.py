@@ -32,6 +32,9 @@ SCOPES = ("exact", "derivatives")
 TIERS = ("excerpt", "whole_book")
 """How densely text is fingerprinted: to find excerpts, or most of a book only."""
 
+CHOICES = {"status": STATUSES, "scope": SCOPES, "tier": TIERS}
+"""Values of the fields that have few."""
+
 WORK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ID_DIGITS = 12
 

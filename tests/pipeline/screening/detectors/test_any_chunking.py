@@ -7,16 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.screening.detectors.lists import ArtefactList
-from pipeline.screening.detectors.markers import MarkerSettings, detect_markers
+from pipeline.screening.detectors.lists import ArtefactList, shipped_origins
+from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
 from pipeline.screening.detectors.notices import (
-    IdentifierSettings,
     detect_identifiers,
     detect_notices,
 )
 from pipeline.screening.detectors.origin import (
-    ArtefactSettings,
-    OriginSettings,
+    OriginIndex,
     detect_artefacts,
     detect_origin,
     text_digest,
@@ -40,11 +38,12 @@ LISTED = ArtefactList.model_validate({
     "name": "own", "version": "1",
     "texts": ({"sha256": text_digest("é"), "family": "acme", "basis": "Order of 2031"},),
 })  # fmt: skip
+ORIGINS, MARKERS = OriginIndex((shipped_origins(),)), MarkerIndex((shipped_origins(),))
 DETECTORS: dict[str, Detect] = {
-    "artefact": lambda batch: detect_artefacts(batch, ArtefactSettings((LISTED,))),
-    "origin": lambda batch: detect_origin(batch, OriginSettings(paths={1: "books3/x.txt"})),
-    "marker": lambda batch: detect_markers(batch, MarkerSettings()),
-    "identifier": lambda batch: detect_identifiers(batch, IdentifierSettings({"10.1000/182": "w"})),
+    "artefact": lambda batch: detect_artefacts(batch, (LISTED,), {}),
+    "origin": lambda batch: detect_origin(batch, ORIGINS, {1: "books3/x.txt"}),
+    "marker": lambda batch: detect_markers(batch, MARKERS),
+    "identifier": lambda batch: detect_identifiers(batch, {"10.1000/182": "w"}),
     "notice": detect_notices,
 }
 

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.screening.detectors.lists import ArtefactList
+from pipeline.screening.detectors.lists import ArtefactList, shipped_artefacts
 from pipeline.screening.detectors.origin import (
-    ArtefactSettings,
     detect_artefacts,
     file_digest,
     text_digest,
@@ -33,28 +32,27 @@ def test_documents_of_a_listed_file(make_batch: MakeBatch, tmp_path: Path) -> No
     (tmp_path / "raw").write_bytes(b"archive" * 1000)
     digest = file_digest(tmp_path / "raw")
     assert digest == hashlib.sha256(b"archive" * 1000).hexdigest()
-    settings = ArtefactSettings((list_of(files=[digest]),), {3: digest, 4: "0" * 64})
-    table = detect_artefacts(make_batch(["a"] * 4, path_ids=[3, 4, 3, 5]), settings)
+    digests = {3: digest, 4: "0" * 64}
+    batch = make_batch(["a"] * 4, path_ids=[3, 4, 3, 5])
+    table = detect_artefacts(batch, (list_of(files=[digest]),), digests)
     assert table["row"].to_pylist() == [0, 2]
     assert set(table["kind"].to_pylist()) == {"file"}
     assert set(table["target"].to_pylist()) == {"acme"}
     assert set(table["seen"].to_pylist()) == {digest}
     assert set(table["attributes"].to_pylist()) == {'{"list":"own","list_version":"2"}'}
-    assert settings.compares_files
-    assert not ArtefactSettings().compares_files
 
 
 def test_listed_texts_whatever_their_white_space(make_batch: MakeBatch) -> None:
-    settings = ArtefactSettings((list_of(texts=[text_digest("One é line.")]),))
+    lists = (list_of(texts=[text_digest("One é line.")]),)
     batch = make_batch(["one é line.", " One\té \n line.\N{NO-BREAK SPACE}", "One é line"])
-    table = detect_artefacts(batch, settings)
+    table = detect_artefacts(batch, lists, {})
     assert list(zip(table["row"].to_pylist(), table["kind"].to_pylist(), strict=True)) == [
         (1, "text")
     ]
 
 
 def test_the_shipped_list_finds_nothing(make_batch: MakeBatch) -> None:
-    assert detect_artefacts(make_batch(["a"]), ArtefactSettings()).num_rows == 0
+    assert detect_artefacts(make_batch(["a"]), (shipped_artefacts(),), {}).num_rows == 0
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

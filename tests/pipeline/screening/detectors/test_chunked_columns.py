@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.screening.detectors.captures import Capture, captures_of
 from pipeline.screening.detectors.licences import detect_licences
-from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.screening.detectors.optout import detect_optouts
 from pipeline.screening.detectors.title_index import build_title_index
 from pipeline.screening.detectors.titles import detect_titles
 from pipeline.screening.evidence import FINDINGS
@@ -27,7 +27,7 @@ WORKS = works_table(
 )
 DETECTORS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "licence": detect_licences,
-    "optout": lambda batch: detect_optouts(batch, OptoutSettings(CAPTURES)),
+    "optout": lambda batch: detect_optouts(batch, CAPTURES),
     "title_author": lambda batch: detect_titles(batch, build_title_index(WORKS)),
 }
 TEXTS = st.sampled_from([

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screening.detectors.notices import IdentifierSettings, detect_identifiers
+from pipeline.screening.detectors.notices import detect_identifiers
 
 MakeBatch = Callable[..., pa.Table]
-NONE = IdentifierSettings()
+NONE: dict[str, str] = {}
 
 
-def found_in(batch: pa.Table, settings: IdentifierSettings = NONE) -> list[tuple[str, str]]:
-    rows = detect_identifiers(batch, settings).to_pylist()
+def found_in(batch: pa.Table, works: dict[str, str] = NONE) -> list[tuple[str, str]]:
+    rows = detect_identifiers(batch, works).to_pylist()
     for row in rows:
         text = batch["text"][row["row"]].as_py().encode()
         start = row["byte_offset"]
@@ -84,9 +84,9 @@ def test_not_found(make_batch: MakeBatch, text: str) -> None:
 
 
 def test_a_number_of_a_registry_names_its_work(make_batch: MakeBatch) -> None:
-    settings = IdentifierSettings({"9780306406157": "0a1b2c3d4e5f"})
+    works = {"9780306406157": "0a1b2c3d4e5f"}
     batch = make_batch(["ISBN 0-306-40615-2, ISBN 9780306406157, ISBN 0-8044-2957-X"])
-    rows = detect_identifiers(batch, settings).to_pylist()
+    rows = detect_identifiers(batch, works).to_pylist()
     assert [(row["work_id"], row["byte_offset"]) for row in rows] == [("0a1b2c3d4e5f", 5), ("", 45)]
     assert json.loads(rows[0]["attributes"]) == {"places": 2}
 

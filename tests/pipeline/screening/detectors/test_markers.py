@@ -8,18 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.screening.detectors.markers import MarkerSettings, detect_markers
+from pipeline.screening.detectors.lists import shipped_origins
+from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
 from pipeline.sources.streams import zstd
 
 MakeBatch = Callable[..., pa.Table]
-SETTINGS = MarkerSettings()
+INDEX = MarkerIndex((shipped_origins(),))
 DIGEST = "0123456789abcdef" * 2
 STORY = "It was a bright cold morning, and the clocks had stopped. " * 100
 LINES = STORY.replace(". ", ".\n")
 
 
 def found_in(batch: pa.Table) -> list[tuple[int, str, str]]:
-    rows = detect_markers(batch, SETTINGS).to_pylist()
+    rows = detect_markers(batch, INDEX).to_pylist()
     for row in rows:
         text = batch["text"][row["row"]].as_py().encode()
         start = row["byte_offset"]
@@ -109,7 +110,7 @@ def test_what_only_looks_alike(make_batch: MakeBatch, text: str) -> None:
 
 
 def test_a_mention_counts_its_places(make_batch: MakeBatch) -> None:
-    table = detect_markers(make_batch(["About Sci-Hub: sci hub, scihub, sci-hub.se."]), SETTINGS)
+    table = detect_markers(make_batch(["About Sci-Hub: sci hub, scihub, sci-hub.se."]), INDEX)
     (row,) = table.to_pylist()
     assert (row["seen"], row["byte_offset"]) == ("Sci-Hub", 6)
     assert json.loads(row["attributes"]) == {

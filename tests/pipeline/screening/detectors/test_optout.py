@@ -20,7 +20,7 @@ from pipeline.screening.detectors.captures import (
     host_of,
     moment,
 )
-from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
+from pipeline.screening.detectors.optout import detect_optouts
 from pipeline.screening.detectors.reservations import matches, signals_of
 from pipeline.screening.evidence import FINDINGS, Finding, findings_table
 
@@ -153,7 +153,7 @@ def _detected(
         "text": pa.array([text for _, text in documents], pa.large_string()),
     })  # fmt: skip
     batch = pa.concat_tables([whole.slice(0, 1), whole.slice(1)])
-    table = detect_optouts(batch, OptoutSettings(captures_of(records), AGENTS), matched)
+    table = detect_optouts(batch, captures_of(records), matched, AGENTS)
     assert table.schema == FINDINGS
     rows: list[dict[str, Any]] = table.to_pylist()
     return [{**row, "attributes": json.loads(row["attributes"])} for row in rows]
@@ -275,7 +275,7 @@ def test_files_and_directories(tmp_path: Path) -> None:
     assert set(found.signals) == {"example.org"}
     assert set(found.listed["domain"]) == {"example.com"}
     again = captures_of(captures_in([tmp_path / "sub/a.jsonl", tmp_path / "b.yaml"]))
-    assert found.digest == again.digest
+    assert found == again
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.screening.detectors.lists import OriginList
-from pipeline.screening.detectors.origin import OriginSettings, detect_origin
+from pipeline.screening.detectors.lists import OriginList, shipped_origins
+from pipeline.screening.detectors.origin import OriginIndex, detect_origin
 
 MakeBatch = Callable[..., pa.Table]
-SETTINGS = OriginSettings()
+INDEX = OriginIndex((shipped_origins(),))
 DIGEST = "Qm" + "a1" * 22
 
 
-def found_in(batch: pa.Table, settings: OriginSettings = SETTINGS) -> list[tuple[int, str, str]]:
-    rows = detect_origin(batch, settings).to_pylist()
+def found_in(batch: pa.Table, paths: dict[int, str] | None = None) -> list[tuple[int, str, str]]:
+    rows = detect_origin(batch, INDEX, paths or {}).to_pylist()
     assert all((row["byte_offset"], row["byte_length"]) == (0, 0) for row in rows)
     return [(row["row"], row["kind"], row["target"]) for row in rows]
 
@@ -130,12 +130,12 @@ def test_paths_of_input_files(make_batch: MakeBatch) -> None:
     paths = {0: "pile/00.jsonl.zst", 1: "bibliotik/01.jsonl", 2: "x/Name - Title (2001).epub.txt"}
     batch = make_batch(["a"] * 4, path_ids=[0, 1, 2, 9])
     expected = [(1, "path", "bibliotik"), (2, "filename", "ebook_file_name")]
-    assert found_in(batch, OriginSettings(paths=paths)) == expected
+    assert found_in(batch, paths) == expected
 
 
 def test_what_label_and_metadata_say_alike_is_one_finding(make_batch: MakeBatch) -> None:
     batch = make_batch(["a"], sources=["Books3"], metas=['{"pile_set_name": "Books3"}'])
-    table = detect_origin(batch, SETTINGS)
+    table = detect_origin(batch, INDEX, {})
     assert table["seen"].to_pylist() == ["Books3"]
     assert table["attributes"].to_pylist() == ['{"list":"origins","list_version":"1"}']
 
@@ -153,9 +153,9 @@ def test_the_entry_that_matched_names_its_list(make_batch: MakeBatch) -> None:
             {"family": "libgen", "basis": "Order of 2031", "domains": ("mirror.example",)},
         ),
     })  # fmt: skip
-    settings = OriginSettings((*SETTINGS.lists, own))
+    index = OriginIndex((shipped_origins(), own))
     metas = ['{"url": "https://mirror.example"}', '{"url": "https://libgen.is"}']
-    table = detect_origin(make_batch(["a", "b"], metas=metas), settings)
+    table = detect_origin(make_batch(["a", "b"], metas=metas), index, {})
     assert table["target"].to_pylist() == ["libgen", "libgen"]
     names = [json.loads(about)["list"] for about in table["attributes"].to_pylist()]
     assert names == ["own", "origins"]

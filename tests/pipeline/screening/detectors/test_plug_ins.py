@@ -17,6 +17,7 @@ from pipeline.config.prep import DetectorConfig
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.filters.custom.functions import installed_filters, load_custom_filters
 from pipeline.runs import layout
+from pipeline.screening.detectors.catalogue import DetectorEntry
 from pipeline.screening.detectors.plug_ins import (
     CustomDetector,
     find_custom_detectors,
@@ -278,3 +279,14 @@ def test_a_filter_by_its_entry_point(
     other = CustomFilterConfig(function="short", settings={"least": 3})
     with pytest.raises(ConfigError, match="there is no setting least"):
         load_custom_filters([other], tmp_path)
+
+
+def test_a_built_in_detector_declares_everything() -> None:
+    facts: dict[str, Any] = {"name": "x", "finds": "x", "kinds": ("x",), "attributes": (),
+                             "needs": "nothing", "quotes": "text"}  # fmt: skip
+    assert DetectorEntry(**facts).own_attributes[0].choices == ("x",)
+    for name in facts:
+        with pytest.raises(TypeError, match=name):
+            DetectorEntry(**{key: value for key, value in facts.items() if key != name})
+    with pytest.raises(TypeError, match="expected what it finds"):
+        DetectorEntry(**{**facts, "kinds": ()})
