@@ -1,14 +1,11 @@
-"""The audit report of a run, and its flow diagram.
-
-A flow diagram as inline SVG: geometry with fixed precision; colours come from style rules.
-
-Three columns of nodes (sources, rules, decisions); a ribbon is as wide at either end as its share
-of the node there. Small nodes are drawn larger than their share, so that they can be seen.
-
-The audit report of a run: one HTML file without scripts that loads nothing.
+"""The audit report of a run, with its flow diagram: one HTML file that runs and loads nothing.
 
 It shows what was looked for, what matched, what was decided and where the rest of the data came
 from. Texts may be hostile; the templates escape, see `pipeline.core.page`.
+
+The diagram is inline SVG with fixed precision, coloured by style rules: three columns of nodes
+(sources, rules, decisions); a ribbon is as wide at either end as its share of the node there. Small
+nodes are drawn larger than their share, so that they can be seen.
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +19,6 @@ from pipeline.disclosure.facts import (
     Facts,
     Flow,
     LicenceFacts,
-    OptOutFacts,
     Passage,
     SourceFacts,
     WorkFacts,
@@ -178,26 +174,17 @@ def _ribbons(
         used[side, name] += box.size * count / box.count
         return top, box.top + used[side, name]
 
-    for flow in _merged(flows, left, right):
-        a, b = getattr(flow, left), getattr(flow, right)
-        y0, y1 = place(left, a, starts[a], flow.documents)
-        z0, z1 = place(right, b, ends[b], flow.documents)
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for flow in flows:
+        counts[getattr(flow, left), getattr(flow, right), flow.decision] += flow.documents
+    for (a, b, decision), documents in counts.items():
+        y0, y1 = place(left, a, starts[a], documents)
+        z0, z1 = place(right, b, ends[b], documents)
         yield Ribbon(
             _path(x0 + _BAR, x1, (y0, y1), (z0, z1)),
-            f"{a} to {b}: {pluralise(flow.documents, 'document')}, {flow.decision}",
-            flow.decision,
+            f"{a} to {b}: {pluralise(documents, 'document')}, {decision}",
+            decision,
         )
-
-
-def _merged(flows: Sequence[Flow], left: str, right: str) -> list[Flow]:
-    """Flows that differ only in the column not drawn here, as one."""
-    merged: dict[tuple[str, str, str], Flow] = {}
-    for flow in flows:
-        key = (getattr(flow, left), getattr(flow, right), flow.decision)
-        before = merged.get(key)
-        documents = flow.documents + (before.documents if before else 0)
-        merged[key] = replace(flow, documents=documents)
-    return list(merged.values())
 
 
 def _path(x0: int, x1: int, y: tuple[float, float], z: tuple[float, float]) -> str:
@@ -248,7 +235,7 @@ def audit_page(disclosure: Disclosure) -> bytes:
         facts=facts,
         identity=facts.identity,
         floor=page.FLOOR,
-        rest=_statements(facts),
+        rest=[page.CHAIN, page.QUARANTINE] if facts.events else [page.QUARANTINE],
         limits=limits(facts),
         sources=SourceFacts.fold(facts.sources, _MOST_LISTED_SOURCES),
         licence_words=_licence_words,
@@ -258,7 +245,10 @@ def audit_page(disclosure: Disclosure) -> bytes:
         decisions=[_shown_decision(disclosure, decision) for decision in facts.decisions],
         works=[_shown_work(disclosure, work) for work in facts.works[:_MOST_WORKS]],
         more_works=len(facts.works[_MOST_WORKS:]),
-        optouts=[_shown_optout(disclosure, signal) for signal in facts.optouts[:_MOST_OPTOUTS]],
+        optouts=[
+            replace(signal, target=disclosure.shown(signal.target))
+            for signal in facts.optouts[:_MOST_OPTOUTS]
+        ],
         more_optouts=len(facts.optouts[_MOST_OPTOUTS:]),
         labels=sum(split.labels for split in facts.splits),
         covered=sum(split.covered for split in facts.splits),
@@ -288,10 +278,6 @@ def limits(facts: Facts) -> list[str]:
     return [*found, page.LICENCE, page.LISTS, page.REGISTRATION, page.DELETED]
 
 
-def _statements(facts: Facts) -> list[str]:
-    return [page.CHAIN, page.QUARANTINE] if facts.events else [page.QUARANTINE]
-
-
 def _licence_words(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     """The statements with most tokens, as (statement, documents), and how many are left."""
     shown = [(one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]]
@@ -316,11 +302,12 @@ def _shown_work(disclosure: Disclosure, work: WorkFacts) -> ShownWork:
 
 
 def _shown_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
-    measured = [
-        f"{name.replace('_', ' ')} {_number(passage.attributes[name])}"
-        for name in _MEASURES
-        if name in passage.attributes
-    ]
+    measured = []
+    for name in _MEASURES:
+        if name in passage.attributes:
+            value = passage.attributes[name]
+            shown = f"{value:.3g}" if isinstance(value, float) else str(value)
+            measured.append(f"{name.replace('_', ' ')} {shown}")
     text = hash_text(passage.seen) if disclosure.public else preview(passage.seen)
     return ShownPassage(
         passage.document,
@@ -328,11 +315,3 @@ def _shown_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
         text if passage.seen else "",
         ", ".join(measured),
     )
-
-
-def _number(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _shown_optout(disclosure: Disclosure, signal: OptOutFacts) -> OptOutFacts:
-    return replace(signal, target=disclosure.shown(signal.target))

@@ -1,30 +1,29 @@
 """The files of a run described in JSON-LD: Croissant 1.1 with the RAI vocabulary 1.0, and SPDX
-3.0.1 with the dataset profile (one `dataset_DatasetPackage` and its files).
+3.0.1 with the dataset profile.
 
-Croissant 1.1 with the RAI vocabulary 1.0: JSON-LD that describes the files of a run.
-
-Names of RAI properties are those of the specification, `dataManipulationProtocol` and
+Croissant: names of RAI properties are those of the specification, `dataManipulationProtocol` and
 `dataCollectionTimeframe`, where the constants of mlcroissant 1.1.1 differ. HDF5 shards are named
 with their hashes; what can be loaded are the parquet tables: one record set for the lineage of each
 split and one for documents.parquet. Paths are relative to the root of the data set, so
-croissant.json belongs beside hdf5/. A date or address that nobody gave is left out, as the types of
-the vocabulary take no words; the description then says what is missing.
+croissant.json belongs next to hdf5/. A date or address that nobody gave is left out, as the types
+of the vocabulary take no words; the description then says what is missing.
 
-SPDX 3.0.1 JSON-LD with the dataset profile: one `dataset_DatasetPackage` and its files.
-
-The profile requires dates, a download location and an originator; what about.yaml does not say
-stands as a TODO in their place, and the document validates once it is filled in. Identifiers come
-from the run, so the same run gives the same document.
+SPDX: one `dataset_DatasetPackage` and its files. The profile requires dates, a download location
+and an originator; what about.yaml does not say becomes a TODO in their place, and the document
+validates once it is filled in. Identifiers come from the run, so the same run gives the same
+document.
 """
 
+import json
 import re
+from importlib import resources
 from typing import Any
 
 from pipeline.core.words import pluralise
 from pipeline.disclosure.about import SourceKind
 from pipeline.disclosure.audit import limits
 from pipeline.disclosure.california import describe_processing
-from pipeline.disclosure.disclosure import Disclosure, PublishedFile
+from pipeline.disclosure.disclosure import Disclosure
 from pipeline.disclosure.facts import SplitFacts
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX
 from pipeline.lineage.tables import CORPUS_SCHEMA, SCHEMA
@@ -70,8 +69,8 @@ _COLLECTION: dict[SourceKind, str] = {
 
 def croissant(disclosure: Disclosure) -> dict[str, Any]:
     """The JSON-LD document as plain data; a pure function of `disclosure`."""
-    document = {
-        "@context": _context(),
+    return {
+        "@context": _read_context(),
         "@type": "sc:Dataset",
         "conformsTo": list(CONFORMS_TO),
         "name": disclosure.name,
@@ -87,58 +86,12 @@ def croissant(disclosure: Disclosure) -> dict[str, Any]:
         "distribution": _distribution(disclosure),
         "recordSet": _record_sets(disclosure),
     }
-    return document
 
 
-def _context() -> dict[str, Any]:
+def _read_context() -> dict[str, Any]:
     """The JSON-LD context of Croissant 1.1, with PROV-O."""
-    plain = (
-        "arrayShape",
-        "citeAs",
-        "column",
-        "containedIn",
-        "equivalentProperty",
-        "extract",
-        "field",
-        "fileProperty",
-        "fileObject",
-        "fileSet",
-        "format",
-        "includes",
-        "isArray",
-        "isLiveDataset",
-        "jsonPath",
-        "key",
-        "md5",
-        "parentField",
-        "path",
-        "recordSet",
-        "references",
-        "regex",
-        "repeated",
-        "replace",
-        "samplingRate",
-        "separator",
-        "source",
-        "subField",
-        "transform",
-    )
-    return {
-        "@language": "en",
-        "@vocab": "https://schema.org/",
-        **{name: f"cr:{name}" for name in plain},
-        "conformsTo": "dct:conformsTo",
-        "cr": "http://mlcommons.org/croissant/",
-        "rai": "http://mlcommons.org/croissant/RAI/",
-        "prov": "http://www.w3.org/ns/prov#",
-        "data": {"@id": "cr:data", "@type": "@json"},
-        "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-        "dct": "http://purl.org/dc/terms/",
-        "description": {"@container": "@language"},
-        "examples": {"@id": "cr:examples", "@type": "@json"},
-        "name": {"@container": "@language"},
-        "sc": "https://schema.org/",
-    }
+    file = resources.files("pipeline.disclosure").joinpath("croissant_context.json")
+    return dict(json.loads(file.read_bytes()))
 
 
 def _description(d: Disclosure) -> str:
@@ -298,41 +251,57 @@ _PRESENCE = {"yes": "yes", "no": "no", "unknown": "noAssertion"}
 
 def spdx(disclosure: Disclosure) -> dict[str, Any]:
     """The JSON-LD document as plain data; a pure function of `disclosure`."""
-    base = f"urn:wafermill:{disclosure.facts.identity.run}:"
-    agents = _agents(disclosure, base)
-    creators = [agent["spdxId"] for agent in agents if agent["type"] != "Tool"]
-    files = [_file(file, base) for file in disclosure.files]
-    package = _package(disclosure, base, creators)
-    licence = _spdx_licence(disclosure, base)
-    related = [
-        _relation(base, "contains", package["spdxId"], [file["spdxId"] for file in files]),
-        _relation(base, "hasDeclaredLicense", package["spdxId"], [licence["spdxId"]]),
+    d = disclosure
+    base = f"urn:wafermill:{d.facts.identity.run}:"
+
+    def element(kind: str, place: str, /, **values: Any) -> dict[str, Any]:
+        return {"type": kind, "spdxId": base + place, "creationInfo": _CREATION, **values}
+
+    def relate(kind: str, objects: list[dict[str, Any]]) -> dict[str, Any]:
+        related = {"from": package["spdxId"], "to": [one["spdxId"] for one in objects]}
+        return element("Relationship", kind, relationshipType=kind, **related)
+
+    kinds = {"organisation": "Organization", "person": "Person"}
+    named = [(kinds[one.kind], one.name) for one in d.about.creators]
+    named = named or [("Organization", d.said("creators").text)]
+    agents = [
+        element(kind, f"agent-{number}", name=name) for number, (kind, name) in enumerate(named)
     ]
-    elements = [*agents, package, *files, licence, *(r for r in related if r["to"])]
-    document = {
-        "type": "SpdxDocument",
-        "spdxId": f"{base}document",
-        "creationInfo": _CREATION,
-        "name": disclosure.name,
-        "rootElement": [package["spdxId"]],
-        "element": [element["spdxId"] for element in elements],
-        "profileConformance": ["core", "dataset", "simpleLicensing", "software"],
-    }
-    return {
-        "@context": CONTEXT,
-        "@graph": [_creation(disclosure, base, creators), document, *elements],
-    }
-
-
-def _creation(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
-    return {
+    creators = [agent["spdxId"] for agent in agents]
+    tool = element("Tool", "tool", name=f"wafermill {d.facts.identity.toolkit}")
+    package = element("dataset_DatasetPackage", "data-set", **_package(d, creators))
+    files = [
+        element(
+            "software_File",
+            f"file:{re.sub(r'[^A-Za-z0-9._/-]', '_', file.path)}",
+            name=file.path,
+            software_primaryPurpose="data",
+            contentType=file.media,
+            verifiedUsing=[{"type": "Hash", "algorithm": "sha256", "hashValue": file.sha256}],
+        )
+        for file in d.files
+    ]
+    licence = element("simplelicensing_LicenseExpression", "licence", **_licence_expression(d))
+    relations = [relate("contains", files)] if files else []
+    relations.append(relate("hasDeclaredLicense", [licence]))
+    elements = [*agents, tool, package, *files, licence, *relations]
+    document = element(
+        "SpdxDocument",
+        "document",
+        name=d.name,
+        rootElement=[package["spdxId"]],
+        element=[element["spdxId"] for element in elements],
+        profileConformance=["core", "dataset", "simpleLicensing", "software"],
+    )
+    creation = {
         "type": "CreationInfo",
         "@id": _CREATION,
         "specVersion": "3.0.1",
         "created": _moment(d, "dates.built"),
         "createdBy": creators,
-        "createdUsing": [f"{base}tool"],
+        "createdUsing": [tool["spdxId"]],
     }
+    return {"@context": CONTEXT, "@graph": [creation, document, *elements]}
 
 
 def _moment(d: Disclosure, key: str) -> str:
@@ -340,40 +309,12 @@ def _moment(d: Disclosure, key: str) -> str:
     date = d.said(key)
     if date.basis == "todo":
         return date.text
-    return f"{(date.text + '-01-01')[:10] if len(date.text) < 10 else date.text}T00:00:00Z"
+    return f"{(date.text + '-01-01')[:10]}T00:00:00Z"
 
 
-def _agents(d: Disclosure, base: str) -> list[dict[str, Any]]:
-    """Who made the data set, or a TODO in their place, and the tool."""
-    kinds = {"organisation": "Organization", "person": "Person"}
-    named = [(kinds[one.kind], one.name) for one in d.about.creators]
-    named = named or [("Organization", d.said("creators").text)]
-    identity = d.facts.identity
-    return [
-        *(
-            {
-                "type": kind,
-                "spdxId": f"{base}agent-{number}",
-                "creationInfo": _CREATION,
-                "name": name,
-            }
-            for number, (kind, name) in enumerate(named)
-        ),
-        {
-            "type": "Tool",
-            "spdxId": f"{base}tool",
-            "creationInfo": _CREATION,
-            "name": f"wafermill {identity.toolkit}",
-        },
-    ]
-
-
-def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
+def _package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
     about, facts = d.about, d.facts
     package = {
-        "type": "dataset_DatasetPackage",
-        "spdxId": f"{base}data-set",
-        "creationInfo": _CREATION,
         "name": d.name,
         "description": d.said("description").text,
         "builtTime": _moment(d, "dates.built"),
@@ -396,36 +337,8 @@ def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
     return package
 
 
-def _spdx_licence(d: Disclosure, base: str) -> dict[str, Any]:
+def _licence_expression(d: Disclosure) -> dict[str, str]:
     given = d.said("licence.expression")
-    expression = given.text if given.basis == "about" else "NOASSERTION"
-    element = {
-        "type": "simplelicensing_LicenseExpression",
-        "spdxId": f"{base}licence",
-        "creationInfo": _CREATION,
-        "simplelicensing_licenseExpression": expression,
-    }
-    return element if given.basis == "about" else {**element, "comment": given.text}
-
-
-def _file(file: PublishedFile, base: str) -> dict[str, Any]:
-    return {
-        "type": "software_File",
-        "spdxId": f"{base}file:{re.sub(r'[^A-Za-z0-9._/-]', '_', file.path)}",
-        "creationInfo": _CREATION,
-        "name": file.path,
-        "software_primaryPurpose": "data",
-        "contentType": file.media,
-        "verifiedUsing": [{"type": "Hash", "algorithm": "sha256", "hashValue": file.sha256}],
-    }
-
-
-def _relation(base: str, kind: str, subject: str, objects: list[str]) -> dict[str, Any]:
-    return {
-        "type": "Relationship",
-        "spdxId": f"{base}{kind}",
-        "creationInfo": _CREATION,
-        "relationshipType": kind,
-        "from": subject,
-        "to": objects,
-    }
+    if given.basis == "about":
+        return {"simplelicensing_licenseExpression": given.text}
+    return {"simplelicensing_licenseExpression": "NOASSERTION", "comment": given.text}

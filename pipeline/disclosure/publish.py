@@ -1,8 +1,5 @@
-"""`prep disclose`: from a finished run and about.yaml to documents in a directory.
-
-Reading a finished run: its tables once, as `Facts`.
-
-Tables of runs made by earlier versions lack columns; what they lack counts as not recorded.
+"""`prep disclose`: from the tables of a finished run, read once, and about.yaml to documents in a
+directory. Tables of runs made by earlier versions lack columns, which counts as not recorded.
 """
 
 import importlib.metadata

@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
-from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.explain.find import find_led_to
 from pipeline.lineage.shards import takedowns_of
 from pipeline.runs import layout
-from pipeline.runs.origin import Recipe, recipe_of, texts_home
+from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.records import QUARANTINED, RecordPlace, RunRecord, RunRecords, wrap_read_errors
 from pipeline.runs.tables import read_rows_by_key
 
@@ -102,10 +101,11 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
     records = RunRecords(directory)
     record = _record(records, asked, wanted)
     key = bytes.fromhex(record.place.key)
-    recipe = recipe_of(_manifests(directory))
+    recipe = read_recipe(directory)
     kept_by, stands_for, total = _links(records, key, most)
     texts = _texts(records, key, kept_by)
-    decision = _decision(directory, key)
+    columns = ["reason", "propagated_from"]
+    decision = next(iter(_about(directory / layout.DECISIONS, [key], columns)), {})
     missing = kept_by is not None and kept_by.jaccard is None
     return Explanation(
         record=record,
@@ -158,13 +158,11 @@ def _links(
 def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
     """The row as seen from the end that is not `other`."""
     record = None if row["index"] else found[other]
-    state = record.state if record else "kept"
-    place = record.place if record else None
     return Link(
         key=other.hex(),
-        place=place,
+        place=record.place if record else None,
         index=row["index"],
-        state=state,
+        state=record.state if record else "kept",
         kind=row["kind"],
         bands=tuple(row["bands"]),
         estimate=row["estimate"],
@@ -196,20 +194,13 @@ def read_evidence(
     directory: Path, keys: Sequence[bytes]
 ) -> dict[bytes, tuple[DocumentEvidence, ...]]:
     """All evidence on documents, by key; nothing while there is no such table."""
-    path = directory / layout.EVIDENCE
     found: dict[bytes, tuple[DocumentEvidence, ...]] = {}
-    if not path.exists():
-        return found
-    for row in _about(path, keys, ["doc_key", *(field.name for field in fields(DocumentEvidence))]):
+    columns = ["doc_key", *(field.name for field in fields(DocumentEvidence))]
+    for row in _about(directory / layout.EVIDENCE, keys, columns):
         key = row.pop("doc_key")
         row["attributes"] = json.loads(row["attributes"] or "{}")
         found[key] = (*found.get(key, ()), DocumentEvidence(**row))
     return found
-
-
-def _decision(directory: Path, key: bytes) -> dict[str, Any]:
-    rows = _about(directory / layout.DECISIONS, [key], ["reason", "propagated_from"])
-    return rows[0] if rows else {}
 
 
 def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
@@ -222,10 +213,3 @@ def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[s
             path, columns=columns, filters=pc.field("doc_key").isin(wanted)
         ).to_pylist()
     return rows
-
-
-def _manifests(directory: Path) -> dict[str, StageManifest]:
-    """Manifests of the stages that the recipe stands in."""
-    stages = ("signatures", "clusters")
-    found = {stage: read_manifest(directory / "manifests" / f"{stage}.json") for stage in stages}
-    return {stage: manifest for stage, manifest in found.items() if manifest}

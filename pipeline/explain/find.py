@@ -1,18 +1,13 @@
 """Documents of a run, found by what one knows of them or by a pasted text.
 
-From what one knows of a work or a document to rows of documents.parquet.
-
 Evidence leads from works and numbers to documents; clusters.parquet adds the documents that are
 duplicates of those, because one of them may be the one that was kept. What is found is what the
 screening of this run, or a `prep rescan` of it, matched: a work nobody looked for is not found.
 
-From a pasted text to the documents that hold it: the same text, near-duplicates, passages, or all
-of it however short it is.
-
-The key of the cleaned text against the column of text keys; the text's MinHash bands against the
-sorted runs that dedup left, and exact similarity for what meets there; its fingerprints, every gram
-of them, against every text of documents/ and quarantine/ (some 10 ms a MB), which leaves out no run
-of `LEAST_PART` words; and its words, as `prep search` looks for them.
+A pasted text is looked for in four ways: its key against the column of text keys; its MinHash bands
+against the sorted runs that dedup left, and exact similarity for what meets there; its
+fingerprints, every gram of them, against every text of documents/ and quarantine/ (some 10 ms a
+MB), which leaves out no run of `LEAST_PART` words; and its words, as `prep search` looks for them.
 """
 
 import re
@@ -29,14 +24,19 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, escape_text
-from pipeline.core.manifest import read_manifest
 from pipeline.engine.progress import Progress
 from pipeline.explain.search import clean_query, describe_scope, find_readable_home, scan_run
 from pipeline.lineage.shards import taken_for_works
 from pipeline.lineage.trace import trace_reference
 from pipeline.runs import layout
-from pipeline.runs.origin import Recipe, recipe_of, texts_home
-from pipeline.runs.records import quarantine_path, read_held_shard, with_texts, wrap_read_errors
+from pipeline.runs.origin import Recipe, read_recipe, texts_home
+from pipeline.runs.records import (
+    quarantine_path,
+    read_arrow,
+    read_held_shard,
+    with_texts,
+    wrap_read_errors,
+)
 from pipeline.runs.tables import DocumentTable, find_siblings
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
@@ -63,13 +63,13 @@ class FoundDocuments:
 def find_named(directory: Path, wanted: str) -> FoundDocuments:
     """The document with this key, or at FILE:LINE, or all documents of FILE, of SHARD[ROW] or with
     evidence of a work given by its id. Raises InputError."""
-    because = ""
+    table = DocumentTable(directory)
     if (led := find_led_to(directory, wanted)) is not None:
         keys, because = led
-        rows = DocumentTable(directory).rows_of_keys(keys).tolist()
+        rows = table.rows_of_keys(keys)
     else:
-        rows = DocumentTable(directory).find(wanted).tolist()
-    return FoundDocuments(tuple(rows), (because,) * len(rows))
+        rows, because = table.find(wanted), ""
+    return FoundDocuments(tuple(rows.tolist()), (because,) * len(rows))
 
 
 def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
@@ -144,9 +144,7 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
         return None
     works: dict[str, Work] = {}
     for path in paths:
-        with wrap_read_errors(path):
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        works |= {work.work_id: work for work in make_works(table)}
+        works |= {work.work_id: work for work in make_works(read_arrow(path))}
     return list(works.values())
 
 
@@ -235,17 +233,12 @@ def find_text(
     return rows_with_siblings(directory, found, tuple(notes))
 
 
-def _table(path: Path, columns: list[str]) -> pa.Table:
-    with wrap_read_errors(path):
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
-
-
 def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
     """A pasted text may have lost white space at its ends, or come from a run that cleans not."""
     keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
     for path in shards:
-        table = _table(path, ["doc_key", "text_key"])
+        table = read_arrow(path)
         for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
             yield key, ""
 
@@ -253,9 +246,7 @@ def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, 
 def _near(
     directory: Path, shards: list[Path], cleaned: str, notes: list[str]
 ) -> Iterator[tuple[bytes, str]]:
-    stages = ("signatures", "clusters")
-    manifests = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in stages}
-    recipe = recipe_of({name: found for name, found in manifests.items() if found})
+    recipe = read_recipe(directory)
     if recipe is None or not recipe.preset.bands:
         notes.append("near-duplicates were not looked for: the run did not look for any")
         return
@@ -266,7 +257,7 @@ def _near(
 
     threshold = recipe.threshold or _THRESHOLD
     for path, rows in _candidates(directory, shards, cleaned, recipe):
-        table = _table(path, ["doc_key", "text"]).take(pa.array(rows))
+        table = read_arrow(path).select(["doc_key", "text"]).take(pa.array(rows))
         table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
             similarity = jaccard(cleaned, other, recipe.preset)
@@ -288,7 +279,7 @@ def _candidates(
     for path in shards:
         runs = directory / "runs" / path.name
         columns = [f"band_{band:02d}" for band in range(recipe.preset.bands)]
-        table = _table(runs, [name for band in columns for name in (band, f"{band}_row")])
+        table = read_arrow(runs)
         met = [np.zeros(0, np.uint32)]
         for band, digest in zip(columns, digests[:, 0].tolist(), strict=True):
             start, stop = slice_run(table[band].to_numpy(), digest, digest)
@@ -310,7 +301,7 @@ def _passages(
     with progress.stage("passages", works, 0) as stage:
         for position, path in enumerate(shards):
             for table in (
-                _table(path, ["doc_key", "text"]),
+                read_arrow(path).select(["doc_key", "text"]),
                 read_held_shard(home / quarantine_path(path.name)),
             ):
                 best: dict[int, tuple[int, float, float]] = {}
@@ -327,7 +318,7 @@ def _passages(
                             f"{of_text:.1%} of the text match)"
                         ),
                     )
-            stage.done(position, {"documents": len(_table(path, ["doc_key"]))})
+            stage.done(position, {"documents": len(read_arrow(path))})
 
 
 def _whole(

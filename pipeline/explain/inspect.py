@@ -1,9 +1,8 @@
-"""`prep inspect`; with --dropped, the records that left for one reason, with what was found in
-them.
+"""`prep inspect`: the clusters of a run as a whole, the largest ones, or one with its members; with
+--dropped, the records that left for one reason, with what was found in them.
 
-`prep inspect`: the clusters of a run as a whole, the largest ones, or one with its members.
-
-Needs clusters.parquet and documents/ only, so it works on a run that the alarm of dedup stopped.
+Clusters need clusters.parquet and documents/ only, so this works on a run that the alarm of dedup
+stopped.
 """
 
 from collections import Counter
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,24 +120,13 @@ def inspect_cluster(directory: Path, wanted: str, filters: ClusterFilters) -> Me
     keys = rows["member"].to_pylist()
     texts = records.texts([*keys, *([] if index else [kept])], EXCERPT_BYTES)
     shown = ClusterRow(cluster, _kept_place(records, documents, cluster))
-    members = _members(rows, texts, records.places(_rows(documents, keys)), directory)
-    return Members(shown, "" if index else _kept_excerpt(records, kept, texts), members)
-
-
-def _kept_excerpt(records: RunRecords, kept: bytes, texts: dict[bytes, str]) -> str:
-    """The beginning of the kept document, which a rule can have quarantined with its cluster."""
-    if kept in texts:
-        return texts[kept]
-    record = records.by_key([kept]).get(kept)
-    return IN_QUARANTINE if record and record.state == QUARANTINED else ""
-
-
-def _members(
-    rows: pa.Table, texts: dict[bytes, str], places: list[RecordPlace], directory: Path
-) -> tuple[ClusterMember, ...]:
-    by_key = {place.key: place for place in places}
-    bands = read_bands(_path(directory), rows["member"].to_pylist())
-    return tuple(
+    excerpt = texts.get(kept, "")
+    if not index and kept not in texts:  # a rule can quarantine it with its cluster
+        record = records.by_key([kept]).get(kept)
+        excerpt = _instead_of_text(record.state if record else "")
+    by_key = {place.key: place for place in records.places(_rows(documents, keys))}
+    bands = read_bands(_path(directory), keys)
+    members = tuple(
         ClusterMember(
             place=by_key[row["member"].hex()],
             kind=row["kind"],
@@ -147,14 +134,15 @@ def _members(
             bands=bands[row["member"]],
             estimate=row["estimate"],
             jaccard=row["jaccard"],
-            excerpt=texts.get(row["member"], _instead(row)),
+            excerpt=texts.get(row["member"], _instead_of_text(row["member_state"])),
         )
         for row in rows.to_pylist()
     )
+    return Members(shown, excerpt, members)
 
 
-def _instead(row: dict[str, Any]) -> str:
-    return IN_QUARANTINE if row["member_state"] == QUARANTINED else ""
+def _instead_of_text(state: str) -> str:
+    return IN_QUARANTINE if state == QUARANTINED else ""
 
 
 def _check(filters: ClusterFilters, sources: Mapping[str, int]) -> None:
@@ -269,16 +257,13 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
         raise InputError(f"--dropped {escape_text(reason)}: {_known(table)}")
     if source:
         found = found.filter(pc.equal(found["source"], source))
-    counts = Counter(found["source"].to_pylist())
-    size = pc.sum(found["text_bytes"]).as_py() or 0
-    shown = _shown(records, found.slice(0, top))
     return DroppedRecords(
         reason=reason,
         total=len(found),
-        bytes=size,
-        by_source=dict(sorted(counts.items())),
+        bytes=pc.sum(found["text_bytes"]).as_py() or 0,
+        by_source=dict(sorted(Counter(found["source"].to_pylist()).items())),
         failed=failed,
-        records=shown,
+        records=_shown(records, found.slice(0, top)),
     )
 
 
@@ -286,29 +271,13 @@ def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
     keys = table["doc_key"].to_pylist()
     texts = records.texts(keys, EXCERPT_BYTES)
     evidence = read_evidence(records.directory, keys)
-    rows = zip(
-        keys,
-        records.places(table),
-        table["state"].to_pylist(),
-        table["text_bytes"].to_pylist(),
-        strict=True,
-    )
-    return tuple(
-        DroppedRecord(
-            place,
-            state,
-            size,
-            _excerpt(records, texts, key, state),
-            evidence.get(key, ()),
-        )
-        for key, place, state, size in rows
-    )
-
-
-def _excerpt(records: RunRecords, texts: dict[bytes, str], key: bytes, state: str) -> str:
-    if key in texts:
-        return texts[key]
-    return IN_QUARANTINE if state == QUARANTINED else records.excerpt(key)
+    shown = []
+    for row, place in zip(table.to_pylist(), records.places(table), strict=True):
+        key, state = row["doc_key"], row["state"]
+        excerpt = texts.get(key) or _instead_of_text(state) or records.excerpt(key)
+        found = evidence.get(key, ())
+        shown.append(DroppedRecord(place, state, row["text_bytes"], excerpt, found))
+    return tuple(shown)
 
 
 def _failed(directory: Path, rule: str) -> int:

@@ -25,7 +25,7 @@ from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, tr
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import quarantine_path, read_held_shard, wrap_read_errors
+from pipeline.runs.records import quarantine_path, read_arrow, read_held_shard
 from pipeline.runs.tables import DocumentTable
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
@@ -168,7 +168,7 @@ def _with_rows(
         FoundDocument(
             d,
             by_key[key],
-            tuple(map(_row_name, chosen.get(key, ()))),
+            tuple(f if row is None else f"{f}[{row}]" for f, row in chosen.get(key, ())),
             key in of_words,
             tuple(sorted({step for row in chosen.get(key, ()) for step in steps.get(row, ())}))
             if not d.taken_down
@@ -178,10 +178,6 @@ def _with_rows(
     )
 
 
-def _row_name(row: RowName) -> str:
-    return row[0] if row[1] is None else f"{row[0]}[{row[1]}]"
-
-
 def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], SearchScope]:
     """The documents whose texts hold `text`, and what was looked at. Raises InputError as
     `search_run`."""
@@ -189,7 +185,9 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
         raise InputError("expected words to look for, got only white space")
     home = find_readable_home(directory)
     compile_fingerprint_kernels(progress.note)
-    queries = _queries(home, text)
+    # The text as it is given, and as the run cleaned its documents.
+    both = map(query_of, (clean_query(home, text), text))
+    queries = list({query.tokens: query for query in both if query.tokens}.values())
     shards = sorted((home / "documents").glob("*.arrow"))
     counts = np.zeros(4, np.int64)
     found: list[FoundText] = []
@@ -204,7 +202,8 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
             counts += looked
             stage.done(position, {"documents": int(looked[0])})
     documents, quarantined, size, without = counts.tolist()
-    never = max(0, _records(home) - documents - quarantined - without)
+    records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
+    never = max(0, records - documents - quarantined - without)
     return found, SearchScope(
         words=len(queries[0].words),
         edits=queries[0].edits,
@@ -219,8 +218,10 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
 
 def describe_scope(searched: SearchScope) -> list[str]:
     """What was looked for and at, and what was not, in sentences."""
-    near = f", or all of them except {_words(searched.edits)}" if searched.edits else ""
-    what = f"{_words(searched.words)} in a row" if searched.words else "these characters"
+    edits = pluralise(searched.edits, "word")
+    near = f", or all of them except {edits}" if searched.edits else ""
+    words = pluralise(searched.words, "word")
+    what = f"{words} in a row" if searched.words else "these characters"
     held = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
     lines = [
         f"looked for {what}{near}, in the texts of "
@@ -235,10 +236,6 @@ def describe_scope(searched: SearchScope) -> list[str]:
     return lines
 
 
-def _words(count: int) -> str:
-    return pluralise(count, "word")
-
-
 def find_readable_home(directory: Path) -> Path:
     """The run that has the texts of `directory`, as `texts_home`. Raises InputError also when its
     texts were deleted."""
@@ -246,18 +243,6 @@ def find_readable_home(directory: Path) -> Path:
     if not next((home / "documents").glob("*.arrow"), None):
         raise InputError(f"{home}: no documents/: the texts were deleted")
     return home
-
-
-def _records(home: Path) -> int:
-    """Rows of documents.parquet: every record that was read."""
-    return len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
-
-
-def _queries(home: Path, text: str) -> list[Query]:
-    """What to look for: the text as it is given, and as the run cleaned its documents."""
-    given = [clean_query(home, text), text]
-    queries = {query.tokens: query for query in map(query_of, given) if query.tokens}
-    return list(queries.values())
 
 
 def clean_query(home: Path, text: str) -> str:
@@ -282,8 +267,7 @@ def _scan_shard(
 ) -> tuple[list[FoundText], tuple[int, int, int, int]]:
     """Documents of a shard that hold a query; texts in it, in the shard of quarantine/ beside it,
     bytes of both, and documents whose text is in neither."""
-    with wrap_read_errors(path):
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    table = read_arrow(path)
     held = read_held_shard(home / quarantine_path(path.name))
     lengths = pc.binary_length(table["text"])
     empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0

@@ -19,24 +19,12 @@ from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.forward import PLACES, SplitPlaces, locate_documents, stream_tokens
 from pipeline.lineage.shards import NEVER, read_masked_documents
+from pipeline.lineage.tables import describe_documents, expand_ranges
 from pipeline.lineage.training import Period, TrainingCheckpoint, TrainingRecord, read_training
 from pipeline.runs.splits import TRAIN
 from pipeline.runs.tables import DocumentTable
 
-_COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "licence",
-    "state",
-    "reason",
-    "decision",
-    "rule",
-    "split",
-    "tokens",
-]
+_COLUMNS = ["licence", "state", "reason", "decision", "rule", "split", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,30 +138,26 @@ def trace_documents(
     """
     docs_N = np.asarray(docs, np.int64)
     table = DocumentTable(directory)
-    about = table.take(docs_N, _COLUMNS)
+    about = describe_documents(table, docs_N, _COLUMNS)
     training = read_training(model_dir) if model_dir is not None else None
+    kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
     splits = [
-        _in_split(_opened(directory, name, training), directory, docs_N, about)
-        for name in _splits(directory, about)
+        _in_split(_open_split(directory, name, training), directory, docs_N, about)
+        for name in sorted(kept)
+        if (directory / "hdf5" / name / DATA_PARAMS).is_file()
     ]
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
     read = _read(training, trained) if training and trained else None
     rows = [split.found.places for split in splits]
     return ForwardTrace(
-        _documents(table, docs_N, about, because, splits, read),
+        _documents(docs_N, about, because, splits, read),
         tuple(_share(split, about) for split in splits),
         pa.concat_tables([PLACES.empty_table(), *rows]).combine_chunks(),
         _exposure(training, directory, trained, read) if training else None,
     )
 
 
-def _splits(directory: Path, about: pa.Table) -> list[str]:
-    """Splits of kept documents that were packed."""
-    kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
-    return [n for n in sorted(kept) if (directory / "hdf5" / n / DATA_PARAMS).is_file()]
-
-
-def _opened(directory: Path, split: str, training: TrainingRecord | None) -> SampleDataset:
+def _open_split(directory: Path, split: str, training: TrainingRecord | None) -> SampleDataset:
     """A split, its rows as the training run reads them."""
     if training is not None and split == TRAIN:
         return training.open(directory)
@@ -199,7 +183,7 @@ def _read(training: TrainingRecord, split: _Split) -> _Readings:
     readings = training.readings(split.dataset, rows, training.last_step)
     first = np.searchsorted(position, rows)[readings.index]
     count = np.searchsorted(position, rows, side="right")[readings.index] - first
-    at = order[np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())]
+    at = order[expand_ranges(first, count)]
     version, step = (np.repeat(c, count) for c in (readings.version, readings.step))
     index = windows.index[at]
     live = split.masked_from[index] > version
@@ -207,7 +191,6 @@ def _read(training: TrainingRecord, split: _Split) -> _Readings:
 
 
 def _documents(
-    table: DocumentTable,
     docs_N: I64,
     about: pa.Table,
     because: Sequence[str] | None,
@@ -224,17 +207,7 @@ def _documents(
     return tuple(
         TracedDocument(
             doc=doc,
-            document=row["doc_key"].hex(),
-            source=row["source"],
-            path=table.files[row["path_id"]],
-            line=row["line"] or row["byte_offset"],
-            licence=row["licence"],
-            state=row["state"],
-            reason=row["reason"],
-            decision=row["decision"],
-            rule=row["rule"],
-            split=row["split"],
-            tokens=row["tokens"],
+            **row,
             copies=copies,
             rows=rows,
             context_rows=context,

@@ -1,19 +1,13 @@
-"""From documents to rows; and whether the inverse of a split says what its lineage says, no more
-and no less.
+"""From documents to the rows of a split that hold them, by the inverse of its lineage.
 
-Forwards: from documents to the rows of a split that hold them, without reading lineage.
+In `sample` and `corpus` a copy of a document fills stream tokens [start, start + tokens); row k of
+the stream has inputs [k S, k S + S) and labels one token on, so which row holds which of its
+tokens, as input and as label, is arithmetic; the row's place in the data set is the keyed
+permutation. In `vsl` the inverse says it. What rests on this: where documents are, which source
+every label of a split belongs to (for losses by source; some 30 bytes of memory for every document
+in a row), and a check of the inverse against the lineage of the shards.
 
-Shapes: D documents, W windows. In `sample` and `corpus` a copy of a document fills stream tokens
-[start, start + tokens); row k of the stream has inputs [k S, k S + S) and labels one token on, so
-which row holds which of its tokens, as input and as label, is arithmetic; the row's place in the
-data set is the keyed permutation. In `vsl` the inverse says it.
-
-Which source every label of a split belongs to, for losses by source.
-
-Follows from the inverse of lineage alone, for all three formats; shards and their spans are not
-read. Memory: some 30 bytes for every document in a row, so it is meant for validation splits; of
-documents.parquet one row group at a time is read. Shapes: B rows, S tokens (MSL), W windows, D
-documents.
+Shapes: B rows, S tokens (MSL), W windows, D documents.
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +20,14 @@ from dedup.arrays import I16, I64
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.format import CORPUS, VSL
 from pipeline.hdf5.read import SampleDataset
-from pipeline.lineage.shards import RowSpans, all_spans, stream_rows
-from pipeline.lineage.tables import Inverse, inverse_path, row_positions, stream_rows_at
+from pipeline.lineage.shards import all_spans, stream_rows
+from pipeline.lineage.tables import (
+    Inverse,
+    expand_ranges,
+    inverse_path,
+    row_positions,
+    stream_rows_at,
+)
 from pipeline.runs import layout
 from pipeline.runs.tables import DocumentTable
 
@@ -82,8 +82,19 @@ def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDat
     `inverse` holds their rows of the split's inverse."""
     index = np.searchsorted(docs_D, inverse["doc"].to_numpy().astype(np.int64))
     if dataset.layout is VSL:
-        return _segments(inverse, tokens_D[index], index, dataset.max_sequence_length)
-    shape = stream_shape(dataset)
+        begin = inverse["doc_token_start"].to_numpy()
+        slot = inverse["token_start"].to_numpy().astype(np.int64)
+        end = slot + np.minimum(dataset.max_sequence_length, tokens_D[index] - 1 - begin)
+        return Windows(
+            index=index,
+            position=inverse["row"].to_numpy(),
+            token_start=slot,
+            token_end=end,
+            doc_token_start=begin,
+            label_start=slot,
+            label_end=end,
+        )
+    shape = StreamShape(dataset.max_sequence_length, stream_tokens(dataset), dataset.rows)
     start = inverse["stream_start"].to_numpy()
     windows, stream_row = stream_windows(start, tokens_D[index], shape)
     position = stream_row
@@ -91,11 +102,6 @@ def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDat
         seed, split = dataset.params["seed"], dataset.params["split"]
         position = row_positions(stream_row, shape.rows, seed, split)
     return replace(windows, index=index[windows.index], position=position)
-
-
-def stream_shape(dataset: SampleDataset) -> StreamShape:
-    """The stream that a `sample` or `corpus` data set was cut from."""
-    return StreamShape(dataset.max_sequence_length, stream_tokens(dataset), dataset.rows)
 
 
 def stream_tokens(dataset: SampleDataset) -> int:
@@ -118,7 +124,7 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
     last = np.minimum((np.maximum(input_end_N, end_N - 1) - 1) // length, shape.rows - 1)
     count = np.maximum(last - first + 1, 0)
     index = np.repeat(np.arange(len(start_N)), count)
-    row = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    row = expand_ranges(first, count)
     base = row * length
 
     def inside(token_N: I64) -> I64:
@@ -137,21 +143,6 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
     )
     held = (windows.token_end > windows.token_start) | (windows.labels > 0)
     return windows.at(held), row[held]
-
-
-def _segments(inverse: pa.Table, tokens_N: I64, index_N: I64, length: int) -> Windows:
-    begin = inverse["doc_token_start"].to_numpy()
-    slot = inverse["token_start"].to_numpy().astype(np.int64)
-    end = slot + np.minimum(length, tokens_N - 1 - begin)
-    return Windows(
-        index=index_N,
-        position=inverse["row"].to_numpy(),
-        token_start=slot,
-        token_end=end,
-        doc_token_start=begin,
-        label_start=slot,
-        label_end=end,
-    )
 
 
 @dataclass(frozen=True)
@@ -173,18 +164,14 @@ def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> Spli
         doc = doc[inverse["doc_token_start"].to_numpy() == 0]
     copies = np.bincount(np.searchsorted(docs_D, doc), minlength=len(docs_D))
     if dataset.layout is CORPUS:
-        found = _corpus_places(dataset, inverse, docs_D, tokens_D)
+        places = _corpus_places(dataset, inverse, docs_D, tokens_D)
     else:
-        found = _row_places(dataset, windows, docs_D)
-    return SplitPlaces(found, windows, copies)
-
-
-def _row_places(dataset: SampleDataset, windows: Windows, docs_D: I64) -> pa.Table:
-    shard = np.searchsorted(dataset.starts, windows.position, side="right") - 1
-    row = windows.position - dataset.starts[shard]
-    spans = (windows.token_start, windows.token_end, windows.doc_token_start)
-    labels = (pa.array(windows.label_start), pa.array(windows.label_end))
-    return _table(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
+        shard = np.searchsorted(dataset.starts, windows.position, side="right") - 1
+        row = windows.position - dataset.starts[shard]
+        spans = (windows.token_start, windows.token_end, windows.doc_token_start)
+        labels = (pa.array(windows.label_start), pa.array(windows.label_end))
+        places = _table(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
+    return SplitPlaces(places, windows, copies)
 
 
 def _corpus_places(
@@ -196,7 +183,7 @@ def _corpus_places(
     first = np.searchsorted(dataset.starts, start, side="right") - 1
     count = np.searchsorted(dataset.starts, end, side="left") - first
     copy = np.repeat(np.arange(len(start)), count)
-    shard = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    shard = expand_ranges(first, count)
     begin = np.maximum(start[copy], dataset.starts[shard])
     stop = np.minimum(end[copy], dataset.starts[shard + 1])
     base = dataset.starts[shard]
@@ -257,27 +244,20 @@ def _columns(columns: list[object]) -> I64:
 def _entries(dataset: SampleDataset, index: int) -> I64:
     """The entries that the lineage of one shard asks for, each (N, 2), of `vsl` (N, 4)."""
     spans = all_spans(dataset, index)
-    first = int(dataset.starts[index])
+    row = spans.row + int(dataset.starts[index])
     if dataset.layout is VSL:
-        row = spans.row + first
         return np.stack([spans.doc, spans.doc_token_start, row, spans.token_start], axis=1)
     if dataset.layout is CORPUS:
-        start = first + spans.token_start - spans.doc_token_start
+        base = dataset.starts[index : index + 1]
     else:
-        row = _checked_rows(dataset, index, spans)
-        start = row * dataset.max_sequence_length + spans.token_start - spans.doc_token_start
+        shard = dataset.directory / dataset.shards[index].name
+        stream_row = stream_rows(shard)
+        seed, split = dataset.params["seed"], dataset.params["split"]
+        if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), stream_row):
+            raise IntegrityError(f"{shard}: lineage: its rows are not where the seed puts them")
+        base = stream_row * dataset.max_sequence_length
+    start = base + spans.token_start - spans.doc_token_start
     return np.unique(np.stack([spans.doc, start], axis=1), axis=0)
-
-
-def _checked_rows(dataset: SampleDataset, index: int, spans: RowSpans) -> I64:
-    """The row of the stream of every span."""
-    shard = dataset.directory / dataset.shards[index].name
-    found = stream_rows(shard)
-    seed, split = dataset.params["seed"], dataset.params["split"]
-    row = spans.row + int(dataset.starts[index])
-    if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), found):
-        raise IntegrityError(f"{shard}: lineage: its rows are not where the seed puts them")
-    return found
 
 
 NO_SOURCE = -1
@@ -285,7 +265,7 @@ NO_SOURCE = -1
 
 
 def has_lineage(dataset: SampleDataset) -> bool:
-    """Whether a data set stands in a run directory that tells of its documents."""
+    """Whether a data set is in a run directory with a table of its documents."""
     return (dataset.directory.parent.parent / layout.DOCUMENTS).is_file()
 
 
@@ -318,7 +298,7 @@ class LabelSources:
         first = np.searchsorted(self._position, rows_B)
         count = np.searchsorted(self._position, rows_B, side="right") - first
         row = np.repeat(np.arange(len(rows_B)), count)
-        window = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+        window = expand_ranges(first, count)
         for place, which in zip(row.tolist(), window.tolist(), strict=True):
             out[place, self._start[which] : self._end[which]] = self._source[which]
         return out

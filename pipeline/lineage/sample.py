@@ -1,20 +1,16 @@
-"""What is tokenized again, as the run did.
+"""Texts tokenized again as the run did: to prove lineage, and to find the rows of some words.
 
-Lineage proven by tokenizing again: spans drawn from the finished shards against the texts.
-
-A span says: these tokens of an HDF5 row are those tokens of that document. Both sides are made anew
-here: the tokens are read from the shard, and the document's cleaned text, without the lines that
-were cut from it, is tokenized with the run's own tokenizer.json. The spans are drawn after all
-shuffles, over every split, each as likely as any other.
-
-Which HDF5 rows and training steps read some words of a document: its text is tokenized again, as
-the run did, and the tokens that stand for the words are looked up among the document's rows.
+A span of lineage says: these tokens of an HDF5 row are those tokens of that document. To check it,
+spans are drawn after all shuffles, over every split, each as likely as any other; their tokens are
+read from the shard, and the document's cleaned text, without the lines that were cut from it, is
+tokenized with the run's own tokenizer.json. In the same way the tokens of some words of a document
+are looked up among the document's rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +26,12 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import RowSpans, all_spans, count_spans, read_masked_documents
 from pipeline.lineage.training import read_training
 from pipeline.runs import layout
-from pipeline.runs.records import RunRecords, wrap_read_errors
+from pipeline.runs.records import RunRecords, read_arrow, wrap_read_errors
 from pipeline.runs.splits import TRAIN
 from pipeline.runs.tables import DocumentTable
+
+if TYPE_CHECKING:
+    from pipeline.tokenizers.definition import TokenizerDefinition
 
 SEED = 0
 _SHOWN = 5
@@ -189,25 +188,29 @@ class _Texts:
 
     def tokenized(self, eos_id: int) -> Iterator[tuple[int, Tokens]]:
         """Every document whose text is there, and its tokens with EOS; one document at a time."""
-        from pipeline.tokenizers.definition import restore_definition
         from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
-        with wrap_read_errors(self._directory / layout.TOKENIZER) as path:
-            data = path.read_bytes()
-        tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
+        tokenizer = open_tokenizer(_read_tokenizer(self._directory, eos_id))
         for key, text in self._texts():
             one = pa.array([text.decode()], pa.large_string())
             yield self._doc[key], tokenize_documents(one, tokenizer).values.to_numpy()
 
     def _texts(self) -> Iterator[tuple[bytes, bytes]]:
         for path in sorted((self._directory / "documents").glob("*.arrow")):
-            with wrap_read_errors(path):
-                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table = read_arrow(path)
             known = pc.is_in(table["doc_key"], self._wanted).to_numpy()
             for row in np.flatnonzero(known).tolist():
                 key = table["doc_key"][row].as_py()
                 text = table["text"][row].as_buffer().to_pybytes()
                 yield key, without(text, self._cuts.get(key, []))
+
+
+def _read_tokenizer(directory: Path, eos_id: int) -> "TokenizerDefinition":
+    from pipeline.tokenizers.definition import restore_definition
+
+    with wrap_read_errors(directory / layout.TOKENIZER) as path:
+        data = path.read_bytes()
+    return restore_definition(layout.TOKENIZER, data, eos_id)
 
 
 def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, int]]]:
@@ -272,12 +275,10 @@ def rows_of_words(
 def _tokens_of_spans(
     directory: Path, home: Path, spans: Mapping[bytes, Spans], split: str
 ) -> dict[bytes, Spans]:
-    from pipeline.tokenizers.definition import reference_tokenizer, restore_definition
+    from pipeline.tokenizers.definition import reference_tokenizer
 
     eos_id = open_dataset(directory / "hdf5" / split).eos_id
-    with wrap_read_errors(directory / layout.TOKENIZER) as path:
-        data = path.read_bytes()
-    tokenizer = reference_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
+    tokenizer = reference_tokenizer(_read_tokenizer(directory, eos_id))
     cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))
     found: dict[bytes, Spans] = {}
     for key, string in RunRecords(home).texts(list(spans)).items():

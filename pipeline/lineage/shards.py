@@ -1,26 +1,18 @@
-"""Lineage beside the shards, by row: what it says, whether it names the document of every token of
-a split and nothing else, and which documents a takedown masked.
-
-Lineage beside the shards, by row: what `prep trace` reads of it.
+"""Lineage next to the shards, by row: reading and checking it, and what takedowns masked.
 
 The spans of a row (of a corpus: of a shard) follow one another from 0 without a gap, which `prep
-verify` proves; so where a span begins is where the one before it ends, and is not read.
-
-Rows of a corpus: which tokens of which files a window of the stream has as inputs and labels.
-
-Row k has inputs [k S, k S + S) of the stream and labels one token on, over the borders of files.
-Shapes: R rows, P pieces of rows in one file each, N spans.
-
-Which documents a takedown masked in a data set, and from which version of it on.
+verify` proves; so a span begins where the one before it ends, and that is not read. Row k of a
+corpus has inputs [k S, k S + S) of the stream and labels one token on, over the borders of files.
 
 A data set that takedowns were applied to names its ancestors; version v of it is the one before the
 v-th takedown, the present one is the last. DIR/takedowns/NAME.parquet lists the documents of one.
+
+Shapes: R rows, P pieces of rows in one file each, N spans.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,25 +24,38 @@ from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError, escape_text
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import SampleDataset
+from pipeline.lineage.tables import expand_ranges
 from pipeline.runs import layout
 from pipeline.runs.records import wrap_read_errors
 
 _BLOCK_TOKENS = 1 << 19
 
 
-class MaskedLabels(Protocol):
-    """Labels [start, stop) of rows of a shard that are masked, (N,) each; of `vsl` one for each
-    segment."""
+@dataclass(frozen=True)
+class MaskedSpans:
+    """Columns [start, stop) of rows of one shard, and the document (row of documents.parquet) they
+    belong to, (N,) each; sorted by row and start. In a corpus `row` is 0 and columns are tokens."""
+
+    row: I64
+    start: I64
+    stop: I64
+    doc: I64
+
+    def __len__(self) -> int:
+        return len(self.row)
 
     @property
-    def row(self) -> I64: ...  # noqa: D102
-    @property
-    def start(self) -> I64: ...  # noqa: D102
-    @property
-    def stop(self) -> I64: ...  # noqa: D102
+    def columns(self) -> int:
+        """How many columns they hold."""
+        return int((self.stop - self.start).sum())
+
+    def flat(self) -> tuple[I64, I64]:
+        """Row and column of every place."""
+        lengths = self.stop - self.start
+        return np.repeat(self.row, lengths), expand_ranges(self.start, lengths)
 
 
-_NONE: Mapping[int, MaskedLabels] = {}
+_NONE: Mapping[int, MaskedSpans] = {}
 
 
 def lineage_path(shard: Path) -> Path:
@@ -67,7 +72,7 @@ def check_lineage(
     dataset: SampleDataset,
     split: str,
     documents: pa.Table,
-    masked: Mapping[int, MaskedLabels] = _NONE,
+    masked: Mapping[int, MaskedSpans] = _NONE,
 ) -> tuple[int, int]:
     """Spans of the split, and those that end with the last label of their document.
 
@@ -96,7 +101,7 @@ def check_lineage(
 
 
 def _covers(
-    dataset: SampleDataset, index: int, table: pa.Table, masked: MaskedLabels | None
+    dataset: SampleDataset, index: int, table: pa.Table, masked: MaskedSpans | None
 ) -> bool:
     start, end = (table[name].to_numpy().astype(np.int64) for name in ("token_start", "token_end"))
     if dataset.layout is CORPUS:
@@ -129,17 +134,13 @@ def _found(dataset: SampleDataset, index: int) -> tuple[I64, I64]:
     of `vsl`, (N, 2)."""
     labels: list[I64] = []
     segments: list[I64] = [np.zeros((0, 2), np.int64)]
-    for first, block in _blocks(dataset, index):
+    least = max(1, _BLOCK_TOKENS // dataset.max_sequence_length)
+    for first, block in dataset.files.open(index).blocks(least):
         labels.append(block[:, 1].sum(axis=1, dtype=np.int64))
         if dataset.layout is VSL:
             places = np.argwhere((block[:, 1] == 1) & (block[:, 4] == 0))
             segments.append(places.astype(np.int64) + np.array([first, 0]))
     return np.concatenate([np.zeros(0, np.int64), *labels]), np.concatenate(segments)
-
-
-def _blocks(dataset: SampleDataset, index: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    least = max(1, _BLOCK_TOKENS // dataset.max_sequence_length)
-    yield from dataset.files.open(index).blocks(least)
 
 
 _COLUMNS = ["token_end", "doc", "doc_token_start"]
@@ -179,13 +180,7 @@ def spans_of_rows(shard: Path, rows_R: I64) -> tuple[RowSpans, I64]:
     row = table["row"].to_numpy()
     first = np.searchsorted(row, rows_R)
     count = np.searchsorted(row, rows_R, side="right") - first
-    index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-    return _spans(table, row, index), count
-
-
-def spans_of_tokens(shard: Path, first: int, stop: int) -> RowSpans:
-    """The spans of a corpus shard that hold some of its tokens [first, stop)."""
-    return spans_of_ranges(shard, np.array([first]), np.array([stop]))[0]
+    return _spans(table, row, expand_ranges(first, count)), count
 
 
 def spans_of_ranges(shard: Path, first_N: I64, stop_N: I64) -> tuple[RowSpans, I64]:
@@ -195,8 +190,7 @@ def spans_of_ranges(shard: Path, first_N: I64, stop_N: I64) -> tuple[RowSpans, I
     end = table["token_end"].to_numpy()
     begin = np.searchsorted(end, first_N, side="right")
     count = np.searchsorted(end, stop_N) + 1 - begin
-    index = np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())
-    return _spans(table, np.zeros(len(end), np.int64), index), count
+    return _spans(table, np.zeros(len(end), np.int64), expand_ranges(begin, count)), count
 
 
 def all_spans(dataset: SampleDataset, index: int) -> RowSpans:
@@ -274,8 +268,7 @@ def _pieces(first_R: I64, length: int, starts: I64) -> tuple[I64, I64]:
     shard_R = np.searchsorted(starts, first_R, side="right") - 1
     count_R = np.searchsorted(starts, first_R + length, side="right") - shard_R
     row_P = np.repeat(np.arange(len(first_R)), count_R)
-    within = np.arange(count_R.sum()) - np.repeat(np.cumsum(count_R) - count_R, count_R)
-    return row_P, shard_R[row_P] + within
+    return row_P, expand_ranges(shard_R, count_R)
 
 
 def _cut(spans: RowSpans, shard_N: I64, begin_N: I64, length: int) -> CorpusWindows:

@@ -4,7 +4,7 @@ decisions. What is listed for a step is exposure: that the step read it, not wha
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,21 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import (
     RowSpans,
     read_masked_documents,
+    spans_of_ranges,
     spans_of_rows,
-    spans_of_tokens,
     windows_of_corpus,
 )
-from pipeline.lineage.tables import Inverse, row_positions, stream_rows_at
+from pipeline.lineage.tables import (
+    Inverse,
+    describe_documents,
+    row_positions,
+    stream_rows_at,
+)
 from pipeline.lineage.training import read_training
 from pipeline.runs.references import shorten_list, split_row
 from pipeline.runs.tables import DocumentTable
 
-_COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
+_COLUMNS = ["licence", "decision", "rule", "tokens"]
 
 _READERS = 4
 """Files of lineage that are decoded at a time; decoding holds no lock of the interpreter."""
@@ -108,7 +113,7 @@ def trace_tokens(
     if not 0 <= first < stop <= tokens:
         raise InputError(f"{path}: tokens {first}:{stop} are outside 0:{tokens}")
     if row is None:
-        found = spans_of_tokens(path, first, stop)
+        found = spans_of_ranges(path, np.array([first]), np.array([stop]))[0]
         spans = _Tracer(directory, dataset).corpus(index, found)
     else:
         spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
@@ -122,14 +127,14 @@ def _cut(span: TokenSpan, first: int, stop: int) -> TokenSpan:
     if span.label_start is not None and span.label_end is not None:
         low = max(span.label_start, first)
         labels = low, max(low, min(span.label_end, stop))
-    moved = {
-        "token_start": begin,
-        "token_end": end,
-        "label_start": labels[0],
-        "label_end": labels[1],
-        "doc_token_start": span.doc_token_start + begin - span.token_start,
-    }
-    return TokenSpan(**{**vars(span), **moved})
+    return replace(
+        span,
+        token_start=begin,
+        token_end=end,
+        label_start=labels[0],
+        label_end=labels[1],
+        doc_token_start=span.doc_token_start + begin - span.token_start,
+    )
 
 
 def trace_reference(directory: Path, wanted: str) -> list[TokenSpan] | None:
@@ -274,27 +279,9 @@ class _Tracer:
     def _learn(self, doc_N: I64) -> None:
         """Read what spans say of these documents, and their tokens: `_about`, by dense index."""
         rows = np.array(sorted(set(doc_N.tolist()) - self._about.keys()), np.int64)
-        found, files = self._documents.take(rows, _COLUMNS), self._documents.files
-        columns = {name: found[name].to_numpy().tolist() for name in _COLUMNS}
-        lines = columns["line"]
-        unnumbered = [place for place, line in enumerate(lines) if not line]
-        offsets = self._documents.take(rows[unnumbered], ["byte_offset"])["byte_offset"]
-        for place, offset in zip(unnumbered, offsets.to_pylist(), strict=True):
-            lines[place] = offset
-        keys = [key.hex() for key in columns["doc_key"]]
-        paths = [files[path_id] for path_id in columns["path_id"]]
-        known = zip(
-            keys,
-            columns["source"],
-            paths,
-            lines,
-            columns["licence"],
-            columns["decision"],
-            columns["rule"],
-            columns["tokens"],
-            strict=True,
-        )
-        self._about.update(zip(rows.tolist(), known, strict=True))
+        about = describe_documents(self._documents, rows, _COLUMNS)
+        columns = (column.to_numpy().tolist() for column in about.columns)
+        self._about.update(zip(rows.tolist(), zip(*columns, strict=True), strict=True))
 
     def _tokens(self, doc_N: I64) -> I64:
         self._learn(doc_N)

@@ -115,17 +115,14 @@ class TrainingRecord:
         """Which steps up to the last read which version of a data set; where it is none of the
         parts, which data sets they read instead."""
         index = self.part_of(dataset)
-        for part in self.parts if index is None else [self.parts[index]]:
-            yield from self._periods(dataset, part)
-
-    def _periods(self, dataset: SampleDataset, part: TrainedPart) -> Iterator[Period]:
         versions = [*dataset.ancestors, dataset.dataset_hash]
-        ends = [first for first, _ in part.versions[1:]] + [self.last_step + 1]
-        for (first, name), stop in zip(part.versions, ends, strict=True):
-            stop = min(stop, self.last_step + 1)
-            if first < stop:
-                version = versions.index(name) if name in versions else None
-                yield Period(first, stop, name, version)
+        for part in self.parts if index is None else [self.parts[index]]:
+            ends = [first for first, _ in part.versions[1:]] + [self.last_step + 1]
+            for (first, name), end in zip(part.versions, ends, strict=True):
+                stop = min(end, self.last_step + 1)
+                if first < stop:
+                    version = versions.index(name) if name in versions else None
+                    yield Period(first, stop, name, version)
 
     def version_at(self, dataset: SampleDataset, step: int) -> int:
         """The place among its ancestors of the data set that a step read; raises as
@@ -172,21 +169,31 @@ class TrainingRecord:
                 found.append((part.hash_at(step), count))
         return found
 
-    def readings(self, dataset: SampleDataset, rows_N: I64, last_step: int) -> Readings:
-        """Every time that a step up to `last_step` read one of these rows."""
-        index, order = self.part_of(dataset), self.order(dataset)
-        none = np.zeros(0, np.int64)
-        found = [(none, none, none)]
+    def sample_ranges(
+        self, dataset: SampleDataset, last_step: int
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Which part a data set is, its versions, and the samples [low, high) of the run that steps
+        up to `last_step` read of each."""
+        index = self.part_of(dataset)
+        if index is None:
+            return
         for period in self.periods(dataset):
             stop = min(period.stop, last_step + 1)
-            if index is None or period.version is None or stop <= period.first:
-                continue
-            low, high = (samples_before_step(step, self.schedule) for step in (period.first, stop))
+            if period.version is not None and period.first < stop:
+                low, high = (samples_before_step(s, self.schedule) for s in (period.first, stop))
+                yield index, period.version, low, high
+
+    def readings(self, dataset: SampleDataset, rows_N: I64, last_step: int) -> Readings:
+        """Every time that a step up to `last_step` read one of these rows."""
+        order = self.order(dataset)
+        none = np.zeros(0, np.int64)
+        found = [(none, none, none)]
+        for index, version, low, high in self.sample_ranges(dataset, last_step):
             for epoch in range(low // order.epoch_samples, -(-high // order.epoch_samples)):
                 which, sample = order.samples(index, rows_N, epoch)
                 here = (sample >= low) & (sample < high)
                 step = steps_of_samples(sample[here], self.schedule)
-                found.append((which[here], step, np.full(len(step), period.version)))
+                found.append((which[here], step, np.full(len(step), version)))
         columns = [np.concatenate(column) for column in zip(*found, strict=True)]
         by_step = np.argsort(columns[1], kind="stable")
         return Readings(*(column[by_step] for column in columns))

@@ -1,9 +1,8 @@
 """Looking at quarantined documents, where every look is an event, and purging them.
 
-Purging: the text of quarantined documents is deleted; key, hashes, rule and evidence stay.
-
-A purge is written down like a takedown (DIR/takedowns/purge-NNNN.json), withholds its documents
-from later runs by key, and touches no other copy of the same text.
+A purge deletes their text; key, hashes, rule and evidence stay. It is written down like a takedown
+(DIR/takedowns/purge-NNNN.json), withholds its documents from later runs by key, and touches no
+other copy of the same text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
@@ -24,7 +22,7 @@ from pipeline.engine.runner import manifest_path
 from pipeline.quarantine.store import read_days, read_retention
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
-from pipeline.runs.records import read_held_shards, wrap_read_errors
+from pipeline.runs.records import read_file_names, read_held_shards
 from pipeline.screening.reviews import REVIEWS, Review
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume
@@ -128,53 +126,33 @@ def _rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeString
             f"{directory}: nothing was screened here; expected the directory of a `prep run` or "
             "`prep screen`"
         )
-    facts = _Facts(_files(directory), read_days(directory), read_retention(directory))
+    files, retention = read_file_names(directory / layout.SOURCES), read_retention(directory)
+    days = read_days(directory)
     for table in read_held_shards(directory):
         held = held_documents(directory, pc.unique(table["doc_key"]))
-        gone = pc.and_(
-            pc.equal(pc.binary_length(table["text"]), 0), pc.greater(table["text_bytes"], 0)
-        )
-        table = table.append_column("purged", gone)
+        is_empty = pc.equal(pc.binary_length(table["text"]), 0)
+        purged = pc.and_(is_empty, pc.greater(table["text_bytes"], 0)).to_pylist()
         for number, row in enumerate(table.drop_columns(["text"]).to_pylist()):
-            about = facts.about(row, held.get(row["doc_key"], ""))
+            key = row["doc_key"].hex()
+            since = days.get(key)
+            about = QuarantinedDocument(
+                key=key,
+                text_key=row["text_key"].hex(),
+                source=row["source"],
+                file=files[row["path_id"]],
+                line=row["line"] or row["byte_offset"],
+                rule=row["rule"],
+                reason=row["reason"],
+                evidence=tuple(row["evidence"] or ()),
+                text_bytes=row["text_bytes"],
+                purged=purged[number],
+                since=since,
+                until=since + timedelta(days=retention)
+                if since and retention is not None
+                else None,
+                held=held.get(row["doc_key"], ""),
+            )
             yield about, table["text"][number]
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What the store itself does not tell: names of raw shards, and days."""
-
-    files: list[str]
-    days: dict[str, date]
-    retention: int | None
-
-    def about(self, row: dict[str, Any], held: str) -> QuarantinedDocument:
-        """A row without its text."""
-        key = row["doc_key"].hex()
-        since, until = self.days.get(key), None
-        if since is not None and self.retention is not None:
-            until = since + timedelta(days=self.retention)
-        return QuarantinedDocument(
-            key=key,
-            text_key=row["text_key"].hex(),
-            source=row["source"],
-            file=self.files[row["path_id"]],
-            line=row["line"] or row["byte_offset"],
-            rule=row["rule"],
-            reason=row["reason"],
-            evidence=tuple(row["evidence"] or ()),
-            text_bytes=row["text_bytes"],
-            purged=row["purged"],
-            since=since,
-            until=until,
-            held=held,
-        )
-
-
-def _files(directory: Path) -> list[str]:
-    with wrap_read_errors(directory / layout.SOURCES) as path:
-        rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
-    return [f"{row['input']}/{row['path']}" for row in rows]
 
 
 def to_json_data(about: QuarantinedDocument) -> dict[str, Any]:
@@ -240,13 +218,10 @@ def purge_documents(
     if not chosen:
         return None
     names = [about.key for about in chosen]
-    refuse_held(directory, key_array([bytes.fromhex(name) for name in names]), "purge")
+    array = key_array([bytes.fromhex(name) for name in names])
+    refuse_held(directory, array, "purge")
     run = open_run_tables(directory)
-    taken = take_exactly(
-        run,
-        run.rows_of(key_array([bytes.fromhex(name) for name in names])),
-        "purged from quarantine",
-    )
+    taken = take_exactly(run, run.rows_of(array), "purged from quarantine")
     taken = taken.set_column(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )

@@ -1,10 +1,9 @@
-"""What the pages of a report share; histograms as inline SVG, whose geometry has fixed precision
-and whose colours come from style rules.
+"""What the pages of a report share: their environment, charts as inline SVG of fixed precision, and
+what every text about provenance says of itself.
 
-What every provenance text says of itself: the floor statements and the limits behind them.
-
-They are facts about the method, never findings about a document. `tests/pipeline/provenance/
-test_wording.py` requires the floor in reports and cards, and refuses verdicts in all emitted text.
+These statements are facts about the method, never findings about a document.
+`tests/pipeline/test_wording.py` requires the floor in reports and cards, and refuses verdicts in
+all emitted text.
 """
 
 import functools
@@ -202,19 +201,11 @@ class _Bar:
 
 
 @dataclass(frozen=True)
-class _Tick:
-    """One horizontal grid line."""
-
-    y: str
-    label: str
-
-
-@dataclass(frozen=True)
 class ColumnChart:
-    """A histogram ready to be drawn."""
+    """A histogram ready to be drawn; ticks are (y, label) of horizontal grid lines."""
 
     bars: tuple[_Bar, ...]
-    ticks: tuple[_Tick, ...]
+    ticks: tuple[tuple[str, str], ...]
     width: int = _WIDTH
     height: int = _HEIGHT
     left: int = _LEFT
@@ -229,34 +220,28 @@ def chart(columns: Sequence[ChartColumn]) -> ColumnChart | None:
     top = step * -(-largest // step)
     slot = min(_WIDEST, (_WIDTH - _LEFT) / len(columns))
     every = -(-len(columns) // _MOST_LABELS)
-    bars = tuple(
-        _bar(column, _LEFT + (i + 0.06) * slot, slot * 0.88, top, i % every == 0)
-        for i, column in enumerate(columns)
-    )
-    return ColumnChart(
-        bars, tuple(_Tick(_y(v, top), abbreviate_count(v)) for v in range(0, top + 1, step))
-    )
+    bars = []
+    for number, column in enumerate(columns):
+        (y, height), (part_y, part_height) = (_place(n, top) for n in (column.count, column.part))
+        bar = _Bar(
+            x=f"{_LEFT + (number + 0.06) * slot:.2f}",
+            width=f"{slot * 0.88:.2f}",
+            y=y,
+            height=height,
+            part_y=part_y,
+            part_height=part_height,
+            title=column.title,
+            label=column.label if number % every == 0 else "",
+        )
+        bars.append(bar)
+    ticks = ((_place(value, top)[0], abbreviate_count(value)) for value in range(0, top + 1, step))
+    return ColumnChart(tuple(bars), tuple(ticks))
 
 
-def _bar(column: ChartColumn, x: float, width: float, top: int, labelled: bool) -> _Bar:
-    return _Bar(
-        x=f"{x:.2f}",
-        width=f"{width:.2f}",
-        y=_y(column.count, top),
-        height=f"{_height(column.count, top):.2f}",
-        part_y=_y(column.part, top),
-        part_height=f"{_height(column.part, top):.2f}",
-        title=column.title,
-        label=column.label if labelled else "",
-    )
-
-
-def _height(count: int, top: int) -> float:
-    return (_HEIGHT - _TOP - _BOTTOM) * count / top
-
-
-def _y(count: int, top: int) -> str:
-    return f"{_HEIGHT - _BOTTOM - _height(count, top):.2f}"
+def _place(count: int, top: int) -> tuple[str, str]:
+    """Where a column of so many begins, and its height."""
+    height = (_HEIGHT - _TOP - _BOTTOM) * count / top
+    return f"{_HEIGHT - _BOTTOM - height:.2f}", f"{height:.2f}"
 
 
 def _nice_step(largest: int) -> int:

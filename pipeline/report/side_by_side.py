@@ -66,7 +66,14 @@ def compare_texts(left: str, right: str, context: int | None = CONTEXT) -> list[
 
 def shorten_row(row: LinePair) -> LinePair:
     """The row with the middle of long stretches left out, for people."""
-    return replace(row, left=_shortened(row.left), right=_shortened(row.right))
+    left, right = (
+        tuple(
+            (_cut(text, differs, i, len(side) - 1), differs)
+            for i, (text, differs) in enumerate(side)
+        )
+        for side in (row.left, row.right)
+    )
+    return replace(row, left=left, right=right)
 
 
 def find_first_difference(
@@ -256,11 +263,6 @@ def _with_context(rows: list[LinePair], context: int) -> list[LinePair]:
         else:
             kept.append(LinePair(stretch[0].left_line, stretch[0].right_line, skipped=len(stretch)))
     return kept
-
-
-def _shortened(side: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    last = len(side) - 1
-    return tuple((_cut(text, differs, i, last), differs) for i, (text, differs) in enumerate(side))
 
 
 def _cut(text: str, differs: bool, index: int, last: int) -> str:

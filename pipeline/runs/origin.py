@@ -81,6 +81,12 @@ class Recipe:
         return "; ".join(parts)
 
 
+def read_recipe(directory: Path) -> Recipe | None:
+    """The recipe of a run; None when nothing was compared."""
+    found = {stage: _manifest(directory, stage) for stage in ("signatures", "clusters")}
+    return recipe_of({stage: manifest for stage, manifest in found.items() if manifest})
+
+
 def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
     """The recipe behind these stages (by name); None when nothing was compared."""
     signatures, clusters = manifests.get("signatures"), manifests.get("clusters")

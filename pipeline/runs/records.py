@@ -83,9 +83,7 @@ class RunRecords:
             raise InputError(f"{directory}: no {layout.INPUTS}; expected a run directory")
         self.directory = directory
         self.finished = (directory / layout.MANIFEST).exists()
-        with wrap_read_errors(directory / layout.INPUTS) as path:
-            inputs = pq.read_table(path, columns=["input", "path"]).to_pylist()
-        self._files = [f"{row['input']}/{row['path']}" for row in inputs]
+        self._files = read_file_names(directory / layout.INPUTS)
 
     def find(self, wanted: str) -> RunRecord:
         """The record named by a key in hex, six or more digits of its beginning, FILE:LINE, or
@@ -129,7 +127,7 @@ class RunRecords:
         wanted = np.sort(ids.keys_as_u64(keys)[:, 0])
         parts = []
         for path in self._shards():
-            table = _arrow(path)
+            table = read_arrow(path)
             rows = _members_of(ids.keys_as_u64(table["doc_key"])[:, 0], wanted)
             parts.append(table.select(columns).take(pa.array(rows)))
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
@@ -140,7 +138,7 @@ class RunRecords:
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found: dict[bytes, str] = {}
         for path in self._shards():
-            found |= select_texts(_arrow(path), value_set, most_bytes)
+            found |= select_texts(read_arrow(path), value_set, most_bytes)
         return found
 
     def excerpt(self, key: bytes) -> str:
@@ -158,7 +156,7 @@ class RunRecords:
         """How many documents of each source reached dedup."""
         counts: dict[str, int] = {}
         for path in self._shards():
-            for entry in _arrow(path)["source"].value_counts().to_pylist():
+            for entry in read_arrow(path)["source"].value_counts().to_pylist():
                 counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
         return dict(sorted(counts.items()))
 
@@ -210,6 +208,13 @@ def wrap_read_errors(path: Path) -> Iterator[Path]:
         ) from error
 
 
+def read_file_names(path: Path) -> list[str]:
+    """Input and path of every raw shard, by path_id, from inputs.parquet or sources.parquet."""
+    with wrap_read_errors(path):
+        rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
+    return [f"{row['input']}/{row['path']}" for row in rows]
+
+
 def select_texts(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:
     """Texts by key from a table with `doc_key` and `text`, cut after `most_bytes`. Where it has
     `text_bytes` too, documents whose text was taken out are left out."""
@@ -234,16 +239,17 @@ def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> npt.NDArray[np.bool_]
     return np.asarray(above & below)
 
 
-def _arrow(path: Path) -> pa.Table:
+def read_arrow(path: Path) -> pa.Table:
+    """An Arrow IPC file, memory-mapped. Raises IntegrityError for a missing or damaged one."""
     with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
     """What is known of the documents of a shard while the run is not finished."""
-    table = _arrow(documents)
+    table = read_arrow(documents)
     rows = len(table)
-    ends = _arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
+    ends = read_arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
     state = pa.array(STATES).take(ends["state"].combine_chunks()).fill_null("")
     known = {name: table[name] for name in table.column_names} | {"state": state}
     empty = {"tokens": pa.nulls(rows, pa.uint32()).fill_null(0), "representative": pa.nulls(rows)}
@@ -296,8 +302,7 @@ def read_held_shard(path: Path) -> pa.Table:
     """A shard of quarantine/, memory-mapped; empty when there is none."""
     if not path.exists():
         return SCHEMA.empty_table()
-    with wrap_read_errors(path):
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    return read_arrow(path)
 
 
 def keys_of(held: pa.Table) -> pa.Array:

@@ -32,7 +32,7 @@ from dedup.arrays import I64, Mask
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.runs import layout
-from pipeline.runs.records import keys_start_with, wrap_read_errors
+from pipeline.runs.records import keys_start_with, read_file_names, wrap_read_errors
 from pipeline.runs.references import find_file, find_files_ending, is_key, shorten_list, split_place
 
 _REPEATED = ["source", "licence", "state", "reason", "decision", "rule", "split"]
@@ -54,9 +54,7 @@ class DocumentTable:
         self._meta = self._file.metadata
         sizes = [self._meta.row_group(g).num_rows for g in range(self._meta.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
-        with wrap_read_errors(directory / layout.SOURCES) as path:
-            sources = pq.read_table(path, columns=["input", "path"]).to_pylist()
-        self.files = [f"{row['input']}/{row['path']}" for row in sources]
+        self.files = read_file_names(directory / layout.SOURCES)
         """Input and path of every raw shard, by path_id."""
 
     def __len__(self) -> int:

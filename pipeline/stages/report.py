@@ -36,7 +36,7 @@ from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
 from pipeline.runs import layout
 from pipeline.runs.origin import recipe_of
-from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, select_texts
+from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, read_file_names, select_texts
 from pipeline.runs.tables import find_mentioned_keys, read_bands, read_clusters, with_sources
 
 _CLUSTERS = 10
@@ -184,8 +184,7 @@ class ClusterReportJob:
 
 def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
     documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
-    sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
-    files = [f"{row['input']}/{row['path']}" for row in sources]
+    files = read_file_names(inputs.path(job.sources))
     found = load_clusters(inputs.path(job.clusters), documents, files)
     page = ClusterPage(
         config_name=job.name,
@@ -271,8 +270,7 @@ class _Tables:
         self._inputs = inputs
         self.documents = pq.read_table(inputs.path(job.documents), columns=_PAGE_COLUMNS)
         self.decisions = pq.read_table(inputs.path(job.decisions))
-        sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
-        self.files = [f"{row['input']}/{row['path']}" for row in sources]
+        self.files = read_file_names(inputs.path(job.sources))
 
     def samples(self, rows: pa.Table) -> tuple[model.Sample, ...]:
         """Samples for rows of the documents table, in their order; of quarantined ones no text."""

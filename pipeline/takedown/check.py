@@ -15,13 +15,13 @@ from pipeline.core.ids import table_hash
 from pipeline.core.words import pluralise
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
-from pipeline.lineage.shards import read_lineage
+from pipeline.lineage.shards import MaskedSpans, read_lineage
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_COLUMNS
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import read_arrow, wrap_read_errors
 from pipeline.takedown.copies import RunTables
-from pipeline.takedown.data_set import MaskedSpans, count_left_over, find_document_places
-from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
+from pipeline.takedown.data_set import count_left_over, find_document_places
+from pipeline.takedown.record import Takedown, keys_taken, read_takedowns, takedown_file
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,13 @@ def check_takedowns(directory: Path) -> str | None:
 
 def _check_record(directory: Path, takedown: Takedown) -> None:
     if takedown.pending:
-        raise IntegrityError(
-            f"{directory}: the takedown {takedown.id} is not finished; run the `prep takedown` "
-            "command that began it again, with --apply"
-        )
+        raise IntegrityError(takedown.describe_pending(directory))
     found = table_hash(takedown.documents(directory))
     expected = takedown.value["documents"]["content_hash"]
     if found != expected:
         raise IntegrityError(
-            f"{directory / layout.TAKEDOWNS}/{takedown.id}.parquet: its documents are not those "
-            f"in its record (content {found}, expected {expected})"
+            f"{takedown_file(directory, takedown.id)}.parquet: its documents are not those in its "
+            f"record (content {found}, expected {expected})"
         )
 
 
@@ -78,7 +75,7 @@ def _left(path: Path, column: str, keys: pa.Array) -> bool:
         if path.suffix == ".parquet":
             table = pq.read_table(path, columns=["doc_key", column])
         else:
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table = read_arrow(path)
         found = table.filter(pc.is_in(table["doc_key"], keys))[column]
     is_list = pa.types.is_large_list(found.type) or pa.types.is_list(found.type)
     sizes = pc.list_value_length(found) if is_list else pc.binary_length(found)

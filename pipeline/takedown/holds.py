@@ -16,7 +16,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import read_arrow, wrap_read_errors
 from pipeline.runs.references import is_key
 from pipeline.stages.registry import WORKS
 
@@ -101,10 +101,7 @@ def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
 
 def _of_registry(directory: Path) -> list[str]:
     path = directory / WORKS
-    if not path.exists():
-        return []
-    with wrap_read_errors(path):
-        works = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    works = read_arrow(path) if path.exists() else pa.table({"work_id": []})
     if "legal_hold" not in works.column_names:
         return []
     return list(works.filter(pc.fill_null(works["legal_hold"], False))["work_id"].to_pylist())

@@ -31,6 +31,7 @@ from pipeline.engine.stage import Output, parquet_output
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.shards import MaskedSpans
 from pipeline.runs.origin import texts_home
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.copies import (
@@ -41,7 +42,7 @@ from pipeline.takedown.copies import (
     outside_copies,
     stored_copies,
 )
-from pipeline.takedown.data_set import MaskedSpans, ShardPlaces, find_document_places
+from pipeline.takedown.data_set import ShardPlaces, find_document_places
 from pipeline.takedown.record import keys_taken, read_takedowns
 from pipeline.takedown.resolve import RelatedDocument, resolve_claim
 
@@ -159,7 +160,6 @@ def plan_takedown(
             f"{run.directory}: nothing here matches the claim {loaded.claim.id}"
             + (f"; similar, to be looked at and added to what.documents:{told}" if told else "")
         )
-    splits = tuple(_splits(run, taken))
     return TakedownPlan(
         run=run,
         loaded=loaded,
@@ -167,7 +167,7 @@ def plan_takedown(
         earlier=len(resolved.taken) - len(taken),
         told=resolved.told,
         nothing=resolved.nothing,
-        splits=splits,
+        splits=tuple(_plan_split(run, *found) for found in _find_places(run, taken)),
         exposed=tuple(_exposed(run, taken, model_dirs)),
         copies=stored_copies(run, taken),
         outside=outside_copies(taken, model_dirs, exports, has_origin=home is not run),
@@ -186,65 +186,56 @@ def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     return run if home == run.directory else open_run_tables(home)
 
 
-def gone_and_tokens(run: RunTables, docs: I64) -> tuple[Mask, I64]:
-    """What `find_document_places` asks for: which rows of documents.parquet are among `docs`, and
-    the tokens of all."""
+def gone_and_tokens(run: RunTables, taken: pa.Table) -> tuple[Mask, I64]:
+    """What `find_document_places` needs: which rows of documents.parquet are taken, and the tokens
+    of all."""
     gone = np.zeros(len(run.documents), np.bool_)
-    gone[docs] = True
+    gone[taken["doc"].to_numpy()] = True
     return gone, run.documents["tokens"].to_numpy().astype(np.int64)
 
 
-def docs_of(taken: pa.Table) -> I64:
-    """Rows of documents.parquet, ascending."""
-    found: I64 = taken["doc"].to_numpy().astype(np.int64)
-    return found
-
-
-def _splits(run: RunTables, taken: pa.Table) -> Iterator[SplitPlan]:
-    gone, tokens = gone_and_tokens(run, docs_of(taken))
+def _find_places(
+    run: RunTables, taken: pa.Table
+) -> Iterator[tuple[SampleDataset, list[ShardPlaces]]]:
+    """The splits that hold one of the documents, and where."""
+    gone, tokens = gone_and_tokens(run, taken)
     for split in run.splits():
         dataset = open_dataset(run.directory / "hdf5" / split)
         places = find_document_places(dataset, gone, tokens)
         if places:
-            yield _split(dataset, split, places, tokens)
+            yield dataset, places
 
 
-def _split(dataset: SampleDataset, split: str, places: list[ShardPlaces], tokens: I64) -> SplitPlan:
+def _plan_split(run: RunTables, dataset: SampleDataset, places: list[ShardPlaces]) -> SplitPlan:
     is_corpus = dataset.layout is CORPUS
-    docs = np.unique(
-        np.concatenate([p.inputs.doc for p in places] + [p.labels.doc for p in places])
-    )
-    spans = [p.inputs if is_corpus else p.labels for p in places]
+    docs = [doc for p in places for doc in (p.inputs.doc, p.labels.doc)]
+    statistics = dataset.params["h5_dataset_stats"]
+    first_docs = np.concatenate([p.first_docs for p in places])  # one entry for each copy
     return SplitPlan(
-        split=split,
+        split=dataset.directory.name,
         format=dataset.layout.name,
         dataset_hash=dataset.dataset_hash,
-        documents=len(docs),
+        documents=len(np.unique(np.concatenate(docs))),
         rows=0 if is_corpus else sum(len(p.rows) for p in places),
         of_rows=dataset.rows,
-        labels=sum(s.columns for s in spans),
-        of_labels=_labels_of(dataset),
-        document_tokens=_stream_tokens(dataset, places, tokens),
+        labels=sum(_spans(dataset, p).columns for p in places),
+        of_labels=int(statistics.get("non_pad_tokens", statistics["stream_tokens"])),
+        document_tokens=pc.sum(run.documents["tokens"].take(pa.array(first_docs))).as_py() or 0,
         shards=len(places),
         of_shards=len(dataset.shards),
     )
 
 
-def _labels_of(dataset: SampleDataset) -> int:
-    statistics = dataset.params["h5_dataset_stats"]
-    return int(statistics.get("non_pad_tokens", statistics["stream_tokens"]))
-
-
-def _stream_tokens(dataset: SampleDataset, places: list[ShardPlaces], tokens: I64) -> int:
-    """Tokens of all copies; a copy is one span that begins with the document's first token."""
-    return sum(int(tokens[p.first_docs].sum()) for p in places)
+def _spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
+    """What is masked: labels, or of a corpus tokens."""
+    return places.inputs if dataset.layout is CORPUS else places.labels
 
 
 def _exposed(
     run: RunTables, taken: pa.Table, model_dirs: Sequence[Path]
 ) -> Iterator[TrainingExposure]:
     for model_dir in model_dirs:
-        found = trace_documents(run.directory, docs_of(taken), model_dir).exposure
+        found = trace_documents(run.directory, taken["doc"].to_numpy(), model_dir).exposure
         assert found is not None, "a model_dir was given"
         first, last = found.first_exposed, found.last_unexposed
         yield TrainingExposure(
@@ -289,20 +280,12 @@ def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
 
 def _outputs(plan: TakedownPlan) -> Iterator[Output]:
     yield parquet_output("documents.parquet", plan.taken)
-    gone, tokens = gone_and_tokens(plan.run, docs_of(plan.taken))
-    for split in plan.run.splits():
-        dataset = open_dataset(plan.run.directory / "hdf5" / split)
-        places = find_document_places(dataset, gone, tokens)
-        if not places:
-            continue
+    for dataset, places in _find_places(plan.run, plan.taken):
+        split = dataset.directory.name
         yield parquet_output(f"{split}.rows.parquet", _rows(plan, dataset, places))
         for found in places:
             name = dataset.shards[found.index].name
             yield Output(f"{split}/{name}.npz", _bits(dataset, found))
-
-
-def _spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
-    return places.inputs if dataset.layout is CORPUS else places.labels
 
 
 def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:

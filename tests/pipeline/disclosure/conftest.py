@@ -101,6 +101,8 @@ measures:
   reservations: captured signals are evaluated
   illegal_content: rules of the policy
 """
+
+
 def list_todos(form: Form) -> list[str]:
     """What is still to be filled in."""
     answers = (field.answer for section in form.sections for field in section.fields)
