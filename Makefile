@@ -31,9 +31,9 @@ demo: $(BASE) ## prepare real text from your own Python environment, then train 
 
 # The tests start hundreds of processes; where Python may not write byte code (PYTHONDONTWRITEBYTECODE,
 # usual in containers), each would compile all that it imports.
-test: $(DEV) ## the whole test suite but soak tests, on every core
+test: $(DEV) ## the whole test suite but soak tests, on every core; one test more, as some wait
 	$(BIN)/python -m compileall -q pipeline dedup trainer wafer_backend
-	$(BIN)/python -m pytest -n logical --dist worksteal
+	$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 
 check: $(DEV) ## lint, format, types, import rules, links of the documentation
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ from trainer.config import Params, load_params
 from trainer.config.legacy_keys import COMMAND_LINE, IDLE, ONLY, RENAMED
 from trainer.config.model_parameters import parameter_count
 from trainer.config.trainer_form import CALLBACKS, MODELS, MOVED
+from wafer_backend.optim.registry import OPTIMIZERS, SCHEDULERS
 
 TARGET = Path(__file__).with_name("train_configuration.md")
 CONFIGS = Path(__file__).parents[1] / "configs" / "train"
@@ -41,9 +42,9 @@ UNITS = {
     "base_lr": "", "max_lr": "", "step_size_up": "steps", "step_size_down": "steps",
     "total_steps": "steps", "pct_start": "share", "final_div_factor": "times",
     "loss_scaling_factor": "",
-    "momentum": "", "dampening": "", "momentum_decay": "", "alpha": "", "etas": "times",
-    "step_sizes": "", "lr_decay": "", "initial_accumulator_value": "", "rho": "",
-    "clip_threshold": "", "lambd": "", "t0": "steps",
+    "etas": "times",
+
+    "t0": "steps",
     "sparsity": "share", "drop_fraction": "share", "value": "share", "values": "shares",
     "init": "share", "slope": "share", "final": "share", "minimum": "share", "beta": "times",
     "half_period": "steps", "freq": "steps", "start": "step", "stop": "step", "steps": "steps",
@@ -172,9 +173,17 @@ these. In R2.0 to R2.2 files have no base width but the results: `output_logits_
 def document() -> str:
     """The whole of docs/train_configuration.md."""
     tables = _make_configuration()
-    tables.UNITS = UNITS
+    tables.UNITS = UNITS | dict.fromkeys(plain_numbers(), "")
     parts = [HEAD, *shipped(), SPELLINGS.format(**spellings()), MUP, "## Keys\n"]
     return "\n".join([*parts, *tables.sections(Params)])
+
+
+def plain_numbers() -> Iterator[str]:
+    """Settings of optimizers and schedulers for which UNITS has no unit, by dotted key."""
+    sections = (("optimizer", OPTIMIZERS), ("optimizer.learning_rate", SCHEDULERS))
+    for section, members in sections:
+        for member in members.values():
+            yield from (f"{section}.{key}" for key in member.settings if key not in UNITS)
 
 
 def shipped() -> Iterator[str]:

@@ -45,13 +45,17 @@ def forked(call: Callable[[], object], plan: str = "", log: str = "", seconds: i
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def prep_in_fork(*arguments: object, cwd: Path | None = None, fault: str = "") -> Ended:
-    """The `prep` command in a fork; `fault` is a fault plan."""
+def prep_in_fork(
+    *arguments: object, cwd: Path | None = None, fault: str = "", before: str = ""
+) -> Ended:
+    """The `prep` command in a fork; `fault` is a fault plan, `before` a program that runs there
+    first."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"
 
         def call() -> None:
             os.chdir(cwd or ".")
+            exec(before, {})
             with open(out, "w", buffering=1) as sys.stdout, open(err, "w", buffering=1) as stderr:
                 sys.stderr = stderr
                 sys.argv = ["prep", *map(str, arguments)]

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.commands.options import one_line_errors
-from trainer.config import AdamWConfig, ModelConfig
+from trainer.config import ModelConfig
+from trainer.config.optimizer import find_optimizer_config
 from trainer.model import GPT, optimizer
 from trainer.model.mup import PEAK_LEARNING_RATE, to_mup
 
@@ -164,7 +165,7 @@ def _one(
     """Train one model, and measure it after the steps of the plan."""
     config = make_model_config(plan, kind, width)
     model = GPT(config, seed)
-    rule = AdamWConfig(learning_rate=plan.learning_rate)
+    rule = find_optimizer_config("AdamW")(optimizer_type="AdamW", learning_rate=plan.learning_rate)
     adam = optimizer.build_optimizer(dict(model.named_parameters()), rule, config)
     for group in adam.param_groups:
         group["lr"] = plan.learning_rate * group["adjust_learning_rate"]

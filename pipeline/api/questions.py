@@ -1,5 +1,6 @@
 """`pipeline.verify`, `pipeline.trace` and `pipeline.search`: questions to a finished run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import overload
@@ -8,7 +9,7 @@ from pipeline.api.values import AnyPath, local_path, local_path_or_none, progres
 from pipeline.core.errors import ConfigError
 from pipeline.engine.progress import Progress
 from pipeline.explain import find
-from pipeline.explain.find import FoundDocuments, find_text
+from pipeline.explain.find import FoundDocuments
 from pipeline.explain.search import SearchAnswer
 from pipeline.explain.search import search_run as find_words
 from pipeline.lineage import trace as backwards
@@ -132,93 +133,77 @@ def trace(
     where, model_dir = local_path(directory), local_path_or_none(train)
     if file is not None and row is None and (named := split_row(str(file))) is not None:
         file, row = named
-    _check(
-        {
-            "step": step,
-            "checkpoint": checkpoint,
-            "file": file,
-            "document": document,
-            "work": work,
-            "isbn": isbn,
-            "reg": reg,
-            "title": title,
-            "text": text,
-        },
-        model_dir,
-        row,
-        tokens,
-    )
+    questions = {
+        "step": step,
+        "checkpoint": checkpoint,
+        "file": file,
+        "document": document,
+        "work": work,
+        "isbn": isbn,
+        "reg": reg,
+        "title": title,
+        "text": text,
+    }
+    name = choose_question(questions, model_dir, row, tokens)
     if model_dir is not None and step is not None:
         return backwards.trace_step(where, model_dir, step)
     if model_dir is not None and checkpoint is not None:
         return trace_checkpoint(where, model_dir, local_path(checkpoint))
     if file is not None:
-        return _spans(where, local_path(file), row, tokens)
-    found = find_asked(
-        where,
-        document=document,
-        work=work,
-        isbn=isbn,
-        reg=reg,
-        title=title,
-        text=text,
-        registry=local_path_or_none(registry),
-        progress=progress_of(progress),
-    )
+        return find_spans(where, local_path(file), row, tokens)
+    works, shown = local_path_or_none(registry), progress_of(progress)
+    found = find_documents(where, name, str(questions[name]), works, shown)
     answer = trace_documents(where, found.rows, model_dir, found.because)
     return replace(answer, notes=found.notes)
 
 
-def find_asked(
-    directory: Path,
-    *,
-    document: str | None = None,
-    work: str | None = None,
-    isbn: str | None = None,
-    reg: str | None = None,
-    title: str | None = None,
-    text: str | None = None,
-    registry: Path | None = None,
-    progress: Progress | None = None,
-) -> FoundDocuments:
-    """The documents that the one question given asks about. Raises ConfigError or InputError."""
-    if document is not None:
-        return find.find_named(directory, document)
-    home = texts_home(directory)
-    if work is not None:
-        return find.find_of_work(home, work, registry)
-    if title is not None:
-        return find.find_of_title(home, title, registry)
-    if isbn is not None:
-        return find.find_of_number(home, "isbn", isbn, registry)
-    if reg is not None:
-        return find.find_of_number(home, "usco", reg, registry)
-    return find_text(home, text or "", progress=progress)
-
-
-def _check(
-    questions: dict[str, object],
+def choose_question(
+    questions: Mapping[str, object],
     train: Path | None,
     row: int | None,
-    tokens: tuple[int, int] | None,
-) -> None:
-    """Raise ConfigError unless there is one question, with what it needs."""
+    tokens: object,
+    mark: str = "",
+) -> str:
+    """Return the name of the question that is asked. Raises ConfigError, with `mark` before names,
+    unless there is one question with what it needs."""
     given = [name for name, value in questions.items() if value is not None]
     if len(given) != 1:
-        what = f"got {', '.join(given)}" if given else "got none"
-        raise ConfigError(f"trace: expected one of {', '.join(questions)}; {what}")
-    if given[0] in ("step", "checkpoint") and train is None:
-        raise ConfigError(f"trace: {given[0]} needs train, the model_dir of a training run")
-    if given[0] != "file" and (row is not None or tokens is not None):
-        raise ConfigError("trace: row and tokens need file")
-    if given[0] == "file" and row is None and tokens is None:
-        raise ConfigError("trace: file needs row, or tokens for a corpus")
+        names, got = (", ".join(f"{mark}{name}" for name in some) for some in (questions, given))
+        raise ConfigError(f"trace: expected one of {names}; got {got or 'none'}")
+    name = given[0]
+    if name in ("step", "checkpoint") and train is None:
+        raise ConfigError(f"trace: {mark}{name} needs {mark}train, the model_dir of a training run")
+    if name != "file" and (row is not None or tokens is not None):
+        raise ConfigError(f"trace: {mark}row and {mark}tokens need {mark}file")
+    if name == "file" and row is None and tokens is None:
+        raise ConfigError(f"trace: {mark}file needs {mark}row, or {mark}tokens for a corpus")
+    return name
 
 
-def _spans(
+def find_documents(
+    directory: Path, name: str, value: str, registry: Path | None, progress: Progress
+) -> FoundDocuments:
+    """Find the documents that a question is about. Raises ConfigError or InputError."""
+    if name == "document":
+        return find.find_named(directory, value)
+    home = texts_home(directory)
+    match name:
+        case "work":
+            return find.find_of_work(home, value, registry)
+        case "title":
+            return find.find_of_title(home, value, registry)
+        case "isbn":
+            return find.find_of_number(home, "isbn", value, registry)
+        case "reg":
+            return find.find_of_number(home, "usco", value, registry)
+    return find.find_text(home, value, progress=progress)
+
+
+def find_spans(
     directory: Path, file: Path, row: int | None, tokens: tuple[int, int] | None
 ) -> list[TokenSpan]:
+    """Trace a row of a shard, or tokens of it or of a corpus, one of which is given."""
     if tokens is not None:
         return backwards.trace_tokens(directory, file, *tokens, row)
-    assert row is not None, "_check refuses this"
+    assert row is not None, "choose_question refuses this"
     return backwards.trace_row(directory, file, row)

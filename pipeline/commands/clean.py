@@ -2,16 +2,16 @@
 rest left.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from pipeline.commands.options import JsonOption, WorkersOption
-from pipeline.commands.terminal import format_cell, out, print_json, print_line
+from pipeline.commands import options
+from pipeline.commands.ledger import print_outputs, print_sources, read_summary
+from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
 
@@ -19,82 +19,49 @@ if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest
 
 
-def register(app: typer.Typer) -> None:
-    """Add `clean` to the `prep` app."""
-    app.command(
-        no_args_is_help=True,
-        epilog="Examples:\n\n`prep clean corpus/*.jsonl.zst --out cleaned`\n\n"
-        "`prep clean web/ --out cleaned --language en,ar --gopher --gopher-repetition "
-        "--mask email,ip`\n\n"
-        "`prep clean --config pile.yaml --out cleaned --set filters.gopher.min_words=20`\n\n"
-        "What a rule dropped: `prep inspect cleaned --dropped gopher_word_count`",
-    )(clean)
-
-
 def clean(
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="run directory; the records go to OUT/cleaned")
-    ],
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILES", help="files, directories or globs [default: the inputs of --config]"
-        ),
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="a prep config; its sections read, clean and filters apply"
-        ),
-    ] = None,
-    min_length: Annotated[
-        int | None,
-        typer.Option(min=0, help="drop documents with fewer characters [default: 200]"),
-    ] = None,
-    fix_text: Annotated[
-        bool | None,
-        typer.Option(
-            "--fix-text/--no-fix-text",
-            help="repair text with ftfy and normalise it to NFC [default: yes]",
-        ),
-    ] = None,
-    mask: Annotated[
-        str | None,
-        typer.Option(metavar="KINDS", help="what to mask: email, ip, phone, separated by commas"),
-    ] = None,
-    language: Annotated[
-        str | None,
-        typer.Option(metavar="CODES", help="languages to keep, such as en,ar"),
-    ] = None,
-    gopher: Annotated[bool, typer.Option("--gopher", help="apply Gopher's quality rules")] = False,
-    repetition: Annotated[
-        bool, typer.Option("--gopher-repetition", help="apply Gopher's repetition rules")
-    ] = False,
-    c4: Annotated[bool, typer.Option("--c4", help="apply C4's rules for documents")] = False,
-    bad_words: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="list of words; with --c4, documents with one are dropped"
-        ),
-    ] = None,
-    text_key: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="field or column that holds the text")
-    ] = None,
-    form: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="jsonl.zst, jsonl.gz, jsonl or parquet")
-    ] = "jsonl.zst",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="set any key of a prep config; repeatable"),
-    ] = None,
-    workers: WorkersOption = None,
-    dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
-    as_json: JsonOption = False,
+    out: Path,
+    files: list[str] | None = None,
+    config: str | None = None,
+    min_length: Annotated[int | None, typer.Option(min=0)] = None,
+    fix_text: bool | None = None,
+    mask: str | None = None,
+    language: str | None = None,
+    gopher: bool = False,
+    gopher_repetition: bool = False,
+    c4: bool = False,
+    bad_words: Path | None = None,
+    text_key: str | None = None,
+    format_: str = "jsonl.zst",
+    set_: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Repair the text of records, and drop short ones and those that rules of your choice refuse.
 
     Every record that is left out is listed in documents.parquet with its reason. Finished work is
     reused; the same command resumes an interrupted run.
+
+    FILES: files, directories or globs [default: the inputs of --config]
+    --out DIR: run directory; the records go to OUT/cleaned
+    --config FILE: a prep config; its sections read, clean and filters apply
+    --min-length: drop documents with fewer characters [default: 200]
+    --fix-text/--no-fix-text: repair text with ftfy and normalise it to NFC [default: yes]
+    --mask KINDS: what to mask: email, ip, phone, separated by commas
+    --language CODES: languages to keep, such as en,ar
+    --gopher: apply Gopher's quality rules
+    --gopher-repetition: apply Gopher's repetition rules
+    --c4: apply C4's rules for documents
+    --bad-words FILE: list of words; with --c4, documents with one are dropped
+    --text-key FIELD: field or column that holds the text
+    --format NAME: jsonl.zst, jsonl.gz, jsonl or parquet
+
+    Examples:
+    prep clean corpus/*.jsonl.zst --out cleaned
+    prep clean web/ --out cleaned --language en,ar --gopher --gopher-repetition --mask email,ip
+    prep clean --config pile.yaml --out cleaned --set filters.gopher.min_words=20
+    What a rule dropped: `prep inspect cleaned --dropped gopher_word_count`
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
@@ -102,102 +69,53 @@ def clean(
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 
-    chosen = next((name for name in FORMATS if name == form), None)
-    if chosen is None:
-        raise ConfigError(f"--format {form}: expected one of {', '.join(FORMATS)}")
-    options = CleaningOptions(
+    form = next((name for name in FORMATS if name == format_), None)
+    if form is None:
+        raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
+    changes = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,
         mask=mask,
         language=language,
         gopher=gopher,
-        gopher_repetition=repetition,
+        gopher_repetition=gopher_repetition,
         c4=c4,
         bad_words=bad_words,
         text_key=text_key,
     )
-    loaded = clean_settings(config, files or (), options, tuple(set_ or ()))
-    story = make_clean_story(chosen)
+    loaded = clean_settings(config, files or (), changes, tuple(set_ or ()))
+    story = make_clean_story(form)
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, story)
-    return show_clean_run(
-        run_preparation(loaded, out, workers, progress=Progress(), story=story), as_json
-    )
+    manifest = run_preparation(loaded, out, workers, progress=Progress(), story=story)
+    return show_clean_run(manifest, as_json)
+
+
+register = commands(clean)
 
 
 def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep clean`: documents by source, reasons, and where things stand."""
-    directory = manifest.directory
-    ledger = json.loads((directory / layout.LEDGER).read_bytes())
+    masked: Counter[str] = Counter()
+    for task in manifest.stages["clean"].tasks:
+        for kinds in task.counters.get("masked", {}).values():
+            masked.update(kinds)
+    summary = read_summary(manifest)
     if as_json:
-        value = {
-            "directory": str(directory),
-            "reused": list(manifest.reused),
-            "ledger": ledger,
-            "masked": dict(_masked(manifest)),
-        }
-        return print_json(value)
-    _print_sources(ledger["sources"])
-    _print_reasons(ledger["sources"])
-    masked = _masked(manifest)
+        return print_json({**summary, "masked": dict(masked)})
+    sources = summary["ledger"]["sources"]
+    reasons: Counter[str] = Counter()
+    dropped = {}
+    for name, source in sources.items():
+        for tallies in (source["bad"], source["dropped"]):
+            reasons.update({reason: tally["documents"] for reason, tally in tallies.items()})
+        documents = sum(tally["documents"] for tally in source["dropped"].values())
+        dropped[name] = {"dropped": documents + source["quarantined"]["documents"]}
+    print_sources(sources, ("records", "bad", "dropped", "kept", "MB", "kept MB"), dropped)
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    rows = ((reason, f"{count:,}") for reason, count in ordered)
+    print_table(("reason", ">records"), rows, title="why records left")
     if masked:
         print_line("masked: " + ", ".join(f"{count:,} {kind}" for kind, count in masked.items()))
-    if len(manifest.reused) == len(manifest.stages):
-        print_line(f"everything was up to date: all {len(manifest.stages)} stages reused")
-    return print_line(
-        f"outputs: {directory}/  ({layout.CLEANED}/, drops/, {layout.DOCUMENTS}, {layout.LEDGER}, "
-        f"{layout.MANIFEST})"
-    )
-
-
-def _print_sources(sources: dict[str, Any]) -> None:
-    table = Table("source", title="documents by source")
-    for name in ("records", "bad", "dropped", "kept", "MB", "kept MB"):
-        table.add_column(name, justify="right")
-    totals = [0] * 6
-    for name, source in sources.items():
-        values = [
-            source["records"]["documents"],
-            _documents(source["bad"]),
-            _documents(source["dropped"]) + source["quarantined"]["documents"],
-            source["kept"]["documents"],
-            source["documents"]["bytes"],
-            source["kept"]["bytes"],
-        ]
-        totals = [a + b for a, b in zip(totals, values, strict=True)]
-        table.add_row(format_cell(name), *_numbers(values))
-    table.add_section()
-    table.add_row("all", *_numbers(totals))
-    out.print(table, soft_wrap=True)
-
-
-def _print_reasons(sources: dict[str, Any]) -> None:
-    counts: Counter[str] = Counter()
-    for source in sources.values():
-        for ends in ("bad", "dropped"):
-            for reason, tally in source[ends].items():
-                counts[reason] += tally["documents"]
-    if not counts:
-        return
-    table = Table("reason", title="why records left")
-    table.add_column("records", justify="right")
-    for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(format_cell(reason), f"{count:,}")
-    out.print(table, soft_wrap=True)
-
-
-def _masked(manifest: "Manifest") -> Counter[str]:
-    """How often each kind was masked."""
-    counts: Counter[str] = Counter()
-    for task in manifest.stages["clean"].tasks:
-        for of_source in task.counters.get("masked", {}).values():
-            counts.update(of_source)
-    return counts
-
-
-def _documents(tallies: dict[str, dict[str, int]]) -> int:
-    return sum(tally["documents"] for tally in tallies.values())
-
-
-def _numbers(values: list[int]) -> list[str]:
-    return [f"{v:,}" for v in values[:4]] + [f"{v / 1e6:,.2f}" for v in values[4:]]
+    names = (f"{layout.CLEANED}/", "drops/", layout.DOCUMENTS, layout.LEDGER, layout.MANIFEST)
+    return print_outputs(manifest, *names)

@@ -3,16 +3,19 @@ stayed of every source, batches of an index, matches.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.table import Table
 from typer.core import TyperCommand
 
-from pipeline.commands.options import JsonOption, WorkersOption, check_first
-from pipeline.commands.terminal import format_cell, format_similarity, out, print_json, print_line
+from pipeline.commands import options
+from pipeline.commands.ledger import print_outputs, print_sources, read_summary
+from pipeline.commands.options import check_first
+from pipeline.commands.terminal import format_similarity, print_json, print_line, print_table
+from pipeline.commands.usage import commands, make_group
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.words import pluralise
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="BaseModel")
 PRESETS = ("slimpajama", "slimpajama_exact", "fineweb", "strict", "exact")
+_KINDS = ("exact", "near", "key", "chain")
+_SHOWN = 40
 
 FilesArgument = Annotated[
     list[str],
@@ -84,14 +89,6 @@ BadShareOption = Annotated[
     str, typer.Option(metavar="SHARE", help="stop if a larger share of records cannot be decoded")
 ]
 
-index_app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Keep an index of documents that grows batch by batch, and look new documents up in it.",
-    epilog="Examples:\n\n`prep dedup index build IDX 2023/ --preset fineweb`\n\n"
-    "`prep dedup index add IDX 2024/`\n\n`prep dedup index query IDX draft.jsonl --json`",
-)
-
 
 class FilesOrIndex(TyperCommand):
     """A command that takes files, unless its first word is `index`: then the group of that name."""
@@ -104,49 +101,38 @@ class FilesOrIndex(TyperCommand):
         return super().make_context(info_name, args, *rest, **extra)
 
 
-def register(app: typer.Typer) -> None:
-    """Add `dedup` to the `prep` app."""
-    check_first(index_app)
-    app.command(
-        cls=FilesOrIndex,
-        no_args_is_help=True,
-        epilog="Examples:\n\n`prep dedup corpus/*.jsonl.zst --out kept`\n\n"
-        "`prep dedup new/ --out kept --index IDX --key url`\n\n"
-        "With an index that grows (`prep dedup index --help`):\n\n"
-        "`prep dedup index build IDX 2023/`\n\n`prep dedup index add IDX 2024/`\n\n"
-        "`prep dedup index query IDX draft.jsonl`",
-    )(dedup)
-
-
 def dedup(
     files: FilesArgument,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="run directory; the kept records go to OUT/records")
-    ],
+    out: Path,
     preset: PresetOption = "slimpajama",
     verify: VerifyOption = None,
     threshold: ThresholdOption = 0.8,
     text_key: TextKeyOption = "text",
     key: KeyOption = None,
-    index: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIR",
-            help="an index, or the OUT of an earlier run, to compare with; repeatable",
-        ),
-    ] = None,
+    index: list[str] | None = None,
     name: NameOption = None,
     memory: MemoryOption = "1 GiB",
     max_source_share: SourceShareOption = "75 %",
     max_bad_share: BadShareOption = "1 %",
-    workers: WorkersOption = None,
-    dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
-    as_json: JsonOption = False,
+    workers: options.WorkersOption = None,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Copy records without their duplicates, byte for byte, to files with the same names.
 
     Text is compared as it is, without cleaning. Finished work is reused; the same command resumes
     an interrupted run. `prep dedup index` keeps an index for documents that come later.
+
+    --out DIR: run directory; the kept records go to OUT/records
+    --index DIR: an index, or the OUT of an earlier run, to compare with; repeatable
+
+    Examples:
+    prep dedup corpus/*.jsonl.zst --out kept
+    prep dedup new/ --out kept --index IDX --key url
+    With an index that grows (`prep dedup index --help`):
+    prep dedup index build IDX 2023/
+    prep dedup index add IDX 2024/
+    prep dedup index query IDX draft.jsonl
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
@@ -162,19 +148,20 @@ def dedup(
         key=key,
         indexes=tuple(index or ()),
     )
-    loaded = make_dedup_config(
-        files, settings, name=_named(name) or NAME, text_key=text_key, read=_reading(max_bad_share)
-    )
+    reading = _reading(max_bad_share)
+    named = _named(name) or NAME
+    loaded = make_dedup_config(files, settings, name=named, text_key=text_key, read=reading)
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, DEDUP)
     progress = Progress()
     progress.note(describe_dedup(settings))
-    return show_dedup_run(
-        run_preparation(loaded, out, workers, progress=progress, story=DEDUP), as_json
-    )
+    manifest = run_preparation(loaded, out, workers, progress=progress, story=DEDUP)
+    return show_dedup_run(manifest, as_json)
 
 
-@index_app.command(epilog="Example: `prep dedup index build IDX 2023/ --preset fineweb --key url`")
+register = commands(dedup, cls=FilesOrIndex)
+
+
 def build(
     index: IndexArgument,
     files: FilesArgument,
@@ -187,24 +174,26 @@ def build(
     memory: MemoryOption = "1 GiB",
     max_source_share: SourceShareOption = "75 %",
     max_bad_share: BadShareOption = "1 %",
-    workers: WorkersOption = None,
-    as_json: JsonOption = False,
+    workers: options.WorkersOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
-    """Make an index with these files as its first batch; duplicates among them count as one."""
+    """Make an index with these files as its first batch; duplicates among them count as one.
+
+    Example: prep dedup index build IDX 2023/ --preset fineweb --key url
+    """
     from pipeline.stories import index as dedup_index
     from pipeline.stories.earlier import settings_of
     from pipeline.stories.preparation import describe_dedup
 
-    checked = _dedup_config(
+    config = _dedup_config(
         preset, memory, max_source_share, verify=verify, threshold=threshold, key=key
     )
     work = _work(workers, memory, max_source_share, max_bad_share)
-    work.progress.note(describe_dedup(checked))
-    settings = settings_of(checked, text_key)
+    work.progress.note(describe_dedup(config))
+    settings = settings_of(config, text_key)
     show_added(dedup_index.create_index(index, files, settings, _named(name), work), as_json)
 
 
-@index_app.command(epilog="Example: `prep dedup index add IDX 2024/`")
 def add(
     index: IndexArgument,
     files: FilesArgument,
@@ -212,43 +201,57 @@ def add(
     memory: MemoryOption = "1 GiB",
     max_source_share: SourceShareOption = "75 %",
     max_bad_share: BadShareOption = "1 %",
-    workers: WorkersOption = None,
-    as_json: JsonOption = False,
+    workers: options.WorkersOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
-    """Add files as the next batch, compared with all earlier ones; those do not change."""
+    """Add files as the next batch, compared with all earlier ones; those do not change.
+
+    Example: prep dedup index add IDX 2024/
+    """
     from pipeline.stories import index as dedup_index
 
     work = _work(workers, memory, max_source_share, max_bad_share)
     show_added(dedup_index.add_to_index(index, files, _named(name), work), as_json)
 
 
-@index_app.command(
-    epilog="Examples:\n\n`prep dedup index query IDX draft.jsonl`\n\n"
-    "`prep dedup index query IDX 2025/ --out matches.jsonl`"
-)
 def query(
     index: IndexArgument,
     files: FilesArgument,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write all matches to this file, as jsonl")
-    ] = None,
-    work: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="keep the run of the query here [default: a temporary directory]"
-        ),
-    ] = None,
+    out: Path | None = None,
+    work: Path | None = None,
     memory: MemoryOption = "1 GiB",
     max_bad_share: BadShareOption = "1 %",
-    workers: WorkersOption = None,
-    as_json: JsonOption = False,
+    workers: options.WorkersOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
-    """Show which documents repeat one in the index, and where that one is. Nothing is added."""
+    """Show which documents repeat one in the index, and where that one is. Nothing is added.
+
+    --out FILE: write all matches to this file, as jsonl
+    --work DIR: keep the run of the query here [default: a temporary directory]
+
+    Examples:
+    prep dedup index query IDX draft.jsonl
+    prep dedup index query IDX 2025/ --out matches.jsonl
+    """
     from pipeline.stories import index as dedup_index
 
     how = _work(workers, memory, "100 %", max_bad_share)
-    answer = dedup_index.query_index(index, files, how, work)
-    show_answer(answer, out, as_json)
+    show_answer(dedup_index.query_index(index, files, how, work), out, as_json)
+
+
+index_app = make_group(
+    """Keep an index of documents that grows batch by batch, and look new documents up in it.
+
+    Examples:
+    prep dedup index build IDX 2023/ --preset fineweb
+    prep dedup index add IDX 2024/
+    prep dedup index query IDX draft.jsonl --json
+    """,
+    build,
+    add,
+    query,
+)
+check_first(index_app)
 
 
 def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any) -> "DedupConfig":
@@ -308,47 +311,30 @@ def _checked(model: type[Model], **values: Any) -> Model:
         raise ConfigError(f"--{option}: {message}; got {got}") from None
 
 
-_KINDS = ("exact", "near", "key", "chain")
-_SHOWN = 40
-
-
 def show_dedup_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep dedup`: documents by source, and where things stand."""
-    directory = manifest.directory
-    ledger, kinds = _account(directory)
+    summary = read_summary(manifest)
+    kinds = _duplicates(manifest.directory)
     if as_json:
-        value = {
-            "directory": str(directory),
-            "reused": list(manifest.reused),
-            "ledger": ledger,
-            "duplicates": kinds,
-        }
-        return print_json(value)
-    _print_sources(ledger, kinds)
-    if len(manifest.reused) == len(manifest.stages):
-        print_line(f"everything was up to date: all {len(manifest.stages)} stages reused")
-    print_line(
-        f"outputs: {directory}/  ({layout.RECORDS}/, {layout.CLUSTER_REPORT}, {layout.CLUSTERS}, "
-        f"{layout.DOCUMENTS}, {layout.MANIFEST})"
-    )
-    return None
+        return print_json({**summary, "duplicates": kinds})
+    sources = summary["ledger"]["sources"]
+    _print_sources(sources, kinds)
+    if not any(source["kept"]["documents"] for source in sources.values()):
+        print_line("no record is new: every document is a duplicate")
+    names = (layout.CLUSTER_REPORT, layout.CLUSTERS, layout.DOCUMENTS, layout.MANIFEST)
+    return print_outputs(manifest, f"{layout.RECORDS}/", *names)
 
 
 def show_added(added: "AddedBatch", as_json: bool) -> None:
     """A batch of an index."""
-    ledger, kinds = _account(added.directory)
+    ledger = json.loads((added.directory / layout.LEDGER).read_bytes())
+    kinds = _duplicates(added.directory)
     if as_json:
-        value = {
-            "batch": added.batch,
-            "fresh": added.fresh,
-            "directory": str(added.directory),
-            "ledger": ledger,
-            "duplicates": kinds,
-        }
-        return print_json(value)
+        value = {**vars(added), "directory": str(added.directory)}
+        return print_json({**value, "ledger": ledger, "duplicates": kinds})
     if not added.fresh:
         return print_line(f"batch {added.batch} already holds exactly these files; nothing to do")
-    _print_sources(ledger, kinds)
+    _print_sources(ledger["sources"], kinds)
     return print_line(f"batch {added.batch}: {added.directory}/")
 
 
@@ -359,11 +345,10 @@ def show_answer(answer: "IndexAnswer", file: Path | None, as_json: bool) -> None
         storage.publish(file, "".join(lines).encode())
     if as_json:
         return print_json([asdict(match) for match in answer.matches])
-    table = Table("document", "kind", "J", "repeats", "source", "batch", "there")
-    for match in answer.matches[:_SHOWN]:
-        table.add_row(*(format_cell(cell) for cell in _cells(match)))
-    if answer.matches:
-        out.print(table, soft_wrap=True)
+    print_table(
+        ("document", "kind", "J", "repeats", "source", "batch", "there"),
+        (_cells(match) for match in answer.matches[:_SHOWN]),
+    )
     more = len(answer.matches) - _SHOWN
     if more > 0:
         print_line(f"and {more:,} more; --json prints all, --out FILE writes all")
@@ -390,37 +375,13 @@ def _place(file: str, line: int | None, row: int | None) -> str:
     return f"{file}:{line}" if line is not None else f"{file}:row {row}"
 
 
-def _account(directory: Path) -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
+def _duplicates(directory: Path) -> dict[str, dict[str, int]]:
     from pipeline.stories.dedup import duplicates_by_kind
 
-    ledger = json.loads((directory / layout.LEDGER).read_bytes())
-    return ledger, duplicates_by_kind(directory)
+    return duplicates_by_kind(directory)
 
 
-def _print_sources(ledger: dict[str, Any], kinds: dict[str, dict[str, int]]) -> None:
+def _print_sources(sources: Mapping[str, Any], kinds: Mapping[str, Mapping[str, int]]) -> None:
     """Only the kinds of duplicates that there are."""
-    found = [kind for kind in _KINDS if any(kind in counts for counts in kinds.values())]
-    columns = ("records", "bad", *found, "kept", "MB", "kept MB")
-    table = Table("source", title="documents by source")
-    for name in columns:
-        table.add_column(name, justify="right")
-    totals = [0.0] * len(columns)
-    for name, source in ledger["sources"].items():
-        counts = kinds.get(name, {})
-        values = [
-            source["records"]["documents"],
-            sum(t["documents"] for t in source["bad"].values()),
-            *(counts.get(kind, 0) for kind in found),
-            source["kept"]["documents"],
-            source["documents"]["bytes"] / 1e6,
-            source["kept"]["bytes"] / 1e6,
-        ]
-        totals = [a + b for a, b in zip(totals, values, strict=True)]
-        table.add_row(format_cell(name), *_numbers(values))
-    table.add_section()
-    table.add_row("all", *_numbers(totals))
-    out.print(table, soft_wrap=True)
-
-
-def _numbers(values: list[float]) -> list[str]:
-    return [f"{int(v):,}" for v in values[:-2]] + [f"{v:,.2f}" for v in values[-2:]]
+    present = [kind for kind in _KINDS if any(kind in counts for counts in kinds.values())]
+    print_sources(sources, ("records", "bad", *present, "kept", "MB", "kept MB"), kinds)

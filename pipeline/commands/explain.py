@@ -11,15 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.commands.inspect import evidence_line
-from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.options import DocumentArgument, JsonOption, RunArgument
 from pipeline.commands.terminal import (
-    format_cell,
     format_similarity,
     out,
     print_facts,
     print_json,
     print_line,
+    print_table,
 )
+from pipeline.commands.usage import commands
 from pipeline.core.errors import escape_text
 from pipeline.core.words import pluralise
 from pipeline.report.side_by_side import LinePair, Piece, compare_texts, shorten_row
@@ -29,32 +30,29 @@ if TYPE_CHECKING:
     from pipeline.explain.explain import Explanation, Link
 
 
-def register(app: typer.Typer) -> None:
-    """Add `explain` to the `prep` app."""
-    app.command(
-        epilog="Examples:\n\n`prep explain runs/quickstart 550f72f4`\n\n"
-        "`prep explain runs/quickstart shard-00.jsonl.zst:191 --all`"
-    )(explain)
-
-
 def explain(
     directory: RunArgument,
-    document: Annotated[
-        str,
-        typer.Argument(
-            metavar="DOC",
-            help="its key or the first 6 or more digits of it, FILE:LINE, or SHARD[ROW]",
-        ),
-    ],
-    lines: Annotated[int, typer.Option(min=1, help="rows of each list to show")] = 40,
-    all_: Annotated[bool, typer.Option("--all", help="show everything, with equal lines")] = False,
+    document: DocumentArgument,
+    lines: Annotated[int, typer.Option(min=1)] = 40,
+    all_: bool = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what became of a document; a duplicate is shown next to the document that was kept."""
+    """Show what became of a document; a duplicate is shown next to the document that was kept.
+
+    --lines: rows of each list to show
+    --all: show everything, with equal lines
+
+    Examples:
+    prep explain runs/quickstart 550f72f4
+    prep explain runs/quickstart shard-00.jsonl.zst:191 --all
+    """
     from pipeline.explain.explain import explain_document as find
 
     most = None if all_ else lines
     show_explanation(find(directory, document, most), most, as_json)
+
+
+register = commands(explain)
 
 
 _REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
@@ -159,23 +157,15 @@ def _why_no_texts(found: "Explanation", link: "Link") -> str:
 
 
 def _print_members(found: "Explanation") -> None:
-    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
-    total = found.stands_for_total
-    table = Table(*columns, title=f"kept instead of {total:,}", title_justify="left")
+    rows = []
     for link in found.stands_for:
         place = link.place
-        cells = (
-            link.key,
-            place.source if place else "",
-            f"{place.file}:{place.line}" if place else "",
-            link.state,
-            link.kind,
-            str(len(link.bands)),
-            format_similarity(link.estimate),
-            format_similarity(link.jaccard),
-        )
-        table.add_row(*map(format_cell, cells))
-    out.print(table)
+        at = (place.source, f"{place.file}:{place.line}") if place else ("", "")
+        similarities = (format_similarity(link.estimate), format_similarity(link.jaccard))
+        rows.append((link.key, *at, link.state, link.kind, len(link.bands), *similarities))
+    total = found.stands_for_total
+    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
+    print_table(columns, rows, title=f"kept instead of {total:,}")
     if total > len(found.stands_for):
         print_line(f"{total - len(found.stands_for):,} more; --all lists them")
 

@@ -8,59 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import JsonOption, WorkersOption, complete_runs
+from pipeline.commands import options
+from pipeline.commands.options import complete_runs
+from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_bytes, pluralise
 
 if TYPE_CHECKING:
     from pipeline.stories.export import ExportedSplit, ExportOptions
 
 
-def register(app: typer.Typer) -> None:
-    """Add `export` and `disclose` to the `prep` app."""
-    app.command(
-        epilog="Examples:\n\n`prep disclose --about-template > about.yaml`\n\n"
-        "`prep disclose runs/quickstart --out disclosure --about about.yaml`\n\n"
-        "`prep disclose runs/quickstart --out audit --only audit --internal`"
-    )(disclose)
-    app.command(
-        epilog="Examples:\n\n`prep export runs/quickstart --out text`\n\n"
-        "`prep export runs/pile --out text --format parquet --split train --shard-size 512MB`"
-    )(export)
-
-
 def disclose(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="DIR", help="a finished run directory", autocompletion=complete_runs
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="directory to write the documents to")
-    ] = None,
-    about: Annotated[
-        Path | None, typer.Option(metavar="ABOUT.yaml", help="what only people know about the data")
-    ] = None,
-    only: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="write only these: audit, card, croissant, eu, california, spdx, separated by "
-            "commas [default: all]",
-        ),
-    ] = "",
-    public: Annotated[
-        bool,
-        typer.Option(
-            "--public/--internal",
-            help="show passages, titles and names as hashes (public), or in full (internal)",
-        ),
-    ] = True,
-    about_template: Annotated[
-        bool, typer.Option(help="print a commented about.yaml and stop")
-    ] = False,
-    as_json: JsonOption = False,
+    directory: Annotated[Path | None, typer.Argument(autocompletion=complete_runs)] = None,
+    out: Path | None = None,
+    about: Path | None = None,
+    only: str = "",
+    public: bool = True,
+    about_template: bool = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write documents about a run: audit report, dataset card, Croissant, SPDX, disclosure drafts.
 
@@ -68,9 +34,20 @@ def disclose(
     All facts are from the tables of the run and ABOUT.yaml; what is in neither is written as
     TODO(what is needed). A match is a text overlap, no match is not evidence of absence, and none
     of this is legal advice.
-    """
-    from pipeline.commands.terminal import print_json, print_line
 
+    DIR: a finished run directory
+    --out OUT: directory to write the documents to
+    --about ABOUT.yaml: what only people know about the data
+    --only NAMES: write only these: audit, card, croissant, eu, california, spdx, separated by
+        commas [default: all]
+    --public/--internal: show passages, titles and names as hashes (public), or in full (internal)
+    --about-template/--no-about-template: print a commented about.yaml and stop
+
+    Examples:
+    prep disclose --about-template > about.yaml
+    prep disclose runs/quickstart --out disclosure --about about.yaml
+    prep disclose runs/quickstart --out audit --only audit --internal
+    """
     if about_template:
         from pipeline.disclosure.about import about_template as template
 
@@ -102,45 +79,37 @@ def disclose(
 
 
 def export(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="a finished run directory", autocompletion=complete_runs
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="new directory; the records go to DIR/records/SPLIT/"),
-    ],
-    form: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="jsonl.zst, jsonl.gz, jsonl or parquet")
-    ] = "jsonl.zst",
-    split: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="only this split; repeatable")
-    ] = None,
-    shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="about how much text is in one file, uncompressed")
-    ] = "256 MB",
-    shuffle: Annotated[
-        bool, typer.Option(help="write in the order of the token stream, or in that of the input")
-    ] = True,
-    fields: Annotated[
-        str, typer.Option(metavar="NAMES", help="fields of a record, separated by commas")
-    ] = "text,meta,key,source,licence",
-    workers: WorkersOption = None,
-    dry_run: Annotated[bool, typer.Option(help="show what would be written and stop")] = False,
-    as_json: JsonOption = False,
+    directory: options.FinishedRunArgument,
+    out: Path,
+    format_: str = "jsonl.zst",
+    split: list[str] | None = None,
+    shard_size: str = "256 MB",
+    shuffle: bool = True,
+    fields: str = "text,meta,key,source,licence",
+    workers: options.WorkersOption = None,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Write the text of a run in training order.
 
     Only kept documents are written, cut and repeated as for the tokens. `prep run` can read the
     records as its input. Finished work is reused; the same command resumes an interrupted export.
+
+    --out DIR: new directory; the records go to DIR/records/SPLIT/
+    --format NAME: jsonl.zst, jsonl.gz, jsonl or parquet
+    --split NAME: only this split; repeatable
+    --shard-size SIZE: about how much text is in one file, uncompressed
+    --shuffle/--no-shuffle: write in the order of the token stream, or in that of the input
+    --fields NAMES: fields of a record, separated by commas
+
+    Examples:
+    prep export runs/quickstart --out text
+    prep export runs/pile --out text --format parquet --split train --shard-size 512MB
     """
-    from pipeline.commands.terminal import print_json, print_line
     from pipeline.engine.progress import Progress
     from pipeline.stories.export import export_run, forecast_export
 
-    request = _request(form, split, shard_size, shuffle, fields)
+    request = _request(format_, split, shard_size, shuffle, fields)
     if dry_run:
         splits = forecast_export(directory, request)
         if as_json:
@@ -158,6 +127,9 @@ def export(
     if done.reused:
         print_line("everything was up to date")
     return print_line(f"outputs: {done.directory}/  (records/, manifest.json)")
+
+
+register = commands(disclose, export)
 
 
 def _request(
@@ -196,21 +168,10 @@ def _request(
 
 
 def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:
-    from rich.table import Table
-
-    from pipeline.commands.terminal import out
-    from pipeline.core.words import format_bytes
-
-    table = Table("split", title="exported text")
-    for name in ("documents", "text", "files", "on disk"):
-        table.add_column(name, justify="right")
-    for found in splits:
-        disk = "" if found.bytes is None else format_bytes(found.bytes)
-        table.add_row(
-            found.name,
-            f"{found.documents:,}",
-            format_bytes(found.text_bytes),
-            f"{found.files:,}",
-            disk,
-        )
-    out.print(table, soft_wrap=True)
+    rows = []
+    for split in splits:
+        disk = "" if split.bytes is None else format_bytes(split.bytes)
+        text = format_bytes(split.text_bytes)
+        rows.append((split.name, f"{split.documents:,}", text, f"{split.files:,}", disk))
+    columns = ("split", ">documents", ">text", ">files", ">on disk")
+    print_table(columns, rows, title="exported text")

@@ -4,14 +4,19 @@ with --dropped, the records that left for one reason.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from pipeline.commands.options import JsonOption, RunArgument
-from pipeline.commands.terminal import format_cell, format_similarity, out, print_line
+from pipeline.commands.terminal import (
+    format_cell,
+    format_similarity,
+    print_json,
+    print_line,
+    print_table,
+)
+from pipeline.commands.usage import commands
 from pipeline.core.errors import escape_text
 from pipeline.core.words import format_bytes, pluralise
 
@@ -30,14 +35,53 @@ if TYPE_CHECKING:
 _BAR = 40
 _NAMED = 3
 
+JaccardOption = Annotated[float | None, typer.Option(min=0, max=1)]
 
-def register(app: typer.Typer) -> None:
-    """Add `inspect` to the `prep` app."""
-    app.command(
-        epilog="Examples:\n\n`prep inspect runs/quickstart --kind near --max-jaccard 0.85`\n\n"
-        "`prep inspect runs/quickstart --cluster 550f72f4`\n\n"
-        "`prep inspect runs/quickstart --dropped too_short`"
-    )(inspect)
+
+def inspect(
+    directory: RunArgument,
+    top: Annotated[int, typer.Option(min=0)] = 10,
+    source: str = "",
+    cluster: str = "",
+    kind: str = "",
+    min_jaccard: JaccardOption = None,
+    max_jaccard: JaccardOption = None,
+    dropped: str = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the duplicate clusters of a run, or with --dropped what left for a reason.
+
+    Of clusters: sizes, kinds, similarities, and which sources duplicate which.
+
+    --top: how many clusters to list, largest first
+    --source: only pairs in which one document is from this source
+    --cluster DOC: list the cluster of this document
+    --kind: only pairs of this kind: exact, near, key or chain
+    --min-jaccard J: smallest exact Jaccard similarity
+    --max-jaccard J: largest exact Jaccard similarity
+    --dropped REASON: list the records that left for this reason, not clusters
+
+    Examples:
+    prep inspect runs/quickstart --kind near --max-jaccard 0.85
+    prep inspect runs/quickstart --cluster 550f72f4
+    prep inspect runs/quickstart --dropped too_short
+    """
+    from pipeline.explain import inspect as explain
+    from pipeline.runs.origin import texts_home
+
+    directory = texts_home(directory)
+    if dropped:
+        records = explain.find_dropped(directory, dropped, source, top)
+        return print_json(asdict(records)) if as_json else show_dropped(records)
+    filters = explain.ClusterFilters(source, kind, min_jaccard, max_jaccard)
+    if cluster:
+        members = explain.inspect_cluster(directory, cluster, filters)
+        return print_json(asdict(members)) if as_json else show_cluster(members)
+    found = explain.inspect_clusters(directory, filters, top)
+    return print_json(asdict(found)) if as_json else show_clusters(found)
+
+
+register = commands(inspect)
 
 
 def show_clusters(found: "Inspection") -> None:
@@ -55,11 +99,7 @@ def show_clusters(found: "Inspection") -> None:
     if summary.matrix.total:
         _print_matrix(summary.matrix, found.compared)
     columns = ("kept", "source", "file:line", "documents", "kinds", "their sources", "lowest J")
-    table = Table(*columns, title="largest clusters", title_justify="left")
-    for cluster in found.largest:
-        table.add_row(*map(format_cell, _cluster_cells(cluster)))
-    if found.largest:
-        out.print(table)
+    print_table(columns, map(_cluster_cells, found.largest), title="largest clusters")
 
 
 def show_cluster(found: "Members") -> None:
@@ -71,21 +111,8 @@ def show_cluster(found: "Members") -> None:
     print_line(f"kept  {cluster.kept}  {describe_place(found.shown.place, cluster.index)}")
     if found.excerpt:
         print_line(f"      {escape_text(found.excerpt, 120)}")
-    columns = (
-        "document",
-        "source",
-        "file:line",
-        "state",
-        "kind",
-        "bands",
-        "estimate",
-        "exact J",
-        "excerpt",
-    )
-    table = Table(*columns)
-    for member in found.members:
-        table.add_row(*map(format_cell, _member_cells(member)))
-    out.print(table)
+    columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
+    print_table((*columns, "excerpt"), map(_member_cells, found.members))
 
 
 def _print_histograms(summary: "ClusterSummary") -> None:
@@ -118,19 +145,16 @@ def _print_matrix(matrix: "Matrix", compared: Mapping[str, int]) -> None:
     names = [f"index {c.index}" if c.index else c.source for c in matrix.columns]
     if matrix.rest_columns:
         names[-1] = f"{matrix.rest_columns} smaller"
-    table = Table(
-        "duplicates from", title="sources of the documents kept instead", title_justify="left"
-    )
-    for name in ("compared", "duplicates", "share", *map(format_cell, names)):
-        table.add_column(name, justify="right")
+    rows = []
     for place, (source, counts) in enumerate(zip(matrix.rows, matrix.counts, strict=True)):
         gone, cells = sum(counts), [f"{count:,}" if count else "" for count in counts]
         if matrix.rest_rows and place == len(matrix.rows) - 1:
-            table.add_row(f"{matrix.rest_rows} smaller", "", f"{gone:,}", "", *cells)
+            rows.append((f"{matrix.rest_rows} smaller", "", f"{gone:,}", "", *cells))
         else:
             share = f"{100 * gone / compared[source]:.1f} %"
-            table.add_row(format_cell(source), f"{compared[source]:,}", f"{gone:,}", share, *cells)
-    out.print(table)
+            rows.append((source, f"{compared[source]:,}", f"{gone:,}", share, *cells))
+    columns = (">compared", ">duplicates", ">share", *(f">{format_cell(name)}" for name in names))
+    print_table(("duplicates from", *columns), rows, title="sources of the documents kept instead")
 
 
 def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
@@ -183,12 +207,7 @@ def show_dropped(found: "DroppedRecords") -> None:
             f"the rule matched {pluralise(found.failed, 'document')}, including those that left "
             "for another reason or were kept"
         )
-    table = Table("source")
-    table.add_column("records", justify="right")
-    for source, count in found.by_source.items():
-        table.add_row(format_cell(source), f"{count:,}")
-    if found.by_source:
-        out.print(table, soft_wrap=True)
+    print_table(("source", ">records"), ((s, f"{n:,}") for s, n in found.by_source.items()))
     for record in found.records:
         print_line(
             f"{record.place.key}  {describe_place(record.place, '')}  "
@@ -221,63 +240,3 @@ def evidence_line(found: "DocumentEvidence") -> str:
 
 def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape_text(str(value))
-
-
-MinOption = Annotated[
-    float | None, typer.Option(min=0, max=1, metavar="J", help="smallest exact Jaccard similarity")
-]
-
-
-MaxOption = Annotated[
-    float | None, typer.Option(min=0, max=1, metavar="J", help="largest exact Jaccard similarity")
-]
-
-
-def inspect(
-    directory: RunArgument,
-    top: Annotated[int, typer.Option(min=0, help="how many clusters to list, largest first")] = 10,
-    source: Annotated[
-        str, typer.Option(help="only pairs in which one document is from this source")
-    ] = "",
-    cluster: Annotated[
-        str, typer.Option(metavar="DOC", help="list the cluster of this document")
-    ] = "",
-    kind: Annotated[
-        str, typer.Option(help="only pairs of this kind: exact, near, key or chain")
-    ] = "",
-    min_jaccard: MinOption = None,
-    max_jaccard: MaxOption = None,
-    dropped: Annotated[
-        str,
-        typer.Option(
-            metavar="REASON", help="list the records that left for this reason, not clusters"
-        ),
-    ] = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Show the duplicate clusters of a run, or with --dropped what left for a reason.
-
-    Of clusters: sizes, kinds, similarities, and which sources duplicate which.
-    """
-    from pipeline.commands.terminal import print_json
-    from pipeline.explain.inspect import ClusterFilters, inspect_cluster
-    from pipeline.explain.inspect import inspect_clusters as inspect_run
-    from pipeline.runs.origin import texts_home
-
-    directory = texts_home(directory)
-    if dropped:
-        return _inspect_dropped(directory, dropped, source, top, as_json)
-    filters = ClusterFilters(source, kind, min_jaccard, max_jaccard)
-    if cluster:
-        members = inspect_cluster(directory, cluster, filters)
-        return print_json(asdict(members)) if as_json else show_cluster(members)
-    found = inspect_run(directory, filters, top)
-    return print_json(asdict(found)) if as_json else show_clusters(found)
-
-
-def _inspect_dropped(directory: Path, reason: str, source: str, top: int, as_json: bool) -> None:
-    from pipeline.commands.terminal import print_json
-    from pipeline.explain.inspect import find_dropped
-
-    found = find_dropped(directory, reason, source, top)
-    return print_json(asdict(found)) if as_json else show_dropped(found)

@@ -15,13 +15,6 @@ from pipeline.core.address_space import check_address_space
 from pipeline.core.storage import check_local
 from pipeline.runs.references import read_number
 
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="worker processes; 0: no workers, all in this process [default: by input size]"
-    ),
-]
-
 
 def complete_configs(incomplete: str) -> Iterator[str]:
     """Names of shipped configs, for the shell; it completes file names by itself."""
@@ -54,9 +47,6 @@ def read_count(value: str | int) -> int:
         return read_number(str(value))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
 def check_first(
@@ -92,18 +82,25 @@ def _checked_first(
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
 ]
-
+FinishedRunArgument = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="a finished run directory", autocompletion=complete_runs),
+]
+DirectoryArgument = Annotated[
+    Path, typer.Argument(help="a run directory", autocompletion=complete_runs)
+]
+DocumentArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DOC", help="its key or the first 6 or more digits of it, FILE:LINE, or SHARD[ROW]"
+    ),
+]
 ConfigArgument = Annotated[
     str,
     typer.Argument(
         help="a YAML file, or a shipped config such as quickstart", autocompletion=complete_configs
     ),
 ]
-
-DirectoryArgument = Annotated[
-    Path, typer.Argument(help="a run directory", autocompletion=complete_runs)
-]
-
 OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
 SetOption = Annotated[
     list[str] | None,
@@ -114,3 +111,11 @@ SetOption = Annotated[
         "directory",
     ),
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="worker processes; 0: no workers, all in this process [default: by input size]"
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option(help="show what would be done and stop")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]

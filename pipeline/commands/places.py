@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from pipeline.commands.terminal import format_cell, out, print_json, print_line
+from pipeline.commands.terminal import print_json, print_line, print_table
 from pipeline.core.words import pluralise
 
 if TYPE_CHECKING:
@@ -31,27 +29,20 @@ def show_spans(
     how many rows of each."""
     if as_json:
         return print_json([vars(span) for span in _first(spans, limit)])
-    table = Table(
-        "row", "tokens", "labels", "document", "source", "file:line", "licence", "decision"
-    )
     listed = spans[: _SHOWN if limit is None else limit]
+    rows = []
     for s in listed:
+        place = s.file if s.row is None else f"{s.file}[{s.row}]"
+        labels = "-" if s.label_start is None else _range(s.label_start, s.label_end or 0)
+        numbers = (_range(s.token_start, s.token_end), labels)
+        about = (s.document, s.source, f"{s.path}:{s.line}", s.licence or "-")
         decision = "taken down" if s.masked else f"{s.decision} {s.rule}".strip()
-        cells = (
-            s.file if s.row is None else f"{s.file}[{s.row}]",
-            _range(s.token_start, s.token_end),
-            "-" if s.label_start is None else _range(s.label_start, s.label_end or 0),
-            s.document,
-            s.source,
-            f"{s.path}:{s.line}",
-            s.licence or "-",
-            decision,
-        )
-        table.add_row(*(format_cell(cell) for cell in cells))
-    out.print(table)
+        rows.append((place, *numbers, *about, decision))
+    columns = ("row", "tokens", "labels", "document", "source", "file:line", "licence", "decision")
+    print_table(columns, rows)
     _say_rest(len(spans), len(listed))
-    for name, rows in elsewhere:
-        print_line(f"not traced here: {pluralise(rows, 'row')} of another data set, {name}")
+    for name, count in elsewhere:
+        print_line(f"not traced here: {pluralise(count, 'row')} of another data set, {name}")
 
 
 def show_forward(
@@ -65,7 +56,7 @@ def show_forward(
     if not found.documents:
         return print_line("no document was found")
     listed = found.documents[: _SHOWN if limit is None else limit]
-    out.print(_documents_table(listed, found.exposure is not None))
+    _print_documents(listed, found.exposure is not None)
     _say_rest(len(found.documents), len(listed))
     for split in found.splits:
         share = split.tokens / split.stream_tokens if split.stream_tokens else 0.0
@@ -79,29 +70,19 @@ def show_forward(
     return _say_exposure(found.exposure)
 
 
-def _documents_table(documents: "Sequence[TracedDocument]", with_steps: bool) -> Table:
-    steps = ("first step", "steps") if with_steps else ()
-    table = Table(
-        "document", "file:line", "source", "state", "split", "tokens", "rows", *steps, "because"
-    )
+def _print_documents(documents: "Sequence[TracedDocument]", with_steps: bool) -> None:
+    rows = []
     for d in documents:
         state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
-        context = f" + {d.context_rows} context" if d.context_rows else ""
+        about = (d.document, f"{d.path}:{d.line}", d.source, state, d.split or "-")
         copies = f" x {d.copies}" if d.copies > 1 else ""
+        context = f" + {d.context_rows} context" if d.context_rows else ""
         read = (str(d.first_step or "-"), f"{d.steps:,}") if with_steps else ()
-        cells = (
-            d.document,
-            f"{d.path}:{d.line}",
-            d.source,
-            state,
-            d.split or "-",
-            f"{d.tokens:,}{copies}",
-            f"{d.rows:,}{context}",
-            *read,
-            d.because or "asked for",
-        )
-        table.add_row(*(format_cell(cell) for cell in cells))
-    return table
+        because = d.because or "asked for"
+        rows.append((*about, f"{d.tokens:,}{copies}", f"{d.rows:,}{context}", *read, because))
+    columns = ("document", "file:line", "source", "state", "split", "tokens", "rows")
+    steps = ("first step", "steps") if with_steps else ()
+    print_table((*columns, *steps, "because"), rows)
 
 
 def _say_places(
@@ -109,16 +90,14 @@ def _say_places(
 ) -> None:
     keys = {d.doc: d.document for d in listed}
     places = [p for p in found.places.to_pylist() if p["doc"] in keys]
-    table = Table("document", "row", "tokens", "labels")
     most = _SHOWN if limit is None else limit
+    rows = []
     for p in places[:most]:
         row = p["file"] if p["row"] is None else f"{p['file']}[{p['row']}]"
         labels = "-" if p["row"] is None else _range(p["label_start"], p["label_end"])
-        cells = (keys[p["doc"]], row, _range(p["token_start"], p["token_end"]), labels)
-        table.add_row(*(format_cell(cell) for cell in cells))
-    if places:
-        out.print(table)
-        _say_rest(len(places), len(places[:most]))
+        rows.append((keys[p["doc"]], row, _range(p["token_start"], p["token_end"]), labels))
+    print_table(("document", "row", "tokens", "labels"), rows)
+    _say_rest(len(places), len(rows))
 
 
 def _say_exposure(exposure: "Exposure | None") -> None:
@@ -158,22 +137,15 @@ def show_checkpoint(found: "CheckpointTrace", limit: int | None, as_json: bool) 
     if found.context_only:
         more = pluralise(found.context_only, "more document")
         print_line(f"read as context only: {more}")
-    sources = Table("source", "documents", "labels read")
-    for s in found.sources.to_pylist():
-        sources.add_row(format_cell(s["source"]), f"{s['documents']:,}", f"{s['labels_read']:,}")
-    out.print(sources)
+    counts = found.sources.to_pylist()
+    sources = ((s["source"], f"{s['documents']:,}", f"{s['labels_read']:,}") for s in counts)
+    print_table(("source", "documents", "labels read"), sources)
     most = _SHOWN if limit is None else limit
-    documents = Table("document", "source", "file:line", "licence", "labels read")
+    rows = []
     for d in found.documents.slice(0, most).to_pylist():
-        cells = (
-            d["document"],
-            d["source"],
-            f"{d['path']}:{d['line']}",
-            d["licence"] or "-",
-            f"{d['labels_read']:,}",
-        )
-        documents.add_row(*(format_cell(cell) for cell in cells))
-    out.print(documents)
+        place, labels = f"{d['path']}:{d['line']}", f"{d['labels_read']:,}"
+        rows.append((d["document"], d["source"], place, d["licence"] or "-", labels))
+    print_table(("document", "source", "file:line", "licence", "labels read"), rows)
     _say_rest(len(found.documents), min(most, len(found.documents)))
     _say_elsewhere(found.elsewhere)
     return print_line(EXPOSURE)

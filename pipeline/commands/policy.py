@@ -8,25 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
-from pipeline.commands.options import JsonOption, complete_runs
-from pipeline.commands.terminal import format_cell, out, print_facts, print_json, print_line
+from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
+from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
-from pipeline.screening.policy.attributes import COMMON, DETECTORS, DOCUMENT, OWN, WORK
-from pipeline.screening.policy.rules import Policy, ReadyRule, compile_rules
+from pipeline.screening.detectors.catalogue import COMMON, DETECTORS, Attribute
+from pipeline.screening.policy.attributes import RECORDS, find_attributes, list_detectors
+from pipeline.screening.policy.rules import Policy, compile_rules
 
 if TYPE_CHECKING:
     from pipeline.screening.policy.difference import DecisionChain, PolicyDifference
-    from pipeline.screening.reviews import Review
 
 
 BUILTIN = "builtin:default"
 """As in `pipeline.screening.policy.rules`, which a light command need not import."""
 
-RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
-]
 PolicyArgument = Annotated[
     str, typer.Argument(metavar="POLICY", help=f"a policy file, or {BUILTIN}")
 ]
@@ -37,47 +34,28 @@ DocumentArgument = Annotated[
 Choice = Literal["allow", "review", "redact", "quarantine", "drop"]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group to the `prep` app."""
-    group = typer.Typer(
-        no_args_is_help=True,
-        help="Check, compare and explain policies of screening, and record reviews.",
-    )
-    group.command(epilog="Example: `prep policy check policy.yaml`")(check)
-    group.command(
-        epilog="Examples:\n\n`prep policy show`\n\n`prep policy show policy.yaml`\n\n"
-        "`prep policy show --attributes`"
-    )(show)
-    group.command(
-        epilog="Example: `prep policy diff builtin:default policy.yaml --run runs/quickstart`"
-    )(diff)
-    group.command(
-        epilog="Examples:\n\n`prep policy review runs/quickstart 550f72f4 --decision allow "
-        "--by 'A. Reader' --note 'our own manual'`\n\n`prep policy review runs/quickstart "
-        "550f72f4 --decision redact --span 120:480 --by 'A. Reader' --note 'a poem'`"
-    )(review)
-    group.command(
-        epilog="Examples:\n\n`prep policy explain runs/quickstart 550f72f4`\n\n"
-        "`prep policy explain runs/quickstart 550f72f4 --policy policy.yaml`"
-    )(explain)
-    app.add_typer(group, name="policy")
-
-
 def check(policy: PolicyArgument, as_json: JsonOption = False) -> None:
-    """Check a policy file, and list the detectors whose evidence no rule asks about."""
+    """Check a policy file, and list the detectors whose evidence no rule asks about.
+
+    Example: prep policy check policy.yaml
+    """
     from pipeline.screening.policy.rules import find_policy, load_policy
 
     show_check(load_policy(find_policy(policy)), as_json)
 
 
 def show(
-    policy: PolicyArgument = BUILTIN,
-    attributes: Annotated[
-        bool, typer.Option("--attributes", help="show what a rule can ask about, not the rules")
-    ] = False,
-    as_json: JsonOption = False,
+    policy: PolicyArgument = BUILTIN, attributes: bool = False, as_json: JsonOption = False
 ) -> None:
-    """Show the rules of a policy in order."""
+    """Show the rules of a policy in order.
+
+    --attributes: show what a rule can ask about, not the rules
+
+    Examples:
+    prep policy show
+    prep policy show policy.yaml
+    prep policy show --attributes
+    """
     from pipeline.screening.policy.rules import find_policy, load_policy
 
     if attributes:
@@ -85,15 +63,14 @@ def show(
     return show_policy(load_policy(find_policy(policy)), as_json)
 
 
-def diff(
-    old: PolicyArgument,
-    new: PolicyArgument,
-    run: Annotated[Path, typer.Option(metavar="RUN", help="a finished run directory")],
-    as_json: JsonOption = False,
-) -> None:
+def diff(old: PolicyArgument, new: PolicyArgument, run: Path, as_json: JsonOption = False) -> None:
     """Show which documents of a run another policy would decide differently.
 
     The recorded evidence is used; no detector runs again, and nothing is changed.
+
+    --run RUN: a finished run directory
+
+    Example: prep policy diff builtin:default policy.yaml --run runs/quickstart
     """
     from pipeline.screening.policy.difference import compare_policies
     from pipeline.screening.policy.rules import find_policy, load_policy
@@ -105,45 +82,69 @@ def diff(
 def review(
     directory: RunArgument,
     document: DocumentArgument,
-    decision: Annotated[Choice, typer.Option(help="what is to happen to the document")],
-    by: Annotated[str, typer.Option(metavar="NAME", help="who decided")],
-    note: Annotated[str, typer.Option(metavar="TEXT", help="why")],
-    span: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIRST:END",
-            help="bytes FIRST to END - 1 of the text, to be redacted; repeatable",
-        ),
-    ] = None,
+    decision: Choice,
+    by: str,
+    note: str,
+    span: list[str] | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Record what a person decided about a document; the next `prep run` uses it as evidence."""
+    """Record what a person decided about a document; the next `prep run` uses it as evidence.
+
+    --decision: what is to happen to the document
+    --by NAME: who decided
+    --note TEXT: why
+    --span FIRST:END: bytes FIRST to END - 1 of the text, to be redacted; repeatable
+
+    Examples:
+    prep policy review runs/quickstart 550f72f4 --decision allow --by 'A. Reader'
+        --note 'our own manual'
+    prep policy review runs/quickstart 550f72f4 --decision redact --span 120:480 --by 'A. Reader'
+        --note 'a poem'
+    """
     from pipeline.screening.reviews import record_review
 
     spans = [_span(text) for text in span or []]
-    show_review(record_review(directory, document, decision, by, note, spans), as_json)
+    recorded = record_review(directory, document, decision, by, note, spans)
+    if as_json:
+        return print_json(recorded.model_dump(mode="json"))
+    return print_line(
+        f"event {recorded.event}: {recorded.decision} for {recorded.doc_key}, by {recorded.by}; "
+        "the next `prep run` uses it"
+    )
 
 
 def explain(
     directory: RunArgument,
     document: DocumentArgument,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POLICY", help=f"a policy file, or {BUILTIN} [default: the policy of the run]"
-        ),
-    ] = None,
+    policy: str | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show for one document which rules of a policy match, and why the others do not.
 
     A rule that matches is shown with its evidence, any other with what is missing.
+
+    --policy POLICY: a policy file, or builtin:default [default: the policy of the run]
+
+    Examples:
+    prep policy explain runs/quickstart 550f72f4
+    prep policy explain runs/quickstart 550f72f4 --policy policy.yaml
     """
     from pipeline.screening.policy.difference import chain
     from pipeline.screening.policy.rules import find_policy, load_policy, policy_of
 
     rules = policy_of(directory) if policy is None else load_policy(find_policy(policy))
     show_chain(chain(directory, document, rules), policy or "the run's own", as_json)
+
+
+register = group(
+    "policy",
+    "Check, compare and explain policies of screening, and record reviews.",
+    check,
+    show,
+    diff,
+    review,
+    explain,
+)
 
 
 def _span(text: str) -> tuple[int, int]:
@@ -157,7 +158,7 @@ def show_check(policy: Policy, as_json: bool) -> None:
     """That a policy is well-formed, and the detectors that none of its rules asks about."""
     rules = compile_rules(policy)
     asked = {name for rule in rules for group in rule.present for name in group.detectors}
-    unasked = [name for name in DETECTORS if name not in asked]
+    unasked = [name for name in list_detectors() if name not in asked]
     if as_json:
         return print_json({"rules": len(rules), "unasked": unasked})
     print_line(f"ok: {pluralise(len(rules), 'rule')}")
@@ -170,11 +171,14 @@ def show_policy(policy: Policy, as_json: bool) -> None:
     """The rules in order, and how decisions spread."""
     if as_json:
         return print_json(policy.model_dump(mode="json"))
-    table = Table("rule", "when", "decision", "reason")
+    rows = []
     for rule in compile_rules(policy):
         decision = rule.rule.decision + ("" if rule.rule.propagate else ", only this document")
-        table.add_row(*map(format_cell, (rule.rule.id, _when(rule), decision, rule.rule.reason)))
-    out.print(table)
+        conditions = [group.written for group in rule.present]
+        conditions += [test.written for test in rule.document]
+        conditions += [f"not {group.written}" for group in rule.absent]
+        rows.append((rule.rule.id, "; ".join(conditions), decision, rule.rule.reason))
+    print_table(("rule", "when", "decision", "reason"), rows)
     spread = policy.propagate
     print_line(
         "a decision applies only to the document that it is about"
@@ -185,16 +189,11 @@ def show_policy(policy: Policy, as_json: bool) -> None:
     return None
 
 
-def _when(rule: ReadyRule) -> str:
-    parts = [group.written for group in rule.present]
-    parts += [test.written for test in rule.document]
-    parts += [f"not {group.written}" for group in rule.absent]
-    return "; ".join(parts)
-
-
 def show_attributes(as_json: bool) -> None:
     """Every attribute that a condition or a reason can name; those of all detectors once."""
-    namespaces = {"DETECTOR": COMMON, **OWN, "work": WORK, "document": DOCUMENT}
+    namespaces: dict[str, tuple[Attribute, ...]] = {"DETECTOR": COMMON}
+    for name in (*list_detectors(), *RECORDS):
+        namespaces[name] = tuple(a for a in find_attributes(name) or () if a not in COMMON)
     rows = [
         (f"{namespace}.{a.name}", ", ".join(a.choices) or a.type, a.meaning)
         for namespace, attributes in namespaces.items()
@@ -203,11 +202,11 @@ def show_attributes(as_json: bool) -> None:
     if as_json:
         names = ("attribute", "type", "meaning")
         return print_json([dict(zip(names, row, strict=True)) for row in rows])
-    table = Table("attribute", "type or values", "meaning")
-    for row in rows:
-        table.add_row(*map(format_cell, row))
-    out.print(table)
-    return None
+    print_table(
+        ("detector", "needs", "what it finds"),
+        [(entry.name, entry.needs, entry.finds) for entry in DETECTORS.values()],
+    )
+    return print_table(("attribute", "type or values", "meaning"), rows)
 
 
 def show_difference(found: "PolicyDifference", as_json: bool) -> None:
@@ -218,38 +217,24 @@ def show_difference(found: "PolicyDifference", as_json: bool) -> None:
         f"{found.decisions_changed:,} of {pluralise(found.documents, 'document')} decided "
         "differently"
     )
-    if not found.changes:
-        return None
-    table = Table("old policy", "new policy")
-    for title in ("documents", "kept by the run", "text", "tokens", "tokens, estimated"):
-        table.add_column(title, justify="right")
-    for c in found.changes:
-        table.add_row(
-            format_cell(_side(c.old_decision, c.old_rule)),
-            format_cell(_side(c.new_decision, c.new_rule)),
+    rows = [
+        (
+            _side(c.old_decision, c.old_rule),
+            _side(c.new_decision, c.new_rule),
             f"{c.documents:,}",
             f"{c.kept:,}",
             format_bytes(c.text_bytes),
             f"{c.tokens:,}",
             f"{c.tokens_estimated:,}",
         )
-    out.print(table)
-    return None
+        for c in found.changes
+    ]
+    counts = (">documents", ">kept by the run", ">text", ">tokens", ">tokens, estimated")
+    return print_table(("old policy", "new policy", *counts), rows)
 
 
 def _side(decision: str, rule: str) -> str:
     return f"{decision} ({rule})" if rule else decision
-
-
-def show_review(review: "Review", as_json: bool) -> None:
-    """The review as recorded."""
-    if as_json:
-        return print_json(review.model_dump(mode="json"))
-    print_line(
-        f"event {review.event}: {review.decision} for {review.doc_key}, by {review.by}; "
-        "the next `prep run` uses it"
-    )
-    return None
 
 
 def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
@@ -266,13 +251,16 @@ def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
             ("policy", f"{policy}: {_decided(found.decision)}"),
         ]
     )
-    table = Table("rule", "decision", "matched", "evidence, or why not")
-    for outcome in found.outcomes:
-        evidence = ", ".join(_numbered(outcome.evidence, found.evidence))
-        cells = (outcome.rule, outcome.decision, "yes" if outcome.matched else "-")
-        table.add_row(*map(format_cell, cells), format_cell(evidence or outcome.missing))
-    out.print(table)
-    return None
+    rows = [
+        (
+            outcome.rule,
+            outcome.decision,
+            "yes" if outcome.matched else "-",
+            ", ".join(_numbered(outcome.evidence, found.evidence)) or outcome.missing,
+        )
+        for outcome in found.outcomes
+    ]
+    return print_table(("rule", "decision", "matched", "evidence, or why not"), rows)
 
 
 def _decided(decision: dict[str, Any] | None) -> str:

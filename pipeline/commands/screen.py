@@ -3,13 +3,11 @@ what was found.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.table import Table
-
-from pipeline.commands.options import JsonOption, WorkersOption
-from pipeline.commands.terminal import format_cell, out, print_json, print_line
+from pipeline.commands import options
+from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
 
@@ -19,60 +17,40 @@ if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest
 
 
-def register(app: typer.Typer) -> None:
-    """Add `screen` to the `prep` app."""
-    app.command(
-        no_args_is_help=True,
-        epilog="Examples:\n\n`prep screen corpus/*.jsonl.zst --out screened --registry works/`\n\n"
-        "`prep screen --config pile.yaml --out screened --policy policy.yaml`\n\n"
-        "What another policy would decide, without looking at the documents again:\n\n"
-        "`prep screen runs/pile --policy policy.yaml`",
-    )(screen)
-
-
 def screen(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILES",
-            help="files, directories or globs; or with --policy alone, a finished run directory",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="run directory of the result")
-    ] = None,
-    registry: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="a registry of works, repeatable")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="the policy, which decides what follows from evidence"),
-    ] = None,
-    origins: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="a list of origins, repeatable")
-    ] = None,
-    optout: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="captured opt-outs, repeatable")
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="a prep config to take everything else from")
-    ] = None,
-    text_key: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="field or column that holds the text")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="set any key of a prep config; repeatable"),
-    ] = None,
-    workers: WorkersOption = None,
-    dry_run: Annotated[bool, typer.Option(help="show the plan and stop")] = False,
-    as_json: JsonOption = False,
+    files: list[str] | None = None,
+    out: Path | None = None,
+    registry: list[Path] | None = None,
+    policy: str | None = None,
+    origins: list[Path] | None = None,
+    optout: list[Path] | None = None,
+    config: str | None = None,
+    text_key: str | None = None,
+    set_: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Look for listed origins, works, licences and opt-outs in documents, and decide by a policy.
 
     The result is evidence and decisions, not a data set. A match is a text overlap or a statement
     in the data, not a finding about permission. No match is not evidence of absence. This is not
     legal advice.
+
+    FILES: files, directories or globs; or with --policy alone, a finished run directory
+    --out DIR: run directory of the result
+    --registry DIR: a registry of works, repeatable
+    --policy FILE: the policy, which decides what follows from evidence
+    --origins FILE: a list of origins, repeatable
+    --optout FILE: captured opt-outs, repeatable
+    --config FILE: a prep config to take everything else from
+    --text-key FIELD: field or column that holds the text
+
+    Examples:
+    prep screen corpus/*.jsonl.zst --out screened --registry works/
+    prep screen --config pile.yaml --out screened --policy policy.yaml
+    What another policy would decide, without looking at the documents again:
+    prep screen runs/pile --policy policy.yaml
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
@@ -81,12 +59,15 @@ def screen(
 
     if out is None:
         return _another_policy(files or [], policy, as_json)
-    options = ScreeningOptions(registry or (), policy, origins or (), optout or (), text_key)
-    loaded = screen_settings(config, files or (), options, tuple(set_ or ()))
+    lists = ScreeningOptions(registry or (), policy, origins or (), optout or (), text_key)
+    loaded = screen_settings(config, files or (), lists, tuple(set_ or ()))
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, SCREEN)
     manifest = run_preparation(loaded, out, workers, progress=Progress(), story=SCREEN)
     return show_decisions(manifest, as_json)
+
+
+register = commands(screen, no_args_is_help=True)
 
 
 def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
@@ -122,8 +103,8 @@ def show_decisions(manifest: "Manifest", as_json: bool) -> None:
                 "evidence": found,
             }
         )
-    _print("documents by decision", ["decision", "rule"], decided)
-    _print("evidence", ["detector", "kind"], found)
+    _print("documents by decision", ("decision", "rule", ">documents"), decided)
+    _print("evidence", ("detector", "kind", ">rows"), found)
     return print_line(
         f"outputs: {directory}/  ({layout.EVIDENCE}, {layout.DECISIONS}, {layout.DOCUMENTS}); "
         "`prep explain` shows one document"
@@ -138,12 +119,8 @@ def _counts(table: "pa.Table", columns: list[str]) -> list[dict[str, object]]:
     return [{**{c: row[c] for c in columns}, "count": row["count_all"]} for row in rows]
 
 
-def _print(title: str, columns: list[str], rows: list[dict[str, object]]) -> None:
+def _print(title: str, columns: tuple[str, ...], rows: list[dict[str, object]]) -> None:
     if not rows:
-        return print_line(f"{title}: none")
-    table = Table(*columns, title=title, title_justify="left")
-    table.add_column("documents" if "rule" in columns else "rows", justify="right")
-    for row in rows:
-        names = (format_cell(str(row[column] or "-")) for column in columns)
-        table.add_row(*names, f"{row['count']:,}")
-    return out.print(table)
+        print_line(f"{title}: none")
+    cells = ((*(row[name] or "-" for name in columns[:-1]), f"{row['count']:,}") for row in rows)
+    print_table(columns, cells, title=title)

@@ -11,6 +11,7 @@ from rich.text import Text
 from pipeline.commands.options import JsonOption
 from pipeline.commands.places import EXPOSURE
 from pipeline.commands.terminal import out, print_json, print_line
+from pipeline.commands.usage import commands
 from pipeline.core.errors import escape_text
 from pipeline.core.words import pluralise
 
@@ -19,43 +20,32 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 20
-
-_EXAMPLES = (
-    "Examples:\n\n"
-    '`prep search runs/pile "the quick brown fox"`\n\n'
-    '`prep search runs/pile "Permission is hereby granted" --limit 5 --train out`\n\n'
-    '`prep search runs/pile "def forward(self" --json`\n\n'
-    "Case, punctuation and line breaks are ignored. For every five words, one may be changed, left "
-    "out or added. For a longer text, `prep trace RUN --text FILE` finds near-duplicates and "
-    "passages."
-)
-
-
-def register(app: typer.Typer) -> None:
-    """Add `search` to the `prep` app."""
-    app.command(no_args_is_help=True, epilog=_EXAMPLES)(search)
+_PLACES, _ROWS, _STEPS = 3, 4, 6
 
 
 def search(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="a finished run directory")],
-    words: Annotated[str, typer.Argument(metavar="WORDS", help="the words to find, in quotes")],
-    train: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL_DIR", help="model_dir of a training run, to list its steps"),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help=f"list at most N documents [default: {_SHOWN}, all with --json]",
-        ),
-    ] = None,
+    directory: Path,
+    words: str,
+    train: Path | None = None,
+    limit: Annotated[int | None, typer.Option(min=0)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find words in the texts of a run, word for word or nearly.
 
     Shows each document with file:line, state, HDF5 rows and training steps.
+
+    RUN: a finished run directory
+    WORDS: the words to find, in quotes
+    --train MODEL_DIR: model_dir of a training run, to list its steps
+    --limit N: list at most N documents [default: 20, all with --json]
+
+    Examples:
+    prep search runs/pile "the quick brown fox"
+    prep search runs/pile "Permission is hereby granted" --limit 5 --train out
+    prep search runs/pile "def forward(self" --json
+    Case, punctuation and line breaks are ignored. For every five words, one may be changed, left
+        out or added. For a longer text, `prep trace RUN --text FILE` finds near-duplicates and
+        passages.
     """
     from pipeline.engine.progress import Progress
     from pipeline.explain.search import search_run as find
@@ -64,7 +54,7 @@ def search(
     show_search(find(directory, words, train, most, Progress()), as_json)
 
 
-_PLACES, _ROWS, _STEPS = 3, 4, 6
+register = commands(search)
 
 
 def show_search(answer: "SearchAnswer", as_json: bool) -> None:

@@ -5,13 +5,11 @@ and records of takedowns on the terminal.
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.table import Table
-
-from pipeline.commands.options import JsonOption
-from pipeline.commands.terminal import format_cell, out, print_json, print_line
+from pipeline.commands import options
+from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.usage import commands
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise
@@ -22,61 +20,47 @@ if TYPE_CHECKING:
     from pipeline.takedown.record import Takedown
 
 
-_MODES = ("mask", "rewrite", "forget-set")
-
-
-def register(app: typer.Typer) -> None:
-    """Add `takedown` to the `prep` app."""
-    app.command(
-        no_args_is_help=True,
-        epilog="Examples:\n\n`prep takedown claim.yaml --run runs/pile --train out --plan`\n\n"
-        "`prep takedown claim.yaml --run runs/pile --apply --by 'J. Doe'`\n\n"
-        "`prep takedown claim.yaml --run runs/pile --apply --mode forget-set --out forget`",
-    )(takedown)
+FORGET_SET = "forget-set"
+_MODES = ("mask", "rewrite", FORGET_SET)
+_MOST = 40
 
 
 def takedown(
-    claim: Annotated[Path, typer.Argument(metavar="CLAIM", help="YAML file that states the claim")],
-    run: Annotated[Path, typer.Option(metavar="DIR", help="a finished run directory")],
-    train: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="MODEL_DIR", help="model_dir of a training run on its data, repeatable"
-        ),
-    ] = None,
-    export: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR", help="an export of the run, listed among the copies; repeatable"
-        ),
-    ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="show what would be done (default)")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="carry it out")] = False,
-    mode: Annotated[
-        str, typer.Option(metavar="NAME", help="with --apply: mask, rewrite or forget-set")
-    ] = "mask",
-    by: Annotated[
-        str, typer.Option(metavar="NAME", help="with --apply: your name; it is recorded")
-    ] = "",
-    on: Annotated[
-        str | None, typer.Option(metavar="DATE", help="with --apply: the day [default: today]")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="with forget-set: directory to write it to")
-    ] = None,
-    texts_from: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="directory of the claim's texts [default: that of the claim]"
-        ),
-    ] = None,
-    as_json: JsonOption = False,
+    claim: Path,
+    run: Path,
+    train: list[Path] | None = None,
+    export: list[Path] | None = None,
+    plan: bool = False,
+    apply: bool = False,
+    mode: str = "mask",
+    by: str = "",
+    on: str | None = None,
+    out: Path | None = None,
+    texts_from: Path | None = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Take documents down: show what a claim covers, or remove it from the run.
 
     Without --apply, lists the documents with all siblings, rows, steps and stored copies. With it,
     their text is removed and they are masked in the data sets. The same command resumes an
     interrupted --apply.
+
+    CLAIM: YAML file that states the claim
+    --run DIR: a finished run directory
+    --train MODEL_DIR: model_dir of a training run on its data, repeatable
+    --export DIR: an export of the run, listed among the copies; repeatable
+    --plan: show what would be done (default)
+    --apply: carry it out
+    --mode NAME: with --apply: mask, rewrite or forget-set
+    --by NAME: with --apply: your name; it is recorded
+    --on DATE: with --apply: the day [default: today]
+    --out DIR: with forget-set: directory to write it to
+    --texts-from DIR: directory of the claim's texts [default: that of the claim]
+
+    Examples:
+    prep takedown claim.yaml --run runs/pile --train out --plan
+    prep takedown claim.yaml --run runs/pile --apply --by 'J. Doe'
+    prep takedown claim.yaml --run runs/pile --apply --mode forget-set --out forget
     """
     from pipeline.takedown.claim import load_claim
 
@@ -84,22 +68,46 @@ def takedown(
         raise ConfigError("--plan and --apply: expected only one of them")
     if mode not in _MODES:
         raise ConfigError(f"--mode {mode}: expected one of {', '.join(_MODES)}")
-    wanted = TakedownOptions(
+    request = TakedownOptions(
         claim=load_claim(claim, texts_from),
         run=run,
         model_dirs=tuple(train or ()),
         exports=tuple(export or ()),
-        is_applied=apply,
         mode=mode,
         by=by,
-        on=_day(on),
-        out=out,
-        as_json=as_json,
+        on=_read_day(on),
     )
-    run_command(wanted)
+    if apply and mode != FORGET_SET:
+        value = {k: v for k, v in take_down(request).value.items() if k != "run"}
+        return print_json(value) if as_json else show_record(value)
+    planned = _plan(request)
+    if apply:
+        return _forget(planned, out, as_json)
+    if not as_json:
+        return show_takedown_plan(planned)
+    rows = planned.taken.to_pylist()
+    for row in rows:
+        row.update({k: row[k].hex() if row[k] else None for k in ("doc_key", "text_key", "via")})
+    return print_json({**planned.as_dict(), "taken": rows})
 
 
-def _day(text: str | None) -> date:
+register = commands(takedown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakedownOptions:
+    """A claim, the run and what was made of it, and who applies the claim how."""
+
+    claim: LoadedClaim
+    run: Path
+    model_dirs: tuple[Path, ...]
+    exports: tuple[Path, ...]
+    mode: str
+    by: str
+    on: date
+
+
+def _read_day(text: str | None) -> date:
     if text is None:
         return datetime.now().astimezone().date()
     try:
@@ -108,7 +116,43 @@ def _day(text: str | None) -> date:
         raise ConfigError(f"--on {text}: expected a day such as 2026-03-01") from None
 
 
-_MOST = 40
+def _plan(request: TakedownOptions) -> "TakedownPlan":
+    from pipeline.takedown.copies import open_run_tables
+    from pipeline.takedown.plan import plan_takedown
+
+    tables = open_run_tables(request.run)
+    return plan_takedown(tables, request.claim, request.model_dirs, request.exports)
+
+
+def take_down(request: TakedownOptions) -> "Takedown":
+    """Apply a claim to a run, or resume that; a claim that was applied before changes nothing."""
+    from pipeline.takedown import apply
+
+    name = request.claim.claim.id
+    if not request.run.is_dir():
+        raise InputError(f"{request.run}: no such run directory")
+    with journal.hold_lock(request.run):
+        begun = apply.find_begun(request.run, name)
+        if begun is None:
+            sign_off = apply.SignOff(request.by, request.on, request.mode)
+            apply.begin_takedown(_plan(request), sign_off)
+        else:
+            apply.check_same_takedown(begun, request.claim.digest, request.mode)
+        if begun is None or begun.pending:
+            return apply.finish_takedown(request.run, name)
+        return begun
+
+
+def _forget(plan: "TakedownPlan", out: Path | None, as_json: bool) -> None:
+    from pipeline.takedown.plan import write_forget_set
+
+    if out is None:
+        raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
+    written = write_forget_set(plan, out)
+    if as_json:
+        return print_json(written)
+    files = pluralise(len(written["files"]), "file")
+    return print_line(f"forget set: {out}/ (forget-set.json, {files})")
 
 
 def show_takedown_plan(plan: "TakedownPlan") -> None:
@@ -149,21 +193,14 @@ def show_takedown_plan(plan: "TakedownPlan") -> None:
 
 
 def _show_documents(plan: "TakedownPlan") -> None:
-    table = Table("document", "why", "via", "source", "file:line", "state", "tokens")
+    rows = []
     for row in plan.taken.slice(0, _MOST).to_pylist():
         via = row["via"].hex() if row["via"] else ""
         like = "" if row["similarity"] is None else f" {row['similarity']:.3f}"
-        cells = (
-            row["doc_key"].hex(),
-            row["because"],
-            via + like,
-            row["source"],
-            f"{row['file']}:{row['line']}",
-            row["state"],
-            f"{row['tokens']:,}",
-        )
-        table.add_row(*(format_cell(cell) for cell in cells))
-    out.print(table)
+        place = f"{row['file']}:{row['line']}"
+        cells = (row["because"], via + like, row["source"], place, row["state"])
+        rows.append((row["doc_key"].hex(), *cells, f"{row['tokens']:,}"))
+    print_table(("document", "why", "via", "source", "file:line", "state", "tokens"), rows)
     more = len(plan.taken) - _MOST
     if more > 0:
         print_line(f"and {more:,} more (--json lists all)")
@@ -185,93 +222,3 @@ def show_record(value: dict[str, Any]) -> None:
             "the data set still holds them: run `prep run` with the config of this run and its "
             "directory as --out, which writes the data set again without them"
         )
-
-
-def documents_as_rows(plan: "TakedownPlan") -> list[dict[str, Any]]:
-    """The documents as plain data, keys in hex."""
-    rows: list[dict[str, Any]] = plan.taken.to_pylist()
-    for row in rows:
-        for name in ("doc_key", "text_key", "via"):
-            row[name] = row[name].hex() if row[name] else None
-    return rows
-
-
-FORGET_SET = "forget-set"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TakedownOptions:
-    """What the command line asked for."""
-
-    claim: LoadedClaim
-    run: Path
-    model_dirs: tuple[Path, ...]
-    exports: tuple[Path, ...]
-    is_applied: bool
-    mode: str
-    by: str
-    on: date
-    out: Path | None
-    as_json: bool
-
-
-def run_command(wanted: TakedownOptions) -> None:
-    """Carry the command out. Raises PrepError."""
-    if wanted.is_applied and wanted.mode != FORGET_SET:
-        takedown = take_down(wanted)
-        value = {k: v for k, v in takedown.value.items() if k != "run"}
-        return print_json(value) if wanted.as_json else show_record(dict(value))
-    plan = _plan(wanted)
-    if wanted.is_applied:
-        return _forget(plan, wanted)
-    if wanted.as_json:
-        return print_json({**plan.as_dict(), "taken": _readable(plan)})
-    return show_takedown_plan(plan)
-
-
-def _plan(wanted: TakedownOptions) -> "TakedownPlan":
-    from pipeline.takedown.copies import open_run_tables
-    from pipeline.takedown.plan import plan_takedown
-
-    return plan_takedown(
-        open_run_tables(wanted.run), wanted.claim, wanted.model_dirs, wanted.exports
-    )
-
-
-def _readable(plan: "TakedownPlan") -> list[dict[str, object]]:
-    return documents_as_rows(plan)
-
-
-def take_down(wanted: TakedownOptions) -> "Takedown":
-    """Apply a claim to a run, or go on with it; a claim that was applied before changes nothing."""
-    from pipeline.takedown.apply import (
-        SignOff,
-        begin_takedown,
-        check_same_takedown,
-        find_begun,
-        finish_takedown,
-    )
-
-    name = wanted.claim.claim.id
-    if not wanted.run.is_dir():
-        raise InputError(f"{wanted.run}: no such run directory")
-    with journal.hold_lock(wanted.run):
-        begun = find_begun(wanted.run, name)
-        if begun is None:
-            begin_takedown(_plan(wanted), SignOff(wanted.by, wanted.on, wanted.mode))
-        else:
-            check_same_takedown(begun, wanted.claim.digest, wanted.mode)
-        return finish_takedown(wanted.run, name) if begun is None or begun.pending else begun
-
-
-def _forget(plan: "TakedownPlan", wanted: TakedownOptions) -> None:
-    from pipeline.takedown.plan import write_forget_set
-
-    if wanted.out is None:
-        raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
-    written = write_forget_set(plan, wanted.out)
-    if wanted.as_json:
-        return print_json(written)
-    return print_line(
-        f"forget set: {wanted.out}/ (forget-set.json, {pluralise(len(written['files']), 'file')})"
-    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from pipeline.core.errors import escape_text
 
@@ -24,6 +25,27 @@ def format_cell(text: str) -> str:
 def print_line(line: str) -> None:
     """One whole line, which may hold text from data, whatever the width of the terminal."""
     out.print(escape_text(line, len(line)), markup=False, soft_wrap=True)
+
+
+def print_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    title: str = "",
+    total: Iterable[object] | None = None,
+) -> None:
+    """Rows of text from data under `columns`, those after `>` justified to the right; a line before
+    the `total`; nothing where there is no row."""
+    table = Table(title=title or None, title_justify="left")
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+    for row in rows:
+        table.add_row(*(format_cell(str(cell)) for cell in row))
+    if not table.row_count:
+        return
+    if total is not None:
+        table.add_section()
+        table.add_row(*map(str, total))
+    out.print(table, soft_wrap=True)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -1,17 +1,16 @@
 """`prep tokenizer`: its options, one call, and what it prints: how tokenizers fit each source."""
 
 import enum
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from pipeline.commands.options import JsonOption, complete_runs, parse_size
-from pipeline.commands.terminal import format_cell, out
+from pipeline.commands.terminal import format_cell, print_json, print_line, print_table
+from pipeline.commands.usage import group
 
 if TYPE_CHECKING:
     from pipeline.stories.tokenizer import TokenizerMeasurement
@@ -40,34 +39,13 @@ SourceOption = Annotated[
 SeedOption = Annotated[int, typer.Option(min=0, help="selects the sample of documents")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group to the `prep` app."""
-    group = typer.Typer(no_args_is_help=True, help="Train and compare tokenizers.")
-    group.command(
-        epilog="Examples:\n\n`prep tokenizer train runs/quickstart --vocab-size 8192 --out tok`\n\n"
-        "`prep tokenizer train runs/bilingual --vocab-size 65536 --sample 50MB "
-        "--source 'Wikipedia (ar)' --source 'Wikipedia (en)' --out ar-en`\n\n"
-        "Then set `tokenize.tokenizer: tok` in the config of a run."
-    )(train)
-    group.command(
-        epilog="Example: `prep tokenizer measure runs/bilingual --tokenizer gpt2 --tokenizer ar-en`"
-    )(measure)
-    app.add_typer(group, name="tokenizer")
-
-
 def train(
     directory: RunArgument,
-    out: Annotated[Path, typer.Option(help="directory for tokenizer.json")],
-    vocab_size: Annotated[
-        int, typer.Option(help="number of tokens, including the 256 bytes and EOS")
-    ] = 32_768,
-    words: Annotated[
-        WordBreaks, typer.Option(help="where words break: as in o200k (marks), or as in GPT-2")
-    ] = WordBreaks.marks,
-    min_frequency: Annotated[
-        int, typer.Option(min=1, help="how often a pair must occur to become a token")
-    ] = 2,
-    eos: Annotated[str, typer.Option(help="the token that ends a document")] = "<|endoftext|>",
+    out: Path,
+    vocab_size: int = 32_768,
+    words: WordBreaks = WordBreaks.marks,
+    min_frequency: Annotated[int, typer.Option(min=1)] = 2,
+    eos: str = "<|endoftext|>",
     sample: SampleOption = 20_000_000,
     source: SourceOption = None,
     seed: SeedOption = 1,
@@ -76,6 +54,18 @@ def train(
     """Train a byte-level BPE on a sample of a run's kept text, the same amount of each source.
 
     Shows how well it fits each source, next to GPT-2.
+
+    --out: directory for tokenizer.json
+    --vocab-size: number of tokens, including the 256 bytes and EOS
+    --words: where words break: as in o200k (marks), or as in GPT-2
+    --min-frequency: how often a pair must occur to become a token
+    --eos: the token that ends a document
+
+    Examples:
+    prep tokenizer train runs/quickstart --vocab-size 8192 --out tok
+    prep tokenizer train runs/bilingual --vocab-size 65536 --sample 50MB
+        --source 'Wikipedia (ar)' --source 'Wikipedia (en)' --out ar-en
+    Then set `tokenize.tokenizer: tok` in the config of a run.
     """
     from pipeline.stories.tokenizer import train_on_run
     from pipeline.tokenizers.training import TrainingSettings
@@ -86,52 +76,48 @@ def train(
 
 def measure(
     directory: RunArgument,
-    tokenizer: Annotated[
-        list[str], typer.Option(help="gpt2, a tokenizer.json or its directory; repeatable")
-    ],
-    eos: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOKEN",
-            help="token that ends documents, for tokenizers whose files do not say it: one for all "
-            "except gpt2, or one for each --tokenizer in the same order",
-        ),
-    ] = None,
+    tokenizer: list[str],
+    eos: list[str] | None = None,
     sample: SampleOption = 5_000_000,
     source: SourceOption = None,
     seed: SeedOption = 2,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how well tokenizers fit each source of a run: bytes per token, tokens per word."""
+    """Show how well tokenizers fit each source of a run: bytes per token, tokens per word.
+
+    --tokenizer: gpt2, a tokenizer.json or its directory; repeatable
+    --eos TOKEN: token that ends documents, for tokenizers whose files do not say it: one for all
+        except gpt2, or one for each --tokenizer in the same order
+
+    Example: prep tokenizer measure runs/bilingual --tokenizer gpt2 --tokenizer ar-en
+    """
     from pipeline.stories.tokenizer import measure_on_run
 
     measured = measure_on_run(directory, tokenizer, sample, seed, source or (), eos or ())
     show_fertility(measured, as_json)
 
 
+register = group("tokenizer", "Train and compare tokenizers.", train, measure)
+
+
 def show_fertility(measured: "Sequence[TokenizerMeasurement]", as_json: bool) -> None:
     """Print a table with a row per source, and columns for each tokenizer."""
     if as_json:
-        return out.print_json(json.dumps([_as_json(one) for one in measured]))
-    table = Table(
-        "source",
-        "documents",
-        "MB",
-        title_justify="left",
-        title="bytes per token (more is better), tokens per word (fewer is better)",
-    )
+        return print_json([_as_json(one) for one in measured])
+    columns, rows = ["source", "documents", "MB"], []
     for one in measured:
         heading = f"{Path(one.tokenizer).name} ({one.vocab_size:,})"
-        table.add_column(f"{format_cell(heading)}\nbytes/token", justify="right", no_wrap=True)
-        table.add_column("\ntokens/word", justify="right", no_wrap=True)
-    for rows in zip(*(one.rows for one in measured), strict=True):
-        cells = [rows[0].source, f"{rows[0].documents:,}", f"{rows[0].text_bytes / 1e6:.2f}"]
-        for row in rows:
-            cells += [f"{row.bytes_per_token:.2f}", f"{row.tokens_per_word:.2f}"]
-        table.add_row(*map(format_cell, cells))
-    out.print(table)
+        columns += [f">{format_cell(heading)}\nbytes/token", ">\ntokens/word"]
+    for row in zip(*(one.rows for one in measured), strict=True):
+        cells = [row[0].source, f"{row[0].documents:,}", f"{row[0].text_bytes / 1e6:.2f}"]
+        for part in row:
+            cells += [f"{part.bytes_per_token:.2f}", f"{part.tokens_per_word:.2f}"]
+        rows.append(cells)
+    print_table(
+        columns, rows, "bytes per token (more is better), tokens per word (fewer is better)"
+    )
     for one in measured:
-        out.print(f"{one.tokenizer}: tokenized by {one.engine}", markup=False)
+        print_line(f"{one.tokenizer}: tokenized by {one.engine}")
     return None
 
 

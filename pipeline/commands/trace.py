@@ -1,227 +1,114 @@
-"""`prep trace`: parses, calls, prints; no logic."""
+"""`prep trace`: its options, and one call that answers the one question that is asked."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pipeline.commands.options import JsonOption, complete_runs, read_count
+from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, InputError
 
-if TYPE_CHECKING:
-    from pipeline.explain.find import FoundDocuments
-    from pipeline.lineage.trace import TokenSpan
-
-_QUESTIONS = (
-    "--step",
-    "--checkpoint",
-    "--file",
-    "--document",
-    "--work",
-    "--isbn",
-    "--reg",
-    "--title",
-    "--text",
-)
-_BACKWARDS = "Backwards"
-_FORWARDS = "Forwards"
 _MOST_TEXT_BYTES = 64 << 20
 
-_EXAMPLES = (
-    "Examples, backwards to documents:\n\n"
-    "`prep trace runs/pile --train out --step 57`\n\n"
-    "`prep trace runs/pile --train out --checkpoint step_0000500`\n\n"
-    "`prep trace runs/pile --file hdf5/train/examples_000000.h5 --row 3 --tokens 100:200`\n\n"
-    "`prep trace runs/corpus --file hdf5/train/examples_000000.h5 --tokens 123456`\n\n"
-    "Forwards, to rows, steps and checkpoints:\n\n"
-    "`prep trace runs/pile --document 550f72 --train out`\n\n"
-    "`prep trace runs/pile --document web/a.jsonl:17`\n\n"
-    "`prep trace runs/pile --work c0ffee00c0de --train out --json`\n\n"
-    "`prep trace runs/pile --isbn 978-0-306-40615-7 --registry registries/claims`\n\n"
-    "`prep trace runs/pile --text excerpt.txt --train out`\n\n"
-    "A step listed here read a row: that is exposure, not influence or memorisation."
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """The options of one call that ask something; exactly one of them is given."""
-
-    step: int | None
-    checkpoint: Path | None
-    file: Path | None
-    document: str | None
-    work: str | None
-    isbn: str | None
-    reg: str | None
-    title: str | None
-    text: str | None
-
-
-def register(app: typer.Typer) -> None:
-    """Add `trace` to the `prep` app."""
-    app.command(no_args_is_help=True, epilog=_EXAMPLES)(trace)
+CountOption = Annotated[int | None, typer.Option(parser=read_count)]
 
 
 def trace(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="a run directory", autocompletion=complete_runs),
-    ],
-    train: Annotated[
-        Path | None, typer.Option(metavar="MODEL_DIR", help="model_dir of a training run")
-    ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="a step, counted from 1; with --train",
-            parser=read_count,
-            metavar="N",
-            rich_help_panel=_BACKWARDS,
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="a checkpoint, with --train", rich_help_panel=_BACKWARDS),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="SHARD[ROW]",
-            help="an HDF5 shard of the run, and a row in it",
-            rich_help_panel=_BACKWARDS,
-        ),
-    ] = None,
-    row: Annotated[
-        int | None,
-        typer.Option(
-            help="a row of that shard, counted from 0",
-            parser=read_count,
-            metavar="N",
-            rich_help_panel=_BACKWARDS,
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A[:B]",
-            rich_help_panel=_BACKWARDS,
-            help="tokens A to B - 1 of that row, or of a corpus shard",
-        ),
-    ] = None,
-    document: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY|FILE:LINE|FILE|SHARD[ROW]",
-            rich_help_panel=_FORWARDS,
-            help="a document, or all of a raw file or of a row, written as commands print them",
-        ),
-    ] = None,
-    work: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="a work of the registry", rich_help_panel=_FORWARDS),
-    ] = None,
-    isbn: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="an ISBN", rich_help_panel=_FORWARDS)
-    ] = None,
-    reg: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="a registration number such as TX 1-234-567",
-            rich_help_panel=_FORWARDS,
-        ),
-    ] = None,
-    title: Annotated[
-        str | None, typer.Option(help="a title of the registry", rich_help_panel=_FORWARDS)
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|-",
-            rich_help_panel=_FORWARDS,
-            help="a text: finds the same text, near-duplicates and passages of it",
-        ),
-    ] = None,
-    registry: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="registry of works [default: the one the run was screened with]"
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="list at most N [default: 20, all with --json]"),
-    ] = None,
+    directory: Annotated[Path, typer.Argument(autocompletion=complete_runs)],
+    train: Path | None = None,
+    step: CountOption = None,
+    checkpoint: Path | None = None,
+    file: Path | None = None,
+    row: CountOption = None,
+    tokens: str | None = None,
+    document: str | None = None,
+    work: str | None = None,
+    isbn: str | None = None,
+    reg: str | None = None,
+    title: str | None = None,
+    text: str | None = None,
+    registry: Path | None = None,
+    limit: Annotated[int | None, typer.Option(min=0)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Trace training data: from a step, checkpoint, row or token back to documents, or forward.
 
     Forward is from a document, work or text to rows, steps and checkpoints. Keys, places and
     numbers can be given as pages and commands print them.
+
+    DIR: a run directory
+    --train MODEL_DIR: model_dir of a training run
+    --registry DIR: registry of works [default: the one the run was screened with]
+    --limit N: list at most N [default: 20, all with --json]
+
+    Backwards:
+    --step N: a step, counted from 1; with --train
+    --checkpoint PATH: a checkpoint, with --train
+    --file SHARD[ROW]: an HDF5 shard of the run, and a row in it
+    --row N: a row of that shard, counted from 0
+    --tokens A[:B]: tokens A to B - 1 of that row, or of a corpus shard
+
+    Forwards:
+    --document KEY|FILE:LINE|FILE|SHARD[ROW]: a document, or all of a raw file or of a row, written
+        as commands print them
+    --work ID: a work of the registry
+    --isbn NUMBER: an ISBN
+    --reg NUMBER: a registration number such as TX 1-234-567
+    --title: a title of the registry
+    --text FILE|-: a text: finds the same text, near-duplicates and passages of it
+
+    Examples, backwards to documents:
+    prep trace runs/pile --train out --step 57
+    prep trace runs/pile --train out --checkpoint step_0000500
+    prep trace runs/pile --file hdf5/train/examples_000000.h5 --row 3 --tokens 100:200
+    prep trace runs/corpus --file hdf5/train/examples_000000.h5 --tokens 123456
+    Forwards, to rows, steps and checkpoints:
+    prep trace runs/pile --document 550f72 --train out
+    prep trace runs/pile --document web/a.jsonl:17
+    prep trace runs/pile --work c0ffee00c0de --train out --json
+    prep trace runs/pile --isbn 978-0-306-40615-7 --registry registries/claims
+    prep trace runs/pile --text excerpt.txt --train out
+    A step listed here read a row: that is exposure, not influence or memorisation.
     """
+    from pipeline.api import questions
     from pipeline.commands.places import show_checkpoint, show_forward, show_spans
+    from pipeline.engine.progress import Progress
+    from pipeline.lineage.checkpoint_trace import trace_checkpoint
+    from pipeline.lineage.exposure import trace_documents
+    from pipeline.lineage.trace import read_elsewhere, trace_step
     from pipeline.runs.references import split_row
 
-    if file is not None and row is None and (named := split_row(str(file))) is not None:
-        file, row = Path(named[0]), named[1]
-    asked = TraceOptions(
-        step=step,
-        checkpoint=checkpoint,
-        file=file,
-        document=document,
-        work=work,
-        isbn=isbn,
-        reg=reg,
-        title=title,
-        text=text,
-    )
-    _check(asked, train, row, tokens)
+    if file is not None and row is None and (place := split_row(str(file))) is not None:
+        file, row = Path(place[0]), place[1]
+    given: dict[str, Any] = {
+        "step": step,
+        "checkpoint": checkpoint,
+        "file": file,
+        "document": document,
+        "work": work,
+        "isbn": isbn,
+        "reg": reg,
+        "title": title,
+        "text": text,
+    }
+    name = questions.choose_question(given, train, row, tokens, mark="--")
     if checkpoint is not None and train is not None:
-        from pipeline.lineage.checkpoint_trace import trace_checkpoint
-
         return show_checkpoint(trace_checkpoint(directory, train, checkpoint), limit, as_json)
     if step is not None and train is not None:
-        from pipeline.lineage.trace import read_elsewhere, trace_step
-
         spans = trace_step(directory, train, step)
         return show_spans(spans, limit, as_json, read_elsewhere(directory, train, step))
     if file is not None:
-        return show_spans(_spans(directory, file, row, tokens), limit, as_json)
-    from pipeline.lineage.exposure import trace_documents
-
-    found = _found(directory, asked, registry)
+        between = None if tokens is None else _range(tokens)
+        return show_spans(questions.find_spans(directory, file, row, between), limit, as_json)
+    value = given[name] if text is None else _read(text)
+    found = questions.find_documents(directory, name, value, registry, Progress())
     answer = trace_documents(directory, found.rows, train, found.because)
     return show_forward(answer, found.notes, limit, as_json)
 
 
-def _check(asked: TraceOptions, train: Path | None, row: int | None, tokens: str | None) -> None:
-    given = [
-        name
-        for name, value in zip(_QUESTIONS, vars(asked).values(), strict=True)
-        if value is not None
-    ]
-    if len(given) != 1:
-        what = f"got {', '.join(given)}" if given else "got none"
-        raise typer.BadParameter(f"expected one of {', '.join(_QUESTIONS)}; {what}")
-    if given[0] in ("--step", "--checkpoint") and train is None:
-        raise typer.BadParameter(f"{given[0]} needs --train MODEL_DIR")
-    if asked.file is None and (row is not None or tokens is not None):
-        raise typer.BadParameter("--row and --tokens need --file")
-    if asked.file is not None and row is None and tokens is None:
-        raise typer.BadParameter("--file needs --row, or --tokens for a corpus")
-
-
-def _spans(directory: Path, file: Path, row: int | None, tokens: str | None) -> "list[TokenSpan]":
-    from pipeline.lineage.trace import trace_row, trace_tokens
-
-    if tokens is None:
-        assert row is not None, "_check refuses this"
-        return trace_row(directory, file, row)
-    first, stop = _range(tokens)
-    return trace_tokens(directory, file, first, stop, row)
+register = commands(trace)
 
 
 def _range(tokens: str) -> tuple[int, int]:
@@ -232,23 +119,6 @@ def _range(tokens: str) -> tuple[int, int]:
         return read_number(first), read_number(stop) if mark else read_number(first) + 1
     except ValueError:
         raise typer.BadParameter(f"--tokens {tokens}: expected A or A:B, such as 100:200") from None
-
-
-def _found(directory: Path, asked: TraceOptions, registry: Path | None) -> "FoundDocuments":
-    from pipeline.api.questions import find_asked
-    from pipeline.engine.progress import Progress
-
-    return find_asked(
-        directory,
-        document=asked.document,
-        work=asked.work,
-        isbn=asked.isbn,
-        reg=asked.reg,
-        title=asked.title,
-        text=None if asked.text is None else _read(asked.text),
-        registry=registry,
-        progress=Progress(),
-    )
 
 
 def _read(name: str) -> str:

@@ -6,10 +6,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from pipeline.commands.options import DirectoryArgument, JsonOption
-from pipeline.commands.terminal import format_duration, out, print_facts, print_json, print_line
+from pipeline.commands.terminal import (
+    format_duration,
+    print_facts,
+    print_json,
+    print_line,
+    print_table,
+)
+from pipeline.commands.usage import commands
 from pipeline.core.errors import IntegrityError
 from pipeline.core.words import format_bytes, pluralise
 
@@ -19,19 +25,11 @@ if TYPE_CHECKING:
     from pipeline.stories.status import WorkStatus
 
 
-def register(app: typer.Typer) -> None:
-    """Add `status`, `verify` and `clean-up` to the `prep` app."""
-    app.command(epilog="Example: `prep status runs/quickstart`")(status)
-    app.command(
-        epilog="Examples:\n\n`prep verify runs/quickstart`\n\n"
-        "`prep verify runs/quickstart --lineage 10000`\n\n"
-        "`prep verify --hdf5 /data/from/elsewhere --vocab-size 50257 --eos 50256`"
-    )(verify)
-    app.command("clean-up", epilog="Example: `prep clean-up runs/quickstart`")(clean_up)
-
-
 def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
-    """Show which stages of a run are done, which process is working on it, and how far it is."""
+    """Show which stages of a run are done, which process is working on it, and how far it is.
+
+    Example: prep status runs/quickstart
+    """
     from pipeline.stories.status import read_status, read_work
 
     finished, stages = read_status(directory)
@@ -39,14 +37,11 @@ def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
     if as_json:
         value = {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
         return print_json(value)
-    table = Table("stage", "state", "tasks", "size")
-    for s in stages:
-        table.add_row(s.stage, s.state, str(s.tasks), format_bytes(s.bytes))
-    out.print(table, soft_wrap=True)
+    rows = ((s.stage, s.state, s.tasks, format_bytes(s.bytes)) for s in stages)
+    print_table(("stage", "state", "tasks", "size"), rows)
     if finished and not work.is_held:
         return print_line("finished")
-    _show_work(work)
-    return None
+    return _show_work(work)
 
 
 def _show_work(work: "WorkStatus") -> None:
@@ -67,19 +62,10 @@ def _show_work(work: "WorkStatus") -> None:
 
 def verify(
     directory: DirectoryArgument,
-    lineage: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="tokenize the text of N spans again and compare"),
-    ] = None,
-    hdf5: Annotated[
-        bool, typer.Option(help="check a directory of .h5 files, whoever wrote them")
-    ] = False,
-    vocab_size: Annotated[
-        int | None, typer.Option(help="with --hdf5: every id must be below this")
-    ] = None,
-    eos: Annotated[
-        int | None, typer.Option(help="with --hdf5: the id that separates documents")
-    ] = None,
+    lineage: Annotated[int | None, typer.Option(min=1)] = None,
+    hdf5: bool = False,
+    vocab_size: int | None = None,
+    eos: int | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
@@ -87,6 +73,16 @@ def verify(
     With --lineage, N spans of tokens are drawn from the shuffled shards, their texts are tokenized
     again, and the tokens are compared one by one. With --hdf5, the directory is any directory of
     HDF5 files, and what is wrong with it is listed. Exit code 4 means that something is wrong.
+
+    --lineage N: tokenize the text of N spans again and compare
+    --hdf5/--no-hdf5: check a directory of .h5 files, whoever wrote them
+    --vocab-size: with --hdf5: every id must be below this
+    --eos: with --hdf5: the id that separates documents
+
+    Examples:
+    prep verify runs/quickstart
+    prep verify runs/quickstart --lineage 10000
+    prep verify --hdf5 /data/from/elsewhere --vocab-size 50257 --eos 50256
     """
     from pipeline.hdf5.foreign.check import check_directory
     from pipeline.stories.verify import verify_run
@@ -102,11 +98,17 @@ def verify(
 
 
 def clean_up(directory: DirectoryArgument) -> None:
-    """Delete intermediate files that are no longer needed; verify and trace still work."""
+    """Delete intermediate files that are no longer needed; verify and trace still work.
+
+    Example: prep clean-up runs/quickstart
+    """
     from pipeline.stories.status import delete_intermediates
 
     removed, freed = delete_intermediates(directory)
     print_line(f"removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")
+
+
+register = commands(status, verify, clean_up)
 
 
 def show_foreign(report: "ForeignReport", as_json: bool) -> None:

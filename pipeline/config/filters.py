@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Strict
 from pipeline.config.model import FrozenModel, RelativePath, Share, Unit
 
 _FUNCTION = re.compile(r"(?P<place>.+):(?P<name>[^\W\d]\w*)")
+_PLUG_IN = re.compile(r"[\w.-]+")
 
 
 def split_function(value: str) -> tuple[str, str]:
@@ -24,6 +25,11 @@ def split_function(value: str) -> tuple[str, str]:
     if found is None:
         raise ValueError("expected MODULE:FUNCTION, such as my_rules:keep, or FILE.py:FUNCTION")
     return found["place"], found["name"]
+
+
+def is_plug_in(value: str) -> bool:
+    """Whether it is the name of an entry point, and names neither a module nor a file."""
+    return _PLUG_IN.fullmatch(value) is not None and not is_file(value)
 
 
 def is_file(place: str) -> bool:
@@ -42,7 +48,8 @@ class FunctionPath(RelativePath):
 
 
 def _named(value: str) -> str:
-    split_function(value)
+    if not is_plug_in(value):
+        split_function(value)
     return value
 
 
@@ -51,7 +58,8 @@ class CustomFilterConfig(FrozenModel):
 
     function: Annotated[str, FunctionPath(), AfterValidator(_named)] = Field(
         description="the function: MODULE:FUNCTION of a module on Python's path or in the current "
-        "directory, or FILE.py:FUNCTION of a file relative to this config"
+        "directory, FILE.py:FUNCTION of a file relative to this config, or the NAME of an "
+        "installed package's entry point in the group wafermill.filters"
     )
     settings: dict[str, JsonValue] = Field(
         {}, description="what it is called with, by keyword: plain values, lists and mappings"
@@ -63,6 +71,8 @@ class CustomFilterConfig(FrozenModel):
 
     def starting_at(self, base: Path) -> "CustomFilterConfig":
         """The same, a relative file starting at `base`."""
+        if is_plug_in(self.function):
+            return self
         place, name = split_function(self.function)
         if not is_file(place):
             return self

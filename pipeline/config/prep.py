@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import Bytes, FrozenModel, RelativePath, Share, parse
@@ -204,6 +204,17 @@ class LinesConfig(FrozenModel):
     )
 
 
+class DetectorConfig(FrozenModel):
+    """A detector of an installed package."""
+
+    name: str = Field(
+        min_length=1, description="its name: an entry point of the group wafermill.detectors"
+    )
+    settings: dict[str, JsonValue] = Field(
+        {}, description="what it is made with, by keyword: plain values, lists and mappings"
+    )
+
+
 class ScreenConfig(FrozenModel):
     """Provenance screening."""
 
@@ -228,6 +239,11 @@ class ScreenConfig(FrozenModel):
         (),
         description="captured opt-out signals and local opt-out lists: .yaml or .jsonl files, or "
         "directories of them, relative to this config",
+    )
+    detectors: tuple[DetectorConfig, ...] = Field(
+        (),
+        description="detectors of installed packages, in the order of their evidence; one that a "
+        "rule of the policy asks about need not be named",
     )
     quarantine_days: int | None = Field(
         None,

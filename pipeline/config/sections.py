@@ -93,10 +93,11 @@ class InputConfig(FrozenModel):
         description="a file, a directory or a glob, relative to this config, or a list of them; or "
         "builtin:quickstart"
     )
-    format: Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"] | None = Field(
+    format: str | None = Field(
         None,
-        description="format of all files, whatever their names [default: by the name of each "
-        "file]; text: each file is a document; lines: each line is a document",
+        description="format of all files, whatever their names, such as jsonl or that of a plug-in "
+        "[default: by the name of each file]; text: each file is a document; lines: each line is a "
+        "document",
     )
     text_key: str = Field("text", description="name of the field or column that holds the text")
     template: str | None = Field(

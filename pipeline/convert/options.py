@@ -47,12 +47,14 @@ def detect_inputs(given: Sequence[str], kind: Kind | None, text_key: str) -> Con
 
 
 def _expanded(name: str) -> list[str]:
-    if Path(name).exists() or "://" in name or not glob.has_magic(name):
+    if Path(name).exists() or "://" in name or Path(f"{name}.bin").exists():
         return [name]
-    found = sorted(glob.glob(name, recursive=True))
-    if not found:
+    if not glob.has_magic(name):
+        raise InputError(f"{name}: no such file or directory")
+    paths = sorted(glob.glob(name, recursive=True))
+    if not paths:
         raise InputError(f"{name}: found nothing")
-    return found
+    return paths
 
 
 def _kind(name: str, text_key: str) -> Kind:

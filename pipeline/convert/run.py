@@ -150,7 +150,8 @@ def run_conversion(plan: ConvertPlan, out: Path) -> ConvertSummary:
         if done is not None:
             _tidy(plan.target(ShardPlace()), out)
             return ConvertSummary(out, done, up_to_date=True)
-        facts = _convert(plan, state, there)
+        with state.left_if_empty():
+            facts = _convert(plan, state, there)
         _tidy(plan.target(ShardPlace()), out)
     return ConvertSummary(out, facts, up_to_date=False)
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline.disclosure.facts import EvidenceFacts, OptOutFacts, Passage, WorkFacts
 from pipeline.runs import layout
+from pipeline.screening.detectors.catalogue import DECIDE_FOR_THEMSELVES, DETECTORS
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 
 Decisions = tuple[tuple[str, int], ...]
@@ -19,10 +20,10 @@ Decisions = tuple[tuple[str, int], ...]
 
 MOST_WORKS, MOST_PASSAGES, MOST_OPTOUTS = 200, 3, 500
 OPT_OUT = "optout"
-_FROM_LISTS = ("artefact", "marker")
-"""What they see stands in a list."""
-_OF_PEOPLE = ("identifier", "notice", "optout", "review", "title_author")
-"""What they see can name people, works or addresses."""
+_QUOTES = {name: entry.quotes for name, entry in DETECTORS.items()} | dict.fromkeys(
+    DECIDE_FOR_THEMSELVES, "text"
+)
+"""What evidence repeats, by detector; that of plug-ins may name people."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ _TITLE_BEGINS = 30
 
 def _words_of(row: Mapping[str, Any]) -> list[str]:
     """What evidence repeats from documents, registries or people, short words left out."""
-    words = [] if row["detector"] in _FROM_LISTS else [row["seen"]]
-    if row["detector"] in _OF_PEOPLE:
+    quotes = _QUOTES.get(row["detector"], "people")
+    words = [] if quotes == "list" else [row["seen"]]
+    if quotes == "people":
         words += [row["target"], *_attributes(row).values()]
     return [word for word in words if isinstance(word, str) and len(word) > 2]
 

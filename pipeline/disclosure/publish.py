@@ -38,6 +38,7 @@ from pipeline.runs.catalogue import story_entry
 _SCREENING = (
     "registry",
     "screen",
+    "custom_detectors",
     "overlap",
     "filters",
     "custom_filters",

@@ -89,6 +89,7 @@ class StageEntry:
 CAUSES: Mapping[str, str] = {
     "large shards": "a raw shard is larger than `read.task_bytes`",
     "duplicates": "`dedup.preset` is not `none`",
+    "custom detectors": "`screen.detectors` or the policy names one of an installed package",
     "decontaminate": "the section names evaluation sets",
     "filters": "the section has a rule",
     "custom filters": "`filters.custom` names a function",
@@ -131,6 +132,8 @@ STAGES: Mapping[str, StageEntry] = {
                called_for_by=("duplicates",), disk=0.01),
         _stage("screen", _PER_SHARD, "source label, licence, meta, text; `registry/`", "screen",
                speed=390),
+        _stage("custom_detectors", _PER_SHARD, "documents, the detectors", "screen",
+               called_for_by=("custom detectors",), speed=50),
         _stage("overlap", _PER_SHARD, "text, the index", "overlap",
                called_for_by=("decontaminate",)),
         _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
@@ -228,10 +231,10 @@ STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
-            "overlap", "filters", "custom_filters", "reviews", "withheld", *_DECIDE[:2],
-            "components", "route", "clusters", "verdicts", "keep", "quarantine", "tokenizer",
-            "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize", "sources",
-            "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
+            "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
+            *_DECIDE[:2], "components", "route", "clusters", "verdicts", "keep", "quarantine",
+            "tokenizer", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize",
+            "sources", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),
@@ -250,9 +253,9 @@ STORIES: Mapping[str, StoryEntry] = {
     ),
     "screen": StoryEntry(
         stages=(
-            "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen", "overlap",
-            "filters", "custom_filters", "reviews", "withheld", *_DECIDE, "keep", "quarantine",
-            *_TABLES,
+            "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen",
+            "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
+            *_DECIDE, "keep", "quarantine", *_TABLES,
         ),
         screens=True, labels_sources=True,
     ),

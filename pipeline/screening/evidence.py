@@ -96,7 +96,8 @@ class Finding:
     byte_length: int = 0
     work_id: str = ""
     score: float | None = None
-    attributes: str = ""
+    attributes: str | Mapping[str, Any] = ""
+    """A mapping becomes the JSON that the column holds."""
 
 
 def findings_table(findings: Iterable[Finding]) -> pa.Table:
@@ -104,11 +105,14 @@ def findings_table(findings: Iterable[Finding]) -> pa.Table:
     ordered = sorted(
         findings, key=lambda f: (f.row, f.byte_offset, f.kind, f.target, f.work_id, f.seen)
     )
-    columns: dict[str, list[Any]] = {name: [] for name in FINDINGS.names}
-    for finding in ordered:
-        for name in FINDINGS.names:
-            columns[name].append(getattr(finding, name))
+    columns: dict[str, list[Any]] = {
+        name: [getattr(finding, name) for finding in ordered] for name in FINDINGS.names
+    }
     columns["seen"] = [_cut(seen) for seen in columns["seen"]]
+    columns["attributes"] = [
+        value if isinstance(value, str) else attributes_json(value)
+        for value in columns["attributes"]
+    ]
     return pa.table(columns, schema=FINDINGS)
 
 

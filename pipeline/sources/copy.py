@@ -10,7 +10,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +18,20 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
-from pipeline.sources import tables, warc
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
-from pipeline.sources.listing import format_of
+from pipeline.sources.formats import FileFormat, format_of
+from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import RecordRules
 from pipeline.sources.streams import decompress_blocks, zstd
+from pipeline.sources.tables import PARQUET
+from pipeline.sources.text import JSONL
 
 ZSTD_LEVEL = 3
 GZIP_LEVEL = 6
 _GZIP_WINDOW = 31
 """zlib's number for the largest window and a gzip header, whose time is then 0."""
 
-BEHIND = {"jsonl": 1, "lines": 1, "text": 0, "warc": 4}
-"""Bytes that belong to a record but not to its length: a newline, or two of two bytes."""
-
 _GROUP_BYTES = 64 << 20
-_ROWS = 256
-_BUFFER = 1 << 20
 
 
 def copy_records(
@@ -45,17 +42,25 @@ def copy_records(
 
     Raises InputError when the file is damaged.
     """
-    kind, compression, _ = file.format
-    if file.has_rows and not file.size:
-        return
-    if file.has_rows:
-        yield from _rows(file, reader, starts)
+    records, compression = file.format.records, file.format.compression
+    if isinstance(records, RowFormat):
+        if file.size:
+            yield from _rows(file, records, reader, starts)
         return
     compressor = _compressor(compression)
     blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
-    for piece in cut_ranges(blocks, starts, starts + sizes + BEHIND[kind]):
+    for piece in cut_ranges(blocks, starts, starts + sizes + trailing_bytes(file)):
         yield compressor.compress(piece)
     yield compressor.flush()
+
+
+def trailing_bytes(file: InputFile) -> int:
+    """Bytes that belong to a record of a file but not to its length. Raises InputError for a format
+    whose records cannot be copied."""
+    records = file.format.records
+    if not isinstance(records, StreamFormat) or records.trailing_bytes is None:
+        raise InputError(f"{file.shown}: records of the format {records.name} cannot be copied")
+    return records.trailing_bytes
 
 
 def cut_ranges(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[bytes]:
@@ -128,11 +133,13 @@ class _Sink(io.RawIOBase):
         return pieces
 
 
-def _rows(file: InputFile, reader: HashingReader, rows: I64) -> Iterator[bytes]:
+def _rows(file: InputFile, records: RowFormat, reader: HashingReader, rows: I64) -> Iterator[bytes]:
+    if records.copy is None:
+        raise InputError(f"{file.shown}: rows of the format {records.name} cannot be copied")
     sink = _Sink()
     try:
         with open_seekable(file, reader) as (source, _):
-            schema, batches, writer = _reader_and_writer(file, source, sink)
+            schema, batches, writer = records.copy(source, sink)
             with writer:
                 for table in _grouped(_chosen(batches, rows), schema):
                     writer.write_table(table)
@@ -140,20 +147,6 @@ def _rows(file: InputFile, reader: HashingReader, rows: I64) -> Iterator[bytes]:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{file.shown}: cannot copy its rows: {error}") from error
     yield from sink.take()
-
-
-def _reader_and_writer(
-    file: InputFile, source: BinaryIO, sink: _Sink
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Any]:
-    """Schema, all rows in batches, and what writes the same format."""
-    if file.format[0] == "parquet":
-        parquet = pq.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False)
-        schema = parquet.schema_arrow
-        writer: Any = pq.ParquetWriter(sink, schema, compression="zstd")
-        return schema, parquet.iter_batches(batch_size=_ROWS), writer
-    schema, batches, is_file = tables.batches(source)
-    new = pa.ipc.new_file if is_file else pa.ipc.new_stream
-    return schema, batches, new(sink, schema)
 
 
 def _chosen(batches: Iterator[pa.RecordBatch], rows: I64) -> Iterator[pa.RecordBatch]:
@@ -179,20 +172,23 @@ def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
 
 def count_records(path: Path) -> int:
     """Records in a file that was written so. Raises InputError when it is damaged."""
-    found = format_of(path.name)
-    kind, compression, _ = found if found else ("jsonl", None, 1.0)
-    if kind == "parquet":
+    found = format_of(path.name) or FileFormat(JSONL, None, 1.0)
+    records = found.records
+    if records is PARQUET:
         return int(pq.read_metadata(path).num_rows)
     with open(path, "rb") as file:
-        if kind == "arrow":
-            return sum(len(batch) for batch in tables.batches(file)[1])
-        blocks = decompress_blocks(path, file, compression)
-        if kind == "text":
+        if isinstance(records, RowFormat):
+            assert records.copy is not None
+            _, batches, _ = records.copy(file, _Sink())
+            return sum(len(batch) for batch in batches)
+        assert isinstance(records, StreamFormat)
+        blocks = decompress_blocks(path, file, found.compression)
+        if records.parts == "lines":
+            return _lines(blocks)
+        if records.parts is None:
             return int(any(blocks))
-        if kind == "warc":
-            rules = RecordRules(text_key="text", max_document_bytes=0, sources=None)
-            return sum(1 for _ in warc.read_warc(path, blocks, rules))
-        return _lines(blocks)
+        rules = RecordRules(text_key="text", max_document_bytes=0, sources=None)
+        return sum(1 for _ in records.read(str(path), blocks, rules, None))
 
 
 def _lines(blocks: Iterator[bytes]) -> int:

@@ -12,7 +12,8 @@ import msgspec
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.storage import hash_file
 from pipeline.sources import files, streams
-from pipeline.sources.listing import FORMATS
+from pipeline.sources.formats import format_of, suffix_of
+from pipeline.sources.text import JSONL
 
 ID_FIELDS = ("id", "doc_id", "ind", "idx", "question_id", "qid", "uid")
 """The first of these that a record has names it; else its line number does."""
@@ -38,12 +39,12 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
     Raises InputError for a path that names nothing, and for two sets of one name.
     """
     found, _ = files.find("evaluation sets", patterns, base)
-    jsonl = [f for f in found if FORMATS[f.suffix][0] == "jsonl"]
+    jsonl = [f for f in found if f.format.records is JSONL]
     if not jsonl:
         raise InputError(f"evaluation sets: {base / patterns[0]}: no jsonl file found")
     sets: dict[str, EvalSet] = {}
     for file in jsonl:
-        name = file.path.removesuffix(file.suffix)
+        name = file.path.removesuffix(suffix_of(file.path) or "")
         if name in sets:
             raise InputError(
                 f"evaluation sets: {name} is found twice: as {file.path} and in another format"
@@ -65,11 +66,12 @@ def read_eval_set(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises InputError for damaged or changed files, and naming the line for one that is no object.
     """
     path = Path(found.location)
-    suffix = next(s for s in FORMATS if path.name.endswith(s))
+    stored = format_of(path.name, JSONL.name)
+    assert stored is not None
     try:
         reader = files.HashingReader(str(path))
         with contextlib.closing(reader):
-            blocks = streams.decompress_blocks(path, reader, FORMATS[suffix][1])  # type: ignore[arg-type]
+            blocks = streams.decompress_blocks(path, reader, stored.compression)  # type: ignore[arg-type]
             for number, (_, _, line) in enumerate(streams.split_lines(blocks, LARGEST_RECORD), 1):
                 if line is None:
                     raise InputError(

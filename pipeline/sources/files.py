@@ -16,28 +16,29 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import xxhash
 
 from pipeline.core import storage
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.journal import DIRECTORY
+from pipeline.core.plugins import PlugInCode
 from pipeline.core.words import pluralise
-from pipeline.sources import tables, text, warc
-from pipeline.sources.listing import (
-    DESCRIPTIONS,
-    FORMATS,
-    KNOWN,
-    Format,
-    Listing,
-    StoredFile,
+from pipeline.sources.formats import (
+    BUILT_IN,
+    FileFormat,
+    describe_suffixes,
+    format_named,
     format_of,
     is_text,
-    local,
+    plugged_formats,
 )
-from pipeline.sources.record import START, BadRecord, Place, Record, RecordRules, has_surrogate
+from pipeline.sources.listing import DESCRIPTIONS, Listing, StoredFile, local
+from pipeline.sources.raw_format import RowFormat, StreamFormat
+from pipeline.sources.record import BadRecord, Place, Record, RecordRules, has_surrogate
 from pipeline.sources.remote import (
     RemoteFile,
     hub,
@@ -55,7 +56,7 @@ _SHORTEST_HEAD = 4
 """Bytes from which the beginning of a file tells its format; the text "P" is no cut-off parquet."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class InputFile:
     """One raw shard: the input's name, the path relative to that input, size, where it is (a path
     or a URL), and its format where the config says so rather than the name."""
@@ -67,39 +68,66 @@ class InputFile:
     kind: str | None = None
 
     @property
-    def suffix(self) -> str:
-        """The key in FORMATS."""
-        return next(s for s in FORMATS if self.path.endswith(s))
-
-    @property
-    def format(self) -> Format:
-        """Reader, compression, estimated bytes of text per byte on disk."""
+    def format(self) -> FileFormat:
+        """How its records are read, and how it is compressed."""
         found = format_of(self.path, self.kind)
         if found is None:
             raise InputError(
-                f"{self.shown}: its name does not say its format; expected one that ends in {KNOWN}"
+                f"{self.shown}: its name does not say its format; expected one that ends in "
+                f"{describe_suffixes()}"
             )
         return found
 
     @property
-    def is_one_record(self) -> bool:
-        """Whether the whole file is one document."""
-        return self.format[0] == "text"
+    def software(self) -> dict[str, str]:
+        """What its records depend on besides this project: the code of a plug-in that reads it."""
+        return {}
+
+    @property
+    def is_uncut(self) -> bool:
+        """Whether it has to be read as a whole, however large it is."""
+        records = self.format.records
+        return isinstance(records, StreamFormat) and records.parts is None
 
     @property
     def has_rows(self) -> bool:
         """Whether it holds columns rather than records one after the other."""
-        return self.format[0] in ("parquet", "arrow")
+        return isinstance(self.format.records, RowFormat)
 
     @property
     def text_estimate(self) -> int:
         """Estimated bytes of text, from the size and format alone."""
-        return int(self.size * self.format[2])
+        return int(self.size * self.format.text_per_byte)
 
     @property
     def shown(self) -> str:
         """The location as messages name it: a URL without its query."""
         return redact_url(self.location) if is_url(self.location) else self.location
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluggedFile(InputFile):
+    """A raw shard that a plug-in reads, whose code counts wherever the file does."""
+
+    code: PlugInCode
+
+    @property
+    def format(self) -> FileFormat:
+        """See InputFile. Raises ConfigError where another version of the plug-in is installed."""
+        found = super().format
+        installed = plugged_formats()[found.records.name].code
+        if installed != self.code:
+            raise ConfigError(
+                f"{self.shown}: the run began with the input format {found.records.name} of "
+                f"{self.code}, but here it is {installed}; install the same on every worker and "
+                "change nothing while a run is under way"
+            )
+        return found
+
+    @property
+    def software(self) -> dict[str, str]:
+        """See InputFile."""
+        return {f"input format {self.format.records.name}": str(self.code)}
 
 
 def find(
@@ -112,6 +140,8 @@ def find(
     start at the directory that all of them share. `kind` is a format that all files have whatever
     their names. Raises InputError when one names nothing, or all of them no file that can be read.
     """
+    if kind is not None:
+        _check_format(name, kind)
     patterns = (path,) if isinstance(path, str) else tuple(path)
     listings = [_listing(pattern, base) for pattern in patterns]
     shared = os.path.commonpath([listing.root for listing in listings])
@@ -130,10 +160,17 @@ def find(
         text = any(is_text(file) for file in found)
         hint = "; plain text is only read on request: give *.txt, or `format: text`" if text else ""
         raise InputError(
-            f"input {name!r}: {where}: found {what} that ends in {KNOWN}{hint}; give a file, a "
-            "directory or a glob, or set the format with `format`"
+            f"input {name!r}: {where}: found {what} that ends in {describe_suffixes()}{hint}; give "
+            "a file, a directory or a glob, or set the format with `format`"
         )
-    return sorted(files), len(found) - len(files)
+    return sorted(files, key=attrgetter("path")), len(found) - len(files)
+
+
+def _check_format(name: str, kind: str) -> None:
+    try:
+        format_named(kind)
+    except ConfigError as error:
+        raise ConfigError(f"input {name!r}: {error}") from error
 
 
 def _check_names(chosen: Iterable[StoredFile]) -> None:
@@ -170,7 +207,13 @@ def _reads(file: StoredFile, listing: Listing, kind: str | None) -> bool:
 
 
 def _input_file(name: str, file: StoredFile, shared: str, kind: str | None) -> InputFile:
-    return InputFile(name, os.path.relpath(file.name, shared), file.size, file.location, kind)
+    path = os.path.relpath(file.name, shared)
+    found = format_of(path, kind)
+    assert found is not None
+    if found.records in BUILT_IN:
+        return InputFile(name, path, file.size, file.location, kind)
+    code = plugged_formats()[found.records.name].code
+    return PluggedFile(name, path, file.size, file.location, kind, code=code)
 
 
 class HashingReader:
@@ -246,11 +289,11 @@ def read_records(
     file: InputFile, reader: HashingReader, rules: RecordRules
 ) -> Iterator[Record | BadRecord]:
     """Every record of a file, good or bad, in order. Raises InputError when the file is damaged."""
-    if file.has_rows:
+    records, compression = file.format.records, file.format.compression
+    if not isinstance(records, StreamFormat):
         yield from read_rows(file, reader, rules)
         return
-    kind, compression, _ = file.format
-    if kind in ("text", "lines") and compression is None and file.size < _SHORTEST_HEAD:
+    if records.is_plain_text and compression is None and file.size < _SHORTEST_HEAD:
         blocks = iter([reader.read()])
     else:
         blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
@@ -267,27 +310,19 @@ def read_blocks(
 ) -> Iterator[Record | BadRecord]:
     """The records in decompressed bytes of a file, which begin at `start` when they are not all of
     it."""
-    kind = file.format[0]
-    if kind == "jsonl":
-        yield from text.read_jsonl(blocks, rules, start or START)
-    elif kind == "lines":
-        yield from text.read_lines(blocks, rules, start or START)
-    elif kind == "text":
-        yield from text.read_whole(blocks, rules)
-    else:
-        yield from warc.read_warc(file.shown, blocks, rules, start)
+    records = file.format.records
+    assert isinstance(records, StreamFormat)
+    return records.read(file.shown, blocks, rules, start)
 
 
 def read_rows(
     file: InputFile, reader: HashingReader, rules: RecordRules, first: int = 0
 ) -> Iterator[Record | BadRecord]:
     """The rows from `first` on of a format that is read here and there."""
-    kind, allowance = file.format[0], allowance_of(file, rules)
+    records, allowance = file.format.records, allowance_of(file, rules)
+    assert isinstance(records, RowFormat)
     with open_seekable(file, reader) as (source, location):
-        if kind == "parquet":
-            yield from tables.read_parquet(file.shown, source, rules, allowance, first)
-        else:
-            yield from tables.read_arrow(file.shown, source, location, rules, allowance, first)
+        yield from records.read(file.shown, source, location, rules, allowance, first)
 
 
 @contextlib.contextmanager

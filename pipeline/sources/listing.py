@@ -1,7 +1,5 @@
-"""What a path of an input names; which formats there are, and which of the files that HF `datasets`
-saved with `save_to_disk` are data.
-
-What a path of an input names: files on this machine.
+"""What a path of an input names on this machine, and which of the files that HF `datasets` saved
+with `save_to_disk` are data.
 
 Links to directories are followed, and every directory is read once, under its own name where it has
 one below the input: no loop is endless, and no file is read twice for the sake of a link. What
@@ -14,80 +12,12 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.journal import DIRECTORY, EVENTS
 from pipeline.runs.layout import CLEANED, MANIFEST, RECORDS
-
-Kind = Literal["jsonl", "parquet", "arrow", "text", "lines", "warc"]
-
-COMPRESSIONS = {".zst": "zst", ".gz": "gz", ".bz2": "bz2", ".xz": "xz"}
-
-_PLAIN: dict[str, str] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-    ".warc": "warc",
-    ".wet": "warc",
-}
-_COMPRESSED_ONLY = {".json": "jsonl"}
-"""Named so for lines when compressed (C4), but for one whole document when not."""
-
-_COMPRESSION_ESTIMATE = 4.0
-_COLUMNAR = {".parquet": ("parquet", 3.0), ".arrow": ("arrow", 1.0), ".feather": ("arrow", 1.5)}
-
-Format = tuple[str, str | None, float]
-"""Reader, compression, estimated bytes of text per byte on disk."""
-
-FORMATS: dict[str, Format] = {
-    **{suffix: (kind, None, 1.0) for suffix, kind in _PLAIN.items()},
-    **{
-        suffix + end: (kind, compression, _COMPRESSION_ESTIMATE)
-        for end, compression in COMPRESSIONS.items()
-        for suffix, kind in {**_PLAIN, **_COMPRESSED_ONLY}.items()
-    },
-    **{suffix: (kind, kind, estimate) for suffix, (kind, estimate) in _COLUMNAR.items()},
-}
-"""suffix -> (reader, compression, estimated bytes of text per byte on disk)"""
-
-KNOWN = (
-    ".jsonl, .ndjson, .txt, .warc, .wet (also with .zst, .gz, .bz2, .xz), .json.gz and the like, "
-    ".parquet, .arrow, .feather"
-)
-"""FORMATS in words."""
-
-
-def suffix_of(name: str) -> str | None:
-    """The key in FORMATS that a file name ends in.
-
-    >>> suffix_of("c4-train.00000.json.gz"), suffix_of("notes.json")
-    ('.json.gz', None)
-    """
-    return next((suffix for suffix in FORMATS if name.endswith(suffix)), None)
-
-
-def format_of(name: str, kind: str | None = None) -> Format | None:
-    """The format of a file: what its name says, or `kind` with the compression its name says.
-
-    >>> format_of("part-00000.gz", "jsonl")
-    ('jsonl', 'gz', 4.0)
-    """
-    suffix = suffix_of(name)
-    if kind is None:
-        return FORMATS[suffix] if suffix else None
-    if kind in ("parquet", "arrow"):
-        return next(f for f in FORMATS.values() if f[0] == kind)
-    compression = next((c for end, c in COMPRESSIONS.items() if name.endswith(end)), None)
-    return kind, compression, _COMPRESSION_ESTIMATE if compression else 1.0
-
-
-def is_text(name: str) -> bool:
-    """Whether a name says plain text, which is data only where somebody says so: beside other
-    formats it is more likely a README."""
-    suffix = suffix_of(name)
-    return suffix is not None and FORMATS[suffix][0] == "text"
-
+from pipeline.sources.formats import format_of, is_text
 
 STATE = "state.json"
 SPLITS = "dataset_dict.json"

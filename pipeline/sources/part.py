@@ -130,7 +130,7 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
     digest = xxhash.xxh3_128()
     skip, left = part.first.byte_offset - stretch.start.text, stretch.size
     with closing(HashingReader(file.location)) as reader:
-        blocks = resume_blocks(file.shown, reader, file.format[1], stretch.start)  # type: ignore[arg-type]
+        blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)  # type: ignore[arg-type]
         while left and (found := next(blocks, None)) is not None:
             block = found[1]
             data = block[skip : skip + left]
@@ -148,7 +148,7 @@ def _rows(
     """Its rows, checked at the end."""
     file, digest, count = part.file, xxhash.xxh3_128(), 0
     if content.copy is not None:
-        file = replace(file, location=str(inputs.path(content.copy)), kind=file.format[0])
+        file = replace(file, location=str(inputs.path(content.copy)), kind=file.format.records.name)
     with closing(HashingReader(file.location)) as reader:
         items = read_rows(file, reader, rules, part.first.ordinal)
         for item in islice(items, content.rows):
@@ -169,7 +169,6 @@ def update(digest: xxhash.xxh3_128, item: Record | BadRecord) -> int:
 
 Blocks = Iterable[tuple[StreamStart, bytes]]
 
-BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 _SPACE = np.isin(np.arange(256), list(b" \t\n\r\x0b\x0c"))
 """Bytes that `bytes.strip` takes away."""

@@ -3,7 +3,8 @@ options and `read` say, as plain data, how a record becomes a document: its sour
 typed columns, its text put together from its fields.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
@@ -129,6 +130,14 @@ def _first(meta: dict[str, Any], keys: tuple[str, ...]) -> Any:
         if key in meta:
             return meta[key]
     return None
+
+
+def decode_text(raw: bytes) -> str:
+    """The text that these bytes are. Raises RecordError where they are not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError("not_utf8") from error
 
 
 def has_surrogate(text: str) -> bool:
@@ -298,6 +307,56 @@ def assemble_record(
         licence=licence_field(meta),
         fields=fields,
     )
+
+
+def make_record(
+    place: Place,
+    read_text: Callable[[], str],
+    read_meta: Callable[[], tuple[str | None, dict[str, Any]]],
+    top: TopLevel,
+    rules: RecordRules,
+) -> Record:
+    """The record of some fields: `read_text` is asked for the field `rules.text_key` if there is no
+    template, `read_meta` for the field `meta` as JSON (None: there is none) and parsed. Raises
+    RecordError for what is first found wrong."""
+    if rules.template is None:
+        text = read_text()
+        check_length(text, rules.max_document_bytes)
+        raw, meta = read_meta()
+    else:
+        raw, meta = read_meta()
+        text = fill_template(rules.template, meta, top)
+        check_length(text, rules.max_document_bytes)
+    return assemble_record(place, text, meta, raw, top, rules)
+
+
+def assemble_fields(place: Place, fields: Mapping[str, Any], rules: RecordRules) -> Record:
+    """The record of fields by name, with plain values; `meta` is a mapping. For formats whose
+    fields are all parsed at once. Raises RecordError."""
+
+    def read_text() -> str:
+        if rules.text_key not in fields:
+            raise RecordError("no_text")
+        text = fields[rules.text_key]
+        if not isinstance(text, str):
+            raise RecordError("text_not_string")
+        if has_surrogate(text):
+            raise RecordError("surrogate")
+        return text
+
+    def read_meta() -> tuple[str | None, dict[str, Any]]:
+        meta = fields.get("meta")
+        if meta is None:
+            return None, {}
+        try:
+            raw = json.dumps(meta, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecordError("bad_meta") from error
+        if not isinstance(meta, dict) or has_surrogate(raw):
+            raise RecordError("bad_meta")
+        return raw, meta
+
+    return make_record(place, read_text, read_meta, fields.get, rules)
 
 
 def typed_values(rules: RecordRules, meta: dict[str, Any], top: TopLevel) -> tuple[FieldValue, ...]:

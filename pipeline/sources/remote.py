@@ -24,7 +24,8 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from pipeline.core.errors import InputError, ResourceError, escape_text
-from pipeline.sources.listing import Listing, StoredFile, is_text, suffix_of
+from pipeline.sources.formats import is_text, suffix_of
+from pipeline.sources.listing import Listing, StoredFile
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WEB = ("http", "https")

@@ -9,21 +9,22 @@ memory that is not the file's.
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.errors import InputError
+from pipeline.sources.raw_format import RowFormat
 from pipeline.sources.record import (
     BadRecord,
     Place,
     Record,
     RecordError,
     RecordRules,
-    assemble_record,
-    check_length,
-    fill_template,
+    decode_text,
+    make_record,
 )
 from pipeline.sources.streams import Allowance
 
@@ -70,26 +71,18 @@ def _record(place: Place, index: int, columns: dict[str, pa.Array], rules: Recor
     def top(name: str) -> Any:
         return columns[name][index].as_py() if name in columns else None
 
-    if rules.template is None:
+    def read_text() -> str:
         if rules.text_key not in columns:
             raise RecordError("no_text")
-        text = _text(columns[rules.text_key][index])
-        check_length(text, rules.max_document_bytes)
-        raw, meta = _meta(columns, index)
-    else:
-        raw, meta = _meta(columns, index)
-        text = fill_template(rules.template, meta, top)
-        check_length(text, rules.max_document_bytes)
-    return assemble_record(place, text, meta, raw, top, rules)
+        return _text(columns[rules.text_key][index])
+
+    return make_record(place, read_text, partial(_meta, columns, index), top, rules)
 
 
 def _text(cell: pa.Scalar) -> str:
     value = cell.as_py() if cell.is_valid else None
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise RecordError("not_utf8") from error
+        return decode_text(value)
     if not isinstance(value, str):
         raise RecordError("text_not_string")
     return value
@@ -124,7 +117,12 @@ _BATCH_BYTES = 1 << 30
 
 
 def read_parquet(
-    path: object, file: BinaryIO, rules: RecordRules, allowance: Allowance, first: int = 0
+    path: object,
+    file: BinaryIO,
+    location: str | None,
+    rules: RecordRules,
+    allowance: Allowance,
+    first: int = 0,
 ) -> Iterator[Record | BadRecord]:
     """Every row from `first` on as a record, good or bad. Raises InputError when it is not sound
     parquet."""
@@ -206,19 +204,6 @@ def read_arrow(
         raise InputError(f"{path}: not a valid Arrow file: {error}") from error
 
 
-def batches(source: BinaryIO) -> tuple[pa.Schema, Iterator[pa.RecordBatch], bool]:
-    """Schema and sound batches with all columns of an Arrow file or stream, and whether it is a
-    file. Raises what pyarrow raises."""
-    is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
-    source.seek(0)
-    if not is_file:
-        stream = pa.ipc.open_stream(source)
-        return stream.schema, _validated(iter(stream), 0), False
-    reader = pa.ipc.open_file(source)
-    found = (reader.get_batch(index) for index in range(reader.num_record_batches))
-    return reader.schema, _validated(found, 0), True
-
-
 def _check_stream(path: object, head: bytes, file: BinaryIO) -> None:
     """A stream without its end marker may have lost batches, and nothing else would tell."""
     if head.startswith(_FEATHER_V1):
@@ -260,3 +245,37 @@ def _validated(batches: Iterator[pa.RecordBatch], first: int) -> Iterator[pa.Rec
             batch.validate(full=True)
             yield batch.slice(first)
         first = max(0, first - len(batch))
+
+
+def _copy_parquet(file: BinaryIO, sink: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Any]:
+    parquet = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
+    schema = parquet.schema_arrow
+    writer = pq.ParquetWriter(sink, schema, compression="zstd")
+    return schema, parquet.iter_batches(batch_size=_ROWS), writer
+
+
+def _copy_arrow(file: BinaryIO, sink: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Any]:
+    is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+    file.seek(0)
+    if not is_file:
+        stream = pa.ipc.open_stream(file)
+        return stream.schema, _validated(iter(stream), 0), pa.ipc.new_stream(sink, stream.schema)
+    reader = pa.ipc.open_file(file)
+    batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+    return reader.schema, _validated(batches, 0), pa.ipc.new_file(sink, reader.schema)
+
+
+PARQUET = RowFormat(
+    name="parquet",
+    suffixes={".parquet": 3.0},
+    has_fields=True,
+    read=read_parquet,
+    copy=_copy_parquet,
+)
+ARROW = RowFormat(
+    name="arrow",
+    suffixes={".arrow": 1.0, ".feather": 1.5},
+    has_fields=True,
+    read=read_arrow,
+    copy=_copy_arrow,
+)

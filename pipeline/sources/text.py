@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from pipeline.sources.raw_format import StreamFormat
 from pipeline.sources.record import (
     START,
     BadRecord,
@@ -23,9 +24,10 @@ from pipeline.sources.record import (
     RecordError,
     RecordRules,
     assemble_record,
-    check_length,
+    decode_text,
     fill_template,
     has_surrogate,
+    make_record,
 )
 from pipeline.sources.streams import split_lines
 
@@ -35,10 +37,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 def raw_fields(line: bytes) -> dict[str, bytes]:
     """The raw JSON slice of every top-level field; the last of duplicate keys counts."""
     if not line.isascii():
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            raise RecordError("not_utf8") from error
+        decode_text(line)
     try:
         parsed = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         return {name: bytes(raw) for name, raw in parsed.items()}
@@ -93,8 +92,7 @@ def _skip_space(text: str, position: int) -> int:
     return position
 
 
-_BOM = b"\xef\xbb\xbf"
-_START = Place(0, 1, 0, 0)
+BOM = b"\xef\xbb\xbf"
 _UNREADABLE = object()
 """The value of a field whose JSON means nothing to us; it has none of the expected types."""
 
@@ -105,17 +103,24 @@ _any_value = msgspec.json.Decoder().decode
 _FAILURES = (msgspec.MsgspecError, ValueError, RecursionError, RecordError)
 
 
-def read_jsonl(
-    blocks: Iterator[bytes], rules: RecordRules, first: Place = _START
+def read_by_line(
+    blocks: Iterator[bytes],
+    rules: RecordRules,
+    start: Place | None,
+    parse: Callable[[Place, bytes], Record],
+    mark: bytes = b"",
 ) -> Iterator[Record | BadRecord]:
-    """Every non-blank line as a record, good or bad, in file order; `first` is where the first
-    line stands in its file."""
-    parse = _parser(rules)
+    """Every non-blank line as a record, good or bad, in file order.
+
+    `start` is where the blocks begin in their file; a byte order mark `mark` at its beginning is
+    taken away. `parse` makes a record of a line, or raises RecordError.
+    """
+    first = start or START
     ordinal = first.ordinal
-    found = split_lines(blocks, rules.max_document_bytes)
-    for number, (offset, length, line) in enumerate(found, first.line):
-        if number == 1 and line is not None and line.startswith(_BOM):
-            line = line[len(_BOM) :]
+    lines = split_lines(blocks, rules.max_document_bytes)
+    for number, (offset, length, line) in enumerate(lines, first.line):
+        if number == 1 and line is not None:
+            line = line.removeprefix(mark)
         if line is not None and not line.strip():
             continue
         place = Place(ordinal, number, first.byte_offset + offset, length)
@@ -124,8 +129,15 @@ def read_jsonl(
             if line is None:
                 raise RecordError("too_large")
             yield parse(place, line)
-        except RecordError as refused:
-            yield BadRecord(place, str(refused))
+        except RecordError as problem:
+            yield BadRecord(place, str(problem))
+
+
+def read_jsonl(
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
+) -> Iterator[Record | BadRecord]:
+    """Every non-blank line as a record; `start` is where the first line is in its file."""
+    return read_by_line(blocks, rules, start, _parser(rules), BOM)
 
 
 def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
@@ -179,17 +191,17 @@ def _by_field(place: Place, line: bytes, rules: RecordRules) -> Record:
     def top(name: str) -> Any:
         return _value(fields[name]) if name in fields else None
 
-    if rules.template is None:
+    def read_text() -> str:
         if rules.text_key not in fields:
             raise RecordError("no_text")
-        text = _text(fields[rules.text_key])
-        meta = _parse_meta(fields.get("meta"))
-    else:
-        meta = _parse_meta(fields.get("meta"))
-        text = fill_template(rules.template, meta, top)
-        check_length(text, rules.max_document_bytes)
-    raw = fields.get("meta")
-    return assemble_record(place, text, meta, None if raw is None else raw.decode(), top, rules)
+        return _text(fields[rules.text_key])
+
+    def read_meta() -> tuple[str | None, dict[str, Any]]:
+        raw = fields.get("meta")
+        meta = _parse_meta(raw)
+        return None if raw is None else raw.decode(), meta
+
+    return make_record(place, read_text, read_meta, top, rules)
 
 
 def _text(raw: bytes) -> str:
@@ -231,38 +243,34 @@ def _parse_meta(raw: bytes | None) -> dict[str, Any]:
     return meta
 
 
-def read_whole(blocks: Iterator[bytes], rules: RecordRules) -> Iterator[Record | BadRecord]:
+def read_whole(
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
+) -> Iterator[Record | BadRecord]:
     """The file as one record, which an empty file is too."""
     held: list[bytes] = []
     length = 0
     for block in blocks:
         length += len(block)
         held = [] if length > rules.max_document_bytes else [*held, block]
-    is_held = length <= rules.max_document_bytes
-    yield _item(Place(0, 1, 0, length), b"".join(held) if is_held else None, rules)
+    place = Place(0, 1, 0, length)
+    try:
+        if length > rules.max_document_bytes:
+            raise RecordError("too_large")
+        yield text_record(place, b"".join(held).removeprefix(BOM), rules)
+    except RecordError as problem:
+        yield BadRecord(place, str(problem))
 
 
 def read_lines(
-    blocks: Iterator[bytes], rules: RecordRules, start: Place = START
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
 ) -> Iterator[Record | BadRecord]:
-    """Every non-blank line as a record; `start` is where the first line stands in its file."""
-    ordinal = start.ordinal
-    found = split_lines(blocks, rules.max_document_bytes)
-    for number, (offset, length, line) in enumerate(found, start.line):
-        if line is None or line.strip():
-            text = None if line is None else line.removesuffix(b"\r")
-            place = Place(ordinal, number, start.byte_offset + offset, length)
-            yield _item(place, text, rules)
-            ordinal += 1
+    """Every non-blank line as a record; `start` is where the first line is in its file."""
 
+    def parse(place: Place, line: bytes) -> Record:
+        text = line.removesuffix(b"\r")
+        return text_record(place, text.removeprefix(BOM) if place.line == 1 else text, rules)
 
-def _item(place: Place, raw: bytes | None, rules: RecordRules) -> Record | BadRecord:
-    try:
-        if raw is None:
-            raise RecordError("too_large")
-        return text_record(place, raw.removeprefix(_BOM) if place.line == 1 else raw, rules)
-    except RecordError as refused:
-        return BadRecord(place, str(refused))
+    return read_by_line(blocks, rules, start, parse)
 
 
 def text_record(
@@ -274,18 +282,47 @@ def text_record(
 ) -> Record:
     """A record whose only field is `text`, and whose meta the format itself gives. Raises
     RecordError."""
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise RecordError("not_utf8") from error
+    text, known = decode_text(raw), meta or {}
 
     def top(name: str) -> str | None:
         return text if name == "text" else None
 
     if rules.template is not None:
-        return assemble_record(
-            place, fill_template(rules.template, meta or {}, top), meta or {}, raw_meta, top, rules
-        )
+        filled = fill_template(rules.template, known, top)
+        return assemble_record(place, filled, known, raw_meta, top, rules)
     if rules.text_key != "text":
         raise RecordError("no_text")
-    return assemble_record(place, text, meta or {}, raw_meta, top, rules)
+    return assemble_record(place, text, known, raw_meta, top, rules)
+
+
+JSONL = StreamFormat(
+    name="jsonl",
+    suffixes={".jsonl": 1.0, ".ndjson": 1.0},
+    compressed_suffixes={".json": 1.0},
+    has_fields=True,
+    read=read_jsonl,
+    parts="lines",
+    trailing_bytes=1,
+    byte_order_mark=BOM,
+)
+"""`.json` is lines when it is compressed (C4), and one document of any kind when it is not."""
+
+TEXT = StreamFormat(
+    name="text",
+    suffixes={".txt": 1.0},
+    has_fields=False,
+    read=read_whole,
+    parts=None,
+    trailing_bytes=0,
+    is_plain_text=True,
+)
+
+LINES = StreamFormat(
+    name="lines",
+    suffixes={},
+    has_fields=False,
+    read=read_lines,
+    parts="lines",
+    trailing_bytes=1,
+    is_plain_text=True,
+)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.core.errors import InputError, escape_text
+from pipeline.sources.raw_format import StreamFormat
 from pipeline.sources.record import START, BadRecord, Place, Record, RecordError, RecordRules
 from pipeline.sources.text import text_record
 
@@ -23,18 +24,18 @@ META_HEADERS = {"url": "warc-target-uri", "date": "warc-date", "record_id": "war
 
 
 def read_warc(
-    path: object, blocks: Iterator[bytes], rules: RecordRules, start_at: Place | None = None
+    path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
 ) -> Iterator[Record | BadRecord]:
-    """Every conversion record, good or bad, in file order; `start_at` is where the blocks begin in
+    """Every conversion record, good or bad, in file order; `start` is where the blocks begin in
     a file that is not read whole. Raises InputError when the framing is broken, and for a file of
     responses."""
-    whole, begin = start_at is None, start_at or START
+    begin = start or START
     stream = _WarcBytes(path, blocks, begin)
     ordinal, markup = begin.ordinal, 0
     while stream.next_record():
-        start, line = stream.offset, stream.line
-        headers = stream.headers(start)
-        length = _length(path, start, headers)
+        offset, line = stream.offset, stream.line
+        headers = stream.headers(offset)
+        length = _length(path, offset, headers)
         kind = headers.get("warc-type", "")
         if kind != "conversion":
             stream.skip(length)
@@ -43,10 +44,10 @@ def read_warc(
         body = stream.read(length) if length <= rules.max_document_bytes else None
         if body is None:
             stream.skip(length)
-        place = Place(ordinal, line, start, stream.offset - start)
+        place = Place(ordinal, line, offset, stream.offset - offset)
         ordinal += 1
         yield _item(place, body, headers, rules)
-    if whole and markup and not ordinal:
+    if start is None and markup and not ordinal:
         raise InputError(
             f"{path}: {markup:,} responses and no extracted text; give the WET files, or extract "
             "the text first and write it as jsonl"
@@ -178,3 +179,14 @@ class _WarcBytes:
 
     def _cut_off(self) -> InputError:
         return InputError(f"{self._path}: cut off in the middle of a record")
+
+
+WARC = StreamFormat(
+    name="warc",
+    suffixes={".warc": 1.0, ".wet": 1.0},
+    has_fields=False,
+    read=read_warc,
+    parts="records",
+    trailing_bytes=4,
+)
+"""Behind a record are two line ends of two bytes."""

@@ -121,6 +121,7 @@ def clean_stage(
         columns=typed_columns(config),
         withheld=withheld,
     )
+    readers = {name: said for file in reading.files for name, said in file.software.items()}
     tasks = []
     for index, parts in enumerate(reading.tasks):
         chosen = tuple(rules[part.file.input] for part in parts)
@@ -141,7 +142,7 @@ def clean_stage(
         function=_clean,
         tasks=tuple(tasks),
         settings={"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
-        software={**_software(), **mask_software(clean.mask)},
+        software={**_software(), **mask_software(clean.mask), **readers},
         still_valid=still_valid,
     )
 

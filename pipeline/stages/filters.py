@@ -453,6 +453,7 @@ def custom_filters_stage(
             "file_hash": own.file_hash,
             "settings": json.loads(own.settings),
             "batch": own.batch,
+            **({"distribution": own.location.distribution} if own.location.distribution else {}),
         }
         for own in functions
     }

@@ -23,7 +23,6 @@ from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
 from pipeline.sources.part import (
-    BOM,
     Chunk,
     Content,
     DamagedFile,
@@ -36,6 +35,7 @@ from pipeline.sources.part import (
     cut_records,
     update,
 )
+from pipeline.sources.raw_format import StreamFormat
 from pipeline.sources.record import START, Place, RecordRules, rules_of
 from pipeline.sources.remote import is_url
 from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks, zstd
@@ -116,7 +116,8 @@ def _hashed(some: Iterable[bytes]) -> tuple[int, xxhash.xxh3_128]:
 
 def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     file, rules = job.file, job.rules
-    kind, compression, _ = file.format
+    records, compression = file.format.records, file.format.compression
+    assert isinstance(records, StreamFormat)
     allowance = allowance_of(file, rules)
 
     def blocks() -> Iterator[tuple[StreamStart, bytes]]:
@@ -124,8 +125,8 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
             allowance.use(len(block))
             yield start, block
 
-    if kind in ("jsonl", "lines"):
-        count = LineCount(rules.max_document_bytes, BOM if kind == "jsonl" else b"")
+    if records.parts == "lines":
+        count = LineCount(rules.max_document_bytes, records.byte_order_mark)
         return cut_lines(blocks(), job.part_bytes, count)
     return cut_records(blocks(), job.part_bytes, lambda some: read_blocks(file, some, rules))
 
@@ -134,7 +135,7 @@ def _start(job: PiecesJob, chunk: Chunk) -> StreamStart | None:
     """Where to read a part from that begins with this chunk; None if it is to be a piece, because
     that is far away, or behind a URL, where nothing is near but the beginning."""
     first = chunk.first.byte_offset
-    plain = job.file.format[1] is None
+    plain = job.file.format.compression is None
     start = StreamStart(first, first) if plain else chunk.start
     if start.raw and is_url(job.file.location):
         return None
@@ -163,7 +164,7 @@ def _cut_copy(
     """Rows behind a URL are read here and there, so from a copy."""
     path = f"{layout.PIECES}/{job.path_id:06d}.copy"
     yield Output(path, iter(lambda: reader.read(BLOCK), b""))
-    here = replace(job.file, location=str(inputs.root / path), kind=job.file.format[0])
+    here = replace(job.file, location=str(inputs.root / path), kind=job.file.format.records.name)
     with closing(HashingReader(here.location)) as copy:
         _cut_rows(replace(job, file=here), copy, parts)
     for part in parts:

@@ -42,8 +42,7 @@ def source_note(file: InputFile, rules: RecordRules) -> str | None:
 
     Says nothing of formats without fields, and of a file that cannot be read: reading it will.
     """
-    kind = file.format[0]
-    if kind not in ("jsonl", "parquet", "arrow") or (file.has_rows and is_url(file.location)):
+    if not file.format.records.has_fields or (file.has_rows and is_url(file.location)):
         return None
     rules = replace(rules, fields=(), sources=None)
     try:
@@ -82,7 +81,7 @@ def _head(file: InputFile) -> bytes:
     if file.has_rows:
         return b""
     with closing(HashingReader(file.location)) as reader:
-        return next(decompress_blocks(file.shown, reader, file.format[1]), b"")  # type: ignore[arg-type]
+        return next(decompress_blocks(file.shown, reader, file.format.compression), b"")  # type: ignore[arg-type]
 
 
 def _labels(file: InputFile, rules: RecordRules, head: bytes) -> Iterator[str | None]:
@@ -178,7 +177,7 @@ def _is_cut(file: InputFile, read: ReadConfig) -> bool:
     after other parts were cleaned."""
     if read.on_bad_record == "fail" and read.on_bad_shard == "skip":
         return False
-    return file.text_estimate > read.task_bytes and not file.is_one_record
+    return file.text_estimate > read.task_bytes and not file.is_uncut
 
 
 def _pack(sizes: list[int], most: int, alone: frozenset[int]) -> list[list[int]]:

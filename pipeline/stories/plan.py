@@ -109,6 +109,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     given = {
         "large shards": prepared.plan.large,
         "duplicates": config.dedup.preset != "none",
+        "custom detectors": screening.detectors,
         "decontaminate": config.decontaminate.sets,
         "filters": filtered,
         "custom filters": custom,
@@ -127,7 +128,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
 def _large(plan: ReadPlan) -> int:
     """Estimated bytes of text that are compressed anew: of large files that are compressed."""
     files = (plan.files[index] for index in plan.large)
-    return sum(f.text_estimate for f in files if f.format[1] is not None and not f.has_rows)
+    return sum(f.text_estimate for f in files if f.format.compression is not None)
 
 
 def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:

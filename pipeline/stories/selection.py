@@ -27,7 +27,9 @@ from pipeline.screening.detectors.lists import (
     shipped_artefacts,
     shipped_origins,
 )
+from pipeline.screening.detectors.plug_ins import CustomDetector, find_custom_detectors
 from pipeline.screening.policy import Policy, compile_rules, find_policy, load_policy
+from pipeline.screening.policy.rules import list_plug_ins_asked_about
 from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import REVIEWS, Review, load_reviews
@@ -52,7 +54,12 @@ from pipeline.stages.filters import (
 from pipeline.stages.keep import keep_stage
 from pipeline.stages.plan import Reading
 from pipeline.stages.registry import Lists, RegistryShards, find_registry_shards, registry_stage
-from pipeline.stages.screen import evidence_stage, reviews_stage, screen_stage
+from pipeline.stages.screen import (
+    custom_detectors_stage,
+    evidence_stage,
+    reviews_stage,
+    screen_stage,
+)
 from pipeline.stages.withheld import withheld_stage
 
 RunStage = Callable[[Stage], StageManifest]
@@ -229,6 +236,7 @@ class ScreeningRequest:
     overlap: OverlapRules
     filters: Filters
     custom_filters: tuple[CustomFilter, ...]
+    detectors: tuple[CustomDetector, ...]
 
     @property
     def redacts(self) -> bool:
@@ -252,14 +260,17 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
     """Check everything a config says of screening. Raises ConfigError with file, line and key;
     InputError for a registry or an evaluation set that is not there, or for damaged reviews."""
     sets, d = config.decontaminate.sets, config.decontaminate
+    policy = load_policy(find_policy(config.screen.policy, base))
+    of_policy = list_plug_ins_asked_about(policy)
     return ScreeningRequest(
-        policy=load_policy(find_policy(config.screen.policy, base)),
+        policy=policy,
         reviews=load_reviews(out / REVIEWS),
         wanted=find_wanted(config.screen, base),
         eval_sets=find_eval_sets(sets, base) if sets else (),
         overlap=OverlapRules(d.n, d.min_words, d.min_overlap, d.fields, d.action),
         filters=load_filters(config.filters, base),
         custom_filters=load_custom_filters(config.filters.custom, base),
+        detectors=find_custom_detectors(config.screen.detectors, of_policy),
     )
 
 
@@ -304,6 +315,8 @@ def screening(
 
     def decide() -> StageManifest:
         found = [run(screen_stage(clean, reading, looked_for))]
+        if wanted.detectors:
+            found.append(run(custom_detectors_stage(clean, reading, wanted.detectors)))
         if compiled.items is not None:
             found.append(run(overlap_stage(clean, compiled.items, wanted.overlap)))
         if wanted.filters.on:

@@ -36,7 +36,7 @@ from pipeline.runs.catalogue import story_entry
 from pipeline.runs.events import verify_events
 from pipeline.runs.layout import STATES
 from pipeline.sources.copy import count_records
-from pipeline.sources.listing import is_text
+from pipeline.sources.formats import is_text
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
 

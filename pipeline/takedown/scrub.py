@@ -32,7 +32,7 @@ from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
 from pipeline.runs.records import read_arrow, wrap_read_errors
-from pipeline.sources.copy import BEHIND, copy_records
+from pipeline.sources.copy import copy_records, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.streams import decompress_blocks
 from pipeline.stages.records import FORMATS, compress_lines
@@ -232,7 +232,7 @@ def _without_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) 
     sizes = run.documents["byte_length"].to_numpy()[rows].astype(np.int64)
     starts = np.arange(len(rows))
     if not file.has_rows:
-        whole = sizes + BEHIND[file.format[0]]
+        whole = sizes + trailing_bytes(file)
         starts = np.cumsum(whole) - whole
     with closing(HashingReader(file.location)) as reader:
         return b"".join(copy_records(file, reader, starts[stays], sizes[stays]))

@@ -31,7 +31,7 @@ from trainer.loop.options import TrainOptions
 from trainer.loop.run import run_training as train
 from trainer.runs.record import batch_size_schedule, order_seed
 
-MSL, BATCH, STEPS, EVERY = 32, 4, 300, 5
+MSL, BATCH, STEPS, EVERY = 32, 4, 130, 5
 VOCABULARY = 500
 Prep = Callable[..., Any]
 
@@ -72,7 +72,7 @@ def write_collection(root: Path, prose: Callable[..., str]) -> tuple[str, frozen
     chapters = book.split("\nChapter")
     excerpt = edited(" ".join(book.split()[500:900]))
     records: list[list[str]] = [
-        [prose(1000 * shard + n, 60) for n in range(110)] for shard in range(4)
+        [prose(1000 * shard + n, 60) for n in range(45)] for shard in range(4)
     ]
     pieces = {0: "\nChapter".join(chapters[:2]), 1: "\nChapter".join(chapters[2:4]),
               2: "\nChapter".join(chapters[4:])}  # fmt: skip

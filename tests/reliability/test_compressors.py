@@ -57,7 +57,7 @@ def assert_one_hash(seen: dict[str, Counter[str]], processes: int) -> None:
     assert all(found.total() == processes for found in seen.values())
 
 
-@pytest.mark.parametrize("processes", [12, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [4, pytest.param(40, marks=pytest.mark.slow)])
 def test_fresh_processes_compress_to_the_same_bytes(tmp_path: Path, processes: int) -> None:
     path = rows_like_text(tmp_path / "chunks.npy", 512)
     assert_one_hash(hashes(path, tuple(COMPRESSORS), processes), processes)

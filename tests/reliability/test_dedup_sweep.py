@@ -19,10 +19,10 @@ def files(collection: Any) -> list[Any]:
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_some_fault_points(subject: str, sweep: Sweep, files: list[Any], chaos_seed: int) -> None:
-    options = ("--every", 151, "--offset", chaos_seed % 151)
+    options = ("--every", 307, "--offset", chaos_seed % 307)
     result = sweep(subject, "--files", *files, *options)
     assert result["bad"] == []
-    assert result["kills"] >= result["points"] // 151
+    assert result["kills"] >= result["points"] // 307
     stages = {*STORIES[subject].stages} - ({"pieces"} if subject == "index" else set())
     assert {f"task.start.{stage}" for stage in stages} <= set(result["names"])
 

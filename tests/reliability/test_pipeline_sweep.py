@@ -68,7 +68,7 @@ def every_stage(collection: Any, tmp_path: Path) -> Path:
 
 
 def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_seed: int) -> None:
-    options = ("--every", 499, "--offset", chaos_seed % 499)
+    options = ("--every", 1499, "--offset", chaos_seed % 1499)
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
     causes = (

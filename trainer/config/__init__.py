@@ -4,6 +4,8 @@ Key names are Model Zoo's; keys that are ours are marked so. A value Model Zoo k
 yet is refused by the type, never ignored.
 """
 
+from typing import Any
+
 from trainer.config.inputs import (
     BatchSizeStep,
     EvalInput,
@@ -28,69 +30,39 @@ from trainer.config.model import (
     VarianceScaling,
     Xavier,
 )
-from trainer.config.optimizer import AdamWConfig, Optimizer, OptimizerConfig
+from trainer.config.optimizer import OPTIMIZER_CONFIGS, Optimizer, OptimizerConfig
 from trainer.config.params import Params, ParamsLike, load_params, override
 from trainer.config.runconfig import Autorestart, OpProfilerConfig, RunConfig, StabilityConfig
-from trainer.config.schedules import (
-    ConstantScheduler,
-    CosineAnnealingScheduler,
-    CosineAnnealingWarmRestartsScheduler,
-    CosineDecayScheduler,
-    CyclicScheduler,
-    ExponentialScheduler,
-    InverseExponentialTimeDecayScheduler,
-    InverseSquareRootDecayScheduler,
-    LinearScheduler,
-    MultiStepScheduler,
-    OneCycleScheduler,
-    PiecewiseConstantScheduler,
-    PolynomialScheduler,
-    Scheduler,
-    StepScheduler,
-)
+from trainer.config.schedules import SCHEDULER_CONFIGS, Scheduler, SchedulerConfig
 from trainer.config.sparsity import SparsityGroup
 
 __all__ = [
-    "AdamWConfig",
     "Autorestart",
     "BatchSizeStep",
-    "ConstantScheduler",
     "ConstantValue",
-    "CosineAnnealingScheduler",
-    "CosineAnnealingWarmRestartsScheduler",
-    "CosineDecayScheduler",
     "Count",
-    "CyclicScheduler",
     "EvalInput",
-    "ExponentialScheduler",
     "ExtraAttention",
     "Fill",
     "InferenceInput",
     "Initializer",
-    "InverseExponentialTimeDecayScheduler",
-    "InverseSquareRootDecayScheduler",
     "Kaiming",
     "Lecun",
-    "LinearScheduler",
     "MixturePart",
     "ModelConfig",
-    "MultiStepScheduler",
     "Normal",
-    "OneCycleScheduler",
     "OpProfilerConfig",
     "Optimizer",
     "OptimizerConfig",
     "Params",
     "ParamsLike",
-    "PiecewiseConstantScheduler",
-    "PolynomialScheduler",
     "Rate",
     "RunConfig",
     "SampleInputConfig",
     "Scheduler",
+    "SchedulerConfig",
     "SparsityGroup",
     "StabilityConfig",
-    "StepScheduler",
     "TrainInput",
     "TruncatedNormal",
     "Uniform",
@@ -99,3 +71,12 @@ __all__ = [
     "load_params",
     "override",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The model of a built-in optimizer or scheduler, as `LionConfig` or `LinearScheduler`."""
+    models = [*OPTIMIZER_CONFIGS.values(), *SCHEDULER_CONFIGS.values()]
+    for model in models:
+        if model.__name__ == name:
+            return model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

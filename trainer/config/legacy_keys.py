@@ -12,9 +12,10 @@ from pydantic import BaseModel
 from trainer.config import inputs, legacy_values
 from trainer.config.inputs import OF_MODEL, EvalInput, InferenceInput, TrainInput
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OPTIMIZERS, OptimizerConfig, find_optimizer
+from trainer.config.optimizer import OptimizerConfig, find_optimizer_config
 from trainer.config.params_file import Draft
 from trainer.config.runconfig import RunConfig
+from wafer_backend.errors import BackendConfigError
 
 SECTIONS: dict[str, type[BaseModel]] = {
     "train_input": TrainInput,
@@ -207,16 +208,11 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
     """The optimizer that is asked for, by its name in any case."""
     optimizer = draft.section("optimizer")
     name = optimizer.setdefault("optimizer_type", "AdamW")
-    kind = find_optimizer(name)
-    if kind is None:
-        reason = f"{name!r} is unknown; expected one of {', '.join(OPTIMIZERS)}"
-        if str(name).lower() == "muon":
-            reason = (
-                "Muon is not supported: it is for matrices only, and one optimizer serves all "
-                "parameters here"
-            )
-        raise draft.error("optimizer.optimizer_type", reason)
-    optimizer["optimizer_type"] = kind.model_fields["optimizer_type"].default
+    try:
+        kind = find_optimizer_config(str(name))
+    except BackendConfigError as error:
+        raise draft.error("optimizer.optimizer_type", str(error)) from None
+    optimizer["optimizer_type"] = kind.named.name
     return kind
 
 

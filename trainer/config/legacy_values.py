@@ -16,8 +16,9 @@ from typing import Any, get_args
 
 from trainer.config.model import Initializer
 from trainer.config.params_file import Draft
-from trainer.config.schedules import Ending, Scheduler
+from trainer.config.schedules import SCHEDULER_CONFIGS, find_scheduler_config
 from trainer.config.sparsity import ALGORITHMS
+from wafer_backend.errors import BackendConfigError
 
 INITIALIZER_KEYS = ("embedding_initializer", "initializer", "output_layer_initializer")
 _KEYS_OF = {
@@ -71,11 +72,8 @@ def _initializer_range(draft: Draft, model: dict[str, Any]) -> None:
             model[key] = dict(rule)
 
 
-_ALL = get_args(get_args(Scheduler)[0])
-_NAME_OF = {kind: get_args(kind.model_fields["scheduler"].annotation)[0] for kind in _ALL}
-_NAMES = {name.lower(): name for name in _NAME_OF.values()}
 IN_TRAINER_FORM = {
-    name if name.endswith("Restarts") else f"{name}LR": name for name in _NAMES.values()
+    name if name.endswith("Restarts") else f"{name}LR": name for name in SCHEDULER_CONFIGS
 }
 """Names of schedulers in the trainer form, and in R2.2."""
 
@@ -105,15 +103,13 @@ def modernize_schedulers(draft: Draft) -> None:
 
 
 def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) -> None:
-    name = entry.get("scheduler")
+    name, kind = entry.get("scheduler"), None
     if isinstance(name, str):
-        stem = name.lower().removesuffix("lr")
-        if stem not in _NAMES:
-            known = ", ".join(_NAMES.values())
-            raise draft.error(
-                f"{dotted}.scheduler", f"{name!r} is not supported; expected one of {known}"
-            )
-        entry["scheduler"] = _NAMES[stem]
+        try:
+            kind = find_scheduler_config(name)
+        except BackendConfigError as error:
+            raise draft.error(f"{dotted}.scheduler", str(error)) from None
+        entry["scheduler"] = kind.named.name
     for old in [old for old in _OLD if old in entry]:
         _rename(draft, dotted, entry, old)
     how = entry.pop("main_scheduler", "sequential")
@@ -123,8 +119,7 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
         )
     if last and entry.get("scheduler") == "Constant":
         entry.setdefault("total_iters", 1)  # the last value stays
-    endless = [name for kind, name in _NAME_OF.items() if kind not in get_args(Ending)]
-    if not last and entry.get("scheduler") in endless:
+    if not last and kind is not None and "total_iters" not in kind.model_fields:
         raise draft.error(
             dotted,
             f"{entry['scheduler']} has no end (total_iters), so no scheduler can follow it; put it "

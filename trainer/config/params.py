@@ -19,11 +19,12 @@ from pipeline.core.shipped import find_config
 from trainer.config import legacy_keys, params_file, trainer_form
 from trainer.config.inputs import EvalInput, InferenceInput, SampleInputConfig, TrainInput
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OPTIMIZERS, AdamWConfig, Optimizer
+from trainer.config.optimizer import Optimizer, find_optimizer_config
 from trainer.config.params_file import NO_EFFECT, Draft
 from trainer.config.runconfig import RunConfig
 from trainer.config.sparsity import SparsityGroup
 from trainer.recipe import FAMILY, PaperModel
+from wafer_backend.optim.registry import OPTIMIZERS
 
 THEIRS = {"eps": "1e-6", "betas": "[0.9, 0.999]", "weight_decay": "0", "max_gradient_norm": "none"}
 """Defaults of Model Zoo's AdamW that are others here; of other optimizers the last one is."""
@@ -32,9 +33,9 @@ THEIRS = {"eps": "1e-6", "betas": "[0.9, 0.999]", "weight_decay": "0", "max_grad
 def describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
     """Lines on keys that are not given and that have another default here than in Model Zoo."""
     optimizer = draft.section("optimizer")
-    kind = OPTIMIZERS[optimizer["optimizer_type"]]
+    kind = find_optimizer_config(optimizer["optimizer_type"])
     for key, theirs in THEIRS.items():
-        if key not in optimizer and (kind is AdamWConfig or key == "max_gradient_norm"):
+        if key not in optimizer and (kind.named.name == "AdamW" or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
@@ -295,19 +296,16 @@ def _check_loss_scale(params: Params, draft: Draft) -> None:
         )
 
 
-MUP_OPTIMIZERS = ("AdamW", "Adam", "Lion")
-"""Optimizers whose update has the size of the learning rate, whatever the gradient's: those that
-muP's learning rates (Table 14) are for."""
-
-
 def _check_mup(params: Params, draft: Draft) -> None:
-    """Refuse muP with an optimizer that needs other learning rates."""
-    kind = params.optimizer.optimizer_type
-    if params.model.mup_base_hidden_size is not None and kind not in MUP_OPTIMIZERS:
+    """Refuse muP, whose learning rates (Table 14) are for updates of the size of the learning rate,
+    with an optimizer that needs others."""
+    named = params.optimizer.named
+    if params.model.mup_base_hidden_size is not None and not named.kind.updates_have_size_of_rate:
+        suitable = [n for n, one in OPTIMIZERS.items() if one.kind.updates_have_size_of_rate]
         raise draft.error(
             "optimizer.optimizer_type",
-            f"{kind} cannot be used with model.mup_base_hidden_size: the learning rates of muP "
-            f"are for {', '.join(MUP_OPTIMIZERS)}; use one of these, or leave muP out",
+            f"{named.name} cannot be used with model.mup_base_hidden_size: the learning rates of "
+            f"muP are for {', '.join(suitable)}; use one of these, or leave muP out",
         )
 
 

@@ -1,228 +1,132 @@
 """Section `optimizer.learning_rate`: schedulers that follow one another.
 
-Names and keys are those of Model Zoo; the formulas are those of `wafer_backend.optim`, in
-`closed_forms`. t is the step of the scheduler itself, from 0. A scheduler with `total_iters` can be
-followed by another; the others have no end.
+Names and keys are those of Model Zoo, the settings those of the forms in
+`wafer_backend.optim.closed_forms`. A scheduler with `total_iters` can be followed by another; the
+others have no end.
 """
 
-import itertools
-from typing import Annotated, Literal, Self
+import functools
+import json
+import operator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import (
+    PlainValidator,
+    SerializeAsAny,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
 
 from pipeline.config.model import FrozenModel
-from trainer.config.model import Count, Rate
-
-Milestones = tuple[Annotated[int, Field(ge=0)], ...]
-
-
-class LinearScheduler(FrozenModel):
-    """Learning rate on a straight line over `total_iters` steps."""
-
-    scheduler: Literal["Linear"]
-    initial_learning_rate: Rate
-    end_learning_rate: Rate
-    total_iters: Count = Field(description="length in steps")
-    cycle: bool = Field(False, description="start again with a longer line at the end")
+from wafer_backend.errors import BackendConfigError
+from wafer_backend.optim.closed_forms import is_scheduled
+from wafer_backend.optim.lr_scheduler import FormLR
+from wafer_backend.optim.registry import SCHEDULERS, Named, find_scheduler
 
 
-class CosineDecayScheduler(FrozenModel):
-    """Learning rate on half a cosine over `total_iters` steps."""
+class SchedulerConfig(FrozenModel):
+    """One scheduler; each has a model of its own with its settings."""
 
-    scheduler: Literal["CosineDecay"]
-    initial_learning_rate: Rate
-    end_learning_rate: Rate
-    total_iters: Count = Field(description="length in steps")
+    scheduler: str
 
+    named: ClassVar[Named[type[FormLR]]]
+    rate_keys: ClassVar[tuple[str, ...]]
+    """Settings that are learning rates, or lists of them."""
 
-class ConstantScheduler(FrozenModel):
-    """One learning rate for `total_iters` steps."""
+    @property
+    def length(self) -> int | None:
+        """Steps after which another scheduler can follow; None: it has no end."""
+        return getattr(self, "total_iters", None)
 
-    scheduler: Literal["Constant"]
-    learning_rate: Rate
-    total_iters: Count = Field(description="length in steps")
+    def compute_rate(self, iteration: int) -> float:
+        """The learning rate at a 0-based step of this scheduler."""
+        form, names = self.named.kind.form, self.named.kind.names
+        return float(form(iteration, **{key: getattr(self, name) for key, name in names.items()}))
 
-
-class PolynomialScheduler(FrozenModel):
-    """Learning rate along a power of the share of `total_iters` that is left."""
-
-    scheduler: Literal["Polynomial"]
-    initial_learning_rate: Rate
-    end_learning_rate: Rate
-    total_iters: Count = Field(description="length in steps")
-    power: float = Field(1.0, gt=0, description="exponent of the share of steps that is left")
-    cycle: bool = Field(False, description="start again with a longer decay at the end")
-
-
-class ExponentialScheduler(FrozenModel):
-    """Learning rate times `decay_rate` every `total_iters` steps."""
-
-    scheduler: Literal["Exponential"]
-    initial_learning_rate: Rate
-    total_iters: Count = Field(description="steps per decay, and length in steps")
-    decay_rate: float = Field(gt=0, description="factor per decay")
-    staircase: bool = Field(False, description="change only at multiples of total_iters")
-
-
-class InverseExponentialTimeDecayScheduler(FrozenModel):
-    """Learning rate over 1 + decay_rate * t ** step_exponent / total_iters."""
-
-    scheduler: Literal["InverseExponentialTimeDecay"]
-    initial_learning_rate: Rate
-    step_exponent: Count = Field(description="exponent of the step")
-    total_iters: Count = Field(description="steps per decay, and length in steps")
-    decay_rate: float = Field(ge=0, description="rate of the decay")
-    staircase: bool = Field(
-        False, description="round down the number that decay_rate is multiplied with"
-    )
-
-
-class InverseSquareRootDecayScheduler(FrozenModel):
-    """Learning rate times scale / sqrt(max(t, warmup_steps))."""
-
-    scheduler: Literal["InverseSquareRootDecay"]
-    initial_learning_rate: Rate = 1.0
-    scale: float = Field(1.0, gt=0, description="factor for the learning rate")
-    warmup_steps: float = Field(1.0, gt=0, description="steps with a constant learning rate")
-
-
-class PiecewiseConstantScheduler(FrozenModel):
-    """A learning rate for each stretch between milestones."""
-
-    scheduler: Literal["PiecewiseConstant"]
-    learning_rates: tuple[Rate, ...] = Field(description="learning rates, one more than milestones")
-    milestones: Milestones = Field(
-        description="first step of the second and of each later learning rate, ascending"
-    )
+    def list_rates(self) -> Iterator[float]:
+        """Every learning rate that the settings name."""
+        for key in self.rate_keys:
+            value = getattr(self, key)
+            yield from value if isinstance(value, tuple) else (value,)
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if len(self.learning_rates) != len(self.milestones) + 1:
-            raise ValueError(
-                f"{len(self.learning_rates)} learning_rates for {len(self.milestones)} "
-                "milestones; expected one more"
-            )
-        _check_ascending(self.milestones)
+    def _check_first_rate(self) -> Self:
+        try:
+            self.compute_rate(0)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"its first step fails: {type(error).__name__}: {error}") from error
         return self
 
 
-class MultiStepScheduler(FrozenModel):
-    """Learning rate times `gamma` at every milestone."""
-
-    scheduler: Literal["MultiStep"]
-    initial_learning_rate: Rate
-    gamma: float = Field(gt=0, description="factor per milestone")
-    milestones: Milestones = Field(description="steps, ascending")
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        _check_ascending(self.milestones)
-        return self
+def find_scheduler_config(name: str) -> type[SchedulerConfig]:
+    """The model of a scheduler by its name in any case. Raises BackendConfigError."""
+    return _make_config(find_scheduler(name))
 
 
-class StepScheduler(FrozenModel):
-    """Learning rate times `gamma` every `step_size` steps."""
-
-    scheduler: Literal["Step"]
-    initial_learning_rate: Rate
-    step_size: Count = Field(description="steps between changes")
-    gamma: float = Field(gt=0, description="factor per change")
-
-
-class CosineAnnealingScheduler(FrozenModel):
-    """Learning rate on a cosine with half a period of `T_max` steps."""
-
-    scheduler: Literal["CosineAnnealing"]
-    initial_learning_rate: Rate
-    T_max: Count = Field(description="steps from the largest to the smallest learning rate")
-    eta_min: Rate = Field(0.0, description="smallest learning rate")
-
-
-class CosineAnnealingWarmRestartsScheduler(FrozenModel):
-    """Learning rate on half a cosine, again and again."""
-
-    scheduler: Literal["CosineAnnealingWarmRestarts"]
-    initial_learning_rate: Rate
-    T_0: Count = Field(description="steps of the first half cosine")
-    T_mult: Count = Field(
-        1, description="how many times as long each half cosine is as the one before"
+@functools.cache
+def _make_config(named: Named[type[FormLR]]) -> type[SchedulerConfig]:
+    fields: dict[str, Any] = {"scheduler": (Literal[named.name], ...)}
+    for key, setting in named.settings.items():
+        default = ... if setting.default is setting.empty else setting.default
+        fields[key] = (setting.annotation, default)
+    if "total_iters" in fields:  # here an end is given, or the scheduler has none
+        annotation, _ = fields["total_iters"]
+        options = [one for one in get_args(annotation) if one is not type(None)]
+        fields["total_iters"] = (options[0] if len(options) == 1 else annotation, ...)
+    made = create_model(
+        f"{named.name}Scheduler",
+        __base__=SchedulerConfig,
+        __doc__=named.kind.__doc__,
+        **fields,
     )
-    eta_min: Rate = Field(0.0, description="smallest learning rate")
+    made.named = named
+    made.rate_keys = tuple(key for key, (kind, _) in fields.items() if is_scheduled(kind))
+    return made
 
 
-class CyclicScheduler(FrozenModel):
-    """Learning rate on a triangle wave (arXiv 1506.01186)."""
-
-    scheduler: Literal["Cyclic"]
-    base_lr: Rate = Field(description="smallest learning rate")
-    max_lr: Rate = Field(description="largest learning rate of the first cycle")
-    step_size_up: Count = Field(2000, description="steps of the rise")
-    step_size_down: Count | None = Field(None, description="steps of the fall; null: step_size_up")
-    mode: Literal["triangular", "triangular2", "exp_range"] = Field(
-        "triangular", description="triangular2: half as high every cycle; exp_range: gamma ** x"
-    )
-    gamma: float = Field(1.0, gt=0, description="base of the power in exp_range")
-    scale_mode: Literal["cycle", "iterations"] = Field(
-        "cycle", description="x of exp_range: the number of the cycle, or of the step"
-    )
+def read_settings(find: Any, key: str, value: Any, info: ValidationInfo) -> Any:
+    """The model that `value[key]` names, with the other values as its settings."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        kind = find(str(value.get(key)))
+    except BackendConfigError as error:
+        raise ValueError(f"{key} {error}") from error
+    if info.mode == "json":
+        return kind.model_validate_json(json.dumps(value))
+    return kind.model_validate(value)
 
 
-class OneCycleScheduler(FrozenModel):
-    """Learning rate up to `max_lr` once, then far down (arXiv 1708.07120)."""
-
-    scheduler: Literal["OneCycle"]
-    initial_learning_rate: Rate
-    max_lr: Rate = Field(description="largest learning rate")
-    total_steps: Count = Field(1000, description="steps until the smallest learning rate")
-    pct_start: float = Field(0.3, ge=0, le=1, description="share of the steps in the rise")
-    final_div_factor: float = Field(
-        1e4, gt=0, description="initial learning rate divided by the smallest"
-    )
-    three_phase: bool = Field(
-        False,
-        description="fall to the initial learning rate in as many steps as the rise, then to the "
-        "smallest",
-    )
-    anneal_strategy: Literal["cos", "linear"] = Field(
-        "cos", description="shape: half a cosine, or a line"
-    )
+SCHEDULER_CONFIGS = {name: _make_config(named) for name, named in SCHEDULERS.items()}
+"""The models of the built-in schedulers."""
 
 
-Ending = (
-    LinearScheduler
-    | CosineDecayScheduler
-    | ConstantScheduler
-    | PolynomialScheduler
-    | ExponentialScheduler
-    | InverseExponentialTimeDecayScheduler
-)
-"""Schedulers with `total_iters`, which others can follow."""
-
-Scheduler = Annotated[
-    Ending
-    | InverseSquareRootDecayScheduler
-    | PiecewiseConstantScheduler
-    | MultiStepScheduler
-    | StepScheduler
-    | CosineAnnealingScheduler
-    | CosineAnnealingWarmRestartsScheduler
-    | CyclicScheduler
-    | OneCycleScheduler,
-    Field(discriminator="scheduler"),
-]
-
-RATES = (
-    "learning_rate",
-    "initial_learning_rate",
-    "end_learning_rate",
-    "learning_rates",
-    "base_lr",
-    "max_lr",
-    "eta_min",
-)
-"""Keys of schedulers that are learning rates."""
+def _validate(value: Any, info: ValidationInfo) -> SchedulerConfig:
+    config = read_settings(find_scheduler_config, "scheduler", value, info)
+    if not isinstance(config, SchedulerConfig):
+        raise ValueError("expected a mapping with a key scheduler")
+    return config
 
 
-def _check_ascending(milestones: Milestones) -> None:
-    if any(b <= a for a, b in itertools.pairwise(milestones)):
-        raise ValueError(f"milestones: expected ascending steps, not {list(milestones)}")
+if TYPE_CHECKING:
+    Scheduler = SchedulerConfig
+else:
+    Scheduler = Annotated[
+        functools.reduce(operator.or_, SCHEDULER_CONFIGS.values()),
+        PlainValidator(_validate),
+        SerializeAsAny(),
+    ]
+"""Any scheduler, built in or of an installed package."""
+
+
+def find_rate_keys(scheduler: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of a scheduler, as a params file has it, that are learning rates.
+
+    >>> find_rate_keys({"scheduler": "Cyclic"})
+    ('base_lr', 'max_lr')
+    """
+    return find_scheduler_config(str(scheduler["scheduler"])).rate_keys

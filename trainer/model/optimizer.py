@@ -1,39 +1,20 @@
 """The optimizer over the parameters in MemoryX: its groups, how large its state is, and the
 learning rate as a function of the step.
 
-Schedulers follow one another. The closed forms are cstorch's, those of the classes of
-`wafer_backend.optim.lr_scheduler`. Each scheduler is at its own iteration t (0-based, t = 0 at its
+Schedulers follow one another. Each scheduler is at its own iteration t (0-based, t = 0 at its
 first step), so the first step of a warm-up from 0 has learning rate 0. The last one continues as
 its formula does; one that leads to an end stays there.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainer.config import (
-    AdamWConfig,
-    InverseSquareRootDecayScheduler,
-    ModelConfig,
-    Optimizer,
-    OptimizerConfig,
-    Scheduler,
-)
-from trainer.config.optimizer import (
-    AdafactorConfig,
-    AdamConfig,
-    LambConfig,
-    NAdamConfig,
-    RAdamConfig,
-    RMSpropConfig,
-    SGDConfig,
-)
-from trainer.config.schedules import RATES, Ending
+from trainer.config import ModelConfig, Optimizer, OptimizerConfig, Scheduler
 from trainer.model.mup import fan_in_multiplier, in_block
-from wafer_backend.optim import configure_optimizer, lr_scheduler
+from wafer_backend.optim import configure_optimizer
 
 Rates = float | Sequence[Scheduler]
 
@@ -50,40 +31,23 @@ def learning_rate(step: int, rates: Rates) -> float:
         return float(rates)
     iteration = step - 1
     for scheduler in rates[:-1]:
-        if not isinstance(scheduler, Ending) or iteration < scheduler.total_iters:
-            return _value(scheduler, iteration)
-        iteration -= scheduler.total_iters
-    return _value(rates[-1], iteration)
+        if scheduler.length is None or iteration < scheduler.length:
+            return scheduler.compute_rate(iteration)
+        iteration -= scheduler.length
+    return rates[-1].compute_rate(iteration)
 
 
 def find_peak_rate(rates: Rates) -> float:
     """The largest learning rate that the schedulers name, or that a decay begins with."""
     if isinstance(rates, int | float):
         return float(rates)
-    return max(rate for scheduler in rates for rate in _named(scheduler))
+    return max(rate for scheduler in rates for rate in _peaks(scheduler))
 
 
-def _named(scheduler: Scheduler) -> Iterator[float]:
-    if isinstance(scheduler, InverseSquareRootDecayScheduler):
-        yield _value(scheduler, 0)
-        return
-    for key, value in scheduler:
-        if key in RATES:
-            yield from value if isinstance(value, tuple) else (value,)
-
-
-def _value(scheduler: Scheduler, iteration: int) -> float:
-    """Of one scheduler at its own iteration, by the formula of its class in the backend."""
-    name = scheduler.scheduler
-    of_backend: Any = getattr(lr_scheduler, f"{name}LR", None) or getattr(lr_scheduler, name)
-    arguments = {argument: getattr(scheduler, key) for argument, key in of_backend.names.items()}
-    return float(of_backend.form(iteration, **arguments))
-
-
-STATE_BYTES = 4
-"""Bytes of an element of optimizer state, fp32."""
-
-_TENSORS = {"Adagrad": 1, "ASGD": 1, "Lion": 1}
+def _peaks(scheduler: Scheduler) -> Iterable[float]:
+    if scheduler.scheduler == "InverseSquareRootDecay":
+        return [scheduler.compute_rate(0)]
+    return scheduler.list_rates()
 
 
 def build_optimizer(
@@ -108,16 +72,16 @@ def build_optimizer(
                 factor = learning_rate_factor(name, config, model) if decays else 1.0
                 groups.setdefault((decays, factor), []).append(parameter)
     members = [_group(each, decays, factor, config) for (decays, factor), each in groups.items()]
-    if isinstance(config, AdamWConfig | AdamConfig):
-        kind = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
-        return kind(members, lr=0.0, betas=config.betas, eps=config.eps, fused=fused or None)
-    own = config.model_dump(exclude={*OptimizerConfig.model_fields, "weight_decay"})
+    own = {key: value for key, value in config.own_settings().items() if key != "weight_decay"}
+    if can_fuse(config):
+        kind = getattr(torch.optim, config.optimizer_type)
+        return kind(members, lr=0.0, fused=fused or None, **own)  # type: ignore[no-any-return]
     return configure_optimizer(config.optimizer_type, members, lr=0.0, **own)
 
 
 def can_fuse(config: OptimizerConfig) -> bool:
     """Whether PyTorch has one kernel for all of its step."""
-    return isinstance(config, AdamWConfig | AdamConfig)
+    return config.named.kind.has_fused_kernel
 
 
 def learning_rate_factor(name: str, config: OptimizerConfig, model: ModelConfig) -> float:
@@ -135,36 +99,20 @@ def learning_rate_factor(name: str, config: OptimizerConfig, model: ModelConfig)
 
 
 def state_bytes(config: Optimizer, shapes: Mapping[str, Sequence[int]]) -> int:
-    """Bytes of the state of all parameters after the first step, but for counts of steps.
+    """Bytes of the state of all parameters after the first step, except counts of steps.
 
     `shapes`: of the parameters, by name.
     """
-    return STATE_BYTES * sum(_state_elements(config, shape) for shape in shapes.values())
+    parameters = [nn.Parameter(torch.empty(*shape, device="meta")) for shape in shapes.values()]
+    optimizer = config.build(parameters)
+    optimizer.preinitialize()
+    tensors = (tensor for fields in optimizer.state.values() for tensor in fields.values())
+    return sum(tensor.nbytes for tensor in tensors if tensor.ndim)
 
 
 def adam_eps(config: OptimizerConfig) -> float:
     """The eps of an optimizer that divides by sqrt(v) + eps; 0 for others."""
-    if isinstance(config, AdamWConfig | AdamConfig | NAdamConfig | RAdamConfig | LambConfig):
-        return config.eps
-    return 0.0
-
-
-def _state_elements(config: Optimizer, shape: Sequence[int]) -> int:
-    if isinstance(config, AdafactorConfig) and len(shape) >= 2:
-        *outer, rows, columns = shape
-        return math.prod(outer) * (rows + columns)
-    return math.prod(shape) * _state_tensors(config)
-
-
-def _state_tensors(config: Optimizer) -> int:
-    """Tensors of the shape of a parameter."""
-    if isinstance(config, SGDConfig):
-        return int(config.momentum > 0)
-    if isinstance(config, RMSpropConfig):
-        return 1 + int(config.momentum > 0) + int(config.centered)
-    if isinstance(config, AdafactorConfig):
-        return 1
-    return _TENSORS.get(config.optimizer_type, 2)
+    return float(config.own_settings()["eps"]) if config.named.kind.divides_by_root else 0.0
 
 
 def _group(

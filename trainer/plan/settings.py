@@ -13,10 +13,7 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.config import (
-    CosineDecayScheduler,
-    LinearScheduler,
     Params,
-    PolynomialScheduler,
     RunConfig,
     load_params,
     model_parameters,
@@ -171,9 +168,10 @@ def _learning_rate(params: Params) -> tuple[float, int, Decay]:
     if isinstance(rates, int | float):
         return float(rates), 0, "constant"
     first, warmup = rates[0], 0
-    if isinstance(first, LinearScheduler | CosineDecayScheduler | PolynomialScheduler):
-        rising = first.end_learning_rate > first.initial_learning_rate
-        warmup = first.total_iters if rising else 0
+    settings = first.model_dump()
+    if "end_learning_rate" in settings and first.length is not None:
+        rising = settings["end_learning_rate"] > settings["initial_learning_rate"]
+        warmup = first.length if rising else 0
     forms: dict[str, Decay] = {"Linear": "linear", "CosineDecay": "cosine"}
     return peak_of(rates), warmup, forms.get(rates[-1].scheduler, "constant")
 

@@ -20,6 +20,7 @@ from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
 from trainer.model import optimizer
+from wafer_backend.optim.registry import Named
 
 
 def read_json(path: Path, directory: str) -> Any:
@@ -63,6 +64,7 @@ def describe_run(params: Params, data: TrainingData, micro_batch_size: int) -> d
         "optimizer": _optimizer_section(params),
         **_sparsity_section(params),
         **_accelerator(params),
+        **_plug_ins(params),
     }
 
 
@@ -90,6 +92,18 @@ def _accelerator(params: Params) -> dict[str, Any]:
         return {}
     fused = optimizer.can_fuse(params.optimizer)
     return {"device": params.runconfig.device, "fused_optimizer": fused}
+
+
+def _plug_ins(params: Params) -> dict[str, Any]:
+    """The code of packages that add the optimizer or a scheduler of the run, by its name."""
+    rates = params.optimizer.learning_rate
+    schedulers = rates if isinstance(rates, tuple) else ()
+    named: list[Named[Any]] = [
+        params.optimizer.named,
+        *(scheduler.named for scheduler in schedulers),
+    ]
+    codes = {one.name: str(one.code) for one in named if one.code is not None}
+    return {"plug_ins": codes} if codes else {}
 
 
 def read_run_record(model_dir: Path) -> dict[str, Any] | None:

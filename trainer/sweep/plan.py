@@ -29,7 +29,7 @@ from trainer.config import (
 from trainer.config.inputs import SampleInputConfig
 from trainer.config.legacy_keys import modernize
 from trainer.config.params_file import Draft
-from trainer.config.schedules import RATES
+from trainer.config.schedules import find_rate_keys
 from trainer.recipe import samples_in
 from trainer.sweep.config import (
     EMBEDDINGS_SCALE,
@@ -138,14 +138,14 @@ def with_peak(rates: Any, peak: float) -> Any:
     if largest <= 0:
         raise ConfigError("optimizer.learning_rate has no peak above 0 to scale")
     return [
-        {key: _scaled(v, largest, peak) if key in RATES else v for key, v in each.items()}
+        {k: _scaled(v, largest, peak) if k in find_rate_keys(each) else v for k, v in each.items()}
         for each in rates
     ]
 
 
 def _stated(scheduler: Sections) -> list[float]:
     """The learning rates that a scheduler names."""
-    found = [value for key, value in scheduler.items() if key in RATES]
+    found = [scheduler[key] for key in find_rate_keys(scheduler) if key in scheduler]
     return [rate for value in found for rate in (value if isinstance(value, list) else [value])]
 
 

@@ -21,7 +21,6 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.words import abbreviate_count, pluralise
 from trainer.config import ModelConfig, Normal, Params, TruncatedNormal, model_parameters
-from trainer.config.schedules import Ending
 from trainer.recipe import samples_in
 from trainer.report import page as pages
 from trainer.report.charts import Chart, Scale, ScatterPoint, scatter
@@ -179,9 +178,9 @@ def describe_sweep(plan: SweepPlan) -> Iterator[str]:
 
 def _length_of_rates(plan: SweepPlan) -> int | None:
     rates = plan.base.params.optimizer.learning_rate
-    if isinstance(rates, float) or not all(isinstance(rate, Ending) for rate in rates):
+    if isinstance(rates, float) or any(rate.length is None for rate in rates):
         return None
-    return sum(rate.total_iters for rate in rates if isinstance(rate, Ending))
+    return sum(rate.length or 0 for rate in rates)
 
 
 def tabulate_results(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Table:

@@ -11,132 +11,24 @@ PyTorch's classes take; schedules compute in float64, the original API in float3
 PyTorch's, without its first moment.
 """
 
-from wafer_backend.optim import lr_scheduler, weight_decay_scheduler
+# ruff: noqa: F403 - every module names what it exports, once
+
+from wafer_backend.optim import lr_scheduler, optimizer, torch_optimizers, weight_decay_scheduler
 from wafer_backend.optim.configure import configure_lr_scheduler, configure_optimizer
-from wafer_backend.optim.lr_scheduler import (
-    ChainedLR,
-    ChainedScheduler,
-    ConstantLR,
-    CosineAnnealingLR,
-    CosineAnnealingWarmRestarts,
-    CosineDecayLR,
-    CyclicLR,
-    ExponentialLR,
-    InverseExponentialTimeDecayLR,
-    InverseSquareRootDecayLR,
-    LambdaLR,
-    LinearLR,
-    LRScheduler,
-    MultiplicativeLR,
-    MultiStepLR,
-    OneCycleLR,
-    PiecewiseConstantLR,
-    PolynomialLR,
-    ScalePerParamLR,
-    SequentialLR,
-    StepLR,
-)
-from wafer_backend.optim.optimizer import Lamb, Lion, Optimizer
+from wafer_backend.optim.lr_scheduler import *
+from wafer_backend.optim.optimizer import *
 from wafer_backend.optim.scheduler import Scheduler
-from wafer_backend.optim.torch_optimizers import (
-    ASGD,
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Muon,
-    NAdam,
-    RAdam,
-    RMSprop,
-    Rprop,
-)
-from wafer_backend.optim.weight_decay_scheduler import (
-    ChainedWD,
-    ConstantWD,
-    CosineAnnealingWarmRestartsWD,
-    CosineAnnealingWD,
-    CosineDecayWD,
-    CyclicWD,
-    ExponentialWD,
-    InverseExponentialTimeDecayWD,
-    InverseSquareRootDecayWD,
-    LambdaWD,
-    LinearWD,
-    MultiplicativeWD,
-    MultiStepWD,
-    OneCycleWD,
-    PiecewiseConstantWD,
-    PolynomialWD,
-    ScalePerParamWD,
-    SequentialWD,
-    StepWD,
-    WDScheduler,
-)
+from wafer_backend.optim.torch_optimizers import *
+from wafer_backend.optim.weight_decay_scheduler import *
 
 __all__ = [
-    "ASGD",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "ChainedLR",
-    "ChainedScheduler",
-    "ChainedWD",
-    "ConstantLR",
-    "ConstantWD",
-    "CosineAnnealingLR",
-    "CosineAnnealingWD",
-    "CosineAnnealingWarmRestarts",
-    "CosineAnnealingWarmRestartsWD",
-    "CosineDecayLR",
-    "CosineDecayWD",
-    "CyclicLR",
-    "CyclicWD",
-    "ExponentialLR",
-    "ExponentialWD",
-    "InverseExponentialTimeDecayLR",
-    "InverseExponentialTimeDecayWD",
-    "InverseSquareRootDecayLR",
-    "InverseSquareRootDecayWD",
-    "LRScheduler",
-    "Lamb",
-    "LambdaLR",
-    "LambdaWD",
-    "LinearLR",
-    "LinearWD",
-    "Lion",
-    "MultiStepLR",
-    "MultiStepWD",
-    "MultiplicativeLR",
-    "MultiplicativeWD",
-    "Muon",
-    "NAdam",
-    "OneCycleLR",
-    "OneCycleWD",
-    "Optimizer",
-    "PiecewiseConstantLR",
-    "PiecewiseConstantWD",
-    "PolynomialLR",
-    "PolynomialWD",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "ScalePerParamLR",
-    "ScalePerParamWD",
     "Scheduler",
-    "SequentialLR",
-    "SequentialWD",
-    "StepLR",
-    "StepWD",
-    "WDScheduler",
     "configure_lr_scheduler",
     "configure_optimizer",
     "lr_scheduler",
     "weight_decay_scheduler",
 ]
+__all__ += lr_scheduler.__all__
+__all__ += optimizer.__all__
+__all__ += torch_optimizers.__all__
+__all__ += weight_decay_scheduler.__all__

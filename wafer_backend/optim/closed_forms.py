@@ -4,22 +4,62 @@ The step alone decides, so a schedule resumes exactly at any step. Argument name
 cstorch schedulers that adjust any value (`initial_val`, `end_val`, ...); `lr_scheduler` and
 `weight_decay_scheduler` spell them for what they adjust. t below is the step. A schedule of
 `total_iters` = 0 is at its end at once.
+
+A form of the learning rate is a scheduler of a params file too: its arguments after `step` are the
+settings, so each has a type; limits and a description are a pydantic `Field`. Arguments of type
+`Value` are learning rates. A form with `total_iters` can be followed by another scheduler.
 """
 
+import inspect
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
 
 from wafer_backend.errors import BackendConfigError
 
+SCHEDULED = "a value that is scheduled"
+Value = Annotated[float, Field(ge=0), SCHEDULED]
+"""A learning rate, or a weight decay: what the schedule is of."""
+Length = Annotated[int, Field(ge=1, description="length in steps")]
+Steps = tuple[Annotated[int, Field(ge=0)], ...]
 
-def constant(step: int, val: float, total_iters: int | None = None) -> float:
+
+def form_settings(form: Callable[..., float]) -> dict[str, inspect.Parameter]:
+    """The arguments of a form after `step`, by name.
+
+    Raises BackendConfigError when one has no type, or none is a `Value`.
+    """
+    name = getattr(form, "__name__", repr(form))
+    settings = dict(list(inspect.signature(form, eval_str=True).parameters.items())[1:])
+    for argument, parameter in settings.items():
+        if parameter.annotation is inspect.Parameter.empty:
+            raise BackendConfigError(f"{name}: argument {argument} has no type")
+    if not any(is_scheduled(parameter.annotation) for parameter in settings.values()):
+        raise BackendConfigError(f"{name} has no argument of type Value, which a learning rate is")
+    return settings
+
+
+def is_scheduled(annotation: Any) -> bool:
+    """Whether a type holds a `Value`."""
+    return SCHEDULED in getattr(annotation, "__metadata__", ()) or any(
+        is_scheduled(inner) for inner in get_args(annotation)
+    )
+
+
+def constant(step: int, val: Value, total_iters: Length | None = None) -> float:
     """`val`; `total_iters` only says when a schedule that follows begins."""
     return val
 
 
 def linear(
-    step: int, initial_val: float, end_val: float, total_iters: int, cycle: bool = False
+    step: int,
+    initial_val: Value,
+    end_val: Value,
+    total_iters: Length,
+    cycle: Annotated[bool, Field(description="start again with a longer line at the end")] = False,
 ) -> float:
     """initial + (end - initial) * s, s = min(t / total_iters, 1).
 
@@ -33,11 +73,13 @@ def linear(
 
 def polynomial(
     step: int,
-    initial_val: float,
-    end_val: float,
-    total_iters: int,
-    power: float = 1.0,
-    cycle: bool = False,
+    initial_val: Value,
+    end_val: Value,
+    total_iters: Length,
+    power: Annotated[
+        float, Field(gt=0, description="exponent of the share of steps that is left")
+    ] = 1.0,
+    cycle: Annotated[bool, Field(description="start again with a longer decay at the end")] = False,
 ) -> float:
     """end + (initial - end) * (1 - s) ** power, s as in `linear`.
 
@@ -51,7 +93,13 @@ def polynomial(
 
 
 def exponential(
-    step: int, initial_val: float, total_iters: int, decay_rate: float, staircase: bool = False
+    step: int,
+    initial_val: Value,
+    total_iters: Annotated[int, Field(ge=1, description="steps per decay, and length in steps")],
+    decay_rate: Annotated[float, Field(gt=0, description="factor per decay")],
+    staircase: Annotated[
+        bool, Field(description="change only at multiples of total_iters")
+    ] = False,
 ) -> float:
     """initial * decay_rate ** (t / total_iters); the exponent is rounded down with `staircase`.
 
@@ -64,11 +112,13 @@ def exponential(
 
 def inverse_exponential_time_decay(
     step: int,
-    initial_val: float,
-    step_exponent: int,
-    total_iters: int,
-    decay_rate: float,
-    staircase: bool = False,
+    initial_val: Value,
+    step_exponent: Annotated[int, Field(ge=1, description="exponent of the step")],
+    total_iters: Annotated[int, Field(ge=1, description="steps per decay, and length in steps")],
+    decay_rate: Annotated[float, Field(ge=0, description="rate of the decay")],
+    staircase: Annotated[
+        bool, Field(description="round down the number that decay_rate is multiplied with")
+    ] = False,
 ) -> float:
     """initial / (1 + decay_rate * a), a = t ** step_exponent / total_iters, or its floor.
 
@@ -80,7 +130,10 @@ def inverse_exponential_time_decay(
 
 
 def inverse_square_root_decay(
-    step: int, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: float = 1.0
+    step: int,
+    initial_val: Value = 1.0,
+    scale: Annotated[float, Field(gt=0, description="factor for the value")] = 1.0,
+    warmup_steps: Annotated[float, Field(gt=0, description="steps with a constant value")] = 1.0,
 ) -> float:
     """initial * scale / sqrt(max(t, warmup_steps)).
 
@@ -92,7 +145,7 @@ def inverse_square_root_decay(
     return initial_val * scale / math.sqrt(max(step, warmup_steps))
 
 
-def cosine_decay(step: int, initial_val: float, end_val: float, total_iters: int) -> float:
+def cosine_decay(step: int, initial_val: Value, end_val: Value, total_iters: Length) -> float:
     """end + (initial - end) * (1 + cos(pi * s)) / 2, s = min(t / total_iters, 1).
 
     >>> cosine_decay(5, 1.0, 0.0, 10), cosine_decay(12, 1.0, 0.25, 10)
@@ -101,7 +154,13 @@ def cosine_decay(step: int, initial_val: float, end_val: float, total_iters: int
     return _half_cosine(initial_val, end_val, _progress(step, total_iters))
 
 
-def piecewise_constant(step: int, vals: Sequence[float], milestones: Sequence[int]) -> float:
+def piecewise_constant(
+    step: int,
+    vals: Annotated[tuple[Value, ...], Field(description="values, one more than milestones")],
+    milestones: Annotated[
+        Steps, Field(description="first step of the second and of each later value, ascending")
+    ],
+) -> float:
     """vals[i], i the number of milestones that are <= t.
 
     >>> [piecewise_constant(step, [3.0, 2.0, 1.0], [2, 4]) for step in (1, 2, 3, 4)]
@@ -114,25 +173,46 @@ def piecewise_constant(step: int, vals: Sequence[float], milestones: Sequence[in
     return vals[bisect_right(_increasing(milestones), step)]
 
 
-def multi_step(step: int, initial_val: float, gamma: float, milestones: Sequence[int]) -> float:
+def multi_step(
+    step: int,
+    initial_val: Value,
+    gamma: Annotated[float, Field(gt=0, description="factor per milestone")],
+    milestones: Annotated[Steps, Field(description="steps, ascending")],
+) -> float:
     """initial * gamma ** (number of milestones that are <= t)."""
     return initial_val * float(gamma ** bisect_right(_increasing(milestones), step))
 
 
-def step_decay(step: int, initial_val: float, step_size: int, gamma: float) -> float:
+def step_decay(
+    step: int,
+    initial_val: Value,
+    step_size: Annotated[int, Field(ge=1, description="steps between changes")],
+    gamma: Annotated[float, Field(gt=0, description="factor per change")],
+) -> float:
     """initial * gamma ** floor(t / step_size)."""
     return initial_val * float(gamma ** (step // _at_least("step_size", step_size, 1)))
 
 
-def cosine_annealing(step: int, initial_val: float, T_max: int, eta_min: float = 0.0) -> float:
+def cosine_annealing(
+    step: int,
+    initial_val: Value,
+    T_max: Annotated[int, Field(ge=1, description="steps from the largest to the smallest value")],
+    eta_min: Annotated[Value, Field(description="smallest value")] = 0.0,
+) -> float:
     """eta_min + (initial - eta_min) * (1 + cos(pi * t / T_max)) / 2, period 2 * T_max."""
     return _half_cosine(initial_val, eta_min, step / _at_least("T_max", T_max, 1))
 
 
 def cosine_annealing_warm_restarts(
-    step: int, initial_val: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0
+    step: int,
+    initial_val: Value,
+    T_0: Annotated[int, Field(ge=1, description="steps of the first half cosine")],
+    T_mult: Annotated[
+        int, Field(ge=1, description="how many times as long each half cosine is as the one before")
+    ] = 1,
+    eta_min: Annotated[Value, Field(description="smallest value")] = 0.0,
 ) -> float:
-    """`cosine_annealing` that starts anew after T_0, then T_0 * T_mult, T_0 * T_mult ** 2 steps.
+    """`cosine_annealing` that starts again after T_0, then T_0 * T_mult, T_0 * T_mult ** 2 steps.
 
     >>> [cosine_annealing_warm_restarts(step, 1.0, 2, 2) for step in (0, 1, 2, 4, 6)]
     [1.0, 0.5, 1.0, 0.5, 1.0]
@@ -147,20 +227,33 @@ def cosine_annealing_warm_restarts(
     return cosine_annealing(since_restart, initial_val, period, eta_min)
 
 
-def multiplicative(step: int, initial_val: float, coefficient: float) -> float:
+def multiplicative(
+    step: int,
+    initial_val: Value,
+    coefficient: Annotated[float, Field(gt=0, description="factor per step")],
+) -> float:
     """initial * coefficient ** t."""
     return initial_val * float(coefficient**step)
 
 
 def cyclic(
     step: int,
-    base_val: float,
-    max_val: float,
-    step_size_up: int = 2000,
-    step_size_down: int | None = None,
-    mode: str = "triangular",
-    gamma: float = 1.0,
-    scale_mode: str = "cycle",
+    base_val: Annotated[Value, Field(description="smallest value")],
+    max_val: Annotated[Value, Field(description="largest value of the first cycle")],
+    step_size_up: Annotated[int, Field(ge=1, description="steps of the rise")] = 2000,
+    step_size_down: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Field(description="steps of the fall; null: step_size_up"),
+    ] = None,
+    mode: Annotated[
+        Literal["triangular", "triangular2", "exp_range"],
+        Field(description="triangular2: half as high every cycle; exp_range: gamma ** x"),
+    ] = "triangular",
+    gamma: Annotated[float, Field(gt=0, description="base of the power in exp_range")] = 1.0,
+    scale_mode: Annotated[
+        Literal["cycle", "iterations"],
+        Field(description="x of exp_range: the number of the cycle, or of the step"),
+    ] = "cycle",
 ) -> float:
     """A triangle from base to max and back (Smith, arXiv 1506.01186), scaled by mode.
 
@@ -182,13 +275,25 @@ def cyclic(
 
 def one_cycle(
     step: int,
-    initial_val: float,
-    max_val: float,
-    total_steps: int = 1000,
-    pct_start: float = 0.3,
-    final_div_factor: float = 1e4,
-    three_phase: bool = False,
-    anneal_strategy: str = "cos",
+    initial_val: Value,
+    max_val: Annotated[Value, Field(description="largest value")],
+    total_steps: Annotated[int, Field(ge=1, description="steps until the smallest value")] = 1000,
+    pct_start: Annotated[
+        float, Field(ge=0, le=1, description="share of the steps in the rise")
+    ] = 0.3,
+    final_div_factor: Annotated[
+        float, Field(gt=0, description="initial value divided by the smallest")
+    ] = 1e4,
+    three_phase: Annotated[
+        bool,
+        Field(
+            description="fall to the initial value in as many steps as the rise, then to the "
+            "smallest"
+        ),
+    ] = False,
+    anneal_strategy: Annotated[
+        Literal["cos", "linear"], Field(description="shape: half a cosine, or a line")
+    ] = "cos",
 ) -> float:
     """Up from initial to max, then down to initial / final_div_factor (arXiv 1708.07120).
 

@@ -17,27 +17,11 @@ import torch
 
 from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.optim import lr_scheduler, torch_optimizers
-from wafer_backend.optim.optimizer import Lamb, Lion, Optimizer, Params
+from wafer_backend.optim import lr_scheduler
+from wafer_backend.optim.optimizer import Optimizer, Params
+from wafer_backend.optim.registry import find_optimizer, find_scheduler
 
 LearningRate = float | Mapping[str, Any] | Sequence[Mapping[str, Any]]
-
-_OPTIMIZERS: dict[str, Any] = {
-    name: getattr(torch_optimizers, name)
-    for name in (
-        *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Muon"),
-        *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
-    )
-} | {"Lamb": Lamb, "Lion": Lion}
-
-_SCHEDULERS: dict[str, Any] = {
-    name: getattr(lr_scheduler, f"{name}LR")
-    for name in (
-        *("Constant", "Polynomial", "Linear", "Exponential", "InverseExponentialTimeDecay"),
-        *("InverseSquareRootDecay", "CosineDecay", "PiecewiseConstant", "MultiStep", "Step"),
-        *("CosineAnnealing", "Multiplicative", "Cyclic", "OneCycle"),
-    )
-} | {"CosineAnnealingWarmRestarts": lr_scheduler.CosineAnnealingWarmRestarts}
 
 # Spellings of R1.x, and of TensorFlow before it: what each may stand for, in order.
 _OLDER = {
@@ -58,8 +42,11 @@ def configure_optimizer(optimizer_type: str, params: Params, **kwargs: Any) -> O
     are taken too. A `learning_rate` that is a schedule gives lr = 0 until a scheduler sets it.
     Raises BackendConfigError for an unknown name or argument.
     """
-    name = _known("optimizer_type", optimizer_type, _OPTIMIZERS)
-    cls = _OPTIMIZERS[name]
+    try:
+        named = find_optimizer(optimizer_type)
+    except BackendConfigError as error:
+        raise BackendConfigError(f"optimizer_type {error}") from None
+    name, cls = named.name, named.kind
     if isinstance(kwargs.get("learning_rate"), list | tuple | Mapping):
         kwargs["learning_rate"] = 0.0
     signature = inspect.signature(cls)
@@ -114,11 +101,12 @@ def configure_lr_scheduler(
 def _schedule(optimizer: torch.optim.Optimizer, part: Mapping[str, Any]) -> Any:
     if "scheduler" not in part:
         raise BackendConfigError(f"schedule {dict(part)} has no key 'scheduler'; name one")
-    name = str(part["scheduler"])
-    stem = name[:-2] if name.lower().endswith("lr") else name
-    known = _known("scheduler", stem, _SCHEDULERS)
+    try:
+        named = find_scheduler(str(part["scheduler"]))
+    except BackendConfigError as error:
+        raise BackendConfigError(f"scheduler {error}") from None
     arguments = {k: v for k, v in part.items() if k not in ("scheduler", "main_scheduler")}
-    return _call(known, _SCHEDULERS[known], optimizer, arguments)
+    return _call(named.name, named.kind, optimizer, arguments)
 
 
 def _sequence(optimizer: torch.optim.Optimizer, made: list[Any]) -> lr_scheduler.SequentialLR:
@@ -133,13 +121,20 @@ def _sequence(optimizer: torch.optim.Optimizer, made: list[Any]) -> lr_scheduler
 
 
 def _is_chained(parts: Iterable[Mapping[str, Any]]) -> bool:
-    asked = {str(part["main_scheduler"]).lower() for part in parts if "main_scheduler" in part}
-    if len(asked) > 1:
+    names = {str(part["main_scheduler"]).lower() for part in parts if "main_scheduler" in part}
+    if len(names) > 1:
         raise BackendConfigError(
-            f"main_scheduler is {sorted(asked)}; give the same one for all schedules"
+            f"main_scheduler is {sorted(names)}; give the same one for all schedules"
         )
+    if not names:
+        return False
+    name = names.pop()
     kinds = {"sequential": False, "sequentiallr": False, "chained": True, "chainedlr": True}
-    return kinds[_known("main_scheduler", asked.pop(), kinds)] if asked else False
+    if name not in kinds:
+        raise BackendConfigError(
+            f"main_scheduler {name!r} is unknown{did_you_mean_or_all(name, kinds)}"
+        )
+    return kinds[name]
 
 
 def _call(name: str, cls: Any, first: Any, given: Mapping[str, Any]) -> Any:
@@ -161,11 +156,3 @@ def _call(name: str, cls: Any, first: Any, given: Mapping[str, Any]) -> Any:
     if missing:
         raise BackendConfigError(f"{name} needs {', '.join(missing)}; got {sorted(given)}")
     return cls(first, **arguments)
-
-
-def _known(option: str, value: str, known: Iterable[str]) -> str:
-    names = {name.lower(): name for name in known}
-    if value.lower() not in names:
-        hint = did_you_mean_or_all(value, names.values())
-        raise BackendConfigError(f"{option} {value!r} is unknown{hint}")
-    return names[value.lower()]

@@ -15,17 +15,33 @@ from typing import ClassVar
 import torch
 
 from wafer_backend.optim import closed_forms as forms
-from wafer_backend.optim.scheduler import (
-    ChainedScheduler as _Chained,
-)
-from wafer_backend.optim.scheduler import (
-    ClosedFormScheduler,
-    LambdaScheduler,
-    ScalePerParamScheduler,
-    Scheduler,
-    SequentialScheduler,
-    Tags,
-)
+from wafer_backend.optim import scheduler as base
+from wafer_backend.optim.scheduler import ClosedFormScheduler, Scheduler, Tags
+
+__all__ = [
+    "ChainedLR",
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CosineDecayLR",
+    "CyclicLR",
+    "ExponentialLR",
+    "FormLR",
+    "InverseExponentialTimeDecayLR",
+    "InverseSquareRootDecayLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PiecewiseConstantLR",
+    "PolynomialLR",
+    "ScalePerParamLR",
+    "SequentialLR",
+    "StepLR",
+]
 
 
 class LRScheduler(Scheduler, torch.optim.lr_scheduler.LRScheduler):
@@ -50,71 +66,71 @@ class LRScheduler(Scheduler, torch.optim.lr_scheduler.LRScheduler):
         return [*self.get_last_value()]
 
 
-class _FormLR(ClosedFormScheduler, LRScheduler):
-    pass
+class FormLR(ClosedFormScheduler, LRScheduler):
+    """A closed form of the learning rate, as `class MyLR(FormLR, form=my_form)`."""
 
 
-class ConstantLR(_FormLR, form=forms.constant):
+class ConstantLR(FormLR, form=forms.constant):
     """A learning rate that stays."""
 
 
-class PolynomialLR(_FormLR, form=forms.polynomial):
+class PolynomialLR(FormLR, form=forms.polynomial):
     """From an initial to an end learning rate along a power of the remaining share."""
 
 
-class LinearLR(_FormLR, form=forms.linear):
+class LinearLR(FormLR, form=forms.linear):
     """From an initial to an end learning rate on a line."""
 
 
-class ExponentialLR(_FormLR, form=forms.exponential):
-    """Decay by `decay_rate` every `total_iters` steps."""
+class ExponentialLR(FormLR, form=forms.exponential):
+    """Learning rate times `decay_rate` every `total_iters` steps."""
 
 
-class InverseExponentialTimeDecayLR(_FormLR, form=forms.inverse_exponential_time_decay):
-    """Decay by the inverse of a power of the step."""
+class InverseExponentialTimeDecayLR(FormLR, form=forms.inverse_exponential_time_decay):
+    """Learning rate over 1 + decay_rate * t ** step_exponent / total_iters."""
 
 
-class InverseSquareRootDecayLR(_FormLR, form=forms.inverse_square_root_decay):
-    """Decay by the inverse square root of the step, constant during the warm-up."""
+class InverseSquareRootDecayLR(FormLR, form=forms.inverse_square_root_decay):
+    """Learning rate times scale / sqrt(max(t, warmup_steps))."""
 
 
-class CosineDecayLR(_FormLR, form=forms.cosine_decay):
+class CosineDecayLR(FormLR, form=forms.cosine_decay):
     """From an initial to an end learning rate along half a cosine."""
 
 
-class PiecewiseConstantLR(_FormLR, form=forms.piecewise_constant):
+class PiecewiseConstantLR(FormLR, form=forms.piecewise_constant):
     """A learning rate for each stretch between milestones."""
 
 
-class MultiStepLR(_FormLR, form=forms.multi_step):
-    """Times gamma at every milestone."""
+class MultiStepLR(FormLR, form=forms.multi_step):
+    """Learning rate times `gamma` at every milestone."""
 
 
-class StepLR(_FormLR, form=forms.step_decay):
-    """Times gamma every `step_size` steps."""
+class StepLR(FormLR, form=forms.step_decay):
+    """Learning rate times `gamma` every `step_size` steps."""
 
 
-class CosineAnnealingLR(_FormLR, form=forms.cosine_annealing):
-    """A cosine between an initial and the least learning rate, without end."""
+class CosineAnnealingLR(FormLR, form=forms.cosine_annealing):
+    """Learning rate on a cosine with half a period of `T_max` steps, without end."""
 
 
-class CosineAnnealingWarmRestarts(_FormLR, form=forms.cosine_annealing_warm_restarts):
+class CosineAnnealingWarmRestarts(FormLR, form=forms.cosine_annealing_warm_restarts):
     """Half a cosine down, again and again, each `T_mult` times as long."""
 
 
-class MultiplicativeLR(_FormLR, form=forms.multiplicative):
-    """Times a coefficient every step."""
+class MultiplicativeLR(FormLR, form=forms.multiplicative):
+    """Learning rate times `coefficient` every step."""
 
 
-class CyclicLR(_FormLR, form=forms.cyclic):
-    """A triangle wave between two learning rates."""
+class CyclicLR(FormLR, form=forms.cyclic):
+    """Learning rate on a triangle wave (arXiv 1506.01186)."""
 
 
-class OneCycleLR(_FormLR, form=forms.one_cycle):
-    """Up to a maximum once, then down far below the initial learning rate."""
+class OneCycleLR(FormLR, form=forms.one_cycle):
+    """Learning rate up to `max_lr` once, then far down (arXiv 1708.07120)."""
 
 
-class LambdaLR(LambdaScheduler, LRScheduler):
+class LambdaLR(base.LambdaScheduler, LRScheduler):
     """The initial learning rate times functions of the step that `set_value_lambda` returns."""
 
     def __init__(
@@ -133,16 +149,16 @@ class LambdaLR(LambdaScheduler, LRScheduler):
         return older()
 
 
-class SequentialLR(SequentialScheduler, LRScheduler):
+class SequentialLR(base.SequentialScheduler, LRScheduler):
     """Schedulers one after another; `milestones` are the steps at which the next begins."""
 
 
-class ChainedLR(_Chained, LRScheduler):
+class ChainedLR(base.ChainedScheduler, LRScheduler):
     """The product of schedulers: the first one's rate times the relative change of the others."""
 
 
 ChainedScheduler = ChainedLR
 
 
-class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
+class ScalePerParamLR(base.ScalePerParamScheduler, LRScheduler):
     """A scheduler's rate times each group's `adjust_learning_rate`, as muP needs it."""

@@ -7,14 +7,52 @@ that first step. The largest trap of the defaults: eps is 1e-6 where PyTorch's i
 
 import inspect
 import math
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.optim.optimizer import Optimizer, Params
+from wafer_backend.optim.optimizer import (
+    Betas,
+    CoupledDecay,
+    DecoupledDecay,
+    Moments,
+    Optimizer,
+    Params,
+    RootEps,
+    Share,
+)
 
-Betas = tuple[float, float]
+__all__ = [
+    "ASGD",
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+]
+
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+def _check_etas(etas: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < etas[0] < 1 < etas[1]:
+        raise ValueError("expected one factor between 0 and 1, and one above 1")
+    return etas
+
+
+def _check_nesterov(nesterov: bool, settings: ValidationInfo) -> bool:
+    if nesterov and (not settings.data.get("momentum") or settings.data.get("dampening")):
+        raise ValueError("expected false, or a momentum above 0 and a dampening of 0")
+    return nesterov
 
 
 class _TorchOptimizer(Optimizer):
@@ -39,9 +77,14 @@ class Adadelta(_TorchOptimizer, torch.optim.Adadelta):
         self,
         params: Params,
         lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        rho: Annotated[
+            Share, Field(description="decay of the means of squared gradients and squared updates")
+        ] = 0.9,
+        eps: Annotated[
+            float,
+            Field(gt=0, description="added to the means of squared gradients and squared updates"),
+        ] = 1e-6,
+        weight_decay: CoupledDecay = 0.0,
         maximize: bool = False,
     ) -> None:
         torch.optim.Adadelta.__init__(
@@ -62,23 +105,34 @@ class Adafactor(_TorchOptimizer, torch.optim.Adafactor):
         self,
         params: Params,
         lr: float = 1e-2,
-        eps: tuple[float | None, float] = (1e-30, 1e-3),
-        clip_threshold: float = 1.0,
-        decay_rate: float = -0.8,
-        beta1: float | None = None,
-        weight_decay: float = 0.0,
-        scale_parameter: bool = True,
-        relative_step: bool = False,
-        warmup_init: bool = False,
+        eps: Annotated[
+            tuple[NotNegative | None, NotNegative],
+            Field(description="lower limits of squared gradients, and of the size of a parameter"),
+        ] = (1e-30, 1e-3),
+        clip_threshold: Annotated[
+            float, Field(ge=1, description="largest root mean square of an update")
+        ] = 1.0,
+        decay_rate: Annotated[
+            float, Field(le=0, description="exponent in the decay of the second moment")
+        ] = -0.8,
+        beta1: Annotated[
+            Literal[None], Field(description="a first moment is not supported")
+        ] = None,
+        weight_decay: DecoupledDecay = 0.0,
+        scale_parameter: Literal[True] = True,
+        relative_step: Literal[False] = False,
+        warmup_init: Literal[False] = False,
     ) -> None:
-        supported = {"beta1": None, "scale_parameter": True}
-        supported |= {"relative_step": False, "warmup_init": False}
-        given = {"beta1": beta1, "scale_parameter": scale_parameter}
-        given |= {"relative_step": relative_step, "warmup_init": warmup_init}
-        for name, value in given.items():
-            if value is not supported[name]:
+        fixed: dict[str, tuple[Any, Any]] = {
+            "beta1": (beta1, None),
+            "scale_parameter": (scale_parameter, True),
+            "relative_step": (relative_step, False),
+            "warmup_init": (warmup_init, False),
+        }
+        for name, (value, only) in fixed.items():
+            if value is not only:
                 raise BackendConfigError(
-                    f"Adafactor({name}={value}) is not supported; leave it at {supported[name]}"
+                    f"Adafactor({name}={value}) is not supported; leave it at {only}"
                 )
         torch.optim.Adafactor.__init__(
             self,
@@ -98,10 +152,17 @@ class Adagrad(_TorchOptimizer, torch.optim.Adagrad):
         self,
         params: Params,
         lr: float = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-6,
+        lr_decay: Annotated[
+            float, Field(ge=0, description="decay of the learning rate, per step")
+        ] = 0.0,
+        weight_decay: CoupledDecay = 0.0,
+        initial_accumulator_value: Annotated[
+            float, Field(ge=0, description="initial sum of squared gradients")
+        ] = 0.0,
+        eps: Annotated[
+            float,
+            Field(gt=0, description="added to the square root of the sum of squared gradients"),
+        ] = 1e-6,
         maximize: bool = False,
     ) -> None:
         torch.optim.Adagrad.__init__(
@@ -140,13 +201,15 @@ class _BiasCorrection(_TorchOptimizer):
 class Adam(_BiasCorrection, torch.optim.Adam):
     """Kingma and Ba, arXiv 1412.6980; `weight_decay` is added to the gradient."""
 
+    updates_have_size_of_rate = divides_by_root = has_fused_kernel = True
+
     def __init__(
         self,
         params: Params,
         lr: float = 1e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        betas: Moments = (0.9, 0.999),
+        eps: RootEps = 1e-6,
+        weight_decay: CoupledDecay = 0.0,
         correct_bias: bool = True,
         amsgrad: bool = False,
     ) -> None:
@@ -157,13 +220,16 @@ class Adam(_BiasCorrection, torch.optim.Adam):
 class AdamW(_BiasCorrection, torch.optim.AdamW):
     """Loshchilov and Hutter, arXiv 1711.05101: decay of the weights apart from the gradient."""
 
+    updates_have_size_of_rate = divides_by_root = has_fused_kernel = True
+    train_defaults: ClassVar = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
     def __init__(
         self,
         params: Params,
         lr: float = 1e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        betas: Moments = (0.9, 0.999),
+        eps: RootEps = 1e-6,
+        weight_decay: DecoupledDecay = 0.0,
         correct_bias: bool = True,
         amsgrad: bool = False,
     ) -> None:
@@ -178,9 +244,13 @@ class Adamax(_TorchOptimizer, torch.optim.Adamax):
         self,
         params: Params,
         lr: float = 1e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        betas: Annotated[
+            Betas, Field(description="decay of the first moment and of the largest gradient")
+        ] = (0.9, 0.999),
+        eps: Annotated[
+            float, Field(gt=0, description="added to the absolute value of the gradient")
+        ] = 1e-6,
+        weight_decay: CoupledDecay = 0.0,
         maximize: bool = False,
     ) -> None:
         torch.optim.Adamax.__init__(self, params, lr, betas, eps, weight_decay, maximize=maximize)
@@ -195,13 +265,13 @@ class _FirstLearningRate(_TorchOptimizer):
         has_complex = super()._init_group(group, *lists)  # type: ignore[misc]
         for parameter in group["params"]:
             state = self.state[parameter] if parameter.grad is not None else {}
-            if state and state["step"] == 0:
+            if state and not state["step"].is_meta and state["step"] == 0:
                 state[self.begins_as_lr].fill_(float(group["lr"]))
         return has_complex
 
 
 class ASGD(_FirstLearningRate, torch.optim.ASGD):
-    """Averaged SGD, Polyak and Juditsky (1992); the average is `ax` of the state."""
+    """Averaged SGD, Polyak and Juditsky (1992); weights are those of SGD, the average is state."""
 
     begins_as_lr = "eta"
 
@@ -209,10 +279,12 @@ class ASGD(_FirstLearningRate, torch.optim.ASGD):
         self,
         params: Params,
         lr: float = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0.0,
+        lambd: Annotated[float, Field(ge=0, description="decay of the weights")] = 1e-4,
+        alpha: Annotated[
+            float, Field(ge=0, description="exponent in the decay of the learning rate")
+        ] = 0.75,
+        t0: Annotated[float, Field(ge=0, description="step at which averaging starts")] = 1e6,
+        weight_decay: CoupledDecay = 0.0,
         maximize: bool = False,
     ) -> None:
         torch.optim.ASGD.__init__(
@@ -229,14 +301,25 @@ class Rprop(_FirstLearningRate, torch.optim.Rprop):
         self,
         params: Params,
         lr: float = 1e-3,
-        etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        etas: Annotated[
+            tuple[float, float],
+            Field(
+                description="factor for a step size when the sign of the gradient changes, and "
+                "when it does not"
+            ),
+            AfterValidator(_check_etas),
+        ] = (0.5, 1.2),
+        step_sizes: Annotated[
+            tuple[float, float], Field(description="smallest and largest step size")
+        ] = (1e-6, 50.0),
     ) -> None:
         torch.optim.Rprop.__init__(self, params, lr, etas, step_sizes)
 
 
 class Muon(_TorchOptimizer, torch.optim.Muon):
     """Jordan (2024), kellerjordan.github.io/posts/muon: orthogonalized momentum of matrices."""
+
+    not_for_train = "it is for matrices only, and one optimizer serves all parameters here"
 
     def __init__(
         self,
@@ -246,7 +329,7 @@ class Muon(_TorchOptimizer, torch.optim.Muon):
         ns_steps: int = 5,
         *,
         nesterov: bool = True,
-        weight_decay: float = 0.0,
+        weight_decay: DecoupledDecay = 0.0,
     ) -> None:
         torch.optim.Muon.__init__(
             self, params, lr, weight_decay, momentum, nesterov, ns_steps=ns_steps
@@ -256,14 +339,18 @@ class Muon(_TorchOptimizer, torch.optim.Muon):
 class NAdam(_TorchOptimizer, torch.optim.NAdam):
     """Dozat (2016): Adam with Nesterov momentum."""
 
+    divides_by_root = True
+
     def __init__(
         self,
         params: Params,
         lr: float = 2e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum_decay: float = 4e-3,
+        betas: Moments = (0.9, 0.999),
+        eps: RootEps = 1e-8,
+        weight_decay: CoupledDecay = 0.0,
+        momentum_decay: Annotated[
+            float, Field(ge=0, description="decay of the Nesterov momentum, per step")
+        ] = 4e-3,
     ) -> None:
         torch.optim.NAdam.__init__(self, params, lr, betas, eps, weight_decay, momentum_decay)
 
@@ -271,13 +358,15 @@ class NAdam(_TorchOptimizer, torch.optim.NAdam):
 class RAdam(_TorchOptimizer, torch.optim.RAdam):
     """Liu et al., arXiv 1908.03265: Adam that waits for its variance."""
 
+    divides_by_root = True
+
     def __init__(
         self,
         params: Params,
         lr: float = 1e-3,
-        betas: Betas = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        betas: Moments = (0.9, 0.999),
+        eps: RootEps = 1e-6,
+        weight_decay: CoupledDecay = 0.0,
     ) -> None:
         torch.optim.RAdam.__init__(self, params, lr, betas, eps, weight_decay)
 
@@ -289,11 +378,18 @@ class RMSprop(_TorchOptimizer, torch.optim.RMSprop):
         self,
         params: Params,
         lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
+        alpha: Annotated[Share, Field(description="decay of the mean of squared gradients")] = 0.99,
+        eps: Annotated[
+            float,
+            Field(gt=0, description="added to the square root of the mean of squared gradients"),
+        ] = 1e-8,
+        weight_decay: CoupledDecay = 0.0,
+        momentum: Annotated[
+            float, Field(ge=0, description="momentum of the update; 0: none")
+        ] = 0.0,
+        centered: Annotated[
+            bool, Field(description="divide by the standard deviation of the gradient instead")
+        ] = False,
     ) -> None:
         torch.optim.RMSprop.__init__(self, params, lr, alpha, eps, weight_decay, momentum, centered)
 
@@ -310,10 +406,19 @@ class SGD(_TorchOptimizer, torch.optim.SGD):
         self,
         params: Params,
         lr: float,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
+        momentum: Annotated[
+            float, Field(ge=0, description="momentum of the gradient; 0: none")
+        ] = 0.0,
+        dampening: Annotated[
+            float,
+            Field(description="lowers what a gradient adds to the momentum; 0: not at all"),
+        ] = 0.0,
+        weight_decay: CoupledDecay = 0.0,
+        nesterov: Annotated[
+            bool,
+            Field(description="Nesterov momentum; needs momentum, and a dampening of 0"),
+            AfterValidator(_check_nesterov),
+        ] = False,
         maximize: bool = False,
     ) -> None:
         torch.optim.SGD.__init__(

@@ -13,6 +13,29 @@ from wafer_backend.optim.scheduler import (
     SequentialScheduler,
 )
 
+__all__ = [
+    "ChainedWD",
+    "ConstantWD",
+    "CosineAnnealingWD",
+    "CosineAnnealingWarmRestartsWD",
+    "CosineDecayWD",
+    "CyclicWD",
+    "ExponentialWD",
+    "InverseExponentialTimeDecayWD",
+    "InverseSquareRootDecayWD",
+    "LambdaWD",
+    "LinearWD",
+    "MultiStepWD",
+    "MultiplicativeWD",
+    "OneCycleWD",
+    "PiecewiseConstantWD",
+    "PolynomialWD",
+    "ScalePerParamWD",
+    "SequentialWD",
+    "StepWD",
+    "WDScheduler",
+]
+
 
 class WDScheduler(Scheduler):
     """Base of all weight-decay schedulers."""

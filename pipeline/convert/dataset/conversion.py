@@ -258,7 +258,8 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
         state = convert_state.begin_conversion(job.directory, job.identity(), conflicts, job.ours)
         writer = FileWriter(job, state)
         label = job.directory.resolve().name
-        with explain_deaths(), meter(label, "samples", job.samples).shown() as progress:
+        shown = meter(label, "samples", job.samples).shown()
+        with state.left_if_empty(), explain_deaths(), shown as progress:
             layout = write_files(writer, progress)
         params = data_params(layout, writer.samples, job.params)
         storage.publish(job.directory / DATA_PARAMS, params)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.errors import ConfigError, PrepError, escape_text
 from pipeline.core.journal import DIRECTORY
 
 IDENTITY = f"{DIRECTORY}/conversion.json"
@@ -56,6 +56,16 @@ class State:
         }
         self.entries[index] = entry
         storage.append_log_line(self.directory / FILES, json.dumps(entry, sort_keys=True))
+
+    @contextmanager
+    def left_if_empty(self) -> Iterator[None]:
+        """If the block fails before any file is noted, leave the directory to other conversions."""
+        try:
+            yield
+        except PrepError:
+            if not self.entries:
+                storage.remove(self.directory / IDENTITY)
+            raise
 
     def whole(self, index: int) -> bool:
         """Whether a file is noted and on disk as it was noted.

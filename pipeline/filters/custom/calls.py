@@ -14,7 +14,8 @@ import pyarrow as pa
 from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.ids import hex_keys
-from pipeline.filters.custom.functions import CustomFilter, describe_failure, load_function
+from pipeline.core.plug_ins import describe_failure
+from pipeline.filters.custom.functions import CustomFilter, load_function
 
 Verdict = str | None
 
@@ -86,11 +87,13 @@ def _of_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:
     if isinstance(said, pa.Array | pa.ChunkedArray):
         said = said.to_pylist()
     if isinstance(said, str | bytes | Mapping) or not hasattr(said, "__len__"):
-        raise _wrong_type(own, f"for {_rows(batch)}", said, "an array of bool or of strings")
+        raise _wrong_type(
+            own, f"for {describe_rows(batch)}", said, "an array of bool or of strings"
+        )
     if len(said) != len(batch):
         raise FunctionError(
             f"{_named(own)} returned {len(said):,} values for the {len(batch):,} documents of "
-            f"{_rows(batch)}; expected one for each"
+            f"{describe_rows(batch)}; expected one for each"
         )
     return [None if one is None else _verdict(own, batch, row, one) for row, one in enumerate(said)]
 
@@ -102,7 +105,7 @@ def _call(own: CustomFilter, batch: pa.RecordBatch, row: int | None, *given: Any
         return function(*given, **json.loads(own.settings))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function may raise anything
         failure = describe_failure(error, own.location.file)
-        where = _rows(batch) if row is None else _place(batch, row)
+        where = describe_rows(batch) if row is None else _place(batch, row)
     if row is None and len(batch) > 1:
         for one in range(len(batch)):  # which document it is
             _call(own, batch.slice(one, 1), None, batch.slice(one, 1))
@@ -149,6 +152,7 @@ def _place(batch: pa.RecordBatch, row: int) -> str:
     return f"{escape_text(path)}:{line} (document {key})"
 
 
-def _rows(batch: pa.RecordBatch) -> str:
+def describe_rows(batch: pa.RecordBatch) -> str:
+    """Where the documents of a batch are: the first and the last."""
     first, last = _place(batch, 0), _place(batch, len(batch) - 1)
     return first if len(batch) == 1 else f"{first} to {last}"

@@ -9,7 +9,6 @@ import json
 import os
 import pkgutil
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,12 +17,15 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from pipeline.config.filters import CustomFilterConfig, is_file, split_function
+from pipeline.config.filters import CustomFilterConfig, is_file, is_plug_in, split_function
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.plug_ins import describe_failure, find_plug_in, list_plug_ins
 from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.core.words import did_you_mean
 
 Function = Callable[..., Any]
+GROUP = "wafermill.filters"
+"""The group of entry points that filters are found in."""
 
 _LARGEST_FILE = 16 << 20
 _on_path: list[str] = []
@@ -33,18 +35,21 @@ _registered: dict[str, ModuleType] = {}
 @dataclass(frozen=True)
 class FunctionPlace:
     """Where a function is: the config key that names it, its name there, and its file; of a module
-    its name, and the directory that counts as well as Python's path."""
+    its name, and the directory that counts as well as Python's path; of a plug-in its
+    distribution."""
 
     key: str
     given: str
     file: str
     module: str = ""
     directory: str = ""
+    distribution: str = ""
 
     @property
     def shown(self) -> str:
         """Config key and function, as messages begin."""
-        return f"{self.key}: {escape_text(self.given)}"
+        of = f" of {self.distribution}" if self.distribution else ""
+        return f"{self.key}: {escape_text(self.given)}{of}"
 
 
 @dataclass(frozen=True)
@@ -165,19 +170,6 @@ def forget_module(name: str) -> None:
         del sys.modules[name]
 
 
-def describe_failure(error: BaseException, file: str) -> str:
-    """Where in a file something failed, and how: `FILE:LINE: ValueError: …`."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        line, said = error.lineno, error.msg
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == file), None)
-        said = str(error)
-    where = f"{file}:{line}" if line else file
-    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return f"{where}: {escape_text(what, 400)}"
-
-
 GIVEN = {False: ("text", "meta"), True: ("batch",)}
 """What a function is given, by whether it takes batches; its settings follow by keyword."""
 
@@ -211,7 +203,20 @@ def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
 
 
 def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
-    where, name = split_function(given)
+    distribution = ""
+    if is_plug_in(given):
+        names = list_plug_ins(GROUP)
+        if given not in names:
+            raise ConfigError(
+                f"{key}: {given}: expected MODULE:FUNCTION, such as my_rules:keep, "
+                f"FILE.py:FUNCTION, or the name of an entry point in the group {GROUP}"
+                f"{did_you_mean(given, names)}"
+            )
+        plug_in = find_plug_in(GROUP, given, key)
+        distribution = f"{plug_in.distribution} {plug_in.version}"
+        where, name = split_function(plug_in.value)
+    else:
+        where, name = split_function(given)
     if is_file(where):
         path = base / where
         if not path.is_file():
@@ -223,7 +228,7 @@ def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
         return FunctionPlace(key, given, str(path.resolve())), name
     directory = os.getcwd()
     file = _module_file(where, directory, base, f"{key}: {escape_text(given)}")
-    return FunctionPlace(key, given, file, where, directory), name
+    return FunctionPlace(key, given, file, where, directory, distribution), name
 
 
 def _module_file(module: str, directory: str, base: Path, shown: str) -> str:
@@ -234,10 +239,10 @@ def _module_file(module: str, directory: str, base: Path, shown: str) -> str:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
+            raise ConfigError(f"{shown}: {describe_failure(error)}") from error
         spec = None
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
+        raise ConfigError(f"{shown}: {describe_failure(error)}") from error
     if spec is None:
         raise ConfigError(f"{shown}: {_missing(module, directory, base)}")
     if spec.origin is None or not spec.origin.endswith(".py"):

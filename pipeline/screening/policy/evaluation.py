@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
+from pipeline.screening.detectors.catalogue import Attribute
 from pipeline.screening.evidence import DECISION_SCHEMA
-from pipeline.screening.policy.attributes import WORK_DETECTORS, Attribute, TemplateField
+from pipeline.screening.policy.attributes import WORK_DETECTORS, TemplateField
 from pipeline.screening.policy.rules import ConditionGroup, Policy, ReadyRule, Test, compile_rules
 
 _PARSED = "attributes"

@@ -38,16 +38,16 @@ from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.words import did_you_mean
 from pipeline.runs import layout
+from pipeline.screening.detectors.catalogue import DECIDE_FOR_THEMSELVES, DETECTORS, Attribute
 from pipeline.screening.policy.attributes import (
-    DECIDE_FOR_THEMSELVES,
-    DETECTORS,
     LISTED,
-    NAMESPACES,
+    RECORDS,
     WORK_DETECTORS,
-    Attribute,
     ConditionError,
     Holds,
     Template,
+    find_attributes,
+    list_detectors,
     make_test,
     template,
 )
@@ -192,15 +192,23 @@ def reads_documents(policy: Policy) -> bool:
     )
 
 
+def list_plug_ins_asked_about(policy: Policy) -> tuple[str, ...]:
+    """The detectors of plug-ins that rules have conditions on, in the order of the rules."""
+    groups = (g for rule in compile_rules(policy) for g in (*rule.present, *rule.absent))
+    names = dict.fromkeys(name for group in groups for name in group.detectors)
+    return tuple(name for name in names if name not in DETECTORS)
+
+
 def _test(where: str, key: str, value: object) -> Test:
     namespace, dot, name = key.partition(".")
-    attributes = NAMESPACES.get(namespace)
     if namespace in DECIDE_FOR_THEMSELVES:
         option = DECIDE_FOR_THEMSELVES[namespace]
         raise RuleError(where, f"{namespace} is not part of a policy; set {option} in the config")
+    attributes = find_attributes(namespace)
     if attributes is None:
-        hint = did_you_mean(namespace, [*NAMESPACES, NOT]) if not dot or len(namespace) > 1 else ""
-        raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(NAMESPACES)}")
+        names = [*list_detectors(), *RECORDS]
+        hint = did_you_mean(namespace, [*names, NOT]) if not dot or len(namespace) > 1 else ""
+        raise RuleError(where, f"no such detector{hint}; expected one of {', '.join(names)}")
     attribute = next((a for a in attributes if a.name == name), None)
     if attribute is None:
         names = [a.name for a in attributes]
@@ -254,11 +262,12 @@ def _absent(value: object) -> Iterator[ConditionGroup]:
     for number, item in enumerate(value if isinstance(value, list) else [value]):
         where = f"when.{NOT}.{number}" if isinstance(value, list) else f"when.{NOT}"
         if isinstance(item, str):
-            if item not in DETECTORS:
+            names = list_detectors()
+            if item not in names:
                 raise RuleError(
                     where,
-                    f"no such detector{did_you_mean(item, list(DETECTORS))}; "
-                    f"expected one of {', '.join(DETECTORS)}",
+                    f"no such detector{did_you_mean(item, names)}; "
+                    f"expected one of {', '.join(names)}",
                 )
             yield ConditionGroup((item,), ())
         elif isinstance(item, dict) and item:
@@ -316,14 +325,23 @@ def find_policy(name: str, base: Path = Path()) -> Path:
 
 
 def policy_of(directory: Path) -> Policy:
-    """The policy that a run decided by. Raises InputError when it has none."""
+    """The policy that a run decided by. Raises InputError when it has none, or one that asks about
+    a detector which is not installed."""
     path = directory / layout.POLICY
     if not path.is_file():
         raise InputError(f"{directory}: no {layout.POLICY}; expected a run that was screened")
     try:
-        return Policy.model_validate_json(path.read_bytes())
+        policy = Policy.model_validate_json(path.read_bytes())
     except ValueError as error:
         raise IntegrityError(f"{path}: damaged; `prep verify` names all damage") from error
+    try:
+        compile_rules(policy)
+    except RuleError as error:
+        raise InputError(
+            f"{path}: {error.key}: {error}; this version, or the packages installed here, are not "
+            "those that the run was made with"
+        ) from error
+    return policy
 
 
 def load_policy(path: Path) -> Policy:

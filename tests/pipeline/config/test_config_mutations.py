@@ -9,8 +9,6 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 import typing
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -23,6 +21,7 @@ from pydantic import BaseModel
 from pipeline.commands import app
 from pipeline.config.model import RelativePath, _models_in
 from pipeline.config.prep import Config, load_config
+from tests.forked import prep_in_fork
 
 SHIPPED = ("pile", "quickstart")
 SEED = int(os.environ.get("MUTATION_SEED", "17"))
@@ -195,6 +194,13 @@ def test_many_mutations(plan: Plan, name: str, number: int) -> None:
         check(plan, mutated(draw, shipped(name)))
 
 
+LITTLE_MEMORY = """
+import resource
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 4_000_000_000,) * 2)
+"""
+
+
 @pytest.mark.parametrize(
     "place",
     [
@@ -203,20 +209,15 @@ def test_many_mutations(plan: Plan, name: str, number: int) -> None:
     ],
 )  # fmt: skip
 def test_a_path_of_endless_bytes_is_an_error(tmp_path: Path, place: str) -> None:
-    """In a process that may not take much memory, so that a failure of this test is one."""
+    """In a process that may take little more memory, so that a failure of this test is one."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/a.jsonl").write_text('{"text": "a"}\n')
     lists = place.removesuffix(".0") != place
-    value = '["/dev/zero"]' if lists else '"/dev/zero"'
-    command = [sys.executable, "-m", "pipeline", "plan", "pile", "--set", "inputs.0.path=raw",
-               "--set", f"{place.removesuffix('.0')}={value}"]  # fmt: skip
-    ended = subprocess.run(
-        ["sh", "-c", 'ulimit -v 8000000; exec "$@"', "sh", *command], cwd=tmp_path, timeout=100,
-        capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(app.__file__).parents[2])},
-    )  # fmt: skip
-    assert ended.returncode in (2, 3) and ended.stderr.startswith("prep: "), ended.stderr
-    assert "/dev/zero" in ended.stderr and len(ended.stderr.splitlines()) <= 3, ended.stderr
+    change = place.removesuffix(".0") + ("=[/dev/zero]" if lists else "=/dev/zero")
+    call = ("plan", "pile", "--set", "inputs.0.path=raw", "--set", change)
+    ended = prep_in_fork(*call, cwd=tmp_path, before=LITTLE_MEMORY)
+    assert ended.code in (2, 3) and ended.err.startswith("prep: "), ended.err
+    assert "/dev/zero" in ended.err and len(ended.err.splitlines()) <= 3, ended.err
 
 
 def test_unchanged_configs_can_be_planned(plan: Plan) -> None:

@@ -197,7 +197,10 @@ def test_the_command(texts: Path, tmp_path: Path, prep: Prep) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["missing.jsonl", "--to", "hdf5"], 3, "found nothing"),
+        (["missing.jsonl", "--to", "hdf5"], 3, "missing.jsonl: no such file or directory"),
+        (["nodir/", "--to", "bin"], 3, "nodir/: no such file or directory"),
+        (["nodir", "--to", "bin", "--from", "hdf5"], 3, "nodir: no such file or directory"),
+        (["no*.jsonl", "--to", "hdf5"], 3, "no*.jsonl: found nothing"),
         (["texts.jsonl", "--to", "hdf6"], 2, "expected one of hdf5, corpus"),
         (["texts.jsonl", "--to", "corpus", "--msl", "8"], 2, "only rows have a length"),
         (["texts.jsonl", "--to", "bin", "--shard-size", "1 MiB"], 2, "one .bin"),
@@ -212,8 +215,22 @@ def test_wrong_commands(
     message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.bin").touch()
     ended = prep("convert", *arguments, "--out", "out")
     assert ended.code == code, ended.err
     assert message in " ".join(ended.err.split())
     assert "Traceback" not in ended.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_conversion_leaves_its_directory_free(tmp_path: Path, prep: Prep) -> None:
+    """The input is mended, or another form chosen, and the same directory serves again."""
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "out"
+    texts.write_text('{"text": "one"}\n{"text": 2}\n')
+    failed = prep("convert", texts, "--to", "bin", "--out", out)
+    assert failed.code == 3 and "texts.jsonl:2" in failed.err
+    texts.write_text('{"text": "one"}\n{"text": "two"}\n')
+    mended = prep("convert", texts, "--to", "corpus", "--out", out)
+    assert mended.code == 0, mended.err
+    other = prep("convert", texts, "--to", "bin", "--out", out)
+    assert other.code == 2 and "holds another conversion" in other.err

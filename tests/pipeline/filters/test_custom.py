@@ -292,7 +292,7 @@ def test_classes_and_decorated_functions(tmp_path: Path) -> None:
         assert judge(own, batches) == ["", None]
 
 
-@pytest.mark.parametrize("value", ["rules", "rules:", ":keep", "rules.py", "rules:a.b", "rules:1"])
+@pytest.mark.parametrize("value", ["rules:", ":keep", "rules.py", "rules:a.b", "rules:1", "a b"])
 def test_what_names_a_function(value: str) -> None:
     with pytest.raises(ValueError, match="expected MODULE:FUNCTION"):
         CustomFilterConfig(function=value)

@@ -83,7 +83,8 @@ def test_first_tokens_are_right(run: Run) -> None:
 
 
 def test_rows_are_exact(run: Run) -> None:
-    """Every span of every row: inputs and labels of its document, no cell left out."""
+    """Every span of a row, for hundreds of rows: inputs and labels of its document, no cell left
+    out."""
     keys = {key.hex(): i for i, key in enumerate(run.documents["doc_key"].to_pylist())}
     for name, truth in run.splits.items():
         dataset = open_dataset(run.directory / "hdf5" / name)
@@ -97,14 +98,16 @@ def test_rows_are_exact(run: Run) -> None:
                     inputs[keys[span.document]] |= {(number, token) for token in here}
             assert inputs == truth.inputs
             continue
-        for row in range(dataset.rows):
+        rows = range(0, dataset.rows, dataset.rows // 300 + 1)
+        for row in rows:
             path, within = dataset.file_and_row(row)
             for span in trace_row(run.directory, path, within):
                 doc = keys[span.document]
                 inputs[doc] |= {(row, c) for c in range(span.token_start, span.token_end)}
                 labels[doc] |= {(row, c) for c in range(span.label_start, span.label_end)}
         for found, expected in ((inputs, truth.inputs), (labels, truth.labels)):
-            assert {d: c for d, c in found.items() if c} == {d: c for d, c in expected.items() if c}
+            here = {d: {cell for cell in c if cell[0] in rows} for d, c in expected.items()}
+            assert {d: c for d, c in found.items() if c} == {d: c for d, c in here.items() if c}
 
 
 @given(tokens=st.lists(st.integers(1, 40), min_size=1, max_size=30), length=st.integers(1, 17))

@@ -212,7 +212,6 @@ def test_options_in_a_config(tmp_path: Path) -> None:
         (("url: string", "meta.url: string, url: string"), "two fields fill meta_url"),
         (("url: string", "'': string"), "expected the name of a field"),
         (("meta.url: string", "meta.url: int"), "meta_url both string and int"),
-        (("format: text", "format: txt"), "expected 'jsonl'"),
     ],
 )
 def test_bad_options(change: tuple[str, str], told: str, tmp_path: Path) -> None:

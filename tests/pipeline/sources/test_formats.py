@@ -19,7 +19,7 @@ from warcio.warcwriter import WARCWriter
 
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.listing import FORMATS, KNOWN
+from pipeline.sources.formats import FORMATS, describe_suffixes
 from pipeline.sources.record import BadRecord, Record
 from pipeline.sources.streams import decompress_blocks, sniff, zstd
 
@@ -58,7 +58,7 @@ def wet(texts: list[str]) -> bytes:
 def write(path: Path, texts: list[str]) -> None:
     """The texts in the format that the name says."""
     suffix = next(s for s in FORMATS if path.name.endswith(s))
-    kind, _, _ = FORMATS[suffix]
+    kind = FORMATS[suffix].records.name
     packed = next((c for end, c in COMPRESSORS.items() if end and suffix.endswith(end)), bytes)
     if kind == "jsonl":
         path.write_bytes(packed(jsonl(texts)))
@@ -78,24 +78,24 @@ def write(path: Path, texts: list[str]) -> None:
 @pytest.mark.parametrize("suffix", sorted(FORMATS))
 def test_every_suffix(suffix: str, tmp_path: Path, read: Callable[..., Any]) -> None:
     path = tmp_path / f"part-0{suffix}"
-    texts = TEXTS[1:2] if FORMATS[suffix][0] == "text" else TEXTS
+    texts = TEXTS[1:2] if FORMATS[suffix].records.name == "text" else TEXTS
     write(path, texts)
     items = read(path)
     assert [item.text for item in items] == texts
     assert [item.place.ordinal for item in items] == list(range(len(texts)))
-    if FORMATS[suffix][0] in ("jsonl", "parquet", "arrow"):
+    if FORMATS[suffix].records.name in ("jsonl", "parquet", "arrow"):
         assert {(item.source, item.licence) for item in items} == {("Web", "cc0")}
         assert all(json.loads(item.meta) == META for item in items)
     path.write_bytes(b"")
-    if FORMATS[suffix][0] != "parquet":
-        empty = [""] if FORMATS[suffix][0] == "text" else []
+    if FORMATS[suffix].records.name != "parquet":
+        empty = [""] if FORMATS[suffix].records.name == "text" else []
         assert [item.text for item in read(path)] == empty
 
 
 def test_the_message_names_every_suffix() -> None:
     for suffix in FORMATS:
         base = suffix if suffix.count(".") == 1 else suffix.rpartition(".")[0]
-        assert base in KNOWN
+        assert base in describe_suffixes()
 
 
 @pytest.mark.parametrize("ending", [".bz2", ".xz"])

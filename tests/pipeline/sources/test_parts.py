@@ -23,9 +23,10 @@ from pipeline.engine.stage import Inputs
 from pipeline.sources import files
 from pipeline.sources import text as jsonl
 from pipeline.sources.files import HashingReader
-from pipeline.sources.part import BOM, LineCount, Part, cut_lines, read_part
+from pipeline.sources.part import LineCount, Part, cut_lines, read_part
 from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.streams import StreamStart, decompress_blocks, zstd
+from pipeline.sources.text import BOM
 from pipeline.stages.pieces import PiecesJob, _parts, _pieces
 from pipeline.stages.plan import ReadPlan
 from tests.pipeline.packed import PACKED, cut_into
@@ -60,7 +61,7 @@ def test_lines_are_cut_by_the_rule(data: bytes, cuts: list[int], size: int) -> N
         for first, some in groupby(chunks, attrgetter("first"))
     ]
     assert b"".join(body for _, body in parts) == data
-    records = list(jsonl.read_jsonl(iter([data]), RULES))
+    records = list(jsonl.read_jsonl("a.jsonl", iter([data]), RULES))
     offset = 0
     for first, body in parts:
         assert first.byte_offset == offset

@@ -126,7 +126,7 @@ fields = st.dictionaries(
 def test_record_equals_json(value: dict[str, Any], ascii_only: bool) -> None:
     """What Python's json sees is what a record holds; otherwise it is bad for a stated reason."""
     line = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    (item,) = read_jsonl(iter([line]), RULES)
+    (item,) = read_jsonl("a.jsonl", iter([line]), RULES)
     value = json.loads(line.decode("utf-8", "surrogatepass"))
     text, meta = value.get("text"), value.get("meta")
     plain_meta = meta is None or (
@@ -152,7 +152,7 @@ def test_record_equals_json(value: dict[str, Any], ascii_only: bool) -> None:
 @example(b'{"text":' * 5000)
 def test_any_bytes_end_somewhere(data: bytes) -> None:
     """No exception but through a reason word; one item per non-blank line; places tile the file."""
-    items = list(read_jsonl(iter([data]), RULES))
+    items = list(read_jsonl("a.jsonl", iter([data]), RULES))
     for ordinal, item in enumerate(items):
         assert item.place.ordinal == ordinal
         assert isinstance(item, Record) or item.reason in BAD_REASONS
@@ -164,7 +164,7 @@ def test_any_bytes_end_somewhere(data: bytes) -> None:
 def test_too_large_is_counted_and_never_held() -> None:
     rules = RecordRules(text_key="text", max_document_bytes=64, sources=None)
     blocks = [b'{"text": "', b"x" * 100, b'"}\n{"text": "fine"}\n']
-    large, fine = read_jsonl(iter(blocks), rules)
+    large, fine = read_jsonl("a.jsonl", iter(blocks), rules)
     assert isinstance(large, BadRecord) and large.reason == "too_large"
     assert large.place.byte_length == 112
     assert isinstance(fine, Record) and fine.place.byte_offset == 113

@@ -105,7 +105,7 @@ def test_both_ways_of_reading_a_line_agree(row: dict[str, Any], key: str) -> Non
     rules = RecordRules(
         text_key="text", max_document_bytes=1000, sources=None, source_key=field_path(key)
     )
-    (fast,) = text.read_jsonl(iter([lines([row])]), rules)
+    (fast,) = text.read_jsonl("a.jsonl", iter([lines([row])]), rules)
     try:
         slow: Any = text._by_field(fast.place, lines([row]), rules)
     except text.RecordError as refused:

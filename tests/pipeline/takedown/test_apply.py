@@ -162,12 +162,9 @@ def test_applying_twice_changes_nothing(copied: Path, tmp_path: Path) -> None:
         run=copied,
         model_dirs=(),
         exports=(),
-        is_applied=True,
         mode="mask",
         by="Jane",
         on=date(2026, 3, 2),
-        out=None,
-        as_json=False,
     )
     take_down(wanted)
     before = stamps(copied)
@@ -181,12 +178,9 @@ def test_applying_twice_changes_nothing(copied: Path, tmp_path: Path) -> None:
                 run=copied,
                 model_dirs=(),
                 exports=(),
-                is_applied=True,
                 mode="mask",
                 by="J",
                 on=date.today(),
-                out=None,
-                as_json=False,
             )
         )
 

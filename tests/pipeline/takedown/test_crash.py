@@ -50,12 +50,9 @@ def call(claim: LoadedClaim, run: Path) -> None:
             run=run,
             model_dirs=(),
             exports=(),
-            is_applied=True,
             mode="mask",
             by="Jane",
             on=date(2026, 3, 2),
-            out=None,
-            as_json=False,
         )
     )
 

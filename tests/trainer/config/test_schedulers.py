@@ -26,6 +26,7 @@ ALL: dict[str, dict[str, Any]] = {
     "Step": {**FIRST, "step_size": 3, "gamma": 0.5},
     "CosineAnnealing": {**FIRST, "T_max": 9},
     "CosineAnnealingWarmRestarts": {**FIRST, "T_0": 4, "T_mult": 2, "eta_min": 1e-5},
+    "Multiplicative": {**FIRST, "coefficient": 0.5},
     "Cyclic": {"base_lr": 1e-4, "max_lr": 1e-3, "step_size_up": 3, "mode": "triangular2"},
     "OneCycle": {**FIRST, "max_lr": 1e-2, "total_steps": 9},
 }  # fmt: skip
@@ -90,8 +91,9 @@ def test_older_names_of_keys(tmp_path):
     [
         (["Step", "Linear"], "learning_rate.0: Step has no end (total_iters), so no scheduler"),
         (["Cyclic", "Constant"], "learning_rate.0: Cyclic has no end"),
-        (["Multiplicative"], "0.scheduler: 'Multiplicative' is not supported; expected one of"),
-        (["Lambda"], "learning_rate.0.scheduler: 'Lambda' is not supported"),
+        (["Trapezoid"], "0.scheduler: 'Trapezoid' is unknown; expected one of Constant, Poly"),
+        (["Lambda"], "learning_rate.0.scheduler: 'Lambda' is unknown"),
+        (["Linaer"], "learning_rate.0.scheduler: 'Linaer' is unknown; did you mean 'Linear'?"),
     ],
 )
 def test_what_cannot_be_or_cannot_be_followed(tmp_path, rates, expected):
@@ -104,8 +106,16 @@ def test_what_cannot_be_or_cannot_be_followed(tmp_path, rates, expected):
         ("Step", {"main_scheduler": "chained"}, "main_scheduler: chained is not supported; expec"),
         ("Step", {"step_sise": 3}, "step_sise: unknown key"),
         ("Linear", {"steps": 3}, "steps: the same setting as total_iters; give only one"),
-        ("PiecewiseConstant", {"milestones": [1, 2]}, "2 learning_rates for 2 milestones"),
-        ("MultiStep", {"milestones": [5, 2]}, "expected ascending steps, not [5, 2]"),
+        (
+            "PiecewiseConstant",
+            {"milestones": [1, 2]},
+            "2 values for 2 milestones; expected one value more",
+        ),
+        (
+            "MultiStep",
+            {"milestones": [5, 2]},
+            "milestones are [5, 2]; expected strictly increasing steps",
+        ),
         ("OneCycle", {"pct_start": 2}, "pct_start: expected less than or equal to 1"),
         ("Cyclic", {"mode": "square"}, "mode: expected 'triangular'"),
     ],

@@ -9,7 +9,7 @@ from torch import nn
 
 from pipeline.core.errors import ConfigError
 from trainer.config import AdamWConfig, ModelConfig, load_params
-from trainer.config.optimizer import OPTIMIZERS
+from trainer.config.optimizer import OPTIMIZER_CONFIGS
 from trainer.data import to_batch
 from trainer.loop import disk
 from trainer.loop.build import compile_model
@@ -191,7 +191,7 @@ def plain(model, rows, make):
 
 
 def test_every_optimizer_has_a_case():
-    assert CASES.keys() == OPTIMIZERS.keys()
+    assert CASES.keys() == OPTIMIZER_CONFIGS.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -292,7 +292,7 @@ def test_the_state_of_another_optimizer_is_refused(trainer):
 def test_only_adam_is_fused():
     parameters = dict(GPT(ModelConfig(**SHAPE), 1).named_parameters())
     fused = []
-    for name, kind in OPTIMIZERS.items():
+    for name, kind in OPTIMIZER_CONFIGS.items():
         config = kind(learning_rate=1.0)
         made = optimizer.build_optimizer(parameters, config, ModelConfig(**SHAPE), fused=True)
         assert optimizer.can_fuse(config) is bool(made.defaults.get("fused"))

@@ -17,8 +17,9 @@ from pipeline.commands.policy import BUILTIN as COMMAND_DEFAULT
 from pipeline.commands.policy import register
 from pipeline.core.errors import InputError
 from pipeline.runs.events import verify_events
+from pipeline.screening.detectors.catalogue import COMMON, DOCUMENT, WORK
 from pipeline.screening.policy import BUILTIN, Policy, compare_policies, load_policy
-from pipeline.screening.policy.attributes import COMMON, DOCUMENT, OWN, WORK
+from pipeline.screening.policy.attributes import OWN
 from pipeline.screening.policy.difference import WORKS, DecisionChange, filter_decisions
 from pipeline.screening.reviews import REVIEWS, load_reviews
 

@@ -1,0 +1,142 @@
+"""Commands whose docstring is their manual: help, a line for every parameter, then examples.
+
+    RUN: an argument, by the name that the help gives it
+    --msl N: an option, and what stands for its value; `--seed:` for the name of its type
+    --plan, --text/--no-text: switches, the second with its opposite
+
+    Backwards:
+    --step N: an option that the help lists under this heading
+
+    Examples:
+    prep repack runs/pile --out runs/pile-8k
+
+An indented line continues the one before it. Types, defaults and limits are those of the signature;
+a parameter that is declared there in full (`pipeline.commands.options`) needs no line.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from copy import copy
+from functools import cache
+from typing import Annotated, Any, get_args
+
+import typer
+from typer.models import ParameterInfo
+
+_OPTION = re.compile(r"(--[\w-]+(?:/--[\w-]+)?)(?: (\S+?))?: (.+)")
+_ARGUMENT = re.compile(r"([A-Z][A-Z|.]*): (.+)")
+_PANEL = re.compile(r"([A-Z][a-z]+):")
+_EXAMPLE = re.compile(r"Example: (.+)")
+
+Command = Callable[..., None]
+
+
+def commands(*functions: Command, **settings: Any) -> Callable[[typer.Typer], None]:
+    """What adds these commands to an app; `settings` are those of `typer.Typer.command`."""
+
+    def register(app: typer.Typer) -> None:
+        for function in functions:
+            add_command(app, function, **settings)
+
+    return register
+
+
+def make_group(manual: str, *functions: Command) -> typer.Typer:
+    """A group of commands with its help and examples."""
+    text, _, epilog = _read(manual)
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode="markdown", help=text, epilog=epilog or None
+    )
+    for function in functions:
+        add_command(group, function)
+    return group
+
+
+def group(name: str, manual: str, *functions: Command) -> Callable[[typer.Typer], None]:
+    """What adds this group of commands to an app."""
+
+    def register(app: typer.Typer) -> None:
+        app.add_typer(make_group(manual, *functions), name=name)
+
+    return register
+
+
+def add_command(app: typer.Typer, function: Command, **settings: Any) -> None:
+    """Add a command, named as its function; one that cannot do without parameters shows its help
+    when it is given none."""
+    text, epilog, needs_some = _declare(function)
+    settings = {"no_args_is_help": needs_some, **settings}
+    name = function.__name__.rstrip("_").replace("_", "-")
+    app.command(name, help=text, epilog=epilog, **settings)(function)
+
+
+@cache
+def _declare(function: Command) -> tuple[str, str, bool]:
+    """Complete the annotations of a function by its docstring; returns its help and examples, and
+    whether a parameter has no default."""
+    text, manual, epilog = _read(function.__doc__ or "")
+    parameters = inspect.signature(function).parameters
+    waiting = {
+        name.rstrip("_"): name
+        for name, parameter in parameters.items()
+        if not getattr(_info(parameter.annotation), "help", None)
+    }
+    arguments = []
+    for names, metavar, words, panel in manual:
+        if not names:
+            arguments.append((metavar, words))
+            continue
+        name = waiting.pop(names.split("/")[0].removeprefix("--").replace("-", "_"))
+        option = typer.Option(names, metavar=metavar, help=words, rich_help_panel=panel)
+        _annotate(function, name, option)
+    for name, (metavar, words) in zip(waiting.values(), arguments, strict=True):
+        _annotate(function, name, typer.Argument(metavar=metavar, help=words))
+    return text, epilog, any(p.default is p.empty for p in parameters.values())
+
+
+def _info(annotation: Any) -> ParameterInfo | None:
+    found = (part for part in get_args(annotation) if isinstance(part, ParameterInfo))
+    return next(found, None)
+
+
+def _annotate(function: Command, name: str, info: ParameterInfo) -> None:
+    """Set what the manual says, over limits and the like that the annotation has already."""
+    annotation = function.__annotations__[name]
+    known = _info(annotation)
+    if known is not None:
+        manual, info = info, copy(known)
+        for field in ("param_decls", "metavar", "help", "rich_help_panel"):
+            setattr(info, field, getattr(manual, field))
+        annotation = get_args(annotation)[0]
+    function.__annotations__[name] = Annotated[annotation, info]
+
+
+Line = tuple[str, str | None, str, str | None]
+"""Names of an option (none: an argument), metavar, help and panel."""
+
+
+def _read(docstring: str) -> tuple[str, list[Line], str]:
+    """The help, the parameters and the examples of a manual."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(docstring).splitlines():
+        if line.startswith(" "):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    end = next((n for n, line in enumerate(lines) if line.startswith("Example")), len(lines))
+    text: list[str] = []
+    manual: list[Line] = []
+    panel = None
+    for line in lines[:end]:
+        if found := _OPTION.fullmatch(line):
+            manual.append((found[1], found[2], found[3], panel))
+        elif found := _ARGUMENT.fullmatch(line):
+            manual.append(("", found[1], found[2], None))
+        elif found := _PANEL.fullmatch(line):
+            panel = found[1]
+        elif not manual:
+            text.append(line)
+    epilog = [_EXAMPLE.sub(r"Example: `\1`", line) for line in lines[end:] if line]
+    epilog = [f"`{line}`" if line.startswith("prep ") else line for line in epilog]
+    return "\n".join(text).strip(), manual, "\n\n".join(epilog)

@@ -1,0 +1,136 @@
+"""Plug-ins: what installed distributions add to Wafermill through entry points.
+
+A distribution names an object in a group such as `wafermill.readers`; every process that needs it
+imports it from its own installation. What a plug-in makes depends on its code, so its distribution,
+version and the hash of its files are part of the fingerprint of each stage that uses it, and a
+worker whose installation differs refuses to go on.
+"""
+
+import sys
+import traceback
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from importlib import machinery, metadata
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import xxhash
+
+from pipeline.core.errors import ConfigError, escape_text
+
+T = TypeVar("T")
+
+_CODE = tuple(machinery.SOURCE_SUFFIXES + machinery.EXTENSION_SUFFIXES)
+
+
+@dataclass(frozen=True, order=True)
+class PlugInCode:
+    """Which code a plug-in is: the distribution it comes from, and the hash of its files."""
+
+    distribution: str
+    version: str
+    code_hash: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}, code {self.code_hash}"
+
+
+@dataclass(frozen=True)
+class PlugIn(Generic[T]):
+    """An object that a distribution offers, by the name of its entry point."""
+
+    group: str
+    name: str
+    value: T
+    code: PlugInCode
+
+    def refuse(self, problem: str) -> ConfigError:
+        """The error for a plug-in that cannot be used as it is."""
+        return ConfigError(
+            f"{self.code.distribution} {self.code.version}: its {self.group} entry point "
+            f"{escape_text(self.name)} {problem}; repair or uninstall that distribution"
+        )
+
+
+def load_plug_ins(
+    group: str, kind: type[T], built_in: Collection[str] = ()
+) -> dict[str, PlugIn[T]]:
+    """The plug-ins of a group by name, in order of their names.
+
+    Raises ConfigError naming the distribution of one that does not load, is not a `kind`, or has
+    the name of a built-in or of another one. Callers keep the answer: it hashes code.
+    """
+    loaded: dict[str, PlugIn[T]] = {}
+    for entry in sorted(metadata.entry_points(group=group), key=_name_and_distribution):
+        plug_in = _load(entry, kind)
+        if entry.name in built_in:
+            raise plug_in.refuse("has the name of a built-in")
+        if entry.name in loaded:
+            other = loaded[entry.name].code.distribution
+            raise plug_in.refuse(f"has the name of one of {other}")
+        loaded[entry.name] = plug_in
+    return loaded
+
+
+def _name_and_distribution(entry: metadata.EntryPoint) -> tuple[str, str]:
+    return entry.name, entry.dist.name if entry.dist else ""
+
+
+def has_plug_ins(group: str) -> bool:
+    """Whether any distribution offers something in a group; imports nothing of it."""
+    return bool(metadata.entry_points(group=group))
+
+
+def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
+    assert entry.dist is not None
+    code = PlugInCode(entry.dist.name, entry.dist.version, "")
+    plug_in: PlugIn[Any] = PlugIn(entry.group, entry.name, None, code)
+    try:
+        value = entry.load()
+    except (Exception, SystemExit) as error:
+        failure = describe_failure(error, _failing_file(error))
+        raise plug_in.refuse(f"({entry.value}) does not load: {failure}") from error
+    if not isinstance(value, kind):
+        raise plug_in.refuse(
+            f"({entry.value}) is a {type(value).__name__}; expected a {kind.__name__} of "
+            f"{kind.__module__}"
+        )
+    return replace(plug_in, value=value, code=replace(code, code_hash=_hash(entry.module)))
+
+
+def _hash(module: str) -> str:
+    """The hash of all code of the outermost package that holds a module and is no namespace."""
+    names = module.split(".")
+    packages = (".".join(names[: n + 1]) for n in range(len(names)))
+    outermost = next(name for name in packages if sys.modules[name].__file__)
+    file = Path(str(sys.modules[outermost].__file__))
+    package = hasattr(sys.modules[outermost], "__path__")
+    root = file.parent
+    files = [p for p in root.rglob("*") if p.name.endswith(_CODE)] if package else [file]
+    digest = xxhash.xxh3_128()
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(root).as_posix()}\n{path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def describe_failure(error: BaseException, file: str) -> str:
+    """Where in a file something failed, and how: `FILE:LINE: ValueError: …`."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        line, message = error.lineno, error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((f.lineno for f in reversed(frames) if f.filename == file), None)
+        message = str(error)
+    where = f"{file}:{line}: " if line else f"{file}: " if file else ""
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return where + escape_text(what, 400)
+
+
+def _failing_file(error: BaseException) -> str:
+    """The innermost file of the plug-in's own that an error passed through, if any."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename
+    others = (__file__, str(Path(machinery.__file__).parent), "<")
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return next((file for file in reversed(frames) if not file.startswith(others)), "")

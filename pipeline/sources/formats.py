@@ -1,0 +1,138 @@
+"""The formats of raw shards: the built-in ones, those of plug-ins, and which one a file has."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.plugins import PlugIn, load_plug_ins
+from pipeline.core.words import did_you_mean_or_all
+from pipeline.sources import tables, text, warc
+from pipeline.sources.raw_format import RawFormat, RowFormat, StreamFormat
+
+PLUG_INS = "wafermill.readers"
+"""Entry points of this group are formats: a `StreamFormat` or a `RowFormat`."""
+
+BUILT_IN = (text.JSONL, text.TEXT, text.LINES, warc.WARC, tables.PARQUET, tables.ARROW)
+
+COMPRESSIONS = {".zst": "zst", ".gz": "gz", ".bz2": "bz2", ".xz": "xz"}
+_RATIO = 4.0
+"""Estimated bytes of text per byte that is compressed."""
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """What one file is: the format of its records, its compression, and the estimated bytes of
+    text per byte on disk."""
+
+    records: RawFormat
+    compression: str | None
+    text_per_byte: float
+
+
+def _by_suffix(formats: Iterable[RawFormat]) -> dict[str, FileFormat]:
+    """File name suffix -> format, of compressed files too."""
+    table: dict[str, FileFormat] = {}
+    for records in formats:
+        table |= {s: FileFormat(records, None, size) for s, size in records.suffixes.items()}
+        if isinstance(records, StreamFormat):
+            suffixes = {**records.suffixes, **(records.compressed_suffixes or {})}
+            table |= {
+                suffix + end: FileFormat(records, compression, _RATIO * size)
+                for end, compression in COMPRESSIONS.items()
+                for suffix, size in suffixes.items()
+            }
+    return table
+
+
+FORMATS = _by_suffix(BUILT_IN)
+"""Suffix of a file name -> its built-in format."""
+
+
+@functools.cache
+def plugged_formats() -> Mapping[str, PlugIn[RawFormat]]:
+    """The formats of plug-ins by name. Raises ConfigError naming the distribution of one that is
+    broken, or has a name or suffix of another format."""
+    plug_ins = load_plug_ins(PLUG_INS, RawFormat, [records.name for records in BUILT_IN])
+    taken = dict.fromkeys(FORMATS, "built-in")
+    for plug_in in plug_ins.values():
+        records = plug_in.value
+        if records.name != plug_in.name:
+            raise plug_in.refuse(f"is a format of another name, {escape_text(records.name)}")
+        if not isinstance(records, StreamFormat | RowFormat):
+            raise plug_in.refuse("is neither a StreamFormat nor a RowFormat")
+        for suffix in _by_suffix([records]):
+            other = next((end for end in taken if suffix.endswith(end)), None)
+            if other or not suffix.startswith("."):
+                why = f"which is {taken[other]}" if other else "which begins with no dot"
+                raise plug_in.refuse(f"has the suffix {escape_text(suffix)}, {why}")
+        taken |= dict.fromkeys(_by_suffix([records]), f"that of {plug_in.code.distribution}")
+    return plug_ins
+
+
+def suffix_of(name: str) -> str | None:
+    """The suffix of a file name that shows its format.
+
+    >>> suffix_of("c4-train.00000.json.gz"), suffix_of("notes.json")
+    ('.json.gz', None)
+    """
+    built_in = next((suffix for suffix in FORMATS if name.endswith(suffix)), None)
+    return built_in or next((suffix for suffix in _plugged() if name.endswith(suffix)), None)
+
+
+@functools.cache
+def _plugged() -> dict[str, FileFormat]:
+    return _by_suffix(plug_in.value for plug_in in plugged_formats().values())
+
+
+def format_of(name: str, kind: str | None = None) -> FileFormat | None:
+    """The format of a file: what its name shows, or `kind` with the compression its name shows.
+
+    >>> found = format_of("part-00000.gz", "jsonl")
+    >>> found.records.name, found.compression, found.text_per_byte
+    ('jsonl', 'gz', 4.0)
+
+    Raises ConfigError for a `kind` that does not exist.
+    """
+    if kind is None:
+        suffix = suffix_of(name)
+        return (FORMATS.get(suffix) or _plugged()[suffix]) if suffix else None
+    records = format_named(kind)
+    size = next(iter(records.suffixes.values()), 1.0)
+    compression = None
+    if isinstance(records, StreamFormat):
+        compression = next((c for end, c in COMPRESSIONS.items() if name.endswith(end)), None)
+    return FileFormat(records, compression, _RATIO * size if compression else size)
+
+
+def format_named(kind: str) -> RawFormat:
+    """The format that `inputs[].format` calls so. Raises ConfigError when there is none."""
+    built_in = next((records for records in BUILT_IN if records.name == kind), None)
+    if built_in is not None:
+        return built_in
+    if kind in plugged_formats():
+        return plugged_formats()[kind].value
+    names = [*(records.name for records in BUILT_IN), *plugged_formats()]
+    hint = did_you_mean_or_all(kind, names)
+    raise ConfigError(f"there is no input format {escape_text(kind)!r}{hint}")
+
+
+def is_text(name: str) -> bool:
+    """Whether a name shows plain text, which is data only where somebody says so: next to other
+    formats it is more likely a README."""
+    found = format_of(name)
+    return (
+        found is not None
+        and isinstance(found.records, StreamFormat)
+        and found.records.is_plain_text
+    )
+
+
+def describe_suffixes() -> str:
+    """All suffixes, as messages list them."""
+    formats = [*BUILT_IN, *(plug_in.value for plug_in in plugged_formats().values())]
+    streams = [one for one in formats if isinstance(one, StreamFormat)]
+    plain = ", ".join(suffix for one in streams for suffix in one.suffixes)
+    packed = [s + ".gz and the like" for one in streams for s in one.compressed_suffixes or {}]
+    rows = [suffix for one in formats if isinstance(one, RowFormat) for suffix in one.suffixes]
+    return ", ".join([f"{plain} (also with {', '.join(COMPRESSIONS)})", *packed, *rows])

@@ -1,0 +1,271 @@
+"""Detectors and filters of other packages: a package that was never imported here brings one by an
+entry point; what is refused, and how it is named."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.config.filters import CustomFilterConfig
+from pipeline.config.prep import DetectorConfig
+from pipeline.core.errors import ConfigError, FunctionError
+from pipeline.filters.custom.functions import load_custom_filters
+from pipeline.runs import layout
+from pipeline.screening.detectors.plug_ins import (
+    CustomDetector,
+    find_custom_detectors,
+    load_detector,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+CODE = '''
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from acme_rules.letters import share_of_capitals
+from pipeline.screening.detectors.catalogue import Attribute
+from pipeline.screening.evidence import Finding
+
+
+class Loud:
+    """Documents in capitals."""
+
+    kinds = ("capitals",)
+    attributes = (Attribute("share", "number", "share of capitals among the letters"),)
+
+    def __init__(self, *, least: float = 0.5) -> None:
+        self.least = least
+
+    def detect(self, batch: pa.RecordBatch) -> Iterator[Finding]:
+        for row, text in enumerate(batch["text"].to_pylist()):
+            share = share_of_capitals(text)
+            if share >= self.least:
+                yield Finding(
+                    row=row, kind="capitals", target="loud", seen=text, attributes={"share": share}
+                )
+
+
+def short(text, meta):
+    return len(text) > 5
+'''
+HELPER = """
+def share_of_capitals(text):
+    letters = [c for c in text if c.isalpha()]
+    return round(sum(map(str.isupper, letters)) / max(1, len(letters)), 3)
+"""
+ENTRY_POINTS = """
+[wafermill.detectors]
+loud = acme_rules:Loud
+[wafermill.filters]
+short = acme_rules:short
+"""
+POLICY = """
+version: 1
+rules:
+  - {id: too-loud, when: {loud.share: ">=0.9"}, decision: drop, reason: "{loud.share} in capitals"}
+"""
+
+Site = Callable[..., Path]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Makes a directory as pip does, with the package `acme_rules` of the distribution
+    `acme-rules`."""
+
+    def make(code: str = CODE, entry_points: str = ENTRY_POINTS, name: str = "site") -> Path:
+        directory = tmp_path / name
+        package, about = directory / "acme_rules", directory / "acme_rules-1.2.dist-info"
+        package.mkdir(parents=True)
+        about.mkdir()
+        (package / "__init__.py").write_text(code)
+        (package / "letters.py").write_text(HELPER)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rules\nVersion: 1.2\n")
+        (about / "entry_points.txt").write_text(entry_points)
+        for module in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
+            del sys.modules[module]
+        return directory
+
+    return make
+
+
+def screen(site: Path, home: Path, out: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`prep screen` in a process of its own, with the package on the path."""
+    words = [sys.executable, "-m", "pipeline", "screen", "web.jsonl", "--out", out, "--json",
+             "--policy", "policy.yaml", "--set", "read.task_bytes=1024",
+             "--set", "clean.min_length=0"]  # fmt: skip
+    path = f"{site}{os.pathsep}{REPOSITORY}"
+    return subprocess.run(
+        [*words, *options], cwd=home, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+def test_a_package_brings_a_detector(site: Site, tmp_path: Path) -> None:
+    """One worker and two find the same; a change of its code runs it again, and nothing before."""
+    place = site()
+    texts = [f"{'LOUD WORDS' if n % 3 == 0 else 'Quiet words'} number {n} " * 8 for n in range(40)]
+    texts += ["ALL OF THIS IS LOUD " * n for n in range(4, 8)]
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    for workers in ("1", "2"):
+        ended = screen(place, tmp_path, f"out{workers}", "--workers", workers)
+        assert ended.returncode == 0, ended.stderr
+    one, two = tmp_path / "out1", tmp_path / "out2"
+    assert (one / layout.EVIDENCE).read_bytes() == (two / layout.EVIDENCE).read_bytes()
+    evidence = pq.read_table(one / layout.EVIDENCE).to_pylist()
+    loud = [row for row in evidence if row["detector"] == "loud"]
+    assert len(loud) == 18
+    assert {row["evidence_id"].rpartition("-")[2] for row in loud} == {"d0"}
+    dropped = pq.read_table(one / layout.DECISIONS).to_pylist()
+    assert [(row["rule"], row["reason"]) for row in dropped] == [("too-loud", "1 in capitals")] * 4
+    stage = json.loads((one / "manifests/custom_detectors.json").read_bytes())
+    assert len(stage["tasks"]) > 1
+    [about] = stage["fields"]["settings"].values()
+    assert (about["distribution"], about["version"]) == ("acme-rules", "1.2")
+    assert len(about["code_hash"]) == 32 and about["settings"] == {}
+
+    again = screen(place, tmp_path, "out1", "--workers", "1")
+    assert "custom_detectors" in json.loads(again.stdout)["reused"]
+    helper = place / "acme_rules/letters.py"
+    helper.write_text(helper.read_text().replace("isupper", "islower"))
+    named = json.dumps([{"name": "loud", "settings": {"least": 0.9}}])
+    changed = screen(
+        place, tmp_path, "out1", "--workers", "1", "--set", f"screen.detectors={named}"
+    )
+    assert changed.returncode == 0, changed.stderr
+    reused = json.loads(changed.stdout)["reused"]
+    assert "screen" in reused and "custom_detectors" not in reused
+    found = json.loads(changed.stdout)["evidence"]
+    assert [row["count"] for row in found if row["detector"] == "loud"] == [26]
+
+    gone = screen(tmp_path, tmp_path, "out1", "--workers", "1")
+    assert gone.returncode == ConfigError.exit_code
+    assert "rules.0.when.loud.share: no such detector" in gone.stderr
+
+
+Find = Callable[..., tuple[CustomDetector, ...]]
+
+
+@pytest.fixture
+def find(site: Site, monkeypatch: pytest.MonkeyPatch) -> Find:
+    """The detectors of a config, of a package with this code and these entry points."""
+
+    def load(config: dict[str, Any], *of_policy: str, **package: str) -> Any:
+        monkeypatch.syspath_prepend(site(**package))
+        configs = [DetectorConfig(**config)] if config else []
+        return find_custom_detectors(configs, of_policy)
+
+    return load
+
+
+def test_the_example_of_the_manual(find: Find) -> None:
+    page = (REPOSITORY / "docs/extending.md").read_text("utf-8")
+    code = page[page.index("## A detector") :].partition("```python\n")[2].partition("```")[0]
+    [own] = find({"name": "loud", "settings": {"least": 0.7}}, code=code)
+    [share] = load_detector(own).attributes
+    assert share.type == "number"
+
+
+def test_settings_and_order(find: Find) -> None:
+    """A detector that config and policy name is one, with the settings of the config."""
+    [own] = find({"name": "loud", "settings": {"least": 0.7}}, "loud")
+    assert (own.name, json.loads(own.settings)) == ("loud", {"least": 0.7})
+    assert "loud of acme-rules 1.2 (acme_rules:Loud), hash " in own.describe()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"name": "lout"}, r"detectors\.0\.name: lout: no installed .* did you mean 'loud'"),
+        ({"name": "origin"}, r"detectors\.0\.name: origin: built in, and always used"),
+        ({"name": "loud", "settings": {"lest": 1}},
+         r"acme-rules 1\.2 .*'lest'; did you mean 'least'\? \(it takes least\)"),
+        ({"name": "loud", "settings": {"least": 1, "most": 2}}, "unexpected keyword .*'most'"),
+    ],
+)  # fmt: skip
+def test_names_and_settings_are_checked(config: Any, message: str, find: Find) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find(config)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import nowhere\n", r"ModuleNotFoundError: No module named 'nowhere'"),
+        ("def broken(:\n", r"acme_rules.__init__\.py:1: SyntaxError"),
+        ("Loud = 1 / 0\n", r"acme_rules.__init__\.py:1: ZeroDivisionError"),
+        ("Lout = 1\n", r"has no attribute 'Loud'"),
+        (CODE.replace('kinds = ("capitals",)', ""), "`kinds` is missing"),
+        (CODE.replace('kinds = ("capitals",)', 'kinds = "capitals"'), "expected a tuple"),
+        (CODE.replace('(Attribute("share", "number"', '(("share", "number"'), "tuple of Attribute"),
+        (CODE.replace('Attribute("share"', 'Attribute("seen"'), "that every detector has"),
+        (CODE.replace("def detect", "def found"), "there is no method `detect`"),
+        (CODE.replace("self.least = least", "raise ValueError('hm')"),
+         r"with the settings \{\}: .*__init__\.py:\d+: ValueError: hm"),
+    ],
+)  # fmt: skip
+def test_a_broken_package_is_named(code: str, message: str, find: Find) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        find({"name": "loud"}, code=code)
+    assert "loud of acme-rules 1.2 (acme_rules:Loud)" in str(caught.value)
+
+
+def test_entry_points_are_checked(find: Find) -> None:
+    points = "[wafermill.detectors]\ngopher = acme_rules:Loud\nother = nowhere_at_all:Loud\n"
+    with pytest.raises(ConfigError, match=r"acme-rules 1\.2 .*No module named 'nowhere_at_all'"):
+        find({"name": "other"}, entry_points=points)
+    with pytest.raises(ConfigError, match=r"acme-rules 1\.2 .*the name gopher is taken"):
+        find({"name": "gopher"}, entry_points=points, name="again")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("yield Finding(", "yield dict(", "expected a Finding"),
+        ("row=row", "row=7", "row: expected one below 1"),
+        ("row=row", "row='0'", "row: '0' is of the wrong type"),
+        ('kind="capitals"', 'kind="other"', "kind: expected one of capitals"),
+        ('{"share": share}', '{"sharp": share}', "sharp is not declared; did you mean 'share'"),
+        ('{"share": share}', '{"share": "1"}', "share: expected a value of the type number"),
+        ("seen=text", "byte_offset=3, byte_length=9", "expected a place in the 4 bytes"),
+        ("share = share_of", "share = 1 / 0 + share_of", r"__init__\.py:\d+: ZeroDivisionError"),
+    ],
+)
+def test_findings_are_checked(old: str, new: str, message: str, find: Find) -> None:
+    import pyarrow as pa
+
+    from pipeline.core.ids import doc_key
+    from pipeline.filters.custom.calls import document_batches
+    from pipeline.stages.screen import detect_with
+
+    [own] = find({"name": "loud"}, code=CODE.replace(old, new))
+    columns = {"doc_key": pa.array([doc_key("web", "a", 0)], pa.binary(16)), "source": ["web"],
+               "path_id": pa.array([0], pa.uint32()), "line": pa.array([1], pa.uint64()),
+               "byte_offset": pa.array([0], pa.uint64()), "licence": [""], "meta": ["{}"],
+               "text": pa.array(["LOUD"], pa.large_string())}  # fmt: skip
+    batches = list(document_batches(pa.table(columns), {0: "web/a.jsonl"}))
+    with pytest.raises(FunctionError, match=message) as caught:
+        detect_with(own, batches)
+    assert "loud of acme-rules 1.2" in str(caught.value)
+    assert "web/a.jsonl:1 (document " in str(caught.value)
+
+
+def test_a_filter_by_its_entry_point(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(site())
+    [own] = load_custom_filters([CustomFilterConfig(function="short")], tmp_path)
+    assert (own.rule, own.location.distribution) == ("custom_short", "acme-rules 1.2")
+    with pytest.raises(ConfigError, match=r"shot: expected MODULE:FUNCTION.*did you mean 'short'"):
+        load_custom_filters([CustomFilterConfig(function="shot")], tmp_path)
+    other = CustomFilterConfig(function="short", settings={"least": 3})
+    with pytest.raises(ConfigError, match="there is no setting least"):
+        load_custom_filters([other], tmp_path)
