@@ -11,7 +11,7 @@ MB), which leaves out no run of `LEAST_PART` words; and its words, as `prep sear
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,18 +121,13 @@ def find_of_number(
         )
     printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
     found = _evidence(directory, printed, f"prints {normal}")
-    mine = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
-    found = {**_of_works(directory, mine), **found}
-    return rows_with_siblings(directory, found, _said(mine))
+    works = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
+    return _of_registered(directory, works, found)
 
 
 _NO_REGISTRY = (
     "the run was screened without a registry: the id was looked for in its evidence only",
 )
-
-
-def _said(works: Sequence[Work]) -> tuple[str, ...]:
-    return tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
 
 
 def _works(directory: Path, registry: Path | None) -> list[Work] | None:
@@ -148,15 +143,18 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
     return list(works.values())
 
 
-def _of_registered(directory: Path, works: Sequence[Work]) -> FoundDocuments:
-    return rows_with_siblings(directory, _of_works(directory, works), _said(works))
-
-
-def _of_works(directory: Path, works: Sequence[Work]) -> dict[bytes, str]:
-    return _of_ids(directory, [work.work_id for work in works]) if works else {}
+def _of_registered(
+    directory: Path, works: Sequence[Work], others: Mapping[bytes, str] | None = None
+) -> FoundDocuments:
+    """Documents with evidence of these works, and others."""
+    notes = tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
+    of_works = _of_ids(directory, [work.work_id for work in works])
+    return rows_with_siblings(directory, of_works | dict(others or {}), notes)
 
 
 def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
+    if not work_ids:
+        return {}
     found = _evidence(directory, pc.field("work_id").isin(work_ids), "")
     return {**taken_for_works(directory, work_ids), **found}
 

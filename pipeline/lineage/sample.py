@@ -93,28 +93,26 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
         raise InputError(f"{directory}: no hdf5/: made by a story that tokenizes nothing")
     datasets = [open_dataset(split) for split in splits]
     drawn, of, masked = _draw(directory, datasets, count, seed)
-    texts = _Texts(directory, np.unique(np.array([d.doc for d in drawn], np.int64)))
     by_doc: dict[int, list[_SampledSpan]] = {}
     for span in drawn:
         by_doc.setdefault(span.doc, []).append(span)
+    docs = np.array(sorted(by_doc), np.int64)
     compared, wrong = 0, []
-    for doc, tokens in texts.tokenized(datasets[0].eos_id):
+    for doc, key, tokens in _tokenize_again(directory, docs, datasets[0].eos_id):
         for span in by_doc.pop(doc):
             compared += len(span.tokens)
             if not np.array_equal(tokens[span.first : span.first + len(span.tokens)], span.tokens):
-                wrong.append(f"{span.place}: not the tokens of document {texts.key(doc)}")
+                wrong.append(f"{span.place}: not the tokens of document {key}")
     if wrong:
         more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise IntegrityError("\n".join(sorted(wrong)[:_SHOWN]) + more)
-    without = sum(len(spans) for spans in by_doc.values())
-    found = len({span.doc for span in drawn}) - len(by_doc)
     return LineageSample(
         spans=len(drawn) + masked,
         of=of,
         tokens=compared,
-        documents=found,
+        documents=len(docs) - len(by_doc),
         masked=masked,
-        without_text=without,
+        without_text=sum(len(spans) for spans in by_doc.values()),
     )
 
 
@@ -171,38 +169,23 @@ def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_Samp
         yield _SampledSpan(f"{name}: row {row}, tokens {start}:{end}", doc, first, ids.copy())
 
 
-class _Texts:
-    """The texts of some documents (dense indices, ascending), as they were tokenized."""
+def _tokenize_again(directory: Path, docs_D: I64, eos_id: int) -> Iterator[tuple[int, str, Tokens]]:
+    """Of some documents (dense indices, ascending) those whose texts are there, one at a time:
+    index, key in hex, and tokens with EOS."""
+    from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
-    def __init__(self, directory: Path, docs_D: I64) -> None:
-        self._directory = directory
-        keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
-        self._doc = dict(zip(keys, docs_D.tolist(), strict=True))
-        self._key: dict[int, bytes] = {doc: key for key, doc in self._doc.items()}
-        self._wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
-        self._cuts = read_cuts(directory, self._wanted)
-
-    def key(self, doc: int) -> str:
-        """The key of a document in hex."""
-        return self._key[doc].hex()
-
-    def tokenized(self, eos_id: int) -> Iterator[tuple[int, Tokens]]:
-        """Every document whose text is there, and its tokens with EOS; one document at a time."""
-        from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
-
-        tokenizer = open_tokenizer(_read_tokenizer(self._directory, eos_id))
-        for key, text in self._texts():
+    keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
+    docs = dict(zip(keys, docs_D.tolist(), strict=True))
+    chosen = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
+    cuts = read_cuts(directory, chosen)
+    tokenizer = open_tokenizer(_read_tokenizer(directory, eos_id))
+    for path in sorted((directory / "documents").glob("*.arrow")):
+        table = read_arrow(path)
+        for row in np.flatnonzero(pc.is_in(table["doc_key"], chosen).to_numpy()).tolist():
+            key = table["doc_key"][row].as_py()
+            text = without(table["text"][row].as_buffer().to_pybytes(), cuts.get(key, []))
             one = pa.array([text.decode()], pa.large_string())
-            yield self._doc[key], tokenize_documents(one, tokenizer).values.to_numpy()
-
-    def _texts(self) -> Iterator[tuple[bytes, bytes]]:
-        for path in sorted((self._directory / "documents").glob("*.arrow")):
-            table = read_arrow(path)
-            known = pc.is_in(table["doc_key"], self._wanted).to_numpy()
-            for row in np.flatnonzero(known).tolist():
-                key = table["doc_key"][row].as_py()
-                text = table["text"][row].as_buffer().to_pybytes()
-                yield key, without(text, self._cuts.get(key, []))
+            yield docs[key], key.hex(), tokenize_documents(one, tokenizer).values.to_numpy()
 
 
 def _read_tokenizer(directory: Path, eos_id: int) -> "TokenizerDefinition":

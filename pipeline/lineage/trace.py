@@ -114,7 +114,7 @@ def trace_tokens(
         raise InputError(f"{path}: tokens {first}:{stop} are outside 0:{tokens}")
     if row is None:
         found = spans_of_ranges(path, np.array([first]), np.array([stop]))[0]
-        spans = _Tracer(directory, dataset).corpus(index, found)
+        spans = _Tracer(directory, dataset).spans(np.full(len(found), index), found, None, None)
     else:
         spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
     return [_cut(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first]
@@ -199,7 +199,7 @@ class _Tracer:
         """Spans of rows of the data set, in this order; of a corpus rows are windows."""
         if self._dataset.layout is CORPUS:
             w = windows_of_corpus(self._dataset, rows_R)
-            return self._made(w.shard, w.spans, w.label_start, w.label_end)
+            return self.spans(w.shard, w.spans, w.label_start, w.label_end)
         starts = self._dataset.starts
         shard_R = np.searchsorted(starts, rows_R, side="right") - 1
         shards = np.unique(shard_R).tolist()
@@ -211,12 +211,8 @@ class _Tracer:
         order = np.argsort(rank, kind="stable")
         rank, spans = rank[order], RowSpans.joined([spans for spans, _ in found]).at(order)
         if self._dataset.layout is not SAMPLE:
-            return self._made(shard_R[rank], spans, spans.token_start, spans.token_end)
+            return self.spans(shard_R[rank], spans, spans.token_start, spans.token_end)
         return self._sample(rank, shard_R[rank], spans)
-
-    def corpus(self, index: int, spans: RowSpans) -> list[TokenSpan]:
-        """Spans of a corpus shard."""
-        return self._made(np.full(len(spans), index), spans, None, None)
 
     def _sample(self, rank: I64, shard: I64, spans: RowSpans) -> list[TokenSpan]:
         """With the labels of every span, and the documents that have a row's last label only."""
@@ -230,7 +226,7 @@ class _Tracer:
         none, end = np.zeros(len(ended), np.int64), spans.token_end[ended]
         added = RowSpans(spans.row[ended], end, end, behind, none)
         order = np.argsort(np.append(np.arange(len(spans)), ended), kind="stable")
-        return self._made(
+        return self.spans(
             np.append(shard, shard[ended])[order],
             RowSpans.joined([spans, added]).at(order),
             np.append(label_start, end - 1)[order],
@@ -254,13 +250,14 @@ class _Tracer:
             found.append(int(spans_of_rows(self._path(index), np.array([row]))[0].doc[0]))
         return np.array(found, np.int64)
 
-    def _made(
+    def spans(
         self, shard: I64, spans: RowSpans, label_start: I64 | None, label_end: I64 | None
     ) -> list[TokenSpan]:
+        """Spans of lineage with the labels of each, None in files of a corpus."""
         self._learn(spans.doc)
-        none = [None] * len(spans)
+        split, none = self._dataset.directory.name, [None] * len(spans)
         columns: tuple[list[Any], ...] = (
-            [self._name(index) for index in shard.tolist()],
+            [f"{split}/{self._path(index).name}" for index in shard.tolist()],
             none if self._dataset.layout is CORPUS else spans.row.tolist(),
             spans.token_start.tolist(),
             spans.token_end.tolist(),
@@ -270,11 +267,10 @@ class _Tracer:
         )
         masked = self._masked.at(spans.doc, self._version).tolist()
         about = (self._about[doc] for doc in spans.doc.tolist())
-        names, found = [field.name for field in fields(TokenSpan)], []
-        for place, known, gone in zip(zip(*columns, strict=True), about, masked, strict=True):
-            values: tuple[Any, ...] = (*place, *known[:-1], gone)
-            found.append(TokenSpan(**dict(zip(names, values, strict=True))))
-        return found
+        names = [field.name for field in fields(TokenSpan)]
+        rows = zip(zip(*columns, strict=True), about, masked, strict=True)
+        values = ((*place, *known[:-1], gone) for place, known, gone in rows)
+        return [TokenSpan(**dict(zip(names, row, strict=True))) for row in values]
 
     def _learn(self, doc_N: I64) -> None:
         """Read what spans say of these documents, and their tokens: `_about`, by dense index."""
@@ -289,6 +285,3 @@ class _Tracer:
 
     def _path(self, index: int) -> Path:
         return self._dataset.directory / self._dataset.shards[index].name
-
-    def _name(self, index: int) -> str:
-        return f"{self._dataset.directory.name}/{self._dataset.shards[index].name}"
