@@ -72,12 +72,12 @@ def read_counted_documents(directory: Path) -> pa.Table:
 
 def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple[SourceFacts, ...]:
     """The sources of the ledger, those with most tokens first."""
-    kept = _kept(documents)
+    kept = _select_kept(documents)
     licences: dict[str, list[LicenceFacts]] = {}
-    for row in _grouped(kept, ["source", "licence"]):
-        licences.setdefault(row["source"], []).append(_licence(row))
+    for row in _group(kept, ["source", "licence"]):
+        licences.setdefault(row["source"], []).append(_make_licence(row))
     paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"])
-    inputs = _inputs_by_source(documents, paths)
+    inputs = _find_inputs(documents, paths)
     rows = [
         SourceFacts.from_ledger(
             name, s, inputs=inputs.get(name, ()), licences=tuple(licences.get(name, ()))
@@ -87,7 +87,7 @@ def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple
     return tuple(sorted(rows, key=lambda s: (-s.tokens, -s.bytes_kept, s.label)))
 
 
-def _inputs_by_source(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, ...]]:
+def _find_inputs(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, ...]]:
     names = pc.take(
         paths["input"],
         pc.index_in(documents["path_id"], value_set=paths["path_id"].combine_chunks()),
@@ -102,7 +102,7 @@ def _inputs_by_source(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[s
 
 def count_licences(documents: pa.Table) -> tuple[LicenceFacts, ...]:
     """Licence statements of the kept documents, those with most tokens first."""
-    return tuple(_licence(row) for row in _grouped(_kept(documents), ["licence"]))
+    return tuple(_make_licence(row) for row in _group(_select_kept(documents), ["licence"]))
 
 
 def removed_of(documents: pa.Table) -> tuple[RemovalFacts, ...]:
@@ -110,14 +110,14 @@ def removed_of(documents: pa.Table) -> tuple[RemovalFacts, ...]:
     gone = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
         RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
-        for row in _grouped(gone, ["state", "reason"])
+        for row in _group(gone, ["state", "reason"])
     )
 
 
 def screened_of(documents: pa.Table) -> tuple[tuple[str, int], ...]:
     """Documents that were screened by decision, the mildest first."""
     screened = documents.filter(pc.not_equal(documents["decision"], ""))
-    counts = {row["decision"]: row["documents"] for row in _grouped(screened, ["decision"])}
+    counts = {row["decision"]: row["documents"] for row in _group(screened, ["decision"])}
     return tuple((name, counts[name]) for name in DECISIONS if name in counts)
 
 
@@ -157,15 +157,15 @@ def flows_of(documents: pa.Table) -> tuple[Flow, ...]:
     matched = documents.filter(pc.not_equal(documents["rule"], ""))
     return tuple(
         Flow(row["source"], row["rule"], row["decision"], row["documents"])
-        for row in _grouped(matched, ["source", "rule", "decision"])
+        for row in _group(matched, ["source", "rule", "decision"])
     )
 
 
 def hosts_of(documents: pa.Table) -> tuple[HostFacts, ...]:
     """Hosts of the kept documents, those with most text first."""
-    kept = _kept(documents)
+    kept = _select_kept(documents)
     named = kept.filter(pc.is_valid(kept["host"]))
-    rows = _grouped(named, ["host"])
+    rows = _group(named, ["host"])
     hosts = [HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
     return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
 
@@ -191,11 +191,11 @@ def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> Cl
     )
 
 
-def _kept(documents: pa.Table) -> pa.Table:
+def _select_kept(documents: pa.Table) -> pa.Table:
     return documents.filter(pc.equal(documents["state"], "kept"))
 
 
-def _grouped(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
+def _group(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
     """Rows with `keys`, documents, bytes and tokens; most tokens, then most documents first."""
     grouped = table.group_by(keys, use_threads=False).aggregate(
         [("doc_key", "count"), ("text_bytes", "sum"), ("tokens", "sum")]
@@ -213,7 +213,7 @@ def _grouped(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _licence(row: dict[str, Any]) -> LicenceFacts:
+def _make_licence(row: dict[str, Any]) -> LicenceFacts:
     return LicenceFacts(row["licence"], row["documents"], row["tokens"], row["bytes"])
 
 
@@ -264,7 +264,7 @@ def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
                 rows=split.rows,
                 tokens=split.tokens,
                 labels=split.corpus_tokens if split.format == CORPUS.name else split.mask_sum,
-                covered=sum(_covered(path) for path in paths),
+                covered=sum(_count_covered(path) for path in paths),
                 lineage_bytes=sum(path.stat().st_size for path in paths),
                 shards=len(dataset.shards),
                 max_sequence_length=split.max_sequence_length,
@@ -273,7 +273,7 @@ def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
     return tuple(found)
 
 
-def _covered(lineage: Path) -> int:
+def _count_covered(lineage: Path) -> int:
     table = pq.read_table(lineage, columns=["token_start", "token_end"])
     return int(pc.sum(pc.subtract(table["token_end"], table["token_start"])).as_py() or 0)
 
@@ -281,7 +281,7 @@ def _covered(lineage: Path) -> int:
 def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
     """What registry/ of a run holds; `stage` is the manifest of the stage that published it."""
     root = directory / REGISTRY
-    lists = _lists(root / "lists.json")
+    lists = _read_lists(root / "lists.json")
     if not (root / WORKS).is_file():
         return RunRegistry(lists, None, {})
     table = read_arrow(root / WORKS)
@@ -303,7 +303,7 @@ def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
     return RunRegistry(lists, facts, works)
 
 
-def _lists(path: Path) -> tuple[ListFacts, ...]:
+def _read_lists(path: Path) -> tuple[ListFacts, ...]:
     """The lists of origins and artefacts, and how many opt-out signals were captured."""
     if not path.is_file():
         return ()

@@ -74,17 +74,17 @@ def croissant(disclosure: Disclosure) -> dict[str, Any]:
         "@type": "sc:Dataset",
         "conformsTo": list(CONFORMS_TO),
         "name": disclosure.name,
-        "description": _description(disclosure),
-        "license": _licence(disclosure),
-        "creator": _creators(disclosure),
+        "description": _describe(disclosure),
+        "license": _list_licences(disclosure),
+        "creator": _list_creators(disclosure),
         "citeAs": disclosure.said("citation").text,
         "keywords": ["text", "pre-training", *disclosure.about.task_categories],
         "isLiveDataset": False,
-        **_given(disclosure),
-        **_provenance(disclosure),
-        **_responsible(disclosure),
-        "distribution": _distribution(disclosure),
-        "recordSet": _record_sets(disclosure),
+        **_list_given(disclosure),
+        **_describe_provenance(disclosure),
+        **_answer_rai(disclosure),
+        "distribution": _list_files(disclosure),
+        "recordSet": _list_record_sets(disclosure),
     }
 
 
@@ -94,7 +94,7 @@ def _read_context() -> dict[str, Any]:
     return dict(json.loads(file.read_bytes()))
 
 
-def _description(d: Disclosure) -> str:
+def _describe(d: Disclosure) -> str:
     missing = [
         d.said(key).text
         for key in ("url", "dates.published", "version")
@@ -103,14 +103,14 @@ def _description(d: Disclosure) -> str:
     return " ".join([d.said("description").text, *missing])
 
 
-def _licence(d: Disclosure) -> list[str]:
+def _list_licences(d: Disclosure) -> list[str]:
     """The licence of the data set, then the statements of its documents."""
     own = d.about.licence.link or d.said("licence.expression").text
     statements = [one.statement for one in d.facts.licences if one.statement]
     return [own, *(f"stated by documents: {statement}" for statement in statements[:50])]
 
 
-def _creators(d: Disclosure) -> list[dict[str, str]]:
+def _list_creators(d: Disclosure) -> list[dict[str, str]]:
     if not d.about.creators:
         return [{"@type": "sc:Organization", "name": d.said("creators").text}]
     kinds = {"organisation": "sc:Organization", "person": "sc:Person"}
@@ -120,7 +120,7 @@ def _creators(d: Disclosure) -> list[dict[str, str]]:
     ]
 
 
-def _given(d: Disclosure) -> dict[str, Any]:
+def _list_given(d: Disclosure) -> dict[str, Any]:
     """Properties whose types take no words: there only when about.yaml has them."""
     about = d.about
     values = {
@@ -136,7 +136,7 @@ def _given(d: Disclosure) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _provenance(d: Disclosure) -> dict[str, Any]:
+def _describe_provenance(d: Disclosure) -> dict[str, Any]:
     sources = [name for s in d.about.sources.values() if (name := s.link or s.name)]
     derived = [{"@id": f"urn:xxh3-128:{i.hash}", "prov:label": i.name} for i in d.facts.inputs]
     named = [{"@type": "prov:Entity", "prov:label": source} for source in sorted(set(sources))]
@@ -150,7 +150,7 @@ def _provenance(d: Disclosure) -> dict[str, Any]:
     }
 
 
-def _responsible(d: Disclosure) -> dict[str, Any]:
+def _answer_rai(d: Disclosure) -> dict[str, Any]:
     facts = d.facts
     kinds = sorted({_COLLECTION[source.kind] for source in d.about.sources.values()})
     inputs = "; ".join(
@@ -175,7 +175,7 @@ def _responsible(d: Disclosure) -> dict[str, Any]:
     }
 
 
-def _distribution(d: Disclosure) -> list[dict[str, Any]]:
+def _list_files(d: Disclosure) -> list[dict[str, Any]]:
     files = [
         {
             "@type": "cr:FileObject",
@@ -201,20 +201,20 @@ def _distribution(d: Disclosure) -> list[dict[str, Any]]:
     return [*files, *sets]
 
 
-def _record_sets(d: Disclosure) -> list[dict[str, Any]]:
-    documents = _record_set(
+def _list_record_sets(d: Disclosure) -> list[dict[str, Any]]:
+    documents = _make_record_set(
         "documents",
         "One row per record that was read.",
         {"fileObject": {"@id": "documents.parquet"}},
         _DOCUMENT_FIELDS,
     )
-    return [documents, *(_lineage(split) for split in d.facts.splits)]
+    return [documents, *(_make_lineage_set(split) for split in d.facts.splits)]
 
 
-def _lineage(split: SplitFacts) -> dict[str, Any]:
+def _make_lineage_set(split: SplitFacts) -> dict[str, Any]:
     schema = CORPUS_SCHEMA if split.format == CORPUS.name else SCHEMA
     fields = tuple((f.name, str(f.type), _LINEAGE_WORDS[f.name]) for f in schema)
-    return _record_set(
+    return _make_record_set(
         f"lineage-{split.name}",
         f"The document that each span of tokens of {split.name} is from.",
         {"fileSet": {"@id": f"lineage-files-{split.name}"}},
@@ -222,7 +222,7 @@ def _lineage(split: SplitFacts) -> dict[str, Any]:
     )
 
 
-def _record_set(
+def _make_record_set(
     name: str, description: str, source: dict[str, Any], fields: tuple[tuple[str, str, str], ...]
 ) -> dict[str, Any]:
     return {
@@ -269,7 +269,7 @@ def spdx(disclosure: Disclosure) -> dict[str, Any]:
     ]
     creators = [agent["spdxId"] for agent in agents]
     tool = element("Tool", "tool", name=f"wafermill {d.facts.identity.toolkit}")
-    package = element("dataset_DatasetPackage", "data-set", **_package(d, creators))
+    package = element("dataset_DatasetPackage", "data-set", **_describe_package(d, creators))
     files = [
         element(
             "software_File",
@@ -281,7 +281,7 @@ def spdx(disclosure: Disclosure) -> dict[str, Any]:
         )
         for file in d.files
     ]
-    licence = element("simplelicensing_LicenseExpression", "licence", **_licence_expression(d))
+    licence = element("simplelicensing_LicenseExpression", "licence", **_state_licence(d))
     relations = [relate("contains", files)] if files else []
     relations.append(relate("hasDeclaredLicense", [licence]))
     elements = [*agents, tool, package, *files, licence, *relations]
@@ -297,14 +297,14 @@ def spdx(disclosure: Disclosure) -> dict[str, Any]:
         "type": "CreationInfo",
         "@id": _CREATION,
         "specVersion": "3.0.1",
-        "created": _moment(d, "dates.built"),
+        "created": _format_moment(d, "dates.built"),
         "createdBy": creators,
         "createdUsing": [tool["spdxId"]],
     }
     return {"@context": CONTEXT, "@graph": [creation, document, *elements]}
 
 
-def _moment(d: Disclosure, key: str) -> str:
+def _format_moment(d: Disclosure, key: str) -> str:
     """A date of about.yaml as the moment its first day begins, or the TODO."""
     date = d.said(key)
     if date.basis == "todo":
@@ -312,13 +312,13 @@ def _moment(d: Disclosure, key: str) -> str:
     return f"{(date.text + '-01-01')[:10]}T00:00:00Z"
 
 
-def _package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
+def _describe_package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
     about, facts = d.about, d.facts
     package = {
         "name": d.name,
         "description": d.said("description").text,
-        "builtTime": _moment(d, "dates.built"),
-        "releaseTime": _moment(d, "dates.published"),
+        "builtTime": _format_moment(d, "dates.built"),
+        "releaseTime": _format_moment(d, "dates.published"),
         "originatedBy": creators,
         "software_primaryPurpose": "data",
         "software_packageVersion": about.version or facts.identity.run,
@@ -337,7 +337,7 @@ def _package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
     return package
 
 
-def _licence_expression(d: Disclosure) -> dict[str, str]:
+def _state_licence(d: Disclosure) -> dict[str, str]:
     given = d.said("licence.expression")
     if given.basis == "about":
         return {"simplelicensing_licenseExpression": given.text}

@@ -59,24 +59,24 @@ def _words_of(row: Mapping[str, Any]) -> list[str]:
     quotes = _QUOTES.get(row["detector"], "people")
     words = [] if quotes == "list" else [row["seen"]]
     if quotes == "people":
-        words += [row["target"], *_attributes(row).values()]
+        words += [row["target"], *_read_attributes(row).values()]
     return [word for word in words if isinstance(word, str) and len(word) > 2]
 
 
-def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read_attributes(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(row["attributes"])) if row["attributes"] else {}
 
 
 def read_matches(directory: Path, works: Mapping[str, Mapping[str, Any]]) -> Matches:
     """Both tables, empty ones when nothing was screened; and the titles of the registry's works."""
     return Matches(
-        _table(directory / layout.EVIDENCE, EVIDENCE_SCHEMA),
-        _table(directory / layout.DECISIONS, DECISION_SCHEMA),
+        _read_table(directory / layout.EVIDENCE, EVIDENCE_SCHEMA),
+        _read_table(directory / layout.DECISIONS, DECISION_SCHEMA),
         {work: str(about.get("title_raw") or "") for work, about in works.items()},
     )
 
 
-def _table(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` without doc_id; those that the file lacks are null, strings empty."""
     fields = [field for field in schema if field.name != "doc_id"]
     if not path.is_file():
@@ -120,8 +120,8 @@ def count_works(
     top = counts.sort_by([("doc_key_count_distinct", "descending"), ("work_id", "ascending")])
     top = top.slice(0, MOST_WORKS)
     shown = found.filter(pc.is_in(found["work_id"], value_set=top["work_id"].combine_chunks()))
-    decisions = _decisions_by(shown, documents, "work_id")
-    passages = _passages(shown)
+    decisions = _count_decisions(shown, documents, "work_id")
+    passages = _list_passages(shown)
     return tuple(
         WorkFacts(
             work_id=row["work_id"],
@@ -138,7 +138,7 @@ def count_works(
     )
 
 
-def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
+def _list_passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
     """The longest passages of each work, at most `MOST_PASSAGES`."""
     placed = found.filter(pc.greater(found["byte_length"], 0)).sort_by(
         [
@@ -154,17 +154,17 @@ def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
         for row, work in enumerate(batch["work_id"].to_pylist()):
             if len(passages.get(work, ())) < MOST_PASSAGES:
                 value = {name: batch[name][row].as_py() for name in names}
-                passages[work] = (*passages.get(work, ()), _passage(value))
+                passages[work] = (*passages.get(work, ()), _make_passage(value))
     return passages
 
 
-def _passage(row: Mapping[str, Any]) -> Passage:
+def _make_passage(row: Mapping[str, Any]) -> Passage:
     return Passage(
         row["doc_key"].hex(),
         row["byte_offset"],
         row["byte_length"],
         row["seen"] or "",
-        _attributes(row),
+        _read_attributes(row),
     )
 
 
@@ -175,16 +175,16 @@ def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]
     found = table.filter(pc.equal(table["detector"], OPT_OUT))
     if not len(found):
         return ()
-    found = _with_signals(found)
-    decisions = _decisions_by(found, documents, "name")
+    found = _add_signals(found)
+    decisions = _count_decisions(found, documents, "name")
     counts = found.group_by(["name"], use_threads=False).aggregate(
         [("doc_key", "count_distinct"), ("captured", "max")]
     )
     rows = counts.sort_by([("doc_key_count_distinct", "descending"), ("name", "ascending")])
-    return tuple(_optout(row, decisions) for row in rows.slice(0, MOST_OPTOUTS).to_pylist())
+    return tuple(_make_optout(row, decisions) for row in rows.slice(0, MOST_OPTOUTS).to_pylist())
 
 
-def _optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOutFacts:
+def _make_optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOutFacts:
     kind, target, signal, status = json.loads(row["name"])
     return OptOutFacts(
         kind=kind,
@@ -197,11 +197,11 @@ def _optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOu
     )
 
 
-def _with_signals(found: pa.Table) -> pa.Table:
+def _add_signals(found: pa.Table) -> pa.Table:
     """Opt-out evidence with `name` (kind, target, signal and status as JSON) and `captured`."""
     columns = ["kind", "target", "attributes"]
     distinct = found.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist()
-    about = {tuple(row.values()): _attributes(row) for row in distinct}
+    about = {tuple(row.values()): _read_attributes(row) for row in distinct}
     names, captured = [], []
     for key in zip(*(found[name].to_pylist() for name in columns), strict=True):
         said = about[key]
@@ -211,7 +211,7 @@ def _with_signals(found: pa.Table) -> pa.Table:
     return named.append_column("captured", pa.array(captured, pa.string()))
 
 
-def _decisions_by(found: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
+def _count_decisions(found: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
     """Documents by decision for every value of the column `key`."""
     pairs = found.select([key, "doc_key"]).group_by([key, "doc_key"], use_threads=False)
     distinct = pairs.aggregate([])

@@ -99,13 +99,13 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
     """
     asked, directory = directory, texts_home(directory)
     records = RunRecords(directory)
-    record = _record(records, asked, wanted)
+    record = _find_record(records, asked, wanted)
     key = bytes.fromhex(record.place.key)
     recipe = read_recipe(directory)
-    kept_by, stands_for, total = _links(records, key, most)
-    texts = _texts(records, key, kept_by)
+    kept_by, stands_for, total = _read_links(records, key, most)
+    texts = _read_texts(records, key, kept_by)
     columns = ["reason", "propagated_from"]
-    decision = next(iter(_about(directory / layout.DECISIONS, [key], columns)), {})
+    decision = next(iter(_read_about(directory / layout.DECISIONS, [key], columns)), {})
     missing = kept_by is not None and kept_by.jaccard is None
     return Explanation(
         record=record,
@@ -122,11 +122,11 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
         stands_for_total=total,
         recipe=recipe,
         texts=texts,
-        jaccard_now=_jaccard(texts, recipe) if missing else None,
+        jaccard_now=_compute_jaccard(texts, recipe) if missing else None,
     )
 
 
-def _record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
+def _find_record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
     """What `wanted` names, or the one document that a row of the run or a work leads to."""
     led = find_led_to(asked, wanted) if records.finished else None
     if led is None:
@@ -135,7 +135,7 @@ def _record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
     return records.only_one(wanted, [found[key] for key in led[0]])
 
 
-def _links(
+def _read_links(
     records: RunRecords, key: bytes, most: int | None
 ) -> tuple[Link | None, tuple[Link, ...], int]:
     path = records.directory / layout.CLUSTERS
@@ -151,11 +151,11 @@ def _links(
     shown = below.slice(0, most).to_pylist()
     keys = [row["member"] for row in shown] + [row["kept"] for row in above if not row["index"]]
     found = records.by_key(keys)
-    kept_by = _link(above[0], above[0]["kept"], found) if above else None
-    return kept_by, tuple(_link(row, row["member"], found) for row in shown), len(below)
+    kept_by = _make_link(above[0], above[0]["kept"], found) if above else None
+    return kept_by, tuple(_make_link(row, row["member"], found) for row in shown), len(below)
 
 
-def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
+def _make_link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
     """The row as seen from the end that is not `other`."""
     record = None if row["index"] else found[other]
     return Link(
@@ -170,7 +170,7 @@ def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> L
     )
 
 
-def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:
+def _read_texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:
     """Texts of the kept document and of this one."""
     if kept_by is None or kept_by.place is None:
         return None
@@ -179,7 +179,7 @@ def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, 
     return (found[kept], found[key]) if kept in found and key in found else None
 
 
-def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
+def _compute_jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
     """Exact similarity of two texts; None where it means nothing or would take long."""
     if texts is None or recipe is None or recipe.preset.bands == 0:
         return None
@@ -196,14 +196,14 @@ def read_evidence(
     """All evidence on documents, by key; nothing while there is no such table."""
     found: dict[bytes, tuple[DocumentEvidence, ...]] = {}
     columns = ["doc_key", *(field.name for field in fields(DocumentEvidence))]
-    for row in _about(directory / layout.EVIDENCE, keys, columns):
+    for row in _read_about(directory / layout.EVIDENCE, keys, columns):
         key = row.pop("doc_key")
         row["attributes"] = json.loads(row["attributes"] or "{}")
         found[key] = (*found.get(key, ()), DocumentEvidence(**row))
     return found
 
 
-def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
+def _read_about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
     """Rows of a table on some documents; none while the table is not there."""
     if not path.exists():
         return []

@@ -79,7 +79,7 @@ def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
         keys = list(dict.fromkeys(bytes.fromhex(span.document) for span in spans))
         return keys, f"in row {escape_text(wanted)}"
     if WORK_ID.fullmatch(wanted) and find_screenings(texts_home(directory)):
-        works = _evidence(texts_home(directory), pc.field("work_id") == wanted, "")
+        works = _find_evidence(texts_home(directory), pc.field("work_id") == wanted, "")
         if works:
             return list(works), f"evidence of work {wanted}"
     return None
@@ -92,21 +92,21 @@ def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> F
     An id that no registry explains is looked for as it is. Raises InputError when a registry is
     there and knows no such work.
     """
-    works = _works(directory, registry)
+    works = _read_works(directory, registry)
     if works is None:
-        return rows_with_siblings(directory, _of_ids(directory, [asked]), _NO_REGISTRY)
-    return _of_registered(directory, find_works(works, asked))
+        return rows_with_siblings(directory, _find_by_ids(directory, [asked]), _NO_REGISTRY)
+    return _find_registered(directory, find_works(works, asked))
 
 
 def find_of_title(directory: Path, title: str, registry: Path | None = None) -> FoundDocuments:
     """`find_of_work` by title alone. Raises InputError when no registry is there."""
-    works = _works(directory, registry)
+    works = _read_works(directory, registry)
     if works is None:
         raise InputError(
             f"{directory}: screened without a registry, so titles cannot be looked up; give one "
             "with --registry"
         )
-    return _of_registered(directory, find_works(works, title))
+    return _find_registered(directory, find_works(works, title))
 
 
 def find_of_number(
@@ -120,9 +120,9 @@ def find_of_number(
             f"{escape_text(number)}: not a valid {kind}: its form or its check digit is wrong"
         )
     printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
-    found = _evidence(directory, printed, f"prints {normal}")
-    works = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
-    return _of_registered(directory, works, found)
+    found = _find_evidence(directory, printed, f"prints {normal}")
+    works = [w for w in _read_works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
+    return _find_registered(directory, works, found)
 
 
 _NO_REGISTRY = (
@@ -130,7 +130,7 @@ _NO_REGISTRY = (
 )
 
 
-def _works(directory: Path, registry: Path | None) -> list[Work] | None:
+def _read_works(directory: Path, registry: Path | None) -> list[Work] | None:
     """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
@@ -143,23 +143,23 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
     return list(works.values())
 
 
-def _of_registered(
+def _find_registered(
     directory: Path, works: Sequence[Work], others: Mapping[bytes, str] | None = None
 ) -> FoundDocuments:
     """Documents with evidence of these works, and others."""
     notes = tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
-    of_works = _of_ids(directory, [work.work_id for work in works])
+    of_works = _find_by_ids(directory, [work.work_id for work in works])
     return rows_with_siblings(directory, of_works | dict(others or {}), notes)
 
 
-def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
+def _find_by_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
     if not work_ids:
         return {}
-    found = _evidence(directory, pc.field("work_id").isin(work_ids), "")
+    found = _find_evidence(directory, pc.field("work_id").isin(work_ids), "")
     return {**taken_for_works(directory, work_ids), **found}
 
 
-def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
+def _find_evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
     """Document key -> why, of the documents that some evidence is about."""
     paths = [place / layout.EVIDENCE for place in find_screenings(directory)]
     if not paths:
@@ -216,10 +216,10 @@ def find_text(
     found: dict[bytes, str] = {}
     notes: list[str] = []
     for why, keys in (
-        ("the same text", _same(shards, text, cleaned)),
-        ("a near-duplicate", _near(home, shards, cleaned, notes)),
-        ("a passage", _passages(home, shards, cleaned, progress) if with_passages else ()),
-        ("", _whole(directory, text, notes, progress)),
+        ("the same text", _find_same(shards, text, cleaned)),
+        ("a near-duplicate", _find_near(home, shards, cleaned, notes)),
+        ("a passage", _find_passages(home, shards, cleaned, progress) if with_passages else ()),
+        ("", _find_whole(directory, text, notes, progress)),
     ):
         for key, detail in keys:
             found.setdefault(key, f"{why}{detail}")
@@ -231,7 +231,7 @@ def find_text(
     return rows_with_siblings(directory, found, tuple(notes))
 
 
-def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
+def _find_same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
     """A pasted text may have lost white space at its ends, or come from a run that cleans not."""
     keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
@@ -241,7 +241,7 @@ def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, 
             yield key, ""
 
 
-def _near(
+def _find_near(
     directory: Path, shards: list[Path], cleaned: str, notes: list[str]
 ) -> Iterator[tuple[bytes, str]]:
     recipe = read_recipe(directory)
@@ -254,7 +254,7 @@ def _near(
     from dedup.similarity import jaccard
 
     threshold = recipe.threshold or _THRESHOLD
-    for path, rows in _candidates(directory, shards, cleaned, recipe):
+    for path, rows in _find_candidates(directory, shards, cleaned, recipe):
         table = read_arrow(path).select(["doc_key", "text"]).take(pa.array(rows))
         table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
@@ -263,7 +263,7 @@ def _near(
                 yield key, f" (Jaccard {similarity:.3f})"
 
 
-def _candidates(
+def _find_candidates(
     directory: Path, shards: list[Path], cleaned: str, recipe: Recipe
 ) -> Iterator[tuple[Path, I64]]:
     """Shards of documents/ and their rows that meet the text in a band."""
@@ -287,7 +287,7 @@ def _candidates(
             yield path, rows
 
 
-def _passages(
+def _find_passages(
     home: Path, shards: list[Path], cleaned: str, progress: Progress
 ) -> Iterator[tuple[bytes, str]]:
     """Documents that hold passages of the text: the longest run of words, and what matches as a
@@ -319,7 +319,7 @@ def _passages(
             stage.done(position, {"documents": len(read_arrow(path))})
 
 
-def _whole(
+def _find_whole(
     directory: Path, text: str, notes: list[str], progress: Progress
 ) -> Iterator[tuple[bytes, str]]:
     """Documents that hold all of the text, which may be too short for anything else."""

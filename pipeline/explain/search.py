@@ -139,11 +139,11 @@ def search_run(
         range(len(rows)), key=lambda at: (*by_key[keys[at]].rank, states[at] != "kept", at)
     )[:most]
     traced = trace_documents(directory, rows[order], model_dir)
-    documents = _with_rows(directory, searched.home, model_dir, traced, by_key)
+    documents = _add_rows(directory, searched.home, model_dir, traced, by_key)
     return SearchAnswer(documents, len(rows), searched, traced.exposure)
 
 
-def _with_rows(
+def _add_rows(
     directory: Path,
     home: Path,
     model_dir: Path | None,
@@ -274,11 +274,11 @@ def _scan_shard(
     inside = pc.binary_length(held["text"])
     quarantined = pc.sum(pc.greater(inside, 0)).as_py() or 0
     size = (pc.sum(lengths).as_py() or 0) + (pc.sum(inside).as_py() or 0)
-    found = [*_found(table, queries, False), *_found(held, queries, True)]
+    found = [*_search_table(table, queries, False), *_search_table(held, queries, True)]
     return found, (len(table) - empty, quarantined, size, empty - quarantined)
 
 
-def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
+def _search_table(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
     """The documents of a table with `doc_key` and `text`; of several queries the one counts that
     differs least."""
     best: dict[int, RowPlaces] = {}
@@ -288,7 +288,7 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
             best[found.row] = min(known, found, key=lambda row: row.places[0].edits)
     for row, found in sorted(best.items()):
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
-        shown = tuple(_snippet(place, text) for place in found.places)
+        shown = tuple(_cut_snippet(place, text) for place in found.places)
         yield FoundText(
             key=table["doc_key"][row].as_py(),
             exact=found.exact,
@@ -299,7 +299,7 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
         )
 
 
-def _snippet(place: TextPlace, text: bytes) -> Snippet:
+def _cut_snippet(place: TextPlace, text: bytes) -> Snippet:
     """The place with whole words around it; white space is one blank."""
     start, stop = place.start, place.stop
     before, match, after = (

@@ -62,9 +62,9 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
     found = checkpoint_at(training, checkpoint)
     dataset = training.open(directory)
     table = DocumentTable(directory)
-    times = _times_read(training, dataset, found.step)
+    times = _count_readings(training, dataset, found.step)
     read = sum(times.values(), np.zeros(dataset.rows, np.int64)) > 0
-    labels, touched = _labels_read(directory, dataset, table, times)
+    labels, touched = _count_labels(directory, dataset, table, times)
     documents = _describe_read(table, labels)
     elsewhere = (p for p in training.periods(dataset) if p.version is None)
     return CheckpointTrace(
@@ -74,13 +74,15 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
         rows_of_data_set=dataset.rows,
         labels_read=int(labels.sum()),
         context_only=int((touched & (labels == 0)).sum()),
-        sources=_by_source(documents),
+        sources=_sum_by_source(documents),
         documents=documents,
         elsewhere=tuple(p for p in elsewhere if p.first <= found.step),
     )
 
 
-def _times_read(training: TrainingRecord, dataset: SampleDataset, last_step: int) -> dict[int, I64]:
+def _count_readings(
+    training: TrainingRecord, dataset: SampleDataset, last_step: int
+) -> dict[int, I64]:
     """Version of the data set -> how often each of its rows was read, (R,)."""
     times: dict[int, I64] = {}
     order = training.order(dataset)
@@ -90,7 +92,7 @@ def _times_read(training: TrainingRecord, dataset: SampleDataset, last_step: int
     return times
 
 
-def _labels_read(
+def _count_labels(
     directory: Path, dataset: SampleDataset, table: DocumentTable, times: dict[int, I64]
 ) -> tuple[I64, npt.NDArray[np.bool_]]:
     """Per document the labels that were read, and whether anything of it was, (documents,) each."""
@@ -116,7 +118,7 @@ def _describe_read(table: DocumentTable, labels: I64) -> pa.Table:
     return pa.table(columns, schema=READ_DOCUMENTS)
 
 
-def _by_source(documents: pa.Table) -> pa.Table:
+def _sum_by_source(documents: pa.Table) -> pa.Table:
     grouped = documents.group_by("source", use_threads=False)
     counted = grouped.aggregate([("labels_read", "sum"), ([], "count_all")])
     columns = [counted["source"], counted["count_all"], counted["labels_read_sum"]]

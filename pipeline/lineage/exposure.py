@@ -142,18 +142,18 @@ def trace_documents(
     training = read_training(model_dir) if model_dir is not None else None
     kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
     splits = [
-        _in_split(_open_split(directory, name, training), directory, docs_N, about)
+        _locate_in_split(_open_split(directory, name, training), directory, docs_N, about)
         for name in sorted(kept)
         if (directory / "hdf5" / name / DATA_PARAMS).is_file()
     ]
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
-    read = _read(training, trained) if training and trained else None
+    read = _find_readings(training, trained) if training and trained else None
     rows = [split.found.places for split in splits]
     return ForwardTrace(
-        _documents(docs_N, about, because, splits, read),
-        tuple(_share(split, about) for split in splits),
+        _trace_each(docs_N, about, because, splits, read),
+        tuple(_sum_share(split, about) for split in splits),
         pa.concat_tables([PLACES.empty_table(), *rows]).combine_chunks(),
-        _exposure(training, directory, trained, read) if training else None,
+        _sum_exposure(training, directory, trained, read) if training else None,
     )
 
 
@@ -164,7 +164,9 @@ def _open_split(directory: Path, split: str, training: TrainingRecord | None) ->
     return open_dataset(directory / "hdf5" / split)
 
 
-def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Table) -> _Split:
+def _locate_in_split(
+    dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Table
+) -> _Split:
     name = dataset.directory.name
     kept = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
     which = np.flatnonzero(kept.to_numpy())
@@ -175,7 +177,7 @@ def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Ta
     return _Split(dataset, which, found, since)
 
 
-def _read(training: TrainingRecord, split: _Split) -> _Readings:
+def _find_readings(training: TrainingRecord, split: _Split) -> _Readings:
     windows = split.found.windows
     order = np.argsort(windows.position, kind="stable")
     position = windows.position[order]
@@ -190,7 +192,7 @@ def _read(training: TrainingRecord, split: _Split) -> _Readings:
     return _Readings(index[live], step[live], windows.labels[at][live])
 
 
-def _documents(
+def _trace_each(
     docs_N: I64,
     about: pa.Table,
     because: Sequence[str] | None,
@@ -200,7 +202,7 @@ def _documents(
     counts = np.zeros((len(docs_N), len(_COUNTS)), np.int64)
     takedown = [""] * len(docs_N)
     for split in splits:
-        counts[split.which] = _counted(split, read)
+        counts[split.which] = _count_each(split, read)
         for which, since in zip(split.which.tolist(), split.masked_from.tolist(), strict=True):
             takedown[which] = "" if since == NEVER else split.dataset.takedowns[since - 1]
     reasons = because if because is not None else [""] * len(docs_N)
@@ -225,23 +227,23 @@ def _documents(
 _COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
 
 
-def _counted(split: _Split, read: _Readings | None) -> I64:
+def _count_each(split: _Split, read: _Readings | None) -> I64:
     """`_COUNTS` of every document of a split, (D, 5); first_step is 0 where there is none."""
     windows, documents = split.found.windows, len(split.which)
     with_label = windows.labels > 0
-    rows = _distinct(windows.index[with_label], windows.position[with_label], documents)
-    all_rows = _distinct(windows.index, windows.position, documents)
+    rows = _count_distinct(windows.index[with_label], windows.position[with_label], documents)
+    all_rows = _count_distinct(windows.index, windows.position, documents)
     first, steps = np.zeros((2, documents), np.int64)
     if read is not None and split.dataset.directory.name == TRAIN:
         index, step = read.index[read.labels > 0], read.step[read.labels > 0]
-        steps = _distinct(index, step, documents)
+        steps = _count_distinct(index, step, documents)
         order = np.lexsort((step, index))
         index, at = np.unique(index[order], return_index=True)
         first[index] = step[order][at]
     return np.stack([split.found.copies, rows, all_rows - rows, first, steps], axis=1)
 
 
-def _distinct(index_N: I64, value_N: I64, count: int) -> I64:
+def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
     """How many different values stand beside each index, (count,)."""
     order = np.lexsort((value_N, index_N))
     index, value = index_N[order], value_N[order]
@@ -250,7 +252,7 @@ def _distinct(index_N: I64, value_N: I64, count: int) -> I64:
     return np.bincount(index[new], minlength=count)
 
 
-def _share(split: _Split, about: pa.Table) -> SplitShare:
+def _sum_share(split: _Split, about: pa.Table) -> SplitShare:
     dataset, copies = split.dataset, split.found.copies
     tokens = about["tokens"].to_numpy().astype(np.int64)[split.which]
     rows = np.unique(split.found.windows.position[split.found.windows.labels > 0])
@@ -264,7 +266,7 @@ def _share(split: _Split, about: pa.Table) -> SplitShare:
     )
 
 
-def _exposure(
+def _sum_exposure(
     training: TrainingRecord, directory: Path, split: _Split | None, read: _Readings | None
 ) -> Exposure:
     steps = context = np.zeros(0, np.int64)

@@ -164,17 +164,17 @@ def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> Spli
         doc = doc[inverse["doc_token_start"].to_numpy() == 0]
     copies = np.bincount(np.searchsorted(docs_D, doc), minlength=len(docs_D))
     if dataset.layout is CORPUS:
-        places = _corpus_places(dataset, inverse, docs_D, tokens_D)
+        places = _locate_in_corpus(dataset, inverse, docs_D, tokens_D)
     else:
         shard = np.searchsorted(dataset.starts, windows.position, side="right") - 1
         row = windows.position - dataset.starts[shard]
         spans = (windows.token_start, windows.token_end, windows.doc_token_start)
         labels = (pa.array(windows.label_start), pa.array(windows.label_end))
-        places = _table(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
+        places = _make_places(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
     return SplitPlaces(places, windows, copies)
 
 
-def _corpus_places(
+def _locate_in_corpus(
     dataset: SampleDataset, inverse: pa.Table, docs_D: I64, tokens_D: I64
 ) -> pa.Table:
     start = inverse["stream_start"].to_numpy()
@@ -189,10 +189,10 @@ def _corpus_places(
     base = dataset.starts[shard]
     none = pa.nulls(len(copy), pa.int64())
     spans = (begin - base, stop - base, begin - start[copy])
-    return _table(dataset, doc[copy], shard, none, spans, (none, none))
+    return _make_places(dataset, doc[copy], shard, none, spans, (none, none))
 
 
-def _table(
+def _make_places(
     dataset: SampleDataset,
     doc: I64,
     shard: I64,
@@ -222,10 +222,10 @@ def check_inverse(dataset: SampleDataset) -> int | None:
     path = inverse_path(dataset.directory)
     if not path.is_file():
         return None
-    found = [_entries(dataset, index) for index in range(len(dataset.shards))]
+    found = [_make_entries(dataset, index) for index in range(len(dataset.shards))]
     width = 4 if dataset.layout is VSL else 2
     entries = np.unique(np.concatenate([np.zeros((0, width), np.int64), *found]), axis=0)
-    parts = [_columns(part.columns) for part in Inverse(dataset).parts()]
+    parts = [_stack_columns(part.columns) for part in Inverse(dataset).parts()]
     recorded = np.concatenate([np.zeros((0, width), np.int64), *parts])
     if dataset.layout is not VSL:  # the last token of a stream is no input, so in no span
         last = recorded[:, 1] == stream_tokens(dataset) - 1
@@ -237,11 +237,11 @@ def check_inverse(dataset: SampleDataset) -> int | None:
     return sum(map(len, parts))
 
 
-def _columns(columns: list[object]) -> I64:
+def _stack_columns(columns: list[object]) -> I64:
     return np.stack([np.asarray(column).astype(np.int64) for column in columns], axis=1)
 
 
-def _entries(dataset: SampleDataset, index: int) -> I64:
+def _make_entries(dataset: SampleDataset, index: int) -> I64:
     """The entries that the lineage of one shard asks for, each (N, 2), of `vsl` (N, 4)."""
     spans = all_spans(dataset, index)
     row = spans.row + int(dataset.starts[index])
@@ -281,7 +281,7 @@ class LabelSources:
         table, inverse = DocumentTable(dataset.directory.parent.parent), Inverse(dataset)
         docs = [np.unique(part["doc"].to_numpy()).astype(np.int64) for part in inverse.parts()]
         docs_D = np.unique(np.concatenate([np.zeros(0, np.int64), *docs]))
-        tokens_D, self.names, source_D = _about(table, docs_D)
+        tokens_D, self.names, source_D = _read_about(table, docs_D)
         columns = [[np.zeros(0, np.int64)] * 4]
         for part in inverse.parts():
             w = windows_of(part, tokens_D, docs_D, dataset)
@@ -304,7 +304,7 @@ class LabelSources:
         return out
 
 
-def _about(table: DocumentTable, docs_D: I64) -> tuple[I64, tuple[str, ...], I64]:
+def _read_about(table: DocumentTable, docs_D: I64) -> tuple[I64, tuple[str, ...], I64]:
     """Tokens of documents (ascending), the names of all their sources, and which one each has."""
     tokens, sources = [np.zeros(0, np.int64)], []
     for first, part in table.parts(["source", "tokens"]):

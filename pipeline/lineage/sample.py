@@ -92,7 +92,7 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
     if not splits:
         raise InputError(f"{directory}: no hdf5/: made by a story that tokenizes nothing")
     datasets = [open_dataset(split) for split in splits]
-    drawn, of, masked = _draw(directory, datasets, count, seed)
+    drawn, of, masked = _draw_spans(directory, datasets, count, seed)
     by_doc: dict[int, list[_SampledSpan]] = {}
     for span in drawn:
         by_doc.setdefault(span.doc, []).append(span)
@@ -116,7 +116,7 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
     )
 
 
-def _draw(
+def _draw_spans(
     directory: Path, datasets: Sequence[SampleDataset], count: int, seed: int
 ) -> tuple[list[_SampledSpan], int, int]:
     """The spans drawn, how many there are, and how many were drawn of masked documents."""
@@ -135,11 +135,11 @@ def _draw(
         found = all_spans(dataset, index).at(here)
         gone = read_masked_documents(directory, dataset).at(found.doc, len(dataset.takedowns))
         masked += int(gone.sum())
-        drawn += _read(dataset, index, found.at(np.flatnonzero(~gone)))
+        drawn += _read_spans(dataset, index, found.at(np.flatnonzero(~gone)))
     return drawn, total, masked
 
 
-def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_SampledSpan]:
+def _read_spans(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_SampledSpan]:
     """The stored tokens of spans of one shard, by row."""
     shard = dataset.directory / dataset.shards[index].name
     name = f"{shard.parent.name}/{shard.name}"
@@ -241,7 +241,7 @@ def rows_of_words(
     """
     if not len(places):
         return {}
-    tokens = _tokens_of_spans(directory, home, spans, places["split"][0].as_py())
+    tokens = _find_tokens(directory, home, spans, places["split"][0].as_py())
     table = DocumentTable(directory)
     docs = np.unique(places["doc"].to_numpy()).astype(np.int64)
     key_column = table.take(docs, ["doc_key"])["doc_key"].to_pylist()
@@ -255,7 +255,7 @@ def rows_of_words(
     return found
 
 
-def _tokens_of_spans(
+def _find_tokens(
     directory: Path, home: Path, spans: Mapping[bytes, Spans], split: str
 ) -> dict[bytes, Spans]:
     from pipeline.tokenizers.definition import reference_tokenizer
@@ -266,29 +266,29 @@ def _tokens_of_spans(
     found: dict[bytes, Spans] = {}
     for key, string in RunRecords(home).texts(list(spans)).items():
         text, cut = string.encode(), cuts.get(key, [])
-        encoded = tokenizer.encode(_left(text, cut, len(text)), add_special_tokens=False)
+        encoded = tokenizer.encode(_apply_cuts(text, cut, len(text)), add_special_tokens=False)
         offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
         found[key] = [
-            _tokens(offsets, tuple(len(_left(text, cut, end)) for end in span))
+            _find_token_range(offsets, tuple(len(_apply_cuts(text, cut, end)) for end in span))
             for span in spans[key]
         ]
     return found
 
 
-def _left(text: bytes, cuts: Spans, end: int) -> str:
+def _apply_cuts(text: bytes, cuts: Spans, end: int) -> str:
     """What cuts leave of the first bytes of a text.
 
-    >>> _left(b"one two three", [(2, 4), (6, 9)], 8)
+    >>> _apply_cuts(b"one two three", [(2, 4), (6, 9)], 8)
     'ontw'
     """
     before = [(first, min(last, end)) for first, last in cuts if first < end]
     return without(text[:end], before).decode(errors="ignore")
 
 
-def _tokens(offsets_T2: I64, span: Sequence[int]) -> tuple[int, int]:
+def _find_token_range(offsets_T2: I64, span: Sequence[int]) -> tuple[int, int]:
     """The tokens [first, stop) that hold characters of a span.
 
-    >>> _tokens(np.array([[0, 3], [3, 7], [7, 9]]), (4, 8))
+    >>> _find_token_range(np.array([[0, 3], [3, 7], [7, 9]]), (4, 8))
     (1, 3)
     """
     first = np.searchsorted(offsets_T2[:, 1], span[0], "right")

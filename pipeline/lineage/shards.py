@@ -108,7 +108,7 @@ def _covers(
         ends = np.array([dataset.shards[index].rows])
         return _tiles(np.zeros(len(start), np.int64), start, end, ends)
     row = table["row"].to_numpy().astype(np.int64)
-    labels, segments = _found(dataset, index)
+    labels, segments = _read_labels(dataset, index)
     if masked is not None:
         np.add.at(labels, masked.row, masked.stop - masked.start)
         segments = np.concatenate([segments, np.stack([masked.row, masked.start], axis=1)])
@@ -129,7 +129,7 @@ def _tiles(row: I64, start: I64, end: I64, ends_R: I64) -> bool:
     return in_order and bool((follows & (end > start)).all()) and np.array_equal(reached, ends_R)
 
 
-def _found(dataset: SampleDataset, index: int) -> tuple[I64, I64]:
+def _read_labels(dataset: SampleDataset, index: int) -> tuple[I64, I64]:
     """What the rows of a shard say: labels of each, (R,), and row and first column of the segments
     of `vsl`, (N, 2)."""
     labels: list[I64] = []
@@ -176,35 +176,35 @@ _NO_SPANS = RowSpans(*(np.zeros(0, np.int64) for _ in range(5)))
 
 def spans_of_rows(shard: Path, rows_R: I64) -> tuple[RowSpans, I64]:
     """The spans of these rows of a shard, row by row in this order, and how many each has, (R,)."""
-    table = _table(shard, ["row", *_COLUMNS])
+    table = _read_columns(shard, ["row", *_COLUMNS])
     row = table["row"].to_numpy()
     first = np.searchsorted(row, rows_R)
     count = np.searchsorted(row, rows_R, side="right") - first
-    return _spans(table, row, expand_ranges(first, count)), count
+    return _make_spans(table, row, expand_ranges(first, count)), count
 
 
 def spans_of_ranges(shard: Path, first_N: I64, stop_N: I64) -> tuple[RowSpans, I64]:
     """The spans of a corpus shard that hold some of the tokens [first, stop) of each range, range
     by range, and how many each has, (N,)."""
-    table = _table(shard, _COLUMNS)
+    table = _read_columns(shard, _COLUMNS)
     end = table["token_end"].to_numpy()
     begin = np.searchsorted(end, first_N, side="right")
     count = np.searchsorted(end, stop_N) + 1 - begin
-    return _spans(table, np.zeros(len(end), np.int64), expand_ranges(begin, count)), count
+    return _make_spans(table, np.zeros(len(end), np.int64), expand_ranges(begin, count)), count
 
 
 def all_spans(dataset: SampleDataset, index: int) -> RowSpans:
     """The whole lineage of one shard."""
     shard = dataset.directory / dataset.shards[index].name
     is_corpus = dataset.layout is CORPUS
-    table = _table(shard, _COLUMNS if is_corpus else ["row", *_COLUMNS])
+    table = _read_columns(shard, _COLUMNS if is_corpus else ["row", *_COLUMNS])
     row = np.zeros(len(table), np.int64) if is_corpus else table["row"].to_numpy()
-    return _spans(table, row, np.arange(len(table)))
+    return _make_spans(table, row, np.arange(len(table)))
 
 
 def stream_rows(shard: Path) -> I64:
     """The row of the stream of every span of a shard, as lineage has it."""
-    return np.asarray(_table(shard, ["stream_row"])["stream_row"].to_numpy())
+    return np.asarray(_read_columns(shard, ["stream_row"])["stream_row"].to_numpy())
 
 
 def count_spans(shard: Path) -> int:
@@ -213,7 +213,7 @@ def count_spans(shard: Path) -> int:
         return int(pq.read_metadata(path).num_rows)
 
 
-def _table(shard: Path, columns: list[str]) -> pa.Table:
+def _read_columns(shard: Path, columns: list[str]) -> pa.Table:
     with (
         wrap_read_errors(lineage_path(shard)) as path,
         pq.ParquetFile(pa.memory_map(str(path))) as file,
@@ -221,7 +221,7 @@ def _table(shard: Path, columns: list[str]) -> pa.Table:
         return file.read(columns, use_threads=False)
 
 
-def _spans(table: pa.Table, row_N: npt.NDArray[np.integer], index_M: I64) -> RowSpans:
+def _make_spans(table: pa.Table, row_N: npt.NDArray[np.integer], index_M: I64) -> RowSpans:
     """Spans number `index_M` of a shard; `row_N` are the rows of all its spans."""
     end, doc, first = (table[name].to_numpy() for name in _COLUMNS)
     before = np.maximum(index_M - 1, 0)
@@ -246,7 +246,7 @@ class CorpusWindows:
 def windows_of_corpus(dataset: SampleDataset, rows_R: I64) -> CorpusWindows:
     """The lineage of these rows of a corpus, in this order."""
     starts, length = dataset.starts, dataset.max_sequence_length
-    row_P, shard_P = _pieces(rows_R * length, length, starts)
+    row_P, shard_P = _split_by_file(rows_R * length, length, starts)
     begin_P = rows_R[row_P] * length - starts[shard_P]
     size_P = starts[shard_P + 1] - starts[shard_P]
     low_P, high_P = np.maximum(begin_P, 0), np.minimum(begin_P + length + 1, size_P)
@@ -260,10 +260,10 @@ def windows_of_corpus(dataset: SampleDataset, rows_R: I64) -> CorpusWindows:
     piece_N = np.concatenate(pieces)
     order = np.argsort(piece_N, kind="stable")
     piece_N, spans = piece_N[order], RowSpans.joined(found).at(order)
-    return _cut(spans, shard_P[piece_N], begin_P[piece_N], length)
+    return _cut_spans(spans, shard_P[piece_N], begin_P[piece_N], length)
 
 
-def _pieces(first_R: I64, length: int, starts: I64) -> tuple[I64, I64]:
+def _split_by_file(first_R: I64, length: int, starts: I64) -> tuple[I64, I64]:
     """The files that hold the length + 1 tokens from `first` on of each row: row and file, (P,)."""
     shard_R = np.searchsorted(starts, first_R, side="right") - 1
     count_R = np.searchsorted(starts, first_R + length, side="right") - shard_R
@@ -271,7 +271,7 @@ def _pieces(first_R: I64, length: int, starts: I64) -> tuple[I64, I64]:
     return row_P, expand_ranges(shard_R, count_R)
 
 
-def _cut(spans: RowSpans, shard_N: I64, begin_N: I64, length: int) -> CorpusWindows:
+def _cut_spans(spans: RowSpans, shard_N: I64, begin_N: I64, length: int) -> CorpusWindows:
     """Spans cut to windows that begin at `begin` of their file, or before the file: negative."""
     end_N = begin_N + length
     first = np.maximum(spans.token_start, begin_N)

@@ -89,7 +89,7 @@ def read_elsewhere(directory: Path, model_dir: Path, step: int) -> list[tuple[st
 
 def trace_row(directory: Path, file: Path, row: int) -> list[TokenSpan]:
     """The documents in one row of an HDF5 shard, given as a path inside the run directory."""
-    path, dataset, index = _shard(directory, file)
+    path, dataset, index = _find_shard(directory, file)
     shard = dataset.shards[index]
     if dataset.layout is CORPUS:
         raise ConfigError(f"{path}: a corpus has no rows; give tokens of the file with --tokens")
@@ -104,7 +104,7 @@ def trace_tokens(
 ) -> list[TokenSpan]:
     """The documents in tokens [first, stop) of a row's `input_ids`, or of a corpus shard; spans are
     cut to these tokens."""
-    path, dataset, index = _shard(directory, file)
+    path, dataset, index = _find_shard(directory, file)
     shard = dataset.shards[index]
     if (row is None) != (dataset.layout is CORPUS):
         wanted = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; give one with"
@@ -117,10 +117,12 @@ def trace_tokens(
         spans = _Tracer(directory, dataset).spans(np.full(len(found), index), found, None, None)
     else:
         spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
-    return [_cut(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first]
+    return [
+        _cut_span(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first
+    ]
 
 
-def _cut(span: TokenSpan, first: int, stop: int) -> TokenSpan:
+def _cut_span(span: TokenSpan, first: int, stop: int) -> TokenSpan:
     """The part of a span that stands in tokens [first, stop), with the labels of these inputs."""
     begin, end = max(span.token_start, first), min(span.token_end, stop)
     labels: tuple[int | None, int | None] = (None, None)
@@ -144,12 +146,12 @@ def trace_reference(directory: Path, wanted: str) -> list[TokenSpan] | None:
     return None if named is None else trace_row(directory, Path(named[0]), named[1])
 
 
-def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
+def _find_shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
     """A shard given as a path, or by a unique ending of its path in the run; or the one that has
     its rows since a takedown."""
     path = next((p for p in (file, directory / file) if p.is_file()), None)
     if path is None:
-        path = _shard_ending(directory, file)
+        path = _find_shard_ending(directory, file)
     dataset = open_dataset(path.parent)
     names = [shard.name for shard in dataset.shards]
     if path.name not in names:
@@ -159,7 +161,7 @@ def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
     return path, dataset, names.index(path.name)
 
 
-def _shard_ending(directory: Path, file: Path) -> Path:
+def _find_shard_ending(directory: Path, file: Path) -> Path:
     wanted = os.path.abspath(file), f"/{_first_version(file.as_posix())}"
     found = []
     for params in sorted((directory / "hdf5").glob("*/data_params.json")):

@@ -227,15 +227,15 @@ def read_training(model_dir: Path) -> TrainingRecord:
     try:
         record = json.loads(path.read_bytes())
         schedule = tuple((int(first), int(size)) for first, size in record["batch_size_schedule"])
-        parts = _parts(record["datasets"])
+        parts = _read_parts(record["datasets"])
         seed, length = int(record["seed"]), record.get("max_sequence_length")
         order: OrderName = "modelzoo" if record.get("order") == "modelzoo" else "keyed"
         if not schedule or not parts or not isinstance(length, int | None):
             raise ValueError("no batch size or no data set")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: cannot read; give the model_dir of a training run") from error
-    checkpoints = tuple(_checkpoints(model_dir))
-    last = max([_last_logged(model_dir / METRICS), *(c.step for c in checkpoints)])
+    checkpoints = tuple(_list_checkpoints(model_dir))
+    last = max([_read_last_step(model_dir / METRICS), *(c.step for c in checkpoints)])
     return TrainingRecord(
         model_dir=model_dir,
         seed=seed,
@@ -248,7 +248,7 @@ def read_training(model_dir: Path) -> TrainingRecord:
     )
 
 
-def _parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
+def _read_parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
     """The data sets of a record, part by part. Raises ValueError, KeyError or TypeError for what is
     no such list."""
     by_part: dict[int, list[Mapping[str, Any]]] = {}
@@ -278,7 +278,7 @@ def checkpoint_at(training: TrainingRecord, wanted: Path) -> TrainingCheckpoint:
     raise InputError(f"{wanted}: no checkpoint of {training.model_dir}; committed there: {names}")
 
 
-def _checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
+def _list_checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
     root = model_dir / CHECKPOINTS
     found = []
     for path in root.iterdir() if root.is_dir() else ():
@@ -288,17 +288,17 @@ def _checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def _last_logged(path: Path) -> int:
+def _read_last_step(path: Path) -> int:
     """The step of the last whole line; 0 when there is none."""
     if not path.is_file():
         return 0
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - _LINE_BYTES))
         lines = file.read().splitlines(keepends=True)
-    return next((s for line in reversed(lines) if (s := _step_of(line)) is not None), 0)
+    return next((s for line in reversed(lines) if (s := _read_step(line)) is not None), 0)
 
 
-def _step_of(line: bytes) -> int | None:
+def _read_step(line: bytes) -> int | None:
     try:
         value: Any = json.loads(line) if line.endswith(b"\n") else None
         return int(value["step"])

@@ -62,13 +62,13 @@ class QuarantinedDocument:
 def list_quarantined(directory: Path) -> list[QuarantinedDocument]:
     """Every document in quarantine, without its text, by shard and row. Raises InputError for a run
     that screened nothing."""
-    return [about for about, _ in _rows(directory)]
+    return [about for about, _ in _list_rows(directory)]
 
 
 def show_quarantined(directory: Path, wanted: str, by: str) -> tuple[QuarantinedDocument, str]:
     """One document (its key, or the beginning) with its text; an event names who looked."""
-    about, text = _one(directory, wanted)
-    _note(directory, by, {"action": "show", "doc_key": about.key})
+    about, text = _find_one(directory, wanted)
+    _log_look(directory, by, {"action": "show", "doc_key": about.key})
     return about, text.as_py()
 
 
@@ -77,8 +77,8 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
     many. Raises ConfigError when the file is there."""
     if out.exists():
         raise ConfigError(f"--out {out}: exists already; expected a new file")
-    rows = list(_rows(directory))
-    _note(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
+    rows = list(_list_rows(directory))
+    _log_look(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
     lines = ({**to_json_data(about), "text": text.as_py()} for about, text in rows)
     storage.publish(out, (msgspec.json.encode(line) + b"\n" for line in lines))
     return len(rows)
@@ -87,7 +87,7 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
 def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> QuarantinedDocument:
     """Record the review `allow` of a document; the next `prep run` puts it where it then belongs.
     Raises InputError when its text was purged."""
-    about, _ = _one(directory, wanted)
+    about, _ = _find_one(directory, wanted)
     if about.purged:
         raise InputError(f"{about.key}: its text was purged, so it cannot be released")
     if not by.strip() or not note.strip():
@@ -105,21 +105,21 @@ def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> Qua
     return about
 
 
-def _note(directory: Path, by: str, what: dict[str, Any]) -> None:
+def _log_look(directory: Path, by: str, what: dict[str, Any]) -> None:
     if not by.strip():
         raise ConfigError("--by: expected the name of whoever looks, which is recorded")
     append_event(directory, "quarantine", by, what)
 
 
-def _one(directory: Path, wanted: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
-    found = [row for row in _rows(directory) if row[0].key.startswith(wanted.lower())]
+def _find_one(directory: Path, wanted: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
+    found = [row for row in _list_rows(directory) if row[0].key.startswith(wanted.lower())]
     if len(found) != 1 or len(wanted) < 6:
         what = f"{len(found):,} documents match" if found else "no such document in quarantine"
         raise InputError(f"{escape_text(wanted)}: {what}; give its key (`prep quarantine list`)")
     return found[0]
 
 
-def _rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeStringScalar]]:
+def _list_rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeStringScalar]]:
     """Every document, and its text, which is read as it is asked for."""
     if not manifest_path(directory, NAME).exists():
         raise InputError(
@@ -227,7 +227,7 @@ def purge_documents(
     )
     plan = TakedownPlan(
         run=run,
-        loaded=_claim(directory, names, older_than, by, today),
+        loaded=_make_claim(directory, names, older_than, by, today),
         taken=taken,
         earlier=0,
         told=(),
@@ -240,7 +240,7 @@ def purge_documents(
     return apply(plan, SignOff(by, today, PURGE))
 
 
-def _claim(
+def _make_claim(
     directory: Path, keys: list[str], older_than: int | None, by: str, today: date
 ) -> LoadedClaim:
     number = 1 + sum(takedown.mode == PURGE for takedown in read_takedowns(directory))

@@ -115,7 +115,7 @@ def finish_moving(directory: Path) -> None:
     is without its texts. What is damaged is left to the run, which reads its raw shards again."""
     if (directory / layout.MANIFEST).exists():
         return
-    for shard in _apart(_read(directory, _CLEAN)):
+    for shard in _select_apart(_read_stage(directory, _CLEAN)):
         try:
             _take_out(directory, shard)
         except IntegrityError:
@@ -128,12 +128,12 @@ def restore_texts(directory: Path) -> bool:
 
     A shard that cannot be put together is deleted: the run then reads its raw shards again.
     """
-    clean = _read(directory, _CLEAN)
-    apart = _apart(clean)
+    clean = _read_stage(directory, _CLEAN)
+    apart = _select_apart(clean)
     if clean is None or not apart:
         return False
     storage.remove(directory / layout.MANIFEST)
-    held = _read(directory, NAME)
+    held = _read_stage(directory, NAME)
     hashes = {shard.path: shard.hash for shard in held.shards} if held else {}
     changed: dict[str, Shard] = {}
     for shard in apart:
@@ -147,21 +147,21 @@ def restore_texts(directory: Path) -> bool:
     return True
 
 
-def _read(directory: Path, stage: str) -> StageManifest | None:
+def _read_stage(directory: Path, stage: str) -> StageManifest | None:
     try:
         return read_manifest(manifest_path(directory, stage))
     except IntegrityError:
         return None
 
 
-def _apart(clean: StageManifest | None) -> list[Shard]:
+def _select_apart(clean: StageManifest | None) -> list[Shard]:
     return [s for s in clean.below("documents") if s.is_apart] if clean else []
 
 
 def _mark(directory: Path, shard: Shard) -> Shard:
     """The shard as it will be."""
     storage.verify_file(directory / shard.path, shard.hash)
-    data = _without_texts(directory, shard)
+    data = _empty_texts(directory, shard)
     scrubbed = (*shard.scrubbed, APART)
     return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
 
@@ -172,13 +172,13 @@ def _take_out(directory: Path, shard: Shard) -> None:
     path = directory / shard.path
     if path.exists() and storage.hash_file(path) == shard.hash:
         return
-    data = _without_texts(directory, shard)
+    data = _empty_texts(directory, shard)
     if storage.hash_bytes(data) != shard.hash:
         raise IntegrityError(f"{path}: damaged; run the command that made it again")
     storage.publish(path, data)
 
 
-def _without_texts(directory: Path, shard: Shard) -> bytes:
+def _empty_texts(directory: Path, shard: Shard) -> bytes:
     held = read_held_shard(directory / quarantine_path(shard.path))
     data = scrub_documents(directory / shard.path, keys_of(held))
     if data is None:

@@ -107,16 +107,16 @@ class Cluster:
 def summarize(clusters: pa.Table) -> ClusterSummary:
     """The summary of all rows of the table."""
     sizes = clusters.group_by(_CLUSTER, use_threads=False).aggregate([("member", "count")])
-    similarities, not_computed = _similarities(clusters)
+    similarities, not_computed = _count_similarities(clusters)
     return ClusterSummary(
         clusters=len(sizes),
         documents=len(clusters),
-        kinds=_counts(clusters, "kind"),
-        states=_counts(clusters, "member_state"),
-        sizes=_sizes(sizes["member_count"].to_numpy() + 1),
+        kinds=_count_values(clusters, "kind"),
+        states=_count_values(clusters, "member_state"),
+        sizes=_count_sizes(sizes["member_count"].to_numpy() + 1),
         similarities=similarities,
         not_computed=not_computed,
-        matrix=_matrix(clusters),
+        matrix=_count_matrix(clusters),
     )
 
 
@@ -138,8 +138,8 @@ def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
             kept=row["kept"].hex(),
             index=row["index"],
             size=row["member_count"] + 1,
-            kinds=_counts(members, "kind"),
-            sources=_counts(members, "source"),
+            kinds=_count_values(members, "kind"),
+            sources=_count_values(members, "source"),
             lowest_jaccard=row["jaccard_min"],
             lowest_estimate=row["estimate_min"],
         )
@@ -154,17 +154,17 @@ def of_cluster(clusters: pa.Table, index: str, kept: bytes) -> pa.Table:
     return rows.sort_by([("similarity", "ascending"), ("member", "ascending")])
 
 
-def _counts(table: pa.Table, column: str) -> dict[str, int]:
+def _count_values(table: pa.Table, column: str) -> dict[str, int]:
     """Rows by value, by falling count, then by value."""
     counts = pc.value_counts(table[column].cast(pa.string())).to_pylist()
     pairs = [(str(entry["values"]), int(entry["counts"])) for entry in counts]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
 
-def _sizes(sizes: npt.NDArray[np.int64]) -> tuple[SizeBin, ...]:
+def _count_sizes(sizes: npt.NDArray[np.int64]) -> tuple[SizeBin, ...]:
     """Sizes 2, 3, 4, 5-8, 9-16, ..., without empty ends.
 
-    >>> _sizes(np.array([2, 2, 7]))
+    >>> _count_sizes(np.array([2, 2, 7]))
     (SizeBin(low=2, high=2, clusters=2), SizeBin(low=3, high=3, clusters=0), \
 SizeBin(low=4, high=4, clusters=0), SizeBin(low=5, high=8, clusters=1))
     """
@@ -174,7 +174,7 @@ SizeBin(low=4, high=4, clusters=0), SizeBin(low=5, high=8, clusters=1))
     return (*small, *(SizeBin((1 << n - 1) + 1, 1 << n, c) for n, c in enumerate(counts[3:], 3)))
 
 
-def _similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
+def _count_similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
     """Bins from the smallest value to 1, and how many documents have no similarity."""
     exact = clusters["jaccard"].drop_null().to_numpy()
     rest = clusters.filter(pc.is_null(clusters["jaccard"]))["estimate"].drop_null().to_numpy()
@@ -194,7 +194,7 @@ def _similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
     return tuple(found), len(clusters) - len(both)
 
 
-def _matrix(clusters: pa.Table) -> Matrix:
+def _count_matrix(clusters: pa.Table) -> Matrix:
     """Duplicates by source and place; beyond the largest, sources and columns are summed up."""
     duplicates = clusters.filter(pc.equal(clusters["member_state"], DUPLICATE))
     keys = ["source", "kept_source", "index"]

@@ -49,17 +49,17 @@ def render_report(report: Report) -> bytes:
         floor=page.FLOOR,
         total=total,
         rows=SourceRow.fold(rows, _SHOWN_SOURCES),
-        segments=_segments,
+        segments=_split_states,
         drop_reasons=sorted(dropped, key=lambda reason: (-dropped[reason], reason)),
         imbalances=[row.label for row in (*report.sources, total) if not _balances(row)],
         clusters=report.clusters,
         cluster_bars=[(size_label(s), s.clusters, f"{100 * s.clusters / top:.2f}") for s in sizes],
         cluster_page=layout.CLUSTER_REPORT,
-        requested=_requested,
+        requested=_describe_request,
         mixture_tokens=sum(row.stream_tokens for row in report.mixture.values()),
         kinds=parts_of(report.clusters.kinds),
-        bytes_chart=_length_chart(report.document_bytes, "bytes"),
-        tokens_chart=_length_chart(report.document_tokens, "tokens"),
+        bytes_chart=_chart_lengths(report.document_bytes, "bytes"),
+        tokens_chart=_chart_lengths(report.document_tokens, "tokens"),
     )
 
 
@@ -67,20 +67,20 @@ def _balances(row: SourceRow) -> bool:
     return row.documents == row.dropped_total + row.quarantined + row.duplicates + row.kept
 
 
-def _segments(row: SourceRow) -> list[BarPart]:
+def _split_states(row: SourceRow) -> list[BarPart]:
     """The terminal states of a source as parts of a bar, empty ones left out."""
     counts = {state: getattr(row, state) for state in _STATES} | {"dropped": row.dropped_total}
     return parts_of(counts, _STATES)
 
 
-def _requested(mixture: MixtureLedger) -> str:
+def _describe_request(mixture: MixtureLedger) -> str:
     """What the config asks of a source: epochs, or a share of the tokens."""
     if mixture.asked_share is not None:
         return f"{mixture.asked_share:.2%}"
     return "1 epoch" if mixture.asked_epochs == 1 else f"{mixture.asked_epochs:g} epochs"
 
 
-def _length_chart(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
+def _chart_lengths(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
     """Documents by length, the kept ones set apart."""
     columns = []
     for b in bins:
@@ -167,15 +167,15 @@ def render_clusters(page: ClusterPage) -> bytes:
         duplicates=sum(share.duplicates for share in page.shares),
         largest=max((c.cluster.size for c in page.clusters), default=0),
         kinds=parts_of(page.summary.kinds, KINDS),
-        sizes=_size_chart(page.summary.sizes),
-        similarities=_similarity_chart(page.summary.similarities),
-        heat=_heat(page.summary.matrix),
+        sizes=_chart_sizes(page.summary.sizes),
+        similarities=_chart_similarities(page.summary.similarities),
+        heat=_shade_matrix(page.summary.matrix),
         shares=shares[:_SHOWN_SHARES],
         more_shares=len(shares[_SHOWN_SHARES:]),
     )
 
 
-def _size_chart(sizes: Sequence[SizeBin]) -> ColumnChart | None:
+def _chart_sizes(sizes: Sequence[SizeBin]) -> ColumnChart | None:
     columns = []
     for s in sizes:
         title = f"{size_label(s)} documents: {pluralise(s.clusters, 'cluster')}"
@@ -183,7 +183,7 @@ def _size_chart(sizes: Sequence[SizeBin]) -> ColumnChart | None:
     return chart(columns)
 
 
-def _similarity_chart(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
+def _chart_similarities(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
     columns = []
     for b in bins:
         label = "1" if b.low == b.high else f"{b.low:.2f}"
@@ -193,7 +193,7 @@ def _similarity_chart(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
     return chart(columns)
 
 
-def _heat(matrix: Matrix) -> list[list[tuple[int, str]]]:
+def _shade_matrix(matrix: Matrix) -> list[list[tuple[int, str]]]:
     """(count, opacity of the cell) by row; a cell is as dark as its share of the row."""
     return [
         [(count, f"{0.08 + 0.72 * count / max(1, sum(row)):.3f}") for count in row]

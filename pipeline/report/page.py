@@ -125,16 +125,16 @@ def report_environment(package: str = _PACKAGE) -> Environment:
             "short": abbreviate_count,
             "size": format_bytes,
             "share": format_percent,
-            "marked": _marked,
-            "pieces": _pieces,
+            "marked": _mark_hidden,
+            "pieces": _mark_differences,
         },
     )
 
 
-def _marked(text: str) -> Markup:
+def _mark_hidden(text: str) -> Markup:
     """`text` escaped, with runs of spelled-out characters set apart.
 
-    >>> print(_marked("<b>\\x1b[31m"))
+    >>> print(_mark_hidden("<b>\\x1b[31m"))
     &lt;b&gt;<span class="ctl">\\x1b</span>[31m
     """
     pieces = []
@@ -148,14 +148,16 @@ def _marked(text: str) -> Markup:
     return Markup("").join(pieces)
 
 
-def _pieces(pieces: Sequence[tuple[str, bool]]) -> Markup:
+def _mark_differences(pieces: Sequence[tuple[str, bool]]) -> Markup:
     """Stretches of text, those that differ set apart.
 
-    >>> print(_pieces([("one ", False), ("<two>", True)]))
+    >>> print(_mark_differences([("one ", False), ("<two>", True)]))
     one <em class="differs">&lt;two&gt;</em>
     """
     marked = (
-        Markup('<em class="differs">{}</em>').format(_marked(text)) if differs else _marked(text)
+        Markup('<em class="differs">{}</em>').format(_mark_hidden(text))
+        if differs
+        else _mark_hidden(text)
         for text, differs in pieces
     )
     return Markup("").join(marked)
@@ -216,13 +218,15 @@ def chart(columns: Sequence[ChartColumn]) -> ColumnChart | None:
     if not columns:
         return None
     largest = max(1, *(column.count for column in columns))
-    step = _nice_step(largest)
+    step = _choose_step(largest)
     top = step * -(-largest // step)
     slot = min(_WIDEST, (_WIDTH - _LEFT) / len(columns))
     every = -(-len(columns) // _MOST_LABELS)
     bars = []
     for number, column in enumerate(columns):
-        (y, height), (part_y, part_height) = (_place(n, top) for n in (column.count, column.part))
+        (y, height), (part_y, part_height) = (
+            _place_column(n, top) for n in (column.count, column.part)
+        )
         bar = _Bar(
             x=f"{_LEFT + (number + 0.06) * slot:.2f}",
             width=f"{slot * 0.88:.2f}",
@@ -234,20 +238,22 @@ def chart(columns: Sequence[ChartColumn]) -> ColumnChart | None:
             label=column.label if number % every == 0 else "",
         )
         bars.append(bar)
-    ticks = ((_place(value, top)[0], abbreviate_count(value)) for value in range(0, top + 1, step))
+    ticks = (
+        (_place_column(value, top)[0], abbreviate_count(value)) for value in range(0, top + 1, step)
+    )
     return ColumnChart(tuple(bars), tuple(ticks))
 
 
-def _place(count: int, top: int) -> tuple[str, str]:
+def _place_column(count: int, top: int) -> tuple[str, str]:
     """Where a column of so many begins, and its height."""
     height = (_HEIGHT - _TOP - _BOTTOM) * count / top
     return f"{_HEIGHT - _BOTTOM - height:.2f}", f"{height:.2f}"
 
 
-def _nice_step(largest: int) -> int:
+def _choose_step(largest: int) -> int:
     """A round distance between grid lines that gives at most five of them.
 
-    >>> [_nice_step(n) for n in (1, 7, 420, 843)]
+    >>> [_choose_step(n) for n in (1, 7, 420, 843)]
     [1, 2, 100, 200]
     """
     step = 1

@@ -52,7 +52,7 @@ Lines = Iterator[tuple[str, str]]
 """(kind, text): `title`, `head`, `item` or `text`."""
 
 
-def _lines(record: Mapping[str, Any]) -> Lines:
+def _describe_record(record: Mapping[str, Any]) -> Lines:
     claim, documents = record["claim"], record["documents"]
     yield "title", f"Takedown {record['id']}"
     yield "item", f"Claimant: {claim['claimant']}"
@@ -70,7 +70,7 @@ def _lines(record: Mapping[str, Any]) -> Lines:
         before = pluralise(documents["taken_down_before"], "document")
         yield "item", f"taken down before: {before} of the claim"
     yield "item", f"their keys and places: takedowns/{record['id']}.parquet"
-    yield from _data_sets(record)
+    yield from _describe_data_sets(record)
     yield "head", "Stored copies"
     for copy in record["copies"]:
         count = f", {pluralise(copy['documents'], 'document')}" if copy["documents"] else ""
@@ -90,7 +90,7 @@ def _lines(record: Mapping[str, Any]) -> Lines:
     yield "text", f"{record['by']}, {record['on']}"
 
 
-def _data_sets(record: Mapping[str, Any]) -> Lines:
+def _describe_data_sets(record: Mapping[str, Any]) -> Lines:
     yield "head", "Data sets"
     if not record["splits"]:
         yield "item", "none of the documents is in a data set of this run"
@@ -105,10 +105,10 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
         if new:
             yield "item", f"{split['split']}: data set {split['dataset_hash']} became {new}"
     for run in record["exposed"]:
-        yield "item", _exposure(run)
+        yield "item", _describe_exposure(run)
 
 
-def _exposure(run: Mapping[str, Any]) -> str:
+def _describe_exposure(run: Mapping[str, Any]) -> str:
     if not run["steps"]:
         steps = pluralise(run["last_step"], "step")
         return f"{run['model_dir']}: none of {steps} read a label of these documents"
@@ -127,7 +127,7 @@ def as_markdown(record: Mapping[str, Any]) -> bytes:
     take for more than text."""
     marks = {"title": "# ", "head": "\n## ", "item": "- ", "text": ""}
     lines = []
-    for kind, text in _lines(record):
+    for kind, text in _describe_record(record):
         shown = escape_text(text, len(text))
         plain = "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
         lines.append(marks[kind] + plain + "\n")
@@ -137,7 +137,7 @@ def as_markdown(record: Mapping[str, Any]) -> bytes:
 def as_html(record: Mapping[str, Any]) -> bytes:
     """The form as one HTML page without scripts or links, in the style of the reports."""
     title, sections = "", [_Section("Claim")]
-    for kind, text in _lines(record):
+    for kind, text in _describe_record(record):
         if kind == "title":
             title = text
         elif kind == "head":
@@ -294,7 +294,7 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
     name = takedown.id
     hidden = ("run", "format")
     value = {k: v for k, v in takedown.value.items() if k not in hidden}
-    record = {**value, "data_sets": _hashes_since(directory, name)}
+    record = {**value, "data_sets": _find_new_hashes(directory, name)}
     storage.publish(takedown_file(directory, f"takedown-{name}.md"), as_markdown(record))
     storage.publish(takedown_file(directory, f"takedown-{name}.html"), as_html(record))
     path = takedown_file(directory, f"{name}.json")
@@ -311,7 +311,7 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
         append_event(directory, kind, value["by"], what)
 
 
-def _hashes_since(directory: Path, name: str) -> dict[str, str]:
+def _find_new_hashes(directory: Path, name: str) -> dict[str, str]:
     """The data sets that this takedown made, by split: the hash each has since."""
     found = {}
     for split in RunTables(directory, {}).splits():

@@ -50,7 +50,7 @@ def check_takedowns(directory: Path) -> str | None:
     for store, column in TEXT_COLUMNS.items():
         for path in sorted((directory / store).glob("*")):
             files += 1
-            if _left(path, column, keys):
+            if _has_text_left(path, column, keys):
                 raise IntegrityError(f"{path}: holds {column} of documents that were taken down")
     _check_evidence(directory, keys)
     what = f"{pluralise(len(takedowns), 'takedown')}, {pluralise(len(keys), 'document')}"
@@ -69,7 +69,7 @@ def _check_record(directory: Path, takedown: Takedown) -> None:
         )
 
 
-def _left(path: Path, column: str, keys: pa.Array) -> bool:
+def _has_text_left(path: Path, column: str, keys: pa.Array) -> bool:
     """Whether a file has a value of the column for one of these documents."""
     with wrap_read_errors(path):
         if path.suffix == ".parquet":
@@ -135,11 +135,11 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
         sum(p.labels.columns for p in places),
         sum(p.inputs.columns for p in places) if is_corpus else 0,
         sum(len(p.first_docs) for p in places),
-        any(_begins_with(dataset, gone)),
+        any(_check_first_document(dataset, gone)),
     )
 
 
-def _begins_with(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
+def _check_first_document(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
     """For the shard with the first row of the stream: whether its first document is gone."""
     if dataset.layout is CORPUS:
         return

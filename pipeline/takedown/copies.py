@@ -142,7 +142,7 @@ class OutsideCopy:
 def stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
     """What stands in the run directory."""
     keys = taken["doc_key"].combine_chunks()
-    found = [_counted(run, store, keys) for store in _NAMING_KEYS]
+    found = [_count_copies(run, store, keys) for store in _NAMING_KEYS]
     kept = taken.filter(pc.equal(taken["state"], "kept"))
     for store in (layout.RECORDS, layout.CLEANED):
         if (run.directory / store).is_dir() and len(kept):
@@ -159,7 +159,7 @@ def stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
     return tuple(copy for copy in found if copy.files)
 
 
-def _counted(run: RunTables, store: str, keys: pa.Array) -> Copy:
+def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
     """The files of a directory, or the one file, that name these documents, and how many."""
     path = run.directory / store
     paths = sorted([*path.glob("*.arrow"), *path.glob("*.parquet"), *([path] * path.is_file())])

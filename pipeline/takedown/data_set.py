@@ -84,8 +84,8 @@ def find_document_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> lis
         here = order[slice(*np.searchsorted(shard[order], [index, index + 1]))]
         part = {name: column[here] for name, column in columns.items()}
         begins = (part["doc_token_start"] == 0) & (part["token_end"] > part["token_start"])
-        inputs = _spans(part, "token_start", "token_end")
-        labels = _spans(part, "label_start", "label_end")
+        inputs = _select_spans(part, "token_start", "token_end")
+        labels = _select_spans(part, "label_start", "label_end")
         found.append(ShardPlaces(index, inputs, labels, part["doc"][begins]))
     return found
 
@@ -93,7 +93,7 @@ def find_document_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> lis
 _COLUMNS = ("row", "token_start", "token_end", "doc", "doc_token_start", "label_start", "label_end")
 
 
-def _spans(columns: dict[str, I64], first: str, last: str) -> MaskedSpans:
+def _select_spans(columns: dict[str, I64], first: str, last: str) -> MaskedSpans:
     """The windows in which this range holds something."""
     held = columns[last] > columns[first]
     return MaskedSpans(*(columns[name][held] for name in ("row", first, last, "doc")))
@@ -159,7 +159,7 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     data = mask_shard(file.read(0, file.rows), dataset.layout, places, dataset.eos_id)
     name = version_name(old.name, len(dataset.ancestors) + 1)
     path = dataset.directory / name
-    published = storage.publish(path, shard_image(data, _compression(file.filters)))
+    published = storage.publish(path, shard_image(data, _find_compression(file.filters)))
     lineage = lineage_path(dataset.directory / old.name)
     storage.publish(lineage_path(path), lineage.read_bytes())
     return {
@@ -181,7 +181,7 @@ def version_name(name: str, version: int) -> str:
     return f"{stem}-{version:03d}{SHARD_SUFFIX}"
 
 
-def _compression(filters: tuple[int, ...]) -> Compression:
+def _find_compression(filters: tuple[int, ...]) -> Compression:
     """How the chunks of a shard with these filters are stored."""
     if h5py.h5z.FILTER_DEFLATE not in filters:
         return "none"
@@ -208,11 +208,11 @@ def _name_in_manifest(directory: Path, split: str, files: list[dict[str, Any]]) 
                 path = f"hdf5/{split}/{new}"
                 first_path = shard.first_path or shard.path
                 moved = replace(shard, path=path, first_path=first_path)
-                changed[shard.path] = _with_file(directory, moved)
+                changed[shard.path] = _measure_file(directory, moved)
     write_manifest(manifest_path(directory, _PACK), with_shards(manifest, changed))
 
 
-def _with_file(directory: Path, shard: Shard) -> Shard:
+def _measure_file(directory: Path, shard: Shard) -> Shard:
     """The shard with size and hash of its file as it is now."""
     path = directory / shard.path
     return replace(shard, size=path.stat().st_size, hash=storage.hash_file(path))
@@ -248,7 +248,7 @@ def _note_params(directory: Path, split: str, name: str) -> None:
     shard = manifest.find(f"hdf5/{split}/{DATA_PARAMS}")
     if name in shard.scrubbed:
         return
-    new = replace(_with_file(directory, shard), scrubbed=(*shard.scrubbed, name))
+    new = replace(_measure_file(directory, shard), scrubbed=(*shard.scrubbed, name))
     write_manifest(manifest_path(directory, _PARAMS), with_shards(manifest, {shard.path: new}))
 
 

@@ -149,7 +149,7 @@ def plan_takedown(
     """Work a claim out; on a repacked run with what the run it was packed from knows. Raises
     InputError when it names nothing in the run, for unknown documents, for a model_dir of no
     training run on this data, and for texts, addresses or works when that other run is lost."""
-    home = _home(run, loaded)
+    home = _find_home(run, loaded)
     resolved = resolve_claim(home, loaded)
     before = keys_taken(run.directory, read_takedowns(run.directory))
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
@@ -168,13 +168,13 @@ def plan_takedown(
         told=resolved.told,
         nothing=resolved.nothing,
         splits=tuple(_plan_split(run, *found) for found in _find_places(run, taken)),
-        exposed=tuple(_exposed(run, taken, model_dirs)),
+        exposed=tuple(_plan_exposure(run, taken, model_dirs)),
         copies=stored_copies(run, taken),
         outside=outside_copies(taken, model_dirs, exports, has_origin=home is not run),
     )
 
 
-def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
+def _find_home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     """Where the claim is looked up; documents and sources are in every run's own tables."""
     try:
         home = texts_home(run.directory)
@@ -218,7 +218,7 @@ def _plan_split(run: RunTables, dataset: SampleDataset, places: list[ShardPlaces
         documents=len(np.unique(np.concatenate(docs))),
         rows=0 if is_corpus else sum(len(p.rows) for p in places),
         of_rows=dataset.rows,
-        labels=sum(_spans(dataset, p).columns for p in places),
+        labels=sum(_choose_spans(dataset, p).columns for p in places),
         of_labels=int(statistics.get("non_pad_tokens", statistics["stream_tokens"])),
         document_tokens=pc.sum(run.documents["tokens"].take(pa.array(first_docs))).as_py() or 0,
         shards=len(places),
@@ -226,12 +226,12 @@ def _plan_split(run: RunTables, dataset: SampleDataset, places: list[ShardPlaces
     )
 
 
-def _spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
+def _choose_spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
     """What is masked: labels, or of a corpus tokens."""
     return places.inputs if dataset.layout is CORPUS else places.labels
 
 
-def _exposed(
+def _plan_exposure(
     run: RunTables, taken: pa.Table, model_dirs: Sequence[Path]
 ) -> Iterator[TrainingExposure]:
     for model_dir in model_dirs:
@@ -265,7 +265,7 @@ def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out {out}: not empty; give a new directory")
     published = {}
-    for output in _outputs(plan):
+    for output in _make_outputs(plan):
         done = storage.publish(out / output.path, output.data)
         published[output.path] = {"size": done.size, "hash": done.hash}
     told = plan.as_dict()
@@ -278,21 +278,21 @@ def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
     return value
 
 
-def _outputs(plan: TakedownPlan) -> Iterator[Output]:
+def _make_outputs(plan: TakedownPlan) -> Iterator[Output]:
     yield parquet_output("documents.parquet", plan.taken)
     for dataset, places in _find_places(plan.run, plan.taken):
         split = dataset.directory.name
-        yield parquet_output(f"{split}.rows.parquet", _rows(plan, dataset, places))
+        yield parquet_output(f"{split}.rows.parquet", _list_rows(plan, dataset, places))
         for found in places:
             name = dataset.shards[found.index].name
-            yield Output(f"{split}/{name}.npz", _bits(dataset, found))
+            yield Output(f"{split}/{name}.npz", _pack_bits(dataset, found))
 
 
-def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
+def _list_rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
     keys = plan.run.documents["doc_key"]
     parts = []
     for found in places:
-        spans = _spans(dataset, found)
+        spans = _choose_spans(dataset, found)
         count = len(spans)
         is_corpus = dataset.layout is CORPUS
         row = pa.nulls(count, pa.int64()) if is_corpus else pa.array(spans.row)
@@ -309,8 +309,8 @@ def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces])
     return pa.concat_tables(parts).combine_chunks()
 
 
-def _bits(dataset: SampleDataset, places: ShardPlaces) -> bytes:
-    spans = _spans(dataset, places)
+def _pack_bits(dataset: SampleDataset, places: ShardPlaces) -> bytes:
+    spans = _choose_spans(dataset, places)
     row, column = spans.flat()
     arrays: dict[str, npt.NDArray[Any]] = {}
     if dataset.layout is CORPUS:

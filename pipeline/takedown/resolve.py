@@ -95,16 +95,16 @@ def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
             _FINDERS[name](run, item, found)
     _search_shards(run, loaded, found)
     _add_taken_before(run, loaded, found)
-    _close(run, found)
+    _add_related(run, found)
     told = [RelatedDocument(key.hex(), why) for key, why in sorted(found.told.items())]
-    return ClaimResolution(_table(run, found), tuple(told), tuple(found.nothing))
+    return ClaimResolution(_make_table(run, found), tuple(told), tuple(found.nothing))
 
 
 def take_exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
     """These documents and no others, as `TAKEN_SCHEMA`."""
     found = _FoundRows()
     found.add(rows, NAMED, why)
-    return _table(run, found)
+    return _make_table(run, found)
 
 
 def _add_document(run: RunTables, item: str, found: _FoundRows) -> None:
@@ -165,7 +165,7 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> No
     passages = _PassageFinder([text for _, text in texts]) if texts else None
     for table in run.text_shards():
         for url in urls:
-            rows = _rows_with_address(table["meta"], url)
+            rows = _find_address(table["meta"], url)
             hits[url] += _add_shard_rows(run, found, table, rows, f"address {escape_text(url)}")
         for (name, _), keys in zip(texts, text_keys, strict=True):
             rows = np.flatnonzero(pc.is_in(table["text_key"], keys).to_numpy())
@@ -239,31 +239,32 @@ def _add_shard_rows(run: RunTables, found: _FoundRows, table: pa.Table, rows: I6
     return len(rows)
 
 
-def _rows_with_address(metas: pa.ChunkedArray, url: str) -> I64:
+def _find_address(metas: pa.ChunkedArray, url: str) -> I64:
     """Rows whose meta has, anywhere in it, a string that begins so."""
     plain = pc.or_(pc.match_substring(metas, url), pc.match_substring(metas, "\\"))
     candidates = np.flatnonzero(pc.fill_null(plain, False).to_numpy())
     return np.array(
-        [row for row in candidates.tolist() if _begins(_json(metas[row].as_py()), url)], np.int64
+        [row for row in candidates.tolist() if _has_address(_decode_json(metas[row].as_py()), url)],
+        np.int64,
     )
 
 
-def _json(meta: str) -> object:
+def _decode_json(meta: str) -> object:
     try:
         return msgspec.json.decode(meta)
     except msgspec.DecodeError:
         return meta
 
 
-def _begins(value: object, url: str) -> bool:
+def _has_address(value: object, url: str) -> bool:
     if isinstance(value, dict):
-        return any(_begins(item, url) for item in value.values())
+        return any(_has_address(item, url) for item in value.values())
     if isinstance(value, list):
-        return any(_begins(item, url) for item in value)
+        return any(_has_address(item, url) for item in value)
     return isinstance(value, str) and value.startswith(url)
 
 
-def _close(run: RunTables, found: _FoundRows) -> None:
+def _add_related(run: RunTables, found: _FoundRows) -> None:
     """Add documents of the same text and cluster siblings until there are no more."""
     clusters = run.directory / layout.CLUSTERS
     if not clusters.exists():
@@ -290,7 +291,7 @@ def _close(run: RunTables, found: _FoundRows) -> None:
 
 
 def _add_same_text(run: RunTables, found: _FoundRows) -> None:
-    wanted = pc.unique(_text_key_table(run, run.keys_of(found.rows))["text_key"])
+    wanted = pc.unique(_read_text_keys(run, run.keys_of(found.rows))["text_key"])
     for table in run.text_shards():
         same = pc.and_(pc.is_in(table["text_key"], wanted), pc.greater(table["text_bytes"], 0))
         keys = table["doc_key"].filter(same)
@@ -298,7 +299,7 @@ def _add_same_text(run: RunTables, found: _FoundRows) -> None:
             found.add(run.rows_of(keys.combine_chunks()), SAME_TEXT, "the same text")
 
 
-def _text_key_table(run: RunTables, keys: pa.Array) -> pa.Table:
+def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
     key = pa.binary(ids.KEY_BYTES)
     schema = pa.schema([("doc_key", key), ("text_key", key), ("text_bytes", pa.uint64())])
     parts = [
@@ -308,11 +309,11 @@ def _text_key_table(run: RunTables, keys: pa.Array) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
-def _table(run: RunTables, found: _FoundRows) -> pa.Table:
+def _make_table(run: RunTables, found: _FoundRows) -> pa.Table:
     rows = found.rows
     documents = run.documents.take(pa.array(rows))
     keys = documents["doc_key"].combine_chunks()
-    known = _text_key_table(run, keys)
+    known = _read_text_keys(run, keys)
     place = pc.index_in(keys, value_set=known["doc_key"].combine_chunks())
     reasons = [found.because[row] for row in rows.tolist()]
     roles, because, via, similarity = zip(*reasons, strict=True) if reasons else ((), (), (), ())

@@ -194,13 +194,15 @@ def scrub_written(run: RunTables, name: str, taken: pa.Table) -> None:
     """Write records/ and cleaned/ again without the documents of a takedown, where they are there;
     what is done already is not done again."""
     keys = taken["doc_key"].combine_chunks()
-    stores: dict[str, Scrub] = {layout.CLEANED: _without_keys}
+    stores: dict[str, Scrub] = {layout.CLEANED: _drop_keys}
     if (run.directory / layout.RECORDS).is_dir():
-        stores[layout.RECORDS] = _records_of(run, name, taken["doc"].to_numpy().astype(np.int64))
+        stores[layout.RECORDS] = _make_records_scrub(
+            run, name, taken["doc"].to_numpy().astype(np.int64)
+        )
     Scrubbing(run.directory, name, keys).run(stores)
 
 
-def _records_of(run: RunTables, name: str, docs: I64) -> Scrub:
+def _make_records_scrub(run: RunTables, name: str, docs: I64) -> Scrub:
     manifest = read_manifest(manifest_path(run.directory, "records"))
     done = {s.path: s.scrubbed for s in manifest.shards} if manifest else {}
     others = {
@@ -213,12 +215,12 @@ def _records_of(run: RunTables, name: str, docs: I64) -> Scrub:
         relative = path.relative_to(run.directory).as_posix()
         gone_before = [others[other] for other in done.get(relative, ()) if other in others]
         before = np.concatenate([np.zeros(0, np.int64), *gone_before])
-        return _without_rows(run, path, relative.partition("/")[2], docs, before)
+        return _drop_rows(run, path, relative.partition("/")[2], docs, before)
 
     return scrub
 
 
-def _without_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> bytes | None:
+def _drop_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> bytes | None:
     """The file without the records of these documents; those of `before` are not in it."""
     ends = [file.endswith(f"/{raw}") for file in run.files]
     here = pc.equal(run.documents["path_id"], ends.index(True))
@@ -242,7 +244,7 @@ class _Key(msgspec.Struct):
     key: str
 
 
-def _without_keys(path: Path, keys: pa.Array) -> bytes | None:
+def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     """A file of records with `key`, without those of these documents."""
     gone = {key.hex() for key in keys.to_pylist()}
     form = next(form for form in FORMATS if path.name.endswith(f".{form}"))
