@@ -23,7 +23,7 @@ from pipeline.lineage.exposure import ForwardTrace
 from pipeline.lineage.trace import TokenSpan
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import read_arrow, select_texts, wrap_read_errors
+from pipeline.runs.records import read_arrow_file, select_texts, wrap_read_errors
 from pipeline.runs.run_directory import read_committed
 from pipeline.stories.verify import Check
 
@@ -124,7 +124,7 @@ class FinishedRun:
             raise InputError(f"{home}: no documents/: the texts were deleted")
         place = 0
         for path in paths:
-            table = read_arrow(path)
+            table = read_arrow_file(path)
             # Both are in document order, so those of this shard are among the next ones.
             nearby = kept.slice(place, len(table))
             place += pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0

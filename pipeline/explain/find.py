@@ -32,7 +32,7 @@ from pipeline.runs import layout
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.records import (
     quarantine_path,
-    read_arrow,
+    read_arrow_file,
     read_held_shard,
     with_texts,
     wrap_read_errors,
@@ -139,7 +139,7 @@ def _read_works(directory: Path, registry: Path | None) -> list[Work] | None:
         return None
     works: dict[str, Work] = {}
     for path in paths:
-        works |= {work.work_id: work for work in make_works(read_arrow(path))}
+        works |= {work.work_id: work for work in make_works(read_arrow_file(path))}
     return list(works.values())
 
 
@@ -236,7 +236,7 @@ def _find_same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[by
     keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
     for path in shards:
-        table = read_arrow(path)
+        table = read_arrow_file(path)
         for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
             yield key, ""
 
@@ -255,7 +255,7 @@ def _find_near(
 
     threshold = recipe.threshold or _THRESHOLD
     for path, rows in _find_candidates(directory, shards, cleaned, recipe):
-        table = read_arrow(path).select(["doc_key", "text"]).take(pa.array(rows))
+        table = read_arrow_file(path).select(["doc_key", "text"]).take(pa.array(rows))
         table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
             similarity = jaccard(cleaned, other, recipe.preset)
@@ -277,7 +277,7 @@ def _find_candidates(
     for path in shards:
         runs = directory / "runs" / path.name
         columns = [f"band_{band:02d}" for band in range(recipe.preset.bands)]
-        table = read_arrow(runs)
+        table = read_arrow_file(runs)
         met = [np.zeros(0, np.uint32)]
         for band, digest in zip(columns, digests[:, 0].tolist(), strict=True):
             start, stop = slice_run(table[band].to_numpy(), digest, digest)
@@ -299,7 +299,7 @@ def _find_passages(
     with progress.stage("passages", works, 0) as stage:
         for position, path in enumerate(shards):
             for table in (
-                read_arrow(path).select(["doc_key", "text"]),
+                read_arrow_file(path).select(["doc_key", "text"]),
                 read_held_shard(home / quarantine_path(path.name)),
             ):
                 best: dict[int, tuple[int, float, float]] = {}
@@ -316,7 +316,7 @@ def _find_passages(
                             f"{of_text:.1%} of the text match)"
                         ),
                     )
-            stage.done(position, {"documents": len(read_arrow(path))})
+            stage.done(position, {"documents": len(read_arrow_file(path))})
 
 
 def _find_whole(

@@ -25,7 +25,7 @@ from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, tr
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import quarantine_path, read_arrow, read_held_shard
+from pipeline.runs.records import quarantine_path, read_arrow_file, read_held_shard
 from pipeline.runs.tables import DocumentTable
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
@@ -267,7 +267,7 @@ def _scan_shard(
 ) -> tuple[list[FoundText], tuple[int, int, int, int]]:
     """Documents of a shard that hold a query; texts in it, in the shard of quarantine/ beside it,
     bytes of both, and documents whose text is in neither."""
-    table = read_arrow(path)
+    table = read_arrow_file(path)
     held = read_held_shard(home / quarantine_path(path.name))
     lengths = pc.binary_length(table["text"])
     empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0

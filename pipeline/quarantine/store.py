@@ -33,7 +33,7 @@ from pipeline.runs import layout
 from pipeline.runs.records import (
     keys_of,
     quarantine_path,
-    read_arrow,
+    read_arrow_file,
     read_held_shard,
     with_texts,
 )
@@ -197,7 +197,7 @@ def _put_back(directory: Path, shard: Shard, held_hash: str | None) -> Shard:
     if held_hash is not None:
         storage.verify_file(beside_it, held_hash)
     held = read_held_shard(beside_it)
-    table = read_arrow(path)
+    table = read_arrow_file(path)
     _check_texts(beside_it, table, held)
     published = storage.publish(path, arrow_output(shard.path, with_texts(table, held)).data)
     marks = tuple(mark for mark in shard.scrubbed if mark != APART)

@@ -127,7 +127,7 @@ class RunRecords:
         wanted = np.sort(ids.keys_as_u64(keys)[:, 0])
         parts = []
         for path in self._shards():
-            table = read_arrow(path)
+            table = read_arrow_file(path)
             rows = _members_of(ids.keys_as_u64(table["doc_key"])[:, 0], wanted)
             parts.append(table.select(columns).take(pa.array(rows)))
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
@@ -138,7 +138,7 @@ class RunRecords:
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found: dict[bytes, str] = {}
         for path in self._shards():
-            found |= select_texts(read_arrow(path), value_set, most_bytes)
+            found |= select_texts(read_arrow_file(path), value_set, most_bytes)
         return found
 
     def excerpt(self, key: bytes) -> str:
@@ -156,7 +156,7 @@ class RunRecords:
         """How many documents of each source reached dedup."""
         counts: dict[str, int] = {}
         for path in self._shards():
-            for entry in read_arrow(path)["source"].value_counts().to_pylist():
+            for entry in read_arrow_file(path)["source"].value_counts().to_pylist():
                 counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
         return dict(sorted(counts.items()))
 
@@ -239,7 +239,7 @@ def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> npt.NDArray[np.bool_]
     return np.asarray(above & below)
 
 
-def read_arrow(path: Path) -> pa.Table:
+def read_arrow_file(path: Path) -> pa.Table:
     """An Arrow IPC file, memory-mapped. Raises IntegrityError for a missing or damaged one."""
     with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -247,9 +247,11 @@ def read_arrow(path: Path) -> pa.Table:
 
 def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
     """What is known of the documents of a shard while the run is not finished."""
-    table = read_arrow(documents)
+    table = read_arrow_file(documents)
     rows = len(table)
-    ends = read_arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
+    ends = (
+        read_arrow_file(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
+    )
     state = pa.array(STATES).take(ends["state"].combine_chunks()).fill_null("")
     known = {name: table[name] for name in table.column_names} | {"state": state}
     empty = {"tokens": pa.nulls(rows, pa.uint32()).fill_null(0), "representative": pa.nulls(rows)}
@@ -302,7 +304,7 @@ def read_held_shard(path: Path) -> pa.Table:
     """A shard of quarantine/, memory-mapped; empty when there is none."""
     if not path.exists():
         return SCHEMA.empty_table()
-    return read_arrow(path)
+    return read_arrow_file(path)
 
 
 def keys_of(held: pa.Table) -> pa.Array:

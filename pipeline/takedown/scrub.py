@@ -31,7 +31,7 @@ from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_ma
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
-from pipeline.runs.records import read_arrow, wrap_read_errors
+from pipeline.runs.records import read_arrow_file, wrap_read_errors
 from pipeline.sources.copy import copy_records, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.streams import decompress_blocks
@@ -82,7 +82,7 @@ def _scrub_columns(path: Path, keys: pa.Array, changes: Mapping[str, Change]) ->
     """The file with these columns changed. Of evidence, only what was seen in a text counts."""
     with wrap_read_errors(path):
         is_parquet = path.suffix == ".parquet"
-        table = pq.read_table(path, columns=["doc_key"]) if is_parquet else read_arrow(path)
+        table = pq.read_table(path, columns=["doc_key"]) if is_parquet else read_arrow_file(path)
         found = pc.is_in(table["doc_key"], keys)
         if not pc.any(found).as_py():
             return None
