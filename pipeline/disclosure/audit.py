@@ -36,7 +36,7 @@ _OTHERS = "others"
 
 @dataclass(frozen=True, kw_only=True)
 class FlowNode:
-    """A box with its label beside it; `kind` colours it."""
+    """A box with its label next to it; `kind` colours it."""
 
     x: str
     y: str

@@ -16,20 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.core.ledger import Ledger
 from pipeline.core.manifest import StageManifest
 from pipeline.core.storage import hash_bytes
-from pipeline.disclosure.facts import (
-    ClusterFacts,
-    DecisionFacts,
-    EventFacts,
-    Flow,
-    HostFacts,
-    InputFacts,
-    LicenceFacts,
-    ListFacts,
-    RegistryFacts,
-    RemovalFacts,
-    SourceFacts,
-    SplitFacts,
-)
+from pipeline.disclosure import facts
 from pipeline.disclosure.match_counts import Matches
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import open_dataset
@@ -70,16 +57,18 @@ def read_counted_documents(directory: Path) -> pa.Table:
     return table.select(list(_COLUMNS)).append_column("host", hosts)
 
 
-def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple[SourceFacts, ...]:
+def count_sources(
+    documents: pa.Table, ledger: Ledger, directory: Path
+) -> tuple[facts.SourceFacts, ...]:
     """The sources of the ledger, those with most tokens first."""
     kept = _select_kept(documents)
-    licences: dict[str, list[LicenceFacts]] = {}
+    licences: dict[str, list[facts.LicenceFacts]] = {}
     for row in _group(kept, ["source", "licence"]):
         licences.setdefault(row["source"], []).append(_make_licence(row))
     paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"])
     inputs = _find_inputs(documents, paths)
     rows = [
-        SourceFacts.from_ledger(
+        facts.SourceFacts.from_ledger(
             name, s, inputs=inputs.get(name, ()), licences=tuple(licences.get(name, ()))
         )
         for name, s in ledger.sources.items()
@@ -100,16 +89,16 @@ def _find_inputs(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, .
     return {source: tuple(sorted(names)) for source, names in found.items()}
 
 
-def count_licences(documents: pa.Table) -> tuple[LicenceFacts, ...]:
+def count_licences(documents: pa.Table) -> tuple[facts.LicenceFacts, ...]:
     """Licence statements of the kept documents, those with most tokens first."""
     return tuple(_make_licence(row) for row in _group(_select_kept(documents), ["licence"]))
 
 
-def removed_of(documents: pa.Table) -> tuple[RemovalFacts, ...]:
+def removed_of(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
     """What left, by state and reason."""
     gone = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
-        RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
+        facts.RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
         for row in _group(gone, ["state", "reason"])
     )
 
@@ -121,7 +110,7 @@ def screened_of(documents: pa.Table) -> tuple[tuple[str, int], ...]:
     return tuple((name, counts[name]) for name in DECISIONS if name in counts)
 
 
-def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFacts, ...]:
+def count_decisions(documents: pa.Table, matches: Matches) -> tuple[facts.DecisionFacts, ...]:
     """What each rule decided, the most documents first."""
     decisions = matches.decisions
     at = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())
@@ -139,7 +128,7 @@ def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFact
         [("doc_key_count", "descending"), ("rule", "ascending"), ("decision", "ascending")]
     ).to_pylist()
     return tuple(
-        DecisionFacts(
+        facts.DecisionFacts(
             rule=row["rule"],
             decision=row["decision"],
             documents=row["doc_key_count"],
@@ -152,30 +141,30 @@ def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFact
     )
 
 
-def flows_of(documents: pa.Table) -> tuple[Flow, ...]:
+def flows_of(documents: pa.Table) -> tuple[facts.Flow, ...]:
     """Documents that a rule matched, from their source to what was decided."""
     matched = documents.filter(pc.not_equal(documents["rule"], ""))
     return tuple(
-        Flow(row["source"], row["rule"], row["decision"], row["documents"])
+        facts.Flow(row["source"], row["rule"], row["decision"], row["documents"])
         for row in _group(matched, ["source", "rule", "decision"])
     )
 
 
-def hosts_of(documents: pa.Table) -> tuple[HostFacts, ...]:
+def hosts_of(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
     """Hosts of the kept documents, those with most text first."""
     kept = _select_kept(documents)
     named = kept.filter(pc.is_valid(kept["host"]))
     rows = _group(named, ["host"])
-    hosts = [HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
+    hosts = [facts.HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
     return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
 
 
-def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> ClusterFacts:
+def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> facts.ClusterFacts:
     """Clusters of the run, and those that hold a document with a decision other than allow."""
     path = directory / layout.CLUSTERS
     propagated = decisions["propagated_from"].length() - decisions["propagated_from"].null_count
     if not path.is_file():
-        return ClusterFacts(0, 0, 0, 0, propagated)
+        return facts.ClusterFacts(0, 0, 0, 0, propagated)
     table = pq.read_table(path, columns=["kept", "member"])
     matched = documents.filter(
         pc.invert(pc.is_in(documents["decision"], value_set=pa.array(["", "allow"])))
@@ -186,7 +175,7 @@ def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> Cl
     affected = pc.unique(table.filter(hit)["kept"])
     members = table.filter(pc.is_in(table["kept"], value_set=affected))
     clusters = pc.count_distinct(table["kept"]).as_py()
-    return ClusterFacts(
+    return facts.ClusterFacts(
         clusters, clusters + len(table), len(affected), len(affected) + len(members), propagated
     )
 
@@ -213,8 +202,8 @@ def _group(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _make_licence(row: dict[str, Any]) -> LicenceFacts:
-    return LicenceFacts(row["licence"], row["documents"], row["tokens"], row["bytes"])
+def _make_licence(row: dict[str, Any]) -> facts.LicenceFacts:
+    return facts.LicenceFacts(row["licence"], row["documents"], row["tokens"], row["bytes"])
 
 
 REGISTRY, WORKS, INDEX = "registry", "works.arrow", "index.works.arrow"
@@ -227,19 +216,19 @@ _OF_WORKS = ("work_id", "title_raw", "authors", "status", "tier")
 class RunRegistry:
     """What the run directory says of the lists and works it was compared with; works by id."""
 
-    lists: tuple[ListFacts, ...]
-    facts: RegistryFacts | None
+    lists: tuple[facts.ListFacts, ...]
+    registry: facts.RegistryFacts | None
     works: Mapping[str, Mapping[str, Any]]
 
 
-def inputs_of(directory: Path) -> tuple[InputFacts, ...]:
+def inputs_of(directory: Path) -> tuple[facts.InputFacts, ...]:
     """The inputs of the run, by name."""
     rows = pq.read_table(directory / layout.SOURCES).to_pylist()
     by_input: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_input.setdefault(row["input"], []).append(row)
     return tuple(
-        InputFacts(
+        facts.InputFacts(
             name,
             len(files),
             sum(f["size"] for f in files),
@@ -250,14 +239,14 @@ def inputs_of(directory: Path) -> tuple[InputFacts, ...]:
     )
 
 
-def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
+def splits_of(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...]:
     """The packed splits, with what their lineage covers."""
     found = []
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
         paths = [lineage_path(dataset.directory / shard.name) for shard in dataset.shards]
         found.append(
-            SplitFacts(
+            facts.SplitFacts(
                 name=name,
                 format=split.format,
                 documents=split.documents,
@@ -293,27 +282,27 @@ def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
     stated = json.loads((index.schema.metadata or {}).get(FINGERPRINTS, "{}")) if index else {}
     statuses = Counter(str(work.get("status") or "not stated") for work in works.values())
     hashes = {shard.path: shard.content_hash for shard in stage.shards} if stage else {}
-    facts = RegistryFacts(
+    registry = facts.RegistryFacts(
         works=len(works),
         compared=len(index) if index else 0,
         content_hash=hashes.get(f"{REGISTRY}/{WORKS}", ""),
         statuses=tuple(sorted(statuses.items())),
         parameters=tuple((key, f"{stated[key]}") for key in sorted(stated)),
     )
-    return RunRegistry(lists, facts, works)
+    return RunRegistry(lists, registry, works)
 
 
-def _read_lists(path: Path) -> tuple[ListFacts, ...]:
+def _read_lists(path: Path) -> tuple[facts.ListFacts, ...]:
     """The lists of origins and artefacts, and how many opt-out signals were captured."""
     if not path.is_file():
         return ()
     stated = json.loads(path.read_bytes())
     origins = [
-        ListFacts("origins", str(one["name"]), str(one["version"]), len(one["families"]))
+        facts.ListFacts("origins", str(one["name"]), str(one["version"]), len(one["families"]))
         for one in stated.get("origins", ())
     ]
     artefacts = [
-        ListFacts(
+        facts.ListFacts(
             "artefacts",
             str(one["name"]),
             str(one["version"]),
@@ -322,14 +311,14 @@ def _read_lists(path: Path) -> tuple[ListFacts, ...]:
         for one in stated.get("artefacts", ())
     ]
     captures = len(stated.get("captures", ()))
-    return (*origins, *artefacts, ListFacts(CAPTURES, "", "", captures))
+    return (*origins, *artefacts, facts.ListFacts(CAPTURES, "", "", captures))
 
 
-def events_of(directory: Path) -> EventFacts | None:
+def events_of(directory: Path) -> facts.EventFacts | None:
     """The event chain of the run; None when there is no log. Raises IntegrityError for one that
     does not hold together."""
     if not (directory / EVENTS).is_file():
         return None
     chain = verify_events(directory)
     kinds = Counter(event.kind for event in chain.events)
-    return EventFacts(tuple(sorted(kinds.items())), chain.head.n, chain.head.hash)
+    return facts.EventFacts(tuple(sorted(kinds.items())), chain.head.n, chain.head.hash)

@@ -93,7 +93,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def count_evidence(matches: Matches) -> tuple[EvidenceFacts, ...]:
-    """Evidence by detector and kind; the rule stands for the kind of filters, which have none."""
+    """Evidence by detector and kind; filters have no kind, so their rule is named."""
     table = matches.evidence
     kind = pc.if_else(pc.equal(table["kind"], ""), table["rule"], table["kind"])
     named = pa.table({"detector": table["detector"], "kind": kind, "doc_key": table["doc_key"]})
@@ -154,18 +154,15 @@ def _list_passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
         for row, work in enumerate(batch["work_id"].to_pylist()):
             if len(passages.get(work, ())) < MOST_PASSAGES:
                 value = {name: batch[name][row].as_py() for name in names}
-                passages[work] = (*passages.get(work, ()), _make_passage(value))
+                passage = Passage(
+                    value["doc_key"].hex(),
+                    value["byte_offset"],
+                    value["byte_length"],
+                    value["seen"] or "",
+                    _read_attributes(value),
+                )
+                passages[work] = (*passages.get(work, ()), passage)
     return passages
-
-
-def _make_passage(row: Mapping[str, Any]) -> Passage:
-    return Passage(
-        row["doc_key"].hex(),
-        row["byte_offset"],
-        row["byte_length"],
-        row["seen"] or "",
-        _read_attributes(row),
-    )
 
 
 def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:
@@ -181,20 +178,20 @@ def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]
         [("doc_key", "count_distinct"), ("captured", "max")]
     )
     rows = counts.sort_by([("doc_key_count_distinct", "descending"), ("name", "ascending")])
-    return tuple(_make_optout(row, decisions) for row in rows.slice(0, MOST_OPTOUTS).to_pylist())
-
-
-def _make_optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOutFacts:
-    kind, target, signal, status = json.loads(row["name"])
-    return OptOutFacts(
-        kind=kind,
-        target=target,
-        signal=signal,
-        status=status,
-        captured=row["captured_max"],
-        documents=row["doc_key_count_distinct"],
-        decisions=decisions[row["name"]],
-    )
+    optouts = []
+    for row in rows.slice(0, MOST_OPTOUTS).to_pylist():
+        kind, target, signal, status = json.loads(row["name"])
+        optout = OptOutFacts(
+            kind=kind,
+            target=target,
+            signal=signal,
+            status=status,
+            captured=row["captured_max"],
+            documents=row["doc_key_count_distinct"],
+            decisions=decisions[row["name"]],
+        )
+        optouts.append(optout)
+    return tuple(optouts)
 
 
 def _add_signals(found: pa.Table) -> pa.Table:

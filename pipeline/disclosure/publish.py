@@ -96,7 +96,7 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
             splits=counts.splits_of(run.directory, ledger),
             hosts=counts.hosts_of(documents),
             lists=registry.lists,
-            registry=registry.facts,
+            registry=registry.registry,
             events=counts.events_of(run.directory),
             screened=counts.screened_of(documents),
         )

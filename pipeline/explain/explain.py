@@ -1,5 +1,5 @@
-"""`prep explain`: what became of one document, why, and how it differs from the one that stands for
-it."""
+"""`prep explain`: what became of one document, why, and how it differs from the one that was kept
+instead."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ MOST_COMPUTED = 4_000_000
 @dataclass(frozen=True, kw_only=True)
 class Link:
     """One row of clusters.parquet seen from one end: the other document, and why they belong
-    together. `place` is None when it stands in the index named by `index`."""
+    together. `place` is None when it is in the index named by `index`."""
 
     key: str
     place: RecordPlace | None

@@ -181,7 +181,7 @@ def _find_evidence(directory: Path, which: pc.Expression, because: str) -> dict[
 def rows_with_siblings(
     directory: Path, found: dict[bytes, str], notes: tuple[str, ...] = ()
 ) -> FoundDocuments:
-    """Rows of documents given by key, and of their cluster siblings, which are told apart."""
+    """Rows of documents given by key, and of their cluster siblings, with why each is there."""
     siblings = find_siblings(directory / layout.CLUSTERS, found, only_verified=False)
     tied = {s.key: f"{s.kind} duplicate of {s.via.hex()}" for s in siblings.tied}
     reasons = {**tied, **found}

@@ -31,7 +31,7 @@ from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4
 _MOST_TOKENIZED = 200
-"""Documents, the first ones, of which the rows that hold the words are told from the others."""
+"""Documents, the first ones, of which the rows that hold the words are found."""
 _CONTEXT = 90
 """Bytes of text shown before a place and after it."""
 
@@ -265,7 +265,7 @@ def clean_query(home: Path, text: str) -> str:
 def _scan_shard(
     home: Path, queries: Sequence[Query], path: Path
 ) -> tuple[list[FoundText], tuple[int, int, int, int]]:
-    """Documents of a shard that hold a query; texts in it, in the shard of quarantine/ beside it,
+    """Documents of a shard that hold a query; texts in it, in its shard of quarantine/,
     bytes of both, and documents whose text is in neither."""
     table = read_arrow_file(path)
     held = read_held_shard(home / quarantine_path(path.name))

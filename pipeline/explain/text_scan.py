@@ -26,7 +26,7 @@ from pipeline.screening.fingerprints.words import find_words
 WORDS_PER_EDIT, MOST_EDITS = 5, 16
 """One word in so many may be changed, and so many at most."""
 MOST_PLACES = 8
-"""Places in one text that are told; all are counted."""
+"""Places in one text that are listed; all are counted."""
 _FEW_WORDS = 2 * WORDS_PER_EDIT
 """From here on cut words at both ends are two edits, which are allowed."""
 _MOST_ANCHORS = 4 * MOST_EDITS

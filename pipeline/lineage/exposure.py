@@ -142,7 +142,7 @@ def trace_documents(
     training = read_training(model_dir) if model_dir is not None else None
     kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
     splits = [
-        _locate_in_split(_open_split(directory, name, training), directory, docs_N, about)
+        _locate_in_split(directory, name, training, docs_N, about)
         for name in sorted(kept)
         if (directory / "hdf5" / name / DATA_PARAMS).is_file()
     ]
@@ -157,17 +157,13 @@ def trace_documents(
     )
 
 
-def _open_split(directory: Path, split: str, training: TrainingRecord | None) -> SampleDataset:
-    """A split, its rows as the training run reads them."""
-    if training is not None and split == TRAIN:
-        return training.open(directory)
-    return open_dataset(directory / "hdf5" / split)
-
-
 def _locate_in_split(
-    dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Table
+    directory: Path, name: str, training: TrainingRecord | None, docs_N: I64, about: pa.Table
 ) -> _Split:
-    name = dataset.directory.name
+    if training is not None and name == TRAIN:
+        dataset = training.open(directory)  # its rows as the training run reads them
+    else:
+        dataset = open_dataset(directory / "hdf5" / name)
     kept = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
     which = np.flatnonzero(kept.to_numpy())
     which = which[np.argsort(docs_N[which])]
@@ -244,7 +240,7 @@ def _count_each(split: _Split, read: _Readings | None) -> I64:
 
 
 def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
-    """How many different values stand beside each index, (count,)."""
+    """How many different values each index has, (count,)."""
     order = np.lexsort((value_N, index_N))
     index, value = index_N[order], value_N[order]
     new = np.ones(len(index), np.bool_)

@@ -78,7 +78,7 @@ class StreamShape:
 
 
 def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDataset) -> Windows:
-    """Where the documents `docs_D` (ascending) of so many tokens stand in the rows of a data set;
+    """Where the documents `docs_D` (ascending) of so many tokens are in the rows of a data set;
     `inverse` holds their rows of the split's inverse."""
     index = np.searchsorted(docs_D, inverse["doc"].to_numpy().astype(np.int64))
     if dataset.layout is VSL:
@@ -147,7 +147,7 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
 
 @dataclass(frozen=True)
 class SplitPlaces:
-    """Where D documents stand in a split: `PLACES`; the windows of training rows, whose `index` is
+    """Where D documents are in a split: `PLACES`; the windows of training rows, whose `index` is
     the document; and how many copies of each there are, (D,)."""
 
     places: pa.Table
@@ -156,7 +156,7 @@ class SplitPlaces:
 
 
 def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> SplitPlaces:
-    """Where documents (dense indices, ascending) of so many tokens stand in a split."""
+    """Where documents (dense indices, ascending) of so many tokens are in a split."""
     inverse = Inverse(dataset).of(docs_D)
     windows = windows_of(inverse, tokens_D, docs_D, dataset)
     doc = inverse["doc"].to_numpy().astype(np.int64)

@@ -10,7 +10,7 @@ v-th takedown, the present one is the last. DIR/takedowns/NAME.parquet lists the
 Shapes: R rows, P pieces of rows in one file each, N spans.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ _NONE: Mapping[int, MaskedSpans] = {}
 
 
 def lineage_path(shard: Path) -> Path:
-    """The lineage beside an HDF5 shard."""
+    """The lineage next to an HDF5 shard."""
     return shard.with_name(shard.name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX)
 
 
@@ -314,25 +314,26 @@ def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str
     """Documents (key -> why) that takedowns took for their text of one of these works. A takedown
     deletes what a rescan found, so that its record alone tells of them afterwards."""
     reasons = pa.array([text_of_work(work) for work in work_ids], pa.string())
-    found: dict[bytes, str] = {}
-    for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
-        with wrap_read_errors(file) as path:
-            columns = ["doc_key", "because"]
-            chosen = pc.field("because").isin(reasons)
-            rows = pq.read_table(path, columns=columns, filters=chosen).to_pylist()
-        found |= {row["doc_key"]: f"{row['because']}, taken down" for row in rows}
-    return found
+    tables = _read_taken(directory, ["doc_key", "because"], pc.field("because").isin(reasons))
+    rows = [row for _, table in tables for row in table.to_pylist()]
+    return {row["doc_key"]: f"{row['because']}, taken down" for row in rows}
 
 
 def takedowns_of(directory: Path, key: bytes) -> tuple[str, ...]:
     """The takedowns of a run, by name, that took this document."""
-    wanted = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
-    found = []
-    for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
-        with wrap_read_errors(file) as path:
-            if len(pq.read_table(path, columns=["doc"], filters=wanted)):
-                found.append(file.stem)
-    return tuple(found)
+    of_document = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
+    tables = _read_taken(directory, ["doc"], of_document)
+    return tuple(name for name, table in tables if len(table))
+
+
+def _read_taken(
+    directory: Path, columns: list[str], chosen: pc.Expression
+) -> Iterator[tuple[str, pa.Table]]:
+    """Every takedown of a run by name, and the chosen documents that it took."""
+    for path in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
+        with wrap_read_errors(path):
+            table = pq.read_table(path, columns=columns, filters=chosen)
+        yield path.stem, table
 
 
 def read_masked_documents(directory: Path, dataset: SampleDataset) -> MaskedDocuments:

@@ -127,7 +127,7 @@ SEGMENT_SCHEMA = pa.schema(
 
 
 def inverse_path(split: Path) -> Path:
-    """The inverse beside the shards of a split."""
+    """The inverse next to the shards of a split."""
     return split / INVERSE
 
 

@@ -123,7 +123,7 @@ def trace_tokens(
 
 
 def _cut_span(span: TokenSpan, first: int, stop: int) -> TokenSpan:
-    """The part of a span that stands in tokens [first, stop), with the labels of these inputs."""
+    """The part of a span in tokens [first, stop), with the labels of these inputs."""
     begin, end = max(span.token_start, first), min(span.token_end, stop)
     labels: tuple[int | None, int | None] = (None, None)
     if span.label_start is not None and span.label_end is not None:

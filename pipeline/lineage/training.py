@@ -78,7 +78,7 @@ class TrainedPart:
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """A training run. `parts`: its data sets, in the order of the mixture; `last_step`: the last
-    one that was logged or stands in a checkpoint, 0 when none does; `max_sequence_length`: None in
+    one that was logged or is in a checkpoint, 0 when none does; `max_sequence_length`: None in
     a record that does not tell."""
 
     model_dir: Path

@@ -230,7 +230,7 @@ def purge_documents(
         loaded=_make_claim(directory, names, older_than, by, today),
         taken=taken,
         earlier=0,
-        told=(),
+        related=(),
         nothing=(),
         splits=(),
         exposed=(),

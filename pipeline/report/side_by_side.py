@@ -34,7 +34,7 @@ Piece = tuple[str, bool]
 class LinePair:
     """A line of each text: 1-based line numbers (0 where a side has none) and their pieces.
 
-    A row with `skipped` stands for so many equal lines that are not shown.
+    A row with `skipped` is for so many equal lines that are not shown.
     """
 
     left_line: int
@@ -157,8 +157,8 @@ def _pair_beyond(left: list[str], right: list[str], start: int) -> Iterator[Line
 
 
 def _pair_lines(left: list[str], right: list[str]) -> Iterator[tuple[int | None, int | None]]:
-    """Which line stands beside which, in order: those with many words in common, and between them
-    the others as they come."""
+    """Which lines are shown side by side, in order: those with many words in common, and between
+    them the others as they come."""
     i = j = 0
     for x, y in [*_align_alike(left, right), (len(left), len(right))]:
         yield from zip_longest(range(i, x), range(j, y))

@@ -301,7 +301,7 @@ def prepare_rewrite(prepared: Preparation, story: Story, frozen: FrozenStageErro
             f"{prepared.out}: {frozen}, and documents were taken down from it; remove their "
             "lines from the raw shards and choose another --out"
         )
-    return replace(prepared, takedowns=prepared.takedowns.written_anew())
+    return replace(prepared, takedowns=prepared.takedowns.write_again())
 
 
 def _run_stages(

@@ -99,8 +99,8 @@ def _describe_data_sets(record: Mapping[str, Any]) -> Lines:
         of_all = pluralise(split["of_labels"], unit)
         counts = f"{split['labels']:,} of {of_all} ({split['share']:.6%})"
         shards = f"{split['shards']:,} of {pluralise(split['of_shards'], 'shard')}"
-        told = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
-        yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {told}"
+        ratio = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
+        yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {ratio}"
         new = record["data_sets"].get(split["split"])
         if new:
             yield "item", f"{split['split']}: data set {split['dataset_hash']} became {new}"

@@ -140,7 +140,7 @@ class OutsideCopy:
 
 
 def stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
-    """What stands in the run directory."""
+    """What is in the run directory."""
     keys = taken["doc_key"].combine_chunks()
     found = [_count_copies(run, store, keys) for store in _NAMING_KEYS]
     kept = taken.filter(pc.equal(taken["state"], "kept"))

@@ -54,7 +54,7 @@ MOST_STEPS = 1000
 class SplitPlan:
     """What is masked in one split.
 
-    documents: that stand in it; rows: with a label or an input of them, of `of_rows`; labels: whose
+    documents: that are in it; rows: with a label or an input of them, of `of_rows`; labels: whose
     loss mask becomes 0 (of a corpus, tokens that become EOS), of `of_labels`; document_tokens: of
     all copies of the documents; over_deletion: labels over document_tokens, 1.0 when nothing else
     is touched; shards: that get a new version, of `of_shards`.
@@ -108,7 +108,7 @@ class TakedownPlan:
     loaded: LoadedClaim
     taken: pa.Table
     earlier: int
-    told: tuple[RelatedDocument, ...]
+    related: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
     splits: tuple[SplitPlan, ...]
     exposed: tuple[TrainingExposure, ...]
@@ -135,7 +135,7 @@ class TakedownPlan:
             "exposed": [asdict(found) for found in self.exposed],
             "copies": [asdict(copy) for copy in self.copies],
             "outside": [asdict(copy) for copy in self.outside],
-            "told": [asdict(told) for told in self.told],
+            "told": [asdict(document) for document in self.related],
             "nothing": list(self.nothing),
         }
 
@@ -155,17 +155,21 @@ def plan_takedown(
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
     taken = resolved.taken.filter(fresh)
     if not len(resolved.taken):
-        told = "".join(f"\n  {t.key}: {t.why}" for t in resolved.told[:10])
+        related = "".join(f"\n  {one.key}: {one.why}" for one in resolved.related[:10])
         raise InputError(
             f"{run.directory}: nothing here matches the claim {loaded.claim.id}"
-            + (f"; similar, to be looked at and added to what.documents:{told}" if told else "")
+            + (
+                f"; similar, to be looked at and added to what.documents:{related}"
+                if related
+                else ""
+            )
         )
     return TakedownPlan(
         run=run,
         loaded=loaded,
         taken=taken,
         earlier=len(resolved.taken) - len(taken),
-        told=resolved.told,
+        related=resolved.related,
         nothing=resolved.nothing,
         splits=tuple(_plan_split(run, *found) for found in _find_places(run, taken)),
         exposed=tuple(_plan_exposure(run, taken, model_dirs)),
@@ -261,17 +265,17 @@ FORMAT = 1
 
 def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
     """Write the forget set of a plan into a new or empty directory; returns forget-set.json. Raises
-    ConfigError when something else stands there."""
+    ConfigError when something else is there."""
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out {out}: not empty; give a new directory")
     published = {}
     for output in _make_outputs(plan):
         done = storage.publish(out / output.path, output.data)
         published[output.path] = {"size": done.size, "hash": done.hash}
-    told = plan.as_dict()
+    planned = plan.as_dict()
     value = {
         "format": FORMAT,
-        **{name: told[name] for name in ("id", "claim", "claim_digest", "documents", "splits")},
+        **{name: planned[name] for name in ("id", "claim", "claim_digest", "documents", "splits")},
         "files": published,
     }
     storage.write_json(out / "forget-set.json", value)

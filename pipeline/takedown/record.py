@@ -121,7 +121,7 @@ class TakedownState:
         """Stages that must not be made again as long as the data set is masked."""
         return CHANGED_BY_TAKEDOWNS if self.masked else frozenset()
 
-    def written_anew(self) -> "TakedownState":
+    def write_again(self) -> "TakedownState":
         """The same takedowns, all of them dropped."""
         return replace(self, masked=(), dropped=tuple(sorted((*self.masked, *self.dropped))))
 

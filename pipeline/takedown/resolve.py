@@ -27,8 +27,8 @@ from pipeline.takedown.record import read_takedowns
 
 LEAST_RUN_WORDS = 50
 LEAST_FRACTION = 0.2
-"""A document with a passage of fewer words in a row, or of which less is matched, is told but not
-taken: it may quote. What the default policy quarantines has as much."""
+"""A document with a passage of fewer words in a row, or of which less is matched, is reported but
+not taken: it may quote. What the default policy quarantines has as much."""
 
 
 NAMED, SAME_TEXT, SIBLING = "named", "same_text", "sibling"
@@ -56,10 +56,10 @@ class RelatedDocument:
 
 @dataclass(frozen=True)
 class ClaimResolution:
-    """The documents of a claim (`TAKEN_SCHEMA`), what is only told, and what named nothing."""
+    """The documents of a claim (`TAKEN_SCHEMA`), what is only reported, and what named nothing."""
 
     taken: pa.Table
-    told: tuple[RelatedDocument, ...]
+    related: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
 
 
@@ -68,7 +68,7 @@ class _FoundRows:
     """Documents as they are found: row -> (role, because, via, similarity)."""
 
     because: dict[int, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
-    told: dict[bytes, str] = field(default_factory=dict)
+    related: dict[bytes, str] = field(default_factory=dict)
     nothing: list[str] = field(default_factory=list)
 
     def add(self, rows: I64, role: str, why: str) -> int:
@@ -96,8 +96,8 @@ def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
     _search_shards(run, loaded, found)
     _add_taken_before(run, loaded, found)
     _add_related(run, found)
-    told = [RelatedDocument(key.hex(), why) for key, why in sorted(found.told.items())]
-    return ClaimResolution(_make_table(run, found), tuple(told), tuple(found.nothing))
+    related = [RelatedDocument(key.hex(), why) for key, why in sorted(found.related.items())]
+    return ClaimResolution(_make_table(run, found), tuple(related), tuple(found.nothing))
 
 
 def take_exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
@@ -142,7 +142,7 @@ def _add_work(run: RunTables, item: str, found: _FoundRows) -> None:
     others = table.filter(pc.invert(pc.is_in(table["doc_key"], keys)))
     for row in others.to_pylist():
         why = f"{row['detector']} evidence of work {escape_text(item)}, no text match"
-        found.told.setdefault(row["doc_key"], why)
+        found.related.setdefault(row["doc_key"], why)
 
 
 _FINDERS = {"works": _add_work, "documents": _add_document, "sources": _add_source}
@@ -181,7 +181,7 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> No
             if words >= LEAST_RUN_WORDS and passage["document_fraction"] >= LEAST_FRACTION:
                 _add_shard_rows(run, found, table, np.array([passage["row"]]), why)
             else:
-                found.told.setdefault(table["doc_key"][passage["row"]].as_py(), why)
+                found.related.setdefault(table["doc_key"][passage["row"]].as_py(), why)
     found.nothing += [item for item, count in hits.items() if not count]
 
 
@@ -281,13 +281,13 @@ def _add_related(run: RunTables, found: _FoundRows) -> None:
             for row in run.rows_of(key_array([sibling.key])).tolist():
                 found.because.setdefault(row, reason)
     for sibling in siblings.elsewhere:
-        found.told[sibling.key] = (
+        found.related[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
             f"{escape_text(sibling.index)}; take it down there too"
         )
     for sibling in siblings.unverified:
         why = f"in one cluster with {sibling.via.hex()} by {sibling.kind}, which compares no text"
-        found.told.setdefault(sibling.key, why)
+        found.related.setdefault(sibling.key, why)
 
 
 def _add_same_text(run: RunTables, found: _FoundRows) -> None:
