@@ -94,7 +94,7 @@ def count_licences(documents: pa.Table) -> tuple[facts.LicenceFacts, ...]:
     return tuple(_make_licence(row) for row in _group(_select_kept(documents), ["licence"]))
 
 
-def removed_of(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
+def count_removed(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
     """What left, by state and reason."""
     gone = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
@@ -103,7 +103,7 @@ def removed_of(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
     )
 
 
-def screened_of(documents: pa.Table) -> tuple[tuple[str, int], ...]:
+def count_screened(documents: pa.Table) -> tuple[tuple[str, int], ...]:
     """Documents that were screened by decision, the mildest first."""
     screened = documents.filter(pc.not_equal(documents["decision"], ""))
     counts = {row["decision"]: row["documents"] for row in _group(screened, ["decision"])}
@@ -141,7 +141,7 @@ def count_decisions(documents: pa.Table, matches: Matches) -> tuple[facts.Decisi
     )
 
 
-def flows_of(documents: pa.Table) -> tuple[facts.Flow, ...]:
+def count_flows(documents: pa.Table) -> tuple[facts.Flow, ...]:
     """Documents that a rule matched, from their source to what was decided."""
     matched = documents.filter(pc.not_equal(documents["rule"], ""))
     return tuple(
@@ -150,7 +150,7 @@ def flows_of(documents: pa.Table) -> tuple[facts.Flow, ...]:
     )
 
 
-def hosts_of(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
+def count_hosts(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
     """Hosts of the kept documents, those with most text first."""
     kept = _select_kept(documents)
     named = kept.filter(pc.is_valid(kept["host"]))
@@ -159,7 +159,7 @@ def hosts_of(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
     return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
 
 
-def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> facts.ClusterFacts:
+def count_clusters(directory: Path, documents: pa.Table, decisions: pa.Table) -> facts.ClusterFacts:
     """Clusters of the run, and those that hold a document with a decision other than allow."""
     path = directory / layout.CLUSTERS
     propagated = decisions["propagated_from"].length() - decisions["propagated_from"].null_count
@@ -221,7 +221,7 @@ class RunRegistry:
     works: Mapping[str, Mapping[str, Any]]
 
 
-def inputs_of(directory: Path) -> tuple[facts.InputFacts, ...]:
+def count_inputs(directory: Path) -> tuple[facts.InputFacts, ...]:
     """The inputs of the run, by name."""
     rows = pq.read_table(directory / layout.SOURCES).to_pylist()
     by_input: dict[str, list[dict[str, Any]]] = {}
@@ -239,7 +239,7 @@ def inputs_of(directory: Path) -> tuple[facts.InputFacts, ...]:
     )
 
 
-def splits_of(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...]:
+def count_splits(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...]:
     """The packed splits, with what their lineage covers."""
     found = []
     for name, split in ledger.splits.items():
@@ -314,7 +314,7 @@ def _read_lists(path: Path) -> tuple[facts.ListFacts, ...]:
     return (*origins, *artefacts, facts.ListFacts(CAPTURES, "", "", captures))
 
 
-def events_of(directory: Path) -> facts.EventFacts | None:
+def count_events(directory: Path) -> facts.EventFacts | None:
     """The event chain of the run; None when there is no log. Raises IntegrityError for one that
     does not hold together."""
     if not (directory / EVENTS).is_file():

@@ -24,6 +24,8 @@ _QUOTES = {name: entry.quotes for name, entry in DETECTORS.items()} | dict.fromk
     DECIDE_FOR_THEMSELVES, "text"
 )
 """What evidence repeats, by detector; that of plug-ins may name people."""
+_TITLE_BEGINS = 30
+"""Characters by which a title is known: reasons cut long ones."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +44,19 @@ class Matches:
         chosen = decisions.filter(same)
         ids = chosen["evidence"].slice(0, 1).combine_chunks().flatten()
         rows = self.evidence.filter(pc.is_in(self.evidence["evidence_id"], value_set=ids))
-        words = [word for row in rows.to_pylist() for word in self._words_of(row)]
-        return any(word in reason for word in words)
+        return any(word in reason for row in rows.to_pylist() for word in self._quoted_words(row))
 
-    def _words_of(self, row: Mapping[str, Any]) -> list[str]:
+    def _quoted_words(self, row: Mapping[str, Any]) -> list[str]:
+        """What evidence repeats from documents, registries or people, short words left out."""
+        quotes = _QUOTES.get(row["detector"], "people")
+        words = [] if quotes == "list" else [row["seen"]]
+        if quotes == "people":
+            words += [row["target"], *_read_attributes(row).values()]
         title = self.titles.get(row["work_id"], "")[:_TITLE_BEGINS]
-        return [*_words_of(row), *([title] if title else [])]
-
-
-_TITLE_BEGINS = 30
-"""Characters by which a title is known: reasons cut long ones."""
-
-
-def _words_of(row: Mapping[str, Any]) -> list[str]:
-    """What evidence repeats from documents, registries or people, short words left out."""
-    quotes = _QUOTES.get(row["detector"], "people")
-    words = [] if quotes == "list" else [row["seen"]]
-    if quotes == "people":
-        words += [row["target"], *_read_attributes(row).values()]
-    return [word for word in words if isinstance(word, str) and len(word) > 2]
+        return [
+            *(w for w in words if isinstance(w, str) and len(w) > 2),
+            *([title] if title else []),
+        ]
 
 
 def _read_attributes(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +161,7 @@ def _list_passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
     return passages
 
 
-def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:
+def count_optouts(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:
     """The opt-out signals about documents, those with most documents first, at most
     `MOST_OPTOUTS`."""
     table = matches.evidence

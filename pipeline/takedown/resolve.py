@@ -17,6 +17,7 @@ from pipeline.core import ids
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.ids import text_key
 from pipeline.lineage.shards import text_of_work
+from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
 from pipeline.runs.records import wrap_read_errors
 from pipeline.runs.tables import DocumentTable, find_siblings
@@ -311,30 +312,23 @@ def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
 
 def _make_table(run: RunTables, found: _FoundRows) -> pa.Table:
     rows = found.rows
-    documents = run.documents.take(pa.array(rows))
-    keys = documents["doc_key"].combine_chunks()
-    known = _read_text_keys(run, keys)
-    place = pc.index_in(keys, value_set=known["doc_key"].combine_chunks())
+    keys = run.keys_of(rows)
+    texts = _read_text_keys(run, keys)
+    place = pc.index_in(keys, value_set=texts["doc_key"].combine_chunks())
     reasons = [found.because[row] for row in rows.tolist()]
     roles, because, via, similarity = zip(*reasons, strict=True) if reasons else ((), (), (), ())
-    lines = pc.if_else(
-        pc.greater(documents["line"], 0), documents["line"], documents["byte_offset"]
-    )
-    files = [run.files[path_id] for path_id in documents["path_id"].to_pylist()]
-    columns = [
-        pa.array(rows, pa.uint32()),
-        keys,
-        known["text_key"].combine_chunks().take(place),
-        pa.array(roles, pa.string()),
-        pa.array(because, pa.string()),
-        pa.array(via, pa.binary(16)),
-        pa.array(similarity, pa.float64()),
-        documents["source"].cast(pa.string()),
-        pa.array(files, pa.string()),
-        lines,
-        documents["state"].cast(pa.string()),
-        documents["split"].cast(pa.string()),
-        documents["text_bytes"],
-        documents["tokens"],
-    ]
-    return pa.table(columns, schema=TAKEN_SCHEMA)
+    columns = ["state", "split", "text_bytes", "tokens"]
+    about = describe_documents(DocumentTable(run.directory), rows, columns)
+    values = {
+        "doc": pa.array(rows, pa.uint32()),
+        "doc_key": keys,
+        "text_key": texts["text_key"].combine_chunks().take(place),
+        "role": pa.array(roles, pa.string()),
+        "because": pa.array(because, pa.string()),
+        "via": pa.array(via, pa.binary(16)),
+        "similarity": pa.array(similarity, pa.float64()),
+        "source": about["source"],
+        "file": about["path"],
+        **{name: about[name] for name in ("line", *columns)},
+    }
+    return pa.table(values, schema=TAKEN_SCHEMA)
