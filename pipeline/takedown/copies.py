@@ -29,18 +29,7 @@ from pipeline.runs.records import (
     wrap_read_errors,
 )
 
-_COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "byte_length",
-    "text_bytes",
-    "state",
-    "split",
-    "tokens",
-]
+_COLUMNS = ["doc_key", "source", "path_id", "byte_offset", "byte_length", "state", "tokens"]
 
 
 @dataclass(frozen=True)
