@@ -74,7 +74,10 @@ def build_item_index(
     entry_P = long_enough[entry_P]
     starts_P1 = starts_of(length_N[entry_P])
     words_K = _gather(words, starts_N1[entry_P], starts_P1)
-    gram_P = _gram_words(length_N[entry_P], n, min_words, min_overlap)
+    # One gram alone holds `min_overlap` of a part that is short.
+    length_P = length_N[entry_P]
+    share_P = np.ceil(length_P * min_overlap - 1e-9)
+    gram_P = np.clip(share_P, min_words, np.minimum(n, length_P)).astype(np.uint32)
     keys_G, part_G, position_G = _rare_grams(words_K, starts_P1, gram_P, texts_P)
     searched_P = _searched(starts_P1, gram_P, part_G, position_G)
     status_N[long_enough[searched_P[part_of] == 0]] = ALL_COMMON
@@ -96,13 +99,6 @@ def _distinct(digests_M: U64) -> tuple[I64, I64, I64]:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return first[order], place[which], times[order]
-
-
-def _gram_words(words_P: I64, n: int, min_words: int, min_overlap: float) -> U32:
-    """The length of a gram of each part: one alone holds `min_overlap` of a part that is short."""
-    share = np.ceil(words_P * min_overlap - 1e-9)
-    grams: U32 = np.clip(share, min_words, np.minimum(n, words_P)).astype(np.uint32)
-    return grams
 
 
 def _rare_grams(words_K: U64, starts_P1: I64, gram_P: U32, texts_P: I64) -> tuple[U64, U32, U32]:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import I64, U8, U32
 from dedup.clusters import (
     KEPT,
     Memberships,
@@ -55,7 +55,9 @@ def find_duplicates(
     count = len(sketches.shingles)
     memberships = group_memberships(member, bucket, channel, count)
     if verify == "none":
-        found = collapse(memberships, _components(member, bucket, count))
+        parents = new_parents(count)
+        unite(parents, member, bucket.astype(np.uint32))
+        found = collapse(memberships, flatten_labels(parents).astype(np.int64))
         similarity = np.full(count, np.nan)
     else:
         found = _select(documents, sketches, memberships, recipe, verify, threshold)
@@ -65,9 +67,7 @@ def find_duplicates(
     return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
 
 
-def _memberships(
-    sketches: Sketches, recipe: Preset, verify: Verify
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+def _memberships(sketches: Sketches, recipe: Preset, verify: Verify) -> tuple[U32, I64, U8]:
     """Buckets of every band, and behind them those of documents with the same normalised text."""
     rows = np.flatnonzero(sketches.shingles > 0).astype(np.uint32)
     digests = list(band_digests(sketches.signatures[rows], recipe.bands, recipe.rows))
@@ -82,15 +82,6 @@ def _memberships(
         channels.append(np.full(len(member), channel, np.uint8))
         first += int(bucket.max()) + 1 if len(bucket) else 0
     return np.concatenate(members), np.concatenate(numbers), np.concatenate(channels)
-
-
-def _components(
-    member: npt.NDArray[np.uint32], bucket: npt.NDArray[np.int64], count: int
-) -> npt.NDArray[np.int64]:
-    parents = new_parents(count)
-    unite(parents, member, bucket.astype(np.uint32))
-    flatten_labels(parents)
-    return parents.astype(np.int64)
 
 
 def _select(

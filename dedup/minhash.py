@@ -57,11 +57,6 @@ def digest_keys() -> U64:
     return np.array(values, np.uint64)
 
 
-def new_digest() -> U64:
-    """For `digest_segments`: chain, sum of the block, code points so far of an open document."""
-    return np.zeros(3, np.uint64)
-
-
 @kernel
 def _sum(points: U32, start: Whole, stop: Whole, key_B: U64, place: Whole) -> np.uint64:
     """The part of a block's sum that points[start:stop] are, the first of them at `place`."""
@@ -194,14 +189,16 @@ class _Sketcher:
 
     def run(self, texts: Texts, sketches: Sketches) -> None:
         """Fill the rows of `sketches`, one for each text."""
-        state = new_digest()
+        state = np.zeros(3, np.uint64)  # chain, sum of the block, code points so far
         for batch in self._stream.batches(texts):
             windows_S3 = self._shingler.windows(batch)
             count_shingles(windows_S3, batch.continues, sketches.shingles)
             if self._recipe.scheme == "fss":
                 self._fast_sketch(texts, batch, windows_S3, sketches.signatures)
             else:
-                self._permute(batch, windows_S3, sketches.signatures)
+                recipe, hashes = self._recipe, self._hasher.hashes(batch)
+                a, b = permutations(recipe.scheme, recipe.num_perm, recipe.seed)
+                _PERMUTE[recipe.scheme](hashes, windows_S3, a, b, sketches.signatures)
             if self._with_digest:
                 digest_segments(
                     batch.points,
@@ -212,11 +209,6 @@ class _Sketcher:
                     state,
                     sketches.text_digest,
                 )
-
-    def _permute(self, batch: TextBatch, windows_S3: I64, signatures_NP: Any) -> None:
-        recipe = self._recipe
-        a, b = permutations(recipe.scheme, recipe.num_perm, recipe.seed)
-        _PERMUTE[recipe.scheme](self._hasher.hashes(batch), windows_S3, a, b, signatures_NP)
 
     def _fast_sketch(
         self, texts: Texts, batch: TextBatch, windows_S3: I64, signatures_NP: Any

@@ -124,18 +124,15 @@ class PairJaccard:
         parts = max(1, -(-most // slots))
         sizes = np.zeros(3, np.int64)
         for part in range(parts):
-            self._next_epoch()
+            self._epoch += 1
+            if self._epoch == _EPOCHS:
+                self._make_table(len(self._keys))
+                self._epoch = 1
             sizes[2] = 0
             for text, mark in zip(pair, (_FIRST, _SECOND), strict=True):
                 if not self._enter_text(text, mark, part, parts, slots, sizes):
                     return None
         return int(sizes[0]), int(sizes[1])
-
-    def _next_epoch(self) -> None:
-        self._epoch += 1
-        if self._epoch == _EPOCHS:
-            self._make_table(len(self._keys))
-            self._epoch = 1
 
     def _enter_text(
         self, text: Texts, mark: np.uint32, part: int, parts: int, slots: int, sizes: I64

@@ -16,7 +16,7 @@ from dedup.minhash import sketch_documents
 from dedup.overlap import find_overlaps
 from dedup.presets import PRESETS, Preset, resolve_preset
 from dedup.similarity import PairJaccard
-from dedup.text import Texts, join_texts
+from dedup.text import join_texts
 
 _SENTENCE = "the first of a few short texts that share all of their words but not their marks"
 
@@ -31,9 +31,14 @@ def warm_up(
     texts = join_texts(pa.array([_SENTENCE, f"{_SENTENCE}!", _SENTENCE.upper()], pa.large_string()))
     recipes = _every_recipe() if preset is None else [resolve_preset(preset)]
     for recipe in recipes:
-        _sign(texts, recipe)
+        sketch_documents(texts, recipe)
+        first, second, third = texts.offsets[:3].tolist()
+        PairJaccard(recipe).of(texts.data, first, second, texts.data, second, third)
     for recipe in recipes if any(recipe.bands for recipe in recipes) else []:
-        _join(texts, recipe)
+        for verify in ("none", "exact"):
+            find_duplicates(texts, preset=recipe, verify=verify)
+        signatures = sketch_documents(texts, recipe).signatures
+        components(label_components(signatures, recipe.bands, recipe.rows))
     if lines:
         units_of(texts)
     if overlap:
@@ -51,16 +56,3 @@ def _every_recipe() -> list[Preset]:
         replace(words, scheme="affine64", hash="poly64_full"),
         replace(words, scheme="affine64", hash="sha1"),
     ]
-
-
-def _sign(texts: Texts, recipe: Preset) -> None:
-    sketch_documents(texts, recipe)
-    first, second, third = texts.offsets[:3].tolist()
-    PairJaccard(recipe).of(texts.data, first, second, texts.data, second, third)
-
-
-def _join(texts: Texts, recipe: Preset) -> None:
-    for verify in ("none", "exact"):
-        find_duplicates(texts, preset=recipe, verify=verify)
-    signatures = sketch_documents(texts, recipe).signatures
-    components(label_components(signatures, recipe.bands, recipe.rows))

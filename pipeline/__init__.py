@@ -8,10 +8,10 @@ Public are the names in `__all__` here and in the modules among them; every othe
 and may change in any release.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline import errors
+from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from pipeline import hdf5, results
@@ -40,31 +40,15 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Config": "config.prep",
-    "FinishedRun": "api.finished_run",
-    "Plan": "api.preparing",
-    "clean": "api.preparing",
-    "clean_texts": "api.preparing",
-    "dedup": "api.preparing",
-    "open_run": "api.finished_run",
-    "plan": "api.preparing",
-    "run": "api.preparing",
-    "search": "api.questions",
-    "tokenize_texts": "api.preparing",
-    "trace": "api.questions",
-    "verify": "api.questions",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use: Arrow, numba and the rest take a second."""
-    if name in ("hdf5", "results"):
-        return import_module(f"pipeline.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
-    return getattr(import_module(f"pipeline.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    __all__,
+    {
+        ".api.finished_run": "FinishedRun open_run",
+        ".api.preparing": "Plan clean clean_texts dedup plan run tokenize_texts",
+        ".api.questions": "search trace verify",
+        ".config.prep": "Config",
+        ".hdf5": "",
+        ".results": "",
+    },
+)

@@ -9,8 +9,9 @@ may change in any release.
 Limits: decoders only; every rank reads whole global batches.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from trainer.api import TrainingResult, evaluate, generate, load, train
@@ -38,24 +39,17 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "Amount": "evaluation.labels",
-    "Evaluation": "evaluation.loss",
-    "GeneratedText": "generation.text",
-    "LoadedModel": "generation.loaded",
-    "LossMeasurement": "evaluation.checkpoint_loss",
-    "LostRankError": "errors",
-    "Params": "config",
-    "TrainingError": "errors",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use: torch takes seconds."""
-    if name not in __all__:
-        raise AttributeError(f"module 'trainer' has no attribute {name!r}")
-    return getattr(import_module(f"trainer.{_HOMES.get(name, 'api')}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    __all__,
+    {
+        ".api": "TrainingResult evaluate generate load train",
+        ".config": "Params",
+        ".errors": "LostRankError TrainingError",
+        ".evaluation.checkpoint_loss": "LossMeasurement",
+        ".evaluation.labels": "Amount",
+        ".evaluation.loss": "Evaluation",
+        ".generation.loaded": "LoadedModel",
+        ".generation.text": "GeneratedText",
+    },
+)

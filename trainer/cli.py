@@ -1,13 +1,10 @@
-"""The `train` command: options, call, print; no logic.
+"""The `train` command: options, call, print; no logic. Commands import what they call when they are
+called, so that help and the list of jobs need no torch.
 
-Commands import what they call when they are called: to parse, to show help and to list jobs needs
-no torch.
-
-Memory that is freed stays in the process (`keep_freed_memory`). A leaf allocates and frees the same
-large tensors (logits above all). glibc maps blocks above 32 MiB afresh each time and trims its
-heap, so every leaf pays page faults for all of them: at 256 tokens a leaf and 50257 entries a step
-took 2.1 s with the default and 0.9 s with this (2 layers, width 32, 12 leaves, one core). The
-price: memory freed in the middle of a run stays with the process.
+`keep_freed_memory` is for leaves, which allocate and free the same large tensors. glibc maps blocks
+above 32 MiB afresh each time and trims its heap: at 256 tokens a leaf and a vocabulary of 50,257 a
+step took 2.1 s, and 0.9 s with this (2 layers, width 32, 12 leaves, one core). The price: memory
+freed in the middle of a run stays with the process.
 """
 
 import ctypes
@@ -19,8 +16,9 @@ import typer
 from pipeline import __version__
 from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
+from pipeline.commands.usage import declare
 from trainer.commands import options
-from trainer.commands.options import LogLevel, TargetName, Targets, one_line_errors, without_effect
+from trainer.commands.options import Targets, one_line_errors, without_effect
 from trainer.runs.console import Pulse, print_fitted_line
 from trainer.runs.jobs import INTERRUPTED
 
@@ -51,19 +49,19 @@ def _check_first(app: typer.Typer) -> None:
     check_first(app, one_line_errors)
 
 
-COMMANDS: Table = {
+_COMMANDS: Table = {
     name: (f"trainer.commands.{module}", "")
     for module, names in {
-        "jobs": ("jobs",),
-        "convert": ("convert",),
-        "scaling": ("scaling",),
-        "plan": ("plan",),
-        "evaluate": ("evaluate", "lm-eval", "crows-pairs"),
-        "generate": ("generate",),
-        "report": ("report", "card"),
-        "sweep": ("sweep",),
+        "jobs": "jobs",
+        "convert": "convert",
+        "scaling": "scaling",
+        "plan": "plan",
+        "evaluate": "evaluate lm-eval crows-pairs",
+        "generate": "generate",
+        "report": "report card",
+        "sweep": "sweep",
     }.items()
-    for name in names
+    for name in names.split()
 }
 
 
@@ -72,18 +70,20 @@ class TrainCommands(Targets):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands: Any = LazyCommands(COMMANDS, _new_app, _check_first, self.commands)
+        self.commands: Any = LazyCommands(_COMMANDS, _new_app, _check_first, self.commands)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What the first word can be; no command is imported for it."""
-        self.commands.is_listing = True
-        try:
+        with self.commands.listing():
             return super().shell_complete(ctx, incomplete)
-        finally:
-            self.commands.is_listing = False
 
 
-app = typer.Typer(cls=TrainCommands, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=TrainCommands,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=options.HELP_NAMES,
+)
 
 
 @app.callback()
@@ -131,40 +131,34 @@ checkpoint was written.
 """
 
 
-def show_version(wanted: bool) -> None:
+def show_version(requested: bool) -> None:
     """Print the version and end, for `--version`."""
-    if wanted:
+    if requested:
         print(f"wafermill {__version__}")
         raise typer.Exit
 
 
-@app.command(
-    name=Targets.RUN,
-    cls=options.GroupedCommand,
-    epilog=EXAMPLES,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 def train(
-    target: options.Target = TargetName.CSX,
+    target: options.Target = "CSX",
     params: options.ParamsFile = None,
     mode: options.Mode = None,
     model_dir: options.ModelDir = Path("model_dir"),
-    data: options.Data = None,
-    seed: options.Seed = None,
-    compile_only: options.CompileOnly = False,
-    validate_only: options.ValidateOnly = False,
-    job_labels: options.JobLabels = None,
-    logging: options.Logging = LogLevel.INFO,
-    num_steps: options.NumSteps = None,
-    max_steps: options.MaxSteps = None,
-    num_epochs: options.NumEpochs = None,
-    eval_steps: options.EvalSteps = None,
+    data: Path | None = None,
+    seed: int | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    job_labels: list[str] | None = None,
+    logging: options.LogLevel = "INFO",
+    num_steps: int | None = None,
+    max_steps: int | None = None,
+    num_epochs: int | None = None,
+    eval_steps: int | None = None,
     checkpoint_path: options.CheckpointPath = None,
     load_checkpoint_states: options.LoadStates = None,
     disable_strict_checkpoint_loading: options.NotStrict = False,
-    num_csx: options.NumCsx = None,
-    transport: options.Transport = None,
-    num_wgt_servers: options.WeightServers = None,
+    num_csx: int | None = None,
+    transport: options.TransportOption | None = None,
+    num_wgt_servers: int | None = None,
     num_workers_per_csx: options.Workers = None,
     num_act_servers: options.ActServers = None,
     compile_dir: options.CompileDir = None,
@@ -179,7 +173,28 @@ def train(
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Train or evaluate a GPT-style model on data prepared by `prep`."""
+    """Train or evaluate a GPT-style model on data prepared by `prep`.
+
+    --data: A prep run directory, a directory of .h5 files, or a prep config that is run first.
+    --seed: Seed for weights, dropout and data order.
+    --compile_only: Print the plan of the run and exit; needs no data.
+    --validate_only: Check config, cluster and model, and exit; needs no data.
+    --job_labels K=V...: Labels for this run in `train jobs`.
+    --logging: WARNING and ERROR print errors only; latest_run.log always has every line.
+
+    Length:
+    --num_steps: Number of the last step, counted from the start of the run, so that the same
+        command resumes. (Model Zoo counts from the checkpoint it loads.)
+    --max_steps: Same as --num_steps.
+    --num_epochs: Passes over the training data.
+    --eval_steps: Batches per evaluation; default: all.
+
+    Cluster:
+    --num_csx: Emulated CS-2 systems; results are bit-equal with any number.
+    --transport: How the emulated roles communicate; results are bit-equal with each.
+    --num_wgt_servers: Most weight servers (runconfig.max_wgt_servers); results are bit-equal with
+        any number.
+    """
     unused = {
         "num_workers_per_csx": num_workers_per_csx,
         "num_act_servers": num_act_servers,
@@ -191,7 +206,7 @@ def train(
         "mgmt_address": mgmt_address,
         "credentials_path": credentials_path,
     }
-    quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
+    quiet = logging in ("WARNING", "ERROR")
     with one_line_errors(), Pulse(_say_nothing if quiet else print_fitted_line) as pulse:
         pulse.activity = "loading PyTorch"
         from trainer.loop.options import TrainOptions
@@ -200,12 +215,12 @@ def train(
         from trainer.plan.dry_run import validate_only as check_only
 
         request = TrainOptions(
-            target=target.value,
+            target=target,
             params=params,
             model_dir=model_dir,
-            mode=None if mode is None else mode.value,
+            mode=mode,
             num_csx=num_csx,
-            transport=None if transport is None else transport.value,
+            transport=transport,
             num_steps=num_steps,
             max_steps=max_steps,
             num_epochs=num_epochs,
@@ -228,6 +243,13 @@ def train(
     raise typer.Exit(code)
 
 
+app.command(
+    Targets.RUN,
+    cls=options.GroupedCommand,
+    help=declare(train)[0],
+    epilog=EXAMPLES,
+    context_settings=options.HELP_NAMES,
+)(train)
 _check_first(app)
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,17 +15,12 @@ from pipeline.api.values import AnyPath, local_path
 from pipeline.core.errors import InputError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.explain.explain import Explanation, explain_document
-from pipeline.explain.search import SearchAnswer
 from pipeline.hdf5.dataset import HDF5Dataset, Labels
 from pipeline.hdf5.format import DATA_PARAMS
-from pipeline.lineage.checkpoint_trace import CheckpointTrace
-from pipeline.lineage.exposure import ForwardTrace
-from pipeline.lineage.trace import TokenSpan
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import read_arrow_file, select_texts, wrap_read_errors
+from pipeline.runs.records import map_arrow, select_texts, wrap_read_errors
 from pipeline.runs.run_directory import read_committed
-from pipeline.stories.verify import Check
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,10 @@ class FinishedRun:
     @property
     def ledger(self) -> Ledger:
         """Every record, document, byte and token accounted for, by source and split."""
-        return ledger_from_dict(json.loads(self._path(layout.LEDGER).read_bytes()))
+        path = self.directory / layout.LEDGER
+        if not path.is_file():
+            raise InputError(f"{path}: not there; `prep {self.manifest['story']}` makes none")
+        return ledger_from_dict(json.loads(path.read_bytes()))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -118,66 +116,26 @@ class FinishedRun:
         Texts that were taken down are left out. Raises InputError where the texts were deleted.
         """
         home = texts_home(self.directory)
-        kept = self._kept_keys(split)
+        table = self.documents(["doc_key", "state", "split"])
+        is_kept = pc.equal(table["state"], "kept")
+        if split is not None:
+            is_kept = pc.and_(is_kept, pc.equal(table["split"], split))
+        kept = table.filter(is_kept)["doc_key"].combine_chunks()
         paths = sorted((home / "documents").glob("*.arrow"))
         if not paths:
             raise InputError(f"{home}: no documents/: the texts were deleted")
         place = 0
         for path in paths:
-            table = read_arrow_file(path)
+            table = map_arrow(path)
             # Both are in document order, so those of this shard are among the next ones.
             nearby = kept.slice(place, len(table))
             place += pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0
             for key, text in select_texts(table, nearby, None).items():
                 yield key.hex(), text
 
-    def verify(self, *, lineage: int | None = None) -> list[Check]:
-        """Check the run, as `pipeline.verify`.
-
-        lineage: tokenize the text of so many spans again and compare; by default none.
-
-        Returns what was checked. Raises IntegrityError naming everything found wrong.
-        """
-        return questions.verify(self.directory, lineage=lineage)
-
-    @overload
-    def trace(self, *, step: int, train: AnyPath) -> list[TokenSpan]: ...
-    @overload
-    def trace(self, *, checkpoint: AnyPath, train: AnyPath) -> CheckpointTrace: ...
-    @overload
-    def trace(
-        self, *, file: AnyPath, row: int | None = None, tokens: tuple[int, int] | None = None
-    ) -> list[TokenSpan]: ...
-    @overload
-    def trace(
-        self,
-        *,
-        document: str | None = None,
-        work: str | None = None,
-        isbn: str | None = None,
-        reg: str | None = None,
-        title: str | None = None,
-        text: str | None = None,
-        train: AnyPath | None = None,
-        registry: AnyPath | None = None,
-        progress: bool = False,
-    ) -> ForwardTrace: ...
-    def trace(self, **question: Any) -> list[TokenSpan] | CheckpointTrace | ForwardTrace:
-        """Trace training data, with the arguments, answers and errors of `pipeline.trace`."""
-        found: list[TokenSpan] | CheckpointTrace | ForwardTrace
-        found = questions.trace(self.directory, **question)
-        return found
-
-    def search(
-        self,
-        words: str,
-        *,
-        train: AnyPath | None = None,
-        limit: int | None = None,
-        progress: bool = False,
-    ) -> SearchAnswer:
-        """Find words in the texts, with the arguments, answers and errors of `pipeline.search`."""
-        return questions.search(self.directory, words, train=train, limit=limit, progress=progress)
+    verify = questions.verify
+    trace = questions.trace
+    search = questions.search
 
     def explain(self, document: str, *, limit: int | None = None) -> Explanation:
         """Return what became of a document, and why, as `prep explain`.
@@ -189,19 +147,6 @@ class FinishedRun:
         Raises InputError for an unknown or ambiguous document.
         """
         return explain_document(self.directory, document, limit)
-
-    def _kept_keys(self, split: str | None) -> pa.Array:
-        table = self.documents(["doc_key", "state", "split"])
-        wanted = pc.equal(table["state"], "kept")
-        if split is not None:
-            wanted = pc.and_(wanted, pc.equal(table["split"], split))
-        return table.filter(wanted)["doc_key"].combine_chunks()
-
-    def _path(self, name: str) -> Path:
-        path = self.directory / name
-        if not path.is_file():
-            raise InputError(f"{path}: not there; `prep {self.manifest['story']}` makes none")
-        return path
 
     def _table(self, directory: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         path = directory / name

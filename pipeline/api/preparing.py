@@ -10,15 +10,15 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import pyarrow as pa
 from pydantic import BaseModel
 
-from dedup.presets import check_choice
-from pipeline.api.values import AnyPath, local_path, local_path_or_none, names_of, progress_of
+from pipeline.api.values import AnyPath, local_path, local_path_or_none, names_of
 from pipeline.cleaning import clean_array
 from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
 from pipeline.config.sections import InputConfig
 from pipeline.config.yaml import YamlDocument
-from pipeline.core.errors import ConfigError
-from pipeline.stages.records import Format
+from pipeline.core.words import check_choice
+from pipeline.engine.progress import Progress
+from pipeline.stages.records import choose_form
 from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
@@ -76,7 +76,7 @@ def run(
         local_path_or_none(out),
         workers,
         verify_inputs=verify_inputs,
-        progress=progress_of(progress),
+        progress=Progress(quiet=not progress),
     )
 
 
@@ -120,7 +120,7 @@ def clean(
     c4: bool = False,
     bad_words: AnyPath | None = None,
     text_key: str | None = None,
-    format: Format = "jsonl.zst",
+    format: str = "jsonl.zst",
     overrides: Sequence[str] = (),
     workers: int | None = None,
     progress: bool = False,
@@ -144,7 +144,6 @@ def clean(
 
     Returns the finished run. Raises ConfigError, InputError for raw data, ResourceError.
     """
-    _check_choice("format", format, get_args(Format))
     options = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,
@@ -157,12 +156,9 @@ def clean(
         text_key=text_key,
     )
     loaded = clean_settings(config, names_of(files), options, tuple(overrides))
+    shown, story = Progress(quiet=not progress), make_clean_story(choose_form(format, "format"))
     return preparation.run_preparation(
-        loaded,
-        local_path(out),
-        workers,
-        progress=progress_of(progress),
-        story=make_clean_story(format),
+        loaded, local_path(out), workers, progress=shown, story=story
     )
 
 
@@ -203,7 +199,7 @@ def dedup(
     Returns the finished run. Raises ConfigError, InputError for raw data, or where a source would
     lose more than its share, ResourceError.
     """
-    _check_choice("preset", preset, get_args(DedupPreset))
+    check_choice("preset", preset, get_args(DedupPreset))
     rules = _checked(
         DedupConfig,
         preset=preset,
@@ -218,15 +214,8 @@ def dedup(
     named = NAME if name is None else _checked(InputConfig, name=name, path="").name
     loaded = make_dedup_config(names_of(files), rules, name=named, text_key=text_key, read=reading)
     return preparation.run_preparation(
-        loaded, local_path(out), workers, progress=progress_of(progress), story=DEDUP
+        loaded, local_path(out), workers, progress=Progress(quiet=not progress), story=DEDUP
     )
-
-
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    try:
-        check_choice(name, value, known)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _checked(model: type[Model], **values: Any) -> Model:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
-from pipeline.api.values import AnyPath, local_path, local_path_or_none, progress_of
+from pipeline.api.values import AnyPath, local_path, local_path_or_none
 from pipeline.core.errors import ConfigError
 from pipeline.engine.progress import Progress
 from pipeline.explain import find
@@ -57,7 +57,7 @@ def search(
     if limit is not None and limit < 0:
         raise ConfigError(f"limit {limit}: expected an integer of at least 0")
     where, model_dir = local_path(directory), local_path_or_none(train)
-    return find_words(where, words, model_dir, limit, progress_of(progress))
+    return find_words(where, words, model_dir, limit, Progress(quiet=not progress))
 
 
 @overload
@@ -151,7 +151,7 @@ def trace(
         return trace_checkpoint(where, model_dir, local_path(checkpoint))
     if file is not None:
         return find_spans(where, local_path(file), row, tokens)
-    works, shown = local_path_or_none(registry), progress_of(progress)
+    works, shown = local_path_or_none(registry), Progress(quiet=not progress)
     found = find_documents(where, name, str(questions[name]), works, shown)
     answer = trace_documents(where, found.rows, model_dir, found.because)
     return replace(answer, notes=found.notes)

@@ -1,4 +1,4 @@
-"""What callers of the public API may give: paths, lists of them, whether to show progress."""
+"""What callers of the public API may give: paths, and lists of them."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pipeline.core.address_space import check_address_space
 from pipeline.core.storage import check_local
-from pipeline.engine.progress import Progress
 
 AnyPath = str | os.PathLike[str]
 """A path, relative to the working directory."""
@@ -33,8 +32,3 @@ def names_of(files: AnyPath | Sequence[AnyPath]) -> list[str]:
     """
     listed = [files] if isinstance(files, str | os.PathLike) else files
     return [os.fspath(file) for file in listed]
-
-
-def progress_of(is_shown: bool) -> Progress:
-    """What reports progress, on standard error; nothing unless it is shown."""
-    return Progress(quiet=not is_shown)

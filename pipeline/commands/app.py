@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -18,93 +18,55 @@ from pipeline.core.errors import PrepError, escape_text
 _LONGEST_LINE = 4000
 """Characters of a line of an error."""
 
-COMMANDS: Table = {
-    "run": (
-        "pipeline.commands.run",
-        "Prepare data by a config. Finished work is reused, and an interrupted run resumes.",
-    ),
-    "plan": (
-        "pipeline.commands.run",
-        "Check a config and show what would run. Nothing is written to the run directory.",
-    ),
-    "status": (
-        "pipeline.commands.verify",
-        "Show which stages of a run are done, which process is working on it, and how far it is.",
-    ),
-    "verify": (
-        "pipeline.commands.verify",
-        "Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.",
-    ),
-    "clean-up": (
-        "pipeline.commands.verify",
-        "Delete intermediate files that are no longer needed; verify and trace still work.",
-    ),
-    "dedup": (
-        "pipeline.commands.dedup",
-        "Copy records without their duplicates, byte for byte, to files with the same names.",
-    ),
-    "clean": (
-        "pipeline.commands.clean",
-        "Repair the text of records, and drop short ones and those that rules of your "
-        "choice refuse.",
-    ),
-    "explain": (
-        "pipeline.commands.explain",
-        "Show what became of a document; a duplicate is shown next to the document that was kept.",
-    ),
-    "inspect": (
-        "pipeline.commands.inspect",
-        "Show the duplicate clusters of a run, or with --dropped what left for a reason.",
-    ),
-    "convert": (
-        "pipeline.commands.convert",
-        "Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or parquet.",
-    ),
-    "disclose": (
-        "pipeline.commands.export",
-        "Write documents about a run: audit report, dataset card, Croissant, SPDX, "
-        "disclosure drafts.",
-    ),
-    "export": ("pipeline.commands.export", "Write the text of a run in training order."),
-    "policy": (
-        "pipeline.commands.policy",
-        "Check, compare and explain policies of screening, and record reviews.",
-    ),
-    "quarantine": (
-        "pipeline.commands.quarantine",
-        "List, read, release or delete quarantined texts.",
-    ),
-    "registry": (
-        "pipeline.commands.registry",
-        "Keep registries of works to look for in documents. An entry states what its source says.",
-    ),
-    "repack": (
-        "pipeline.commands.repack",
-        "Pack the tokens of a run again with other settings; nothing is tokenized, splits stay.",
-    ),
-    "rescan": (
-        "pipeline.commands.repack",
-        "Search the documents of a finished run for works that were registered later.",
-    ),
-    "screen": (
-        "pipeline.commands.screen",
-        "Look for listed origins, works, licences and opt-outs in documents, and decide"
-        " by a policy.",
-    ),
-    "search": (
-        "pipeline.commands.search",
-        "Find words in the texts of a run, word for word or nearly.",
-    ),
-    "takedown": (
-        "pipeline.commands.takedown",
-        "Take documents down: show what a claim covers, or remove it from the run.",
-    ),
-    "tokenizer": ("pipeline.commands.tokenizer", "Train and compare tokenizers."),
-    "trace": (
-        "pipeline.commands.trace",
-        "Trace training data: from a step, checkpoint, row or token back to documents, or forward.",
-    ),
-}
+_LISTED = """
+run        run        Prepare data by a config. Finished work is reused, and an interrupted run
+                      resumes.
+plan       run        Check a config and show what would run. Nothing is written to the run
+                      directory.
+status     verify     Show which stages of a run are done, which process is working on it, and how
+                      far it is.
+verify     verify     Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage
+                      coverage.
+clean-up   verify     Delete intermediate files that are no longer needed; verify and trace still
+                      work.
+dedup      dedup      Copy records without their duplicates, byte for byte, to files with the same
+                      names.
+clean      clean      Repair the text of records, and drop short ones and those that rules of your
+                      choice refuse.
+explain    explain    Show what became of a document; a duplicate is shown next to the document that
+                      was kept.
+inspect    inspect    Show the duplicate clusters of a run, or with --dropped what left for a
+                      reason.
+convert    convert    Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or
+                      parquet.
+disclose   export     Write documents about a run: audit report, dataset card, Croissant, SPDX,
+                      disclosure drafts.
+export     export     Write the text of a run in training order.
+policy     policy     Check, compare and explain policies of screening, and record reviews.
+quarantine quarantine List, read, release or delete quarantined texts.
+registry   registry   Keep registries of works to look for in documents. An entry states what its
+                      source says.
+repack     repack     Pack the tokens of a run again with other settings; nothing is tokenized,
+                      splits stay.
+rescan     repack     Search the documents of a finished run for works that were registered later.
+screen     screen     Look for listed origins, works, licences and opt-outs in documents, and decide
+                      by a policy.
+search     search     Find words in the texts of a run, word for word or nearly.
+takedown   takedown   Take documents down: show what a claim covers, or remove it from the run.
+tokenizer  tokenizer  Train and compare tokenizers.
+trace      trace      Trace training data: from a step, checkpoint, row or token back to documents,
+                      or forward.
+"""
+"""Command, module in this package, and the first paragraph of the help."""
+
+
+def _read_table(text: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    for line in text.strip().replace("\n ", " ").splitlines():
+        name, module, *words = line.split()
+        yield name, (f"pipeline.commands.{module}", " ".join(words))
+
+
+COMMANDS: Table = dict(_read_table(_LISTED))
 
 
 def _new_app() -> typer.Typer:
@@ -120,19 +82,13 @@ class CommandGroup(TyperGroup):
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help."""
-        self.commands.is_listing = True
-        try:
+        with self.commands.listing():
             super().format_help(context, formatter)
-        finally:
-            self.commands.is_listing = False
 
     def shell_complete(self, context: Any, incomplete: str) -> list[Any]:
         """Names of commands for the shell."""
-        self.commands.is_listing = True
-        try:
+        with self.commands.listing():
             return super().shell_complete(context, incomplete)
-        finally:
-            self.commands.is_listing = False
 
 
 app = typer.Typer(

@@ -12,8 +12,8 @@ from pipeline.commands import options
 from pipeline.commands.ledger import print_outputs, print_sources, read_summary
 from pipeline.commands.terminal import print_json, print_line, print_table
 from pipeline.commands.usage import commands
-from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
+from pipeline.runs.views import CleanOutput
 
 if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest
@@ -65,13 +65,11 @@ def clean(
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
-    from pipeline.stages.records import FORMATS
+    from pipeline.stages.records import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 
-    form = next((name for name in FORMATS if name == format_), None)
-    if form is None:
-        raise ConfigError(f"--format {format_}: expected one of {', '.join(FORMATS)}")
+    form = choose_form(format_)
     changes = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,
@@ -97,8 +95,8 @@ register = commands(clean)
 def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep clean`: documents by source, reasons, and where things stand."""
     masked: Counter[str] = Counter()
-    for task in manifest.stages["clean"].tasks:
-        for kinds in task.counters.get("masked", {}).values():
+    for by_source in CleanOutput(manifest.stages["clean"]).masked:
+        for kinds in by_source.values():
             masked.update(kinds)
     summary = read_summary(manifest)
     if as_json:

@@ -18,7 +18,7 @@ from pipeline.commands.terminal import format_similarity, print_json, print_line
 from pipeline.commands.usage import commands, make_group
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import pluralise
+from pipeline.core.words import check_choice, pluralise
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -42,52 +42,26 @@ FilesArgument = Annotated[
     ),
 ]
 IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
-PresetOption = Annotated[
-    str, typer.Option(metavar="NAME", help=f"how near-duplicates are found: {', '.join(PRESETS)}")
-]
-VerifyOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOW",
-        help="how candidate pairs are checked: by exact or estimated Jaccard similarity (exact, "
-        "estimate), or not at all (none) "
-        "[default: exact; slimpajama_exact: none]",
-    ),
-]
-ThresholdOption = Annotated[
-    float,
-    typer.Option(metavar="J", help="pairs with this Jaccard similarity or more are duplicates"),
-]
-TextKeyOption = Annotated[
-    str, typer.Option(metavar="FIELD", help="field or column that holds the text")
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FIELD",
-        help="a field of meta such as url: documents with the same value are duplicates too",
-    ),
-]
-NameOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="name of these files: part of every document's key, and the source of documents that "
-        "state none",
-    ),
-]
-MemoryOption = Annotated[str, typer.Option(metavar="SIZE", help="working memory of one task")]
-SourceShareOption = Annotated[
-    str,
-    typer.Option(
-        metavar="SHARE",
-        help="stop if a larger share of a source would be removed; for sources of 100 documents or "
-        "more",
-    ),
-]
-BadShareOption = Annotated[
-    str, typer.Option(metavar="SHARE", help="stop if a larger share of records cannot be decoded")
-]
+_INDEX = """Keep an index of documents that grows batch by batch, and look new documents up in it.
+
+--preset NAME: how near-duplicates are found: slimpajama, slimpajama_exact, fineweb, strict, exact
+--verify HOW: how candidate pairs are checked: by exact or estimated Jaccard similarity (exact,
+    estimate), or not at all (none) [default: exact; slimpajama_exact: none]
+--threshold J: pairs with this Jaccard similarity or more are duplicates
+--text-key FIELD: field or column that holds the text
+--key FIELD: a field of meta such as url: documents with the same value are duplicates too
+--name NAME: name of these files: part of every document's key, and the source of documents that
+    state none
+--memory SIZE: working memory of one task
+--max-source-share SHARE: stop if a larger share of a source would be removed; for sources of 100
+    documents or more
+--max-bad-share SHARE: stop if a larger share of records cannot be decoded
+
+Examples:
+prep dedup index build IDX 2023/ --preset fineweb
+prep dedup index add IDX 2024/
+prep dedup index query IDX draft.jsonl --json
+"""
 
 
 class FilesOrIndex(TyperCommand):
@@ -104,16 +78,16 @@ class FilesOrIndex(TyperCommand):
 def dedup(
     files: FilesArgument,
     out: Path,
-    preset: PresetOption = "slimpajama",
-    verify: VerifyOption = None,
-    threshold: ThresholdOption = 0.8,
-    text_key: TextKeyOption = "text",
-    key: KeyOption = None,
+    preset: str = "slimpajama",
+    verify: str | None = None,
+    threshold: float = 0.8,
+    text_key: str = "text",
+    key: str | None = None,
     index: list[str] | None = None,
-    name: NameOption = None,
-    memory: MemoryOption = "1 GiB",
-    max_source_share: SourceShareOption = "75 %",
-    max_bad_share: BadShareOption = "1 %",
+    name: str | None = None,
+    memory: str = "1 GiB",
+    max_source_share: str = "75 %",
+    max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
@@ -137,7 +111,8 @@ def dedup(
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
-    from pipeline.stories.preparation import describe_dedup, prepare, run_preparation
+    from pipeline.stories.preparation import prepare, run_preparation
+    from pipeline.stories.selection import describe_dedup
 
     settings = _dedup_config(
         preset,
@@ -159,21 +134,21 @@ def dedup(
     return show_dedup_run(manifest, as_json)
 
 
-register = commands(dedup, cls=FilesOrIndex)
+register = commands(dedup, manual=_INDEX, cls=FilesOrIndex)
 
 
 def build(
     index: IndexArgument,
     files: FilesArgument,
-    preset: PresetOption = "slimpajama",
-    verify: VerifyOption = None,
-    threshold: ThresholdOption = 0.8,
-    text_key: TextKeyOption = "text",
-    key: KeyOption = None,
-    name: NameOption = None,
-    memory: MemoryOption = "1 GiB",
-    max_source_share: SourceShareOption = "75 %",
-    max_bad_share: BadShareOption = "1 %",
+    preset: str = "slimpajama",
+    verify: str | None = None,
+    threshold: float = 0.8,
+    text_key: str = "text",
+    key: str | None = None,
+    name: str | None = None,
+    memory: str = "1 GiB",
+    max_source_share: str = "75 %",
+    max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -183,7 +158,7 @@ def build(
     """
     from pipeline.stories import index as dedup_index
     from pipeline.stories.earlier import settings_of
-    from pipeline.stories.preparation import describe_dedup
+    from pipeline.stories.selection import describe_dedup
 
     config = _dedup_config(
         preset, memory, max_source_share, verify=verify, threshold=threshold, key=key
@@ -197,10 +172,10 @@ def build(
 def add(
     index: IndexArgument,
     files: FilesArgument,
-    name: NameOption = None,
-    memory: MemoryOption = "1 GiB",
-    max_source_share: SourceShareOption = "75 %",
-    max_bad_share: BadShareOption = "1 %",
+    name: str | None = None,
+    memory: str = "1 GiB",
+    max_source_share: str = "75 %",
+    max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -219,8 +194,8 @@ def query(
     files: FilesArgument,
     out: Path | None = None,
     work: Path | None = None,
-    memory: MemoryOption = "1 GiB",
-    max_bad_share: BadShareOption = "1 %",
+    memory: str = "1 GiB",
+    max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -239,30 +214,15 @@ def query(
     show_answer(dedup_index.query_index(index, files, how, work), out, as_json)
 
 
-index_app = make_group(
-    """Keep an index of documents that grows batch by batch, and look new documents up in it.
-
-    Examples:
-    prep dedup index build IDX 2023/ --preset fineweb
-    prep dedup index add IDX 2024/
-    prep dedup index query IDX draft.jsonl --json
-    """,
-    build,
-    add,
-    query,
-)
+index_app = make_group(_INDEX, build, add, query)
 check_first(index_app)
 
 
 def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any) -> "DedupConfig":
-    from dedup.presets import check_choice
     from pipeline.config.prep import DedupConfig
     from pipeline.config.yaml import loads_value
 
-    try:
-        check_choice("preset", preset, PRESETS)
-    except ValueError as error:
-        raise ConfigError(f"--preset: {error}") from None
+    check_choice("--preset", preset, PRESETS)
     return _checked(
         DedupConfig,
         preset=preset,

@@ -137,16 +137,12 @@ def _request(
 ) -> "ExportOptions":
     from pydantic import TypeAdapter, ValidationError
 
-    from dedup.presets import check_choice
     from pipeline.config.model import Bytes
     from pipeline.config.yaml import loads_value
-    from pipeline.stages.records import FIELDS, FORMATS
+    from pipeline.stages.records import FIELDS, choose_form
     from pipeline.stories.export import LARGEST_FILE, SMALLEST_FILE, ExportOptions
 
-    try:
-        check_choice("format", form, FORMATS)
-    except ValueError as error:
-        raise ConfigError(f"--format: {error}") from None
+    chosen_form = choose_form(form)
     try:
         size = TypeAdapter(Bytes).validate_python(loads_value(shard_size))
     except ValidationError:
@@ -164,7 +160,7 @@ def _request(
         )
     chosen = tuple(name for name in FIELDS if name in wanted)
     names = tuple(splits) if splits else None
-    return ExportOptions(next(f for f in FORMATS if f == form), names, chosen, size, shuffle)
+    return ExportOptions(chosen_form, names, chosen, size, shuffle)
 
 
 def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:

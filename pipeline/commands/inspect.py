@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Inspection,
         Members,
     )
-    from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix
+    from pipeline.report.cluster_summary import ClusterSummary, Matrix
 
 
 _BAR = 40
@@ -160,7 +160,9 @@ def _print_matrix(matrix: "Matrix", compared: Mapping[str, int]) -> None:
 def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
     c, place = found.cluster, found.place
     at = (place.source, f"{place.file}:{place.line}") if place else (f"index {c.index}", "")
-    return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), _lowest(c))
+    value, is_estimate = c.lowest
+    lowest = "~" * is_estimate + format_similarity(value)
+    return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), lowest)
 
 
 def _member_cells(member: "ClusterMember") -> tuple[str, ...]:
@@ -187,12 +189,6 @@ def _counted(counts: Mapping[str, int]) -> str:
     named = [f"{count:,} {name}" for name, count in list(counts.items())[:_NAMED]]
     rest = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
     return ", ".join(named + rest)
-
-
-def _lowest(cluster: "Cluster") -> str:
-    """The lowest similarity, an estimate as such."""
-    value, estimated = cluster.lowest
-    return "~" * estimated + format_similarity(value)
 
 
 def show_dropped(found: "DroppedRecords") -> None:

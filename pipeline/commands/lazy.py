@@ -1,6 +1,7 @@
 """Commands that are imported when they are called, so that each starts as fast as what it needs."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,11 +17,10 @@ class LazyCommands(Mapping[str, Any]):
     """Name -> command, each imported when it is looked up.
 
     `own` commands are there already. Those of `table` are added to an app from `new_app`, which
-    `prepare` gets before they are built; while `is_listing` is set, they have only their names and
-    helps.
+    `prepare` gets before they are built; within `listing`, they have only their names and helps.
     """
 
-    is_listing = False
+    _is_listing = False
 
     def __init__(
         self,
@@ -35,9 +35,14 @@ class LazyCommands(Mapping[str, Any]):
         if name in self._own:
             return self._own[name]
         module, text = self._table[name]
-        if self.is_listing:
+        if self._is_listing:
             return TyperCommand(name, help=text)
-        return self._load(module, name)
+        app = self._new_app()
+        app.callback()(_do_nothing)
+        import_module(module).register(app)
+        self._prepare(app)
+        group: Any = typer.main.get_command(app)
+        return group.commands[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
@@ -46,13 +51,14 @@ class LazyCommands(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._own) + len(self._table)
 
-    def _load(self, module: str, name: str) -> Any:
-        app = self._new_app()
-        app.callback()(_do_nothing)
-        import_module(module).register(app)
-        self._prepare(app)
-        group: Any = typer.main.get_command(app)
-        return group.commands[name]
+    @contextmanager
+    def listing(self) -> Iterator[None]:
+        """Import no command within the block."""
+        self._is_listing = True
+        try:
+            yield
+        finally:
+            self._is_listing = False
 
 
 def _do_nothing() -> None: ...

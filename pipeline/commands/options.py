@@ -86,9 +86,6 @@ FinishedRunArgument = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="a finished run directory", autocompletion=complete_runs),
 ]
-DirectoryArgument = Annotated[
-    Path, typer.Argument(help="a run directory", autocompletion=complete_runs)
-]
 DocumentArgument = Annotated[
     str,
     typer.Argument(

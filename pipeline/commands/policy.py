@@ -15,7 +15,7 @@ from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
 from pipeline.screening.detectors.catalogue import COMMON, DETECTORS, Attribute
 from pipeline.screening.policy.attributes import RECORDS, find_attributes, list_detectors
-from pipeline.screening.policy.rules import Policy, compile_rules
+from pipeline.screening.policy.rules import compile_rules
 
 if TYPE_CHECKING:
     from pipeline.screening.policy.difference import DecisionChain, PolicyDifference
@@ -41,7 +41,15 @@ def check(policy: PolicyArgument, as_json: JsonOption = False) -> None:
     """
     from pipeline.screening.policy.rules import find_policy, load_policy
 
-    show_check(load_policy(find_policy(policy)), as_json)
+    rules = compile_rules(load_policy(find_policy(policy)))
+    used = {name for rule in rules for group in rule.present for name in group.detectors}
+    unasked = [name for name in list_detectors() if name not in used]
+    if as_json:
+        return print_json({"rules": len(rules), "unasked": unasked})
+    print_line(f"ok: {pluralise(len(rules), 'rule')}")
+    if unasked:
+        print_line(f"no rule asks about evidence of {', '.join(unasked)}")
+    return None
 
 
 def show(
@@ -60,7 +68,25 @@ def show(
 
     if attributes:
         return show_attributes(as_json)
-    return show_policy(load_policy(find_policy(policy)), as_json)
+    loaded = load_policy(find_policy(policy))
+    if as_json:
+        return print_json(loaded.model_dump(mode="json"))
+    rows = []
+    for rule in compile_rules(loaded):
+        decision = rule.rule.decision + ("" if rule.rule.propagate else ", only this document")
+        conditions = [group.written for group in rule.present]
+        conditions += [test.written for test in rule.document]
+        conditions += [f"not {group.written}" for group in rule.absent]
+        rows.append((rule.rule.id, "; ".join(conditions), decision, rule.rule.reason))
+    print_table(("rule", "when", "decision", "reason"), rows)
+    spread = loaded.propagate
+    print_line(
+        "a decision applies only to the document that it is about"
+        if spread.mode == "none"
+        else "the most severe decision of a duplicate cluster applies to all its documents with "
+        f"Jaccard similarity {spread.min_jaccard:g} or more"
+    )
+    return None
 
 
 def diff(old: PolicyArgument, new: PolicyArgument, run: Path, as_json: JsonOption = False) -> None:
@@ -152,41 +178,6 @@ def _span(text: str) -> tuple[int, int]:
     if not (first.isdecimal() and end.isdecimal()):
         raise typer.BadParameter(f"{text}: expected FIRST:END in bytes, such as 120:480")
     return int(first), int(end)
-
-
-def show_check(policy: Policy, as_json: bool) -> None:
-    """That a policy is well-formed, and the detectors that none of its rules asks about."""
-    rules = compile_rules(policy)
-    asked = {name for rule in rules for group in rule.present for name in group.detectors}
-    unasked = [name for name in list_detectors() if name not in asked]
-    if as_json:
-        return print_json({"rules": len(rules), "unasked": unasked})
-    print_line(f"ok: {pluralise(len(rules), 'rule')}")
-    if unasked:
-        print_line(f"no rule asks about evidence of {', '.join(unasked)}")
-    return None
-
-
-def show_policy(policy: Policy, as_json: bool) -> None:
-    """The rules in order, and how decisions spread."""
-    if as_json:
-        return print_json(policy.model_dump(mode="json"))
-    rows = []
-    for rule in compile_rules(policy):
-        decision = rule.rule.decision + ("" if rule.rule.propagate else ", only this document")
-        conditions = [group.written for group in rule.present]
-        conditions += [test.written for test in rule.document]
-        conditions += [f"not {group.written}" for group in rule.absent]
-        rows.append((rule.rule.id, "; ".join(conditions), decision, rule.rule.reason))
-    print_table(("rule", "when", "decision", "reason"), rows)
-    spread = policy.propagate
-    print_line(
-        "a decision applies only to the document that it is about"
-        if spread.mode == "none"
-        else "the most severe decision of a duplicate cluster applies to all its documents with "
-        f"Jaccard similarity {spread.min_jaccard:g} or more"
-    )
-    return None
 
 
 def show_attributes(as_json: bool) -> None:

@@ -6,30 +6,24 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import JsonOption, complete_runs
+from pipeline.commands.options import FinishedRunArgument, JsonOption
 from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
 from pipeline.commands.usage import group
 from pipeline.core.words import pluralise
 
-RunArgument = Annotated[
-    Path,
-    typer.Argument(metavar="DIR", help="a finished run directory", autocompletion=complete_runs),
-]
 KeyArgument = Annotated[
     str, typer.Argument(metavar="KEY", help="a document key, or the beginning of one")
 ]
-ByOption = Annotated[str, typer.Option(metavar="NAME", help="your name; it is recorded")]
 WhatArgument = Annotated[
     str, typer.Argument(metavar="KEY|WORK", help="a document key, or the id of a work")
 ]
-ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="why; the reason is recorded")]
 
 
 def _today() -> date:
     return datetime.now().astimezone().date()
 
 
-def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
+def list_(directory: FinishedRunArgument, as_json: JsonOption = False) -> None:
     """List the documents in quarantine, without their text; those past their date are due.
 
     Example: prep quarantine list runs/pile
@@ -52,7 +46,7 @@ def list_(directory: RunArgument, as_json: JsonOption = False) -> None:
     return print_table(columns, rows)
 
 
-def show(directory: RunArgument, key: KeyArgument, by: ByOption) -> None:
+def show(directory: FinishedRunArgument, key: KeyArgument, by: str) -> None:
     """Show one document with its text. That is recorded as an event.
 
     Example: prep quarantine show runs/pile 550f72 --by 'J. Doe'
@@ -75,7 +69,7 @@ def show(directory: RunArgument, key: KeyArgument, by: ByOption) -> None:
         print_line(line)
 
 
-def export(directory: RunArgument, out: Path, by: ByOption) -> None:
+def export(directory: FinishedRunArgument, out: Path, by: str) -> None:
     """Write all quarantined documents with their texts to a file, one record per line.
 
     --out FILE: the .jsonl file to write; it must not exist
@@ -87,7 +81,7 @@ def export(directory: RunArgument, out: Path, by: ByOption) -> None:
     print_line(f"{pluralise(export_quarantined(directory, out, by), 'record')}: {out}")
 
 
-def release(directory: RunArgument, key: KeyArgument, by: ByOption, note: ReasonOption) -> None:
+def release(directory: FinishedRunArgument, key: KeyArgument, by: str, note: str) -> None:
     """Record the review `allow` for a document; the next `prep run` then keeps it.
 
     Example: prep quarantine release runs/pile 550f72 --by 'J. Doe' --note 'own work'
@@ -99,8 +93,8 @@ def release(directory: RunArgument, key: KeyArgument, by: ByOption, note: Reason
 
 
 def purge(
-    directory: RunArgument,
-    by: ByOption,
+    directory: FinishedRunArgument,
+    by: str,
     older_than: Annotated[int | None, typer.Option(min=0)] = None,
     document: list[str] | None = None,
 ) -> None:
@@ -125,7 +119,7 @@ def purge(
     return print_line(f"{done.id}: {pluralise(done.value['documents']['count'], 'text')} deleted")
 
 
-def hold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: ReasonOption) -> None:
+def hold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: str) -> None:
     """Set a hold: the document or work must not be purged or taken down until it is lifted.
 
     Example: prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'
@@ -136,7 +130,7 @@ def hold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: Reaso
     print_line(f"{what}: on hold")
 
 
-def unhold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: ReasonOption) -> None:
+def unhold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: str) -> None:
     """Lift the hold on a document or work.
 
     Example: prep quarantine unhold runs/pile w1 --by 'J. Doe' --reason 'case closed'
@@ -149,7 +143,12 @@ def unhold(directory: RunArgument, what: WhatArgument, by: ByOption, reason: Rea
 
 register = group(
     "quarantine",
-    "List, read, release or delete quarantined texts.",
+    """List, read, release or delete quarantined texts.
+
+    --by NAME: your name; it is recorded
+    --note TEXT: why; the reason is recorded
+    --reason TEXT: why; the reason is recorded
+    """,
     list_,
     show,
     export,

@@ -1,7 +1,7 @@
 """`prep registry`: its options, one call each, and works and imports on the terminal."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,7 @@ from pipeline.commands import options
 from pipeline.commands.terminal import out as console
 from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
 from pipeline.commands.usage import group
-from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import did_you_mean, pluralise
+from pipeline.core.words import check_choice, pluralise
 
 if TYPE_CHECKING:
     from pipeline.screening.registry.finding import WorkChange
@@ -22,34 +21,6 @@ if TYPE_CHECKING:
 
 _FEW = 5
 
-StatusOption = Annotated[
-    str | None,
-    typer.Option(metavar="STATUS", help="asserted, verified, licensed or public_domain"),
-]
-TierOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIER",
-        help="excerpt (finds passages) or whole_book (takes a sixtieth of the space)",
-    ),
-]
-ScopeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SCOPE", help="what a claim covers: exact, or derivatives (translations too)"
-    ),
-]
-ContactOption = Annotated[str | None, typer.Option(help="whom to ask about the work")]
-HoldOption = Annotated[
-    bool | None,
-    typer.Option("--legal-hold/--no-legal-hold", help="whether copies must not be deleted"),
-]
-SaltOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="file with the salt of the sketches: 16 random bytes or more"
-    ),
-]
 RegistryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="directory of the registry")]
 
 
@@ -58,16 +29,16 @@ def import_(
     into: Path,
     format_: str | None = None,
     name: str | None = None,
-    status: StatusOption = None,
-    tier: TierOption = None,
-    scope: ScopeOption = None,
-    contact: ContactOption = None,
+    status: str | None = None,
+    tier: str | None = None,
+    scope: str | None = None,
+    contact: str | None = None,
     jurisdiction: str | None = None,
     basis: str | None = None,
-    legal_hold: HoldOption = None,
+    legal_hold: bool | None = None,
     texts: Path | None = None,
     sketch_only: bool = False,
-    salt_file: SaltOption = None,
+    salt_file: Path | None = None,
     replace: bool = False,
     list_refused: bool = False,
     dry_run: options.DryRunOption = False,
@@ -111,8 +82,10 @@ def import_(
         basis=basis,
         legal_hold=legal_hold,
     )
+    if format_ is not None:
+        check_choice("--format", format_, FORMATS)
     settings = ImportOptions(
-        form=_check_choice("--format", format_, FORMATS),
+        form=format_,
         name=name,
         defaults=defaults,
         texts=texts,
@@ -127,7 +100,7 @@ def import_(
 
 def list_(
     directory: RegistryArgument,
-    status: StatusOption = None,
+    status: str | None = None,
     search: str | None = None,
     limit: Annotated[int, typer.Option(min=0)] = 50,
     as_json: options.JsonOption = False,
@@ -145,7 +118,8 @@ def list_(
     from pipeline.screening.registry.finding import search_works
     from pipeline.screening.registry.works import STATUSES
 
-    _check_choice("--status", status, STATUSES)
+    if status is not None:
+        check_choice("--status", status, STATUSES)
     registry = load_registry(directory)
     works = [w for w in registry.work_list() if status in (None, w.status)]
     works = search_works(works, search) if search else works
@@ -185,11 +159,11 @@ def show(directory: RegistryArgument, work: str, as_json: options.JsonOption = F
 def set_(
     directory: RegistryArgument,
     work: str,
-    status: StatusOption = None,
-    legal_hold: HoldOption = None,
-    scope: ScopeOption = None,
-    tier: TierOption = None,
-    contact: ContactOption = None,
+    status: str | None = None,
+    legal_hold: bool | None = None,
+    scope: str | None = None,
+    tier: str | None = None,
+    contact: str | None = None,
     basis: str | None = None,
     effective_from: str | None = None,
     effective_to: str | None = None,
@@ -238,9 +212,9 @@ def sketch(
     registration: str | None = None,
     claimant: str | None = None,
     publisher: str | None = None,
-    contact: ContactOption = None,
-    tier: TierOption = None,
-    salt_file: SaltOption = None,
+    contact: str | None = None,
+    tier: str | None = None,
+    salt_file: Path | None = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Write a sketch of a work for someone else's registry; the text itself stays here.
@@ -289,7 +263,15 @@ def sketch(
 
 register = group(
     "registry",
-    "Keep registries of works to look for in documents. An entry states what its source says.",
+    """Keep registries of works to look for in documents. An entry states what its source says.
+
+    --status STATUS: asserted, verified, licensed or public_domain
+    --tier TIER: excerpt (finds passages) or whole_book (takes a sixtieth of the space)
+    --scope SCOPE: what a claim covers: exact, or derivatives (translations too)
+    --contact: whom to ask about the work
+    --legal-hold/--no-legal-hold: whether copies must not be deleted
+    --salt-file FILE: file with the salt of the sketches: 16 random bytes or more
+    """,
     import_,
     list_,
     show,
@@ -308,15 +290,6 @@ def _collect_values(**values: str | bool | None) -> dict[str, str]:
     """The values that were given, as a line of a list would have them."""
     texts = {name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}
     return {name: text for name, text in texts.items() if text}
-
-
-def _check_choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None:
-    if value is None or value in allowed:
-        return value
-    raise ConfigError(
-        f"{option} {escape_text(value, 40)}: expected one of {', '.join(allowed)}"
-        f"{did_you_mean(value, allowed)}"
-    )
 
 
 def show_import(

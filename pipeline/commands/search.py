@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from pipeline.commands.options import JsonOption
+from pipeline.commands.options import FinishedRunArgument, JsonOption
 from pipeline.commands.places import EXPOSURE
 from pipeline.commands.terminal import out, print_json, print_line
 from pipeline.commands.usage import commands
@@ -24,7 +24,7 @@ _PLACES, _ROWS, _STEPS = 3, 4, 6
 
 
 def search(
-    directory: Path,
+    directory: FinishedRunArgument,
     words: str,
     train: Path | None = None,
     limit: Annotated[int | None, typer.Option(min=0)] = None,
@@ -34,7 +34,6 @@ def search(
 
     Shows each document with file:line, state, HDF5 rows and training steps.
 
-    RUN: a finished run directory
     WORDS: the words to find, in quotes
     --train MODEL_DIR: model_dir of a training run, to list its steps
     --limit N: list at most N documents [default: 20, all with --json]
@@ -83,7 +82,7 @@ def show_search(answer: "SearchAnswer", as_json: bool) -> None:
 
 
 def _show_document(found: "FoundDocument", with_steps: bool) -> None:
-    from pipeline.runs.records import IN_QUARANTINE
+    from pipeline.runs.held_texts import IN_QUARANTINE
 
     d = found.traced
     state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
@@ -98,8 +97,8 @@ def _show_document(found: "FoundDocument", with_steps: bool) -> None:
         read = f"read at step {_first(found.steps, _STEPS)}" if found.steps else "read by no step"
         print_line(f"  {read}")
     if found.text.in_quarantine:
-        print_line(f"  {_places(found)}: {IN_QUARANTINE}")
-        return
+        count = found.text.exact + found.text.near
+        return print_line(f"  {pluralise(count, 'place')}: {IN_QUARANTINE}")
     for place in found.text.places[:_PLACES]:
         out.print(_line(place), soft_wrap=True)
     rest = found.text.exact + found.text.near - _PLACES
@@ -115,11 +114,6 @@ def _first(items: Sequence[object], most: int) -> str:
     """
     more = f" and {len(items) - most:,} more" if len(items) > most else ""
     return ", ".join(map(str, items[:most])) + more
-
-
-def _places(found: "FoundDocument") -> str:
-    count = found.text.exact + found.text.near
-    return pluralise(count, "place")
 
 
 def _line(place: "Snippet") -> Text:

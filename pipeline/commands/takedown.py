@@ -12,7 +12,7 @@ from pipeline.commands.terminal import print_json, print_line, print_table
 from pipeline.commands.usage import commands
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError, escape_text
-from pipeline.core.words import pluralise
+from pipeline.core.words import check_choice, pluralise
 from pipeline.takedown.claim import LoadedClaim
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def takedown(
 
     if plan and apply:
         raise ConfigError("--plan and --apply: expected only one of them")
-    if mode not in _MODES:
-        raise ConfigError(f"--mode {mode}: expected one of {', '.join(_MODES)}")
+    check_choice("--mode", mode, _MODES)
     request = TakedownOptions(
         claim=load_claim(claim, texts_from),
         run=run,

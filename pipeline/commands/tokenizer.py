@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import JsonOption, complete_runs, parse_size
+from pipeline.commands.options import FinishedRunArgument, JsonOption, parse_size
 from pipeline.commands.terminal import format_cell, print_json, print_line, print_table
 from pipeline.commands.usage import group
 
@@ -23,31 +23,19 @@ class WordBreaks(enum.StrEnum):
     gpt2 = "gpt2"
 
 
-RunArgument = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="directory of a finished run", autocompletion=complete_runs),
-]
-SampleOption = Annotated[
-    int,
-    typer.Option(
-        parser=parse_size, metavar="SIZE", help="how much text of each source to read, at most"
-    ),
-]
-SourceOption = Annotated[
-    list[str] | None, typer.Option(help="read only this source, repeatable [default: all]")
-]
-SeedOption = Annotated[int, typer.Option(min=0, help="selects the sample of documents")]
+SampleOption = Annotated[int, typer.Option(parser=parse_size)]
+SeedOption = Annotated[int, typer.Option(min=0)]
 
 
 def train(
-    directory: RunArgument,
+    directory: FinishedRunArgument,
     out: Path,
     vocab_size: int = 32_768,
     words: WordBreaks = WordBreaks.marks,
     min_frequency: Annotated[int, typer.Option(min=1)] = 2,
     eos: str = "<|endoftext|>",
     sample: SampleOption = 20_000_000,
-    source: SourceOption = None,
+    source: list[str] | None = None,
     seed: SeedOption = 1,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,11 +63,11 @@ def train(
 
 
 def measure(
-    directory: RunArgument,
+    directory: FinishedRunArgument,
     tokenizer: list[str],
     eos: list[str] | None = None,
     sample: SampleOption = 5_000_000,
-    source: SourceOption = None,
+    source: list[str] | None = None,
     seed: SeedOption = 2,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,7 +85,17 @@ def measure(
     show_fertility(measured, as_json)
 
 
-register = group("tokenizer", "Train and compare tokenizers.", train, measure)
+register = group(
+    "tokenizer",
+    """Train and compare tokenizers.
+
+    --sample SIZE: how much text of each source to read, at most
+    --source: read only this source, repeatable [default: all]
+    --seed: selects the sample of documents
+    """,
+    train,
+    measure,
+)
 
 
 def show_fertility(measured: "Sequence[TokenizerMeasurement]", as_json: bool) -> None:

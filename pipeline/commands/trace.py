@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.commands.options import JsonOption, complete_runs, read_count
+from pipeline.commands.options import JsonOption, RunArgument, read_count
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, InputError
 
@@ -16,7 +16,7 @@ CountOption = Annotated[int | None, typer.Option(parser=read_count)]
 
 
 def trace(
-    directory: Annotated[Path, typer.Argument(autocompletion=complete_runs)],
+    directory: RunArgument,
     train: Path | None = None,
     step: CountOption = None,
     checkpoint: Path | None = None,
@@ -38,7 +38,6 @@ def trace(
     Forward is from a document, work or text to rows, steps and checkpoints. Keys, places and
     numbers can be given as pages and commands print them.
 
-    DIR: a run directory
     --train MODEL_DIR: model_dir of a training run
     --registry DIR: registry of works [default: the one the run was screened with]
     --limit N: list at most N [default: 20, all with --json]

@@ -11,7 +11,8 @@
     prep repack runs/pile --out runs/pile-8k
 
 An indented line continues the one before it. Types, defaults and limits are those of the signature;
-a parameter that is declared there in full (`pipeline.commands.options`) needs no line.
+a parameter that is declared there in full (`pipeline.commands.options`) needs no line. What several
+commands have in common can be in the manual of their group.
 """
 
 import inspect
@@ -32,12 +33,15 @@ _EXAMPLE = re.compile(r"Example: (.+)")
 Command = Callable[..., None]
 
 
-def commands(*functions: Command, **settings: Any) -> Callable[[typer.Typer], None]:
-    """What adds these commands to an app; `settings` are those of `typer.Typer.command`."""
+def commands(
+    *functions: Command, manual: str = "", **settings: Any
+) -> Callable[[typer.Typer], None]:
+    """What adds these commands to an app. `manual` has options in common; `settings` are those of
+    `typer.Typer.command`."""
 
     def register(app: typer.Typer) -> None:
         for function in functions:
-            add_command(app, function, **settings)
+            _add(app, function, manual, **settings)
 
     return register
 
@@ -49,7 +53,7 @@ def make_group(manual: str, *functions: Command) -> typer.Typer:
         no_args_is_help=True, rich_markup_mode="markdown", help=text, epilog=epilog or None
     )
     for function in functions:
-        add_command(group, function)
+        _add(group, function, manual)
     return group
 
 
@@ -62,37 +66,41 @@ def group(name: str, manual: str, *functions: Command) -> Callable[[typer.Typer]
     return register
 
 
-def add_command(app: typer.Typer, function: Command, **settings: Any) -> None:
+def _add(app: typer.Typer, function: Command, manual: str, **settings: Any) -> None:
     """Add a command, named as its function; one that cannot do without parameters shows its help
     when it is given none."""
-    text, epilog, needs_some = _declare(function)
+    text, epilog, needs_some = declare(function, manual)
     settings = {"no_args_is_help": needs_some, **settings}
     name = function.__name__.rstrip("_").replace("_", "-")
     app.command(name, help=text, epilog=epilog, **settings)(function)
 
 
 @cache
-def _declare(function: Command) -> tuple[str, str, bool]:
-    """Complete the annotations of a function by its docstring; returns its help and examples, and
-    whether a parameter has no default."""
+def declare(function: Command, shared: str = "") -> tuple[str, str, bool]:
+    """Complete the annotations of a function by its docstring, and by the options that it shares
+    with others; returns its help and examples, and whether a parameter has no default."""
     text, manual, epilog = _read(function.__doc__ or "")
     parameters = inspect.signature(function).parameters
     waiting = {
-        name.rstrip("_"): name
+        name.rstrip("_").replace("_", "-"): name
         for name, parameter in parameters.items()
         if not getattr(_info(parameter.annotation), "help", None)
     }
-    arguments = []
-    for names, metavar, words, panel in manual:
-        if not names:
-            arguments.append((metavar, words))
-            continue
-        name = waiting.pop(names.split("/")[0].removeprefix("--").replace("-", "_"))
+    own = [line for line in manual if line[0]]
+    known = {_long_name(line) for line in own}
+    common = [line for line in _read(shared)[1] if _long_name(line) in {*waiting} - known]
+    for line in (*own, *common):
+        names, metavar, words, panel = line
         option = typer.Option(names, metavar=metavar, help=words, rich_help_panel=panel)
-        _annotate(function, name, option)
-    for name, (metavar, words) in zip(waiting.values(), arguments, strict=True):
+        _annotate(function, waiting.pop(_long_name(line)), option)
+    arguments = (line for line in manual if not line[0])
+    for name, (_, metavar, words, _) in zip(waiting.values(), arguments, strict=True):
         _annotate(function, name, typer.Argument(metavar=metavar, help=words))
     return text, epilog, any(p.default is p.empty for p in parameters.values())
+
+
+def _long_name(line: "Line") -> str:
+    return line[0].split("/")[0].removeprefix("--").replace("_", "-")
 
 
 def _info(annotation: Any) -> ParameterInfo | None:
@@ -106,7 +114,7 @@ def _annotate(function: Command, name: str, info: ParameterInfo) -> None:
     known = _info(annotation)
     if known is not None:
         manual, info = info, copy(known)
-        for field in ("param_decls", "metavar", "help", "rich_help_panel"):
+        for field in ("default", "param_decls", "metavar", "help", "rich_help_panel"):
             setattr(info, field, getattr(manual, field))
         annotation = get_args(annotation)[0]
     function.__annotations__[name] = Annotated[annotation, info]

@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DirectoryArgument, JsonOption
-from pipeline.commands.terminal import (
-    format_duration,
-    print_facts,
-    print_json,
-    print_line,
-    print_table,
-)
+from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import IntegrityError
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 
 if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport
@@ -25,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.stories.status import WorkStatus
 
 
-def status(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+def status(directory: RunArgument, as_json: JsonOption = False) -> None:
     """Show which stages of a run are done, which process is working on it, and how far it is.
 
     Example: prep status runs/quickstart
@@ -61,7 +55,7 @@ def _show_work(work: "WorkStatus") -> None:
 
 
 def verify(
-    directory: DirectoryArgument,
+    directory: RunArgument,
     lineage: Annotated[int | None, typer.Option(min=1)] = None,
     hdf5: bool = False,
     vocab_size: int | None = None,
@@ -97,7 +91,7 @@ def verify(
     return None
 
 
-def clean_up(directory: DirectoryArgument) -> None:
+def clean_up(directory: RunArgument) -> None:
     """Delete intermediate files that are no longer needed; verify and trace still work.
 
     Example: prep clean-up runs/quickstart

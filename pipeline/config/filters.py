@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Strict
 
-from pipeline.config.model import FrozenModel, RelativePath, Share, Unit
+from pipeline.config.model import ConfigSection, RelativePath, Share, Unit
 
 _FUNCTION = re.compile(r"(?P<place>.+):(?P<name>[^\W\d]\w*)")
 _PLUG_IN = re.compile(r"[\w.-]+")
@@ -53,21 +53,17 @@ def _named(value: str) -> str:
     return value
 
 
-class CustomFilterConfig(FrozenModel):
+class CustomFilterConfig(ConfigSection):
     """A filter of your own: a function that says whether a document stays."""
 
-    function: Annotated[str, FunctionPath(), AfterValidator(_named)] = Field(
-        description="the function: MODULE:FUNCTION of a module on Python's path or in the current "
-        "directory, FILE.py:FUNCTION of a file relative to this config, or the NAME of an "
-        "installed package's entry point in the group wafermill.filters"
-    )
-    settings: dict[str, JsonValue] = Field(
-        {}, description="what it is called with, by keyword: plain values, lists and mappings"
-    )
-    batch: bool = Field(
-        False,
-        description="true: it takes an Arrow batch of documents at a time, and no text and meta",
-    )
+    function: Annotated[str, FunctionPath(), AfterValidator(_named)]
+    """the function: MODULE:FUNCTION of a module on Python's path or in the current directory,
+    FILE.py:FUNCTION of a file relative to this config, or the NAME of an installed package's entry
+    point in the group wafermill.filters"""
+    settings: dict[str, JsonValue] = Field({})
+    """what it is called with, by keyword: plain values, lists and mappings"""
+    batch: bool = False
+    """true: it takes an Arrow batch of documents at a time, and no text and meta"""
 
     def starting_at(self, base: Path) -> "CustomFilterConfig":
         """The same, a relative file starting at `base`."""
@@ -86,143 +82,109 @@ def _switch(value: Any) -> Any:
     return value
 
 
-class LanguageConfig(FrozenModel):
+class LanguageConfig(ConfigSection):
     """The language of the text, by fastText's lid.176; needs the extra `language`."""
 
-    keep: tuple[str, ...] = Field(
-        min_length=1, description="languages to keep, as ISO 639 codes such as en and ar"
-    )
-    min_probability: Annotated[float, Unit("probability")] = Field(
-        0.65, ge=0, le=1, description="lowest probability of that language; FineWeb uses 0.65"
-    )
-    max_characters: Annotated[int, Unit("characters")] = Field(
-        2000,
-        ge=1,
-        description="characters at the beginning of a document from which the language is "
-        "identified",
-    )
+    keep: tuple[str, ...] = Field(min_length=1)
+    """languages to keep, as ISO 639 codes such as en and ar"""
+    min_probability: Annotated[float, Unit("probability")] = Field(0.65, ge=0, le=1)
+    """lowest probability of that language; FineWeb uses 0.65"""
+    max_characters: Annotated[int, Unit("characters")] = Field(2000, ge=1)
+    """characters at the beginning of a document from which the language is identified"""
 
 
-class GopherConfig(FrozenModel):
+class GopherConfig(ConfigSection):
     """Gopher's quality rules (Rae et al. 2021, A1.1); words are separated by white space."""
 
-    min_words: Annotated[int, Unit("words")] = Field(50, ge=0, description="fewest words")
-    max_words: Annotated[int, Unit("words")] = Field(100_000, ge=0, description="most words")
-    min_mean_word_length: Annotated[float, Unit("characters")] = Field(
-        3, ge=0, description="smallest mean length of words"
-    )
-    max_mean_word_length: Annotated[float, Unit("characters")] = Field(
-        10, ge=0, description="largest mean length of words"
-    )
-    max_hash_ratio: Annotated[float, Unit("signs per word")] = Field(
-        0.1, ge=0, description="most hash signs per word"
-    )
-    max_ellipsis_ratio: Annotated[float, Unit("ellipses per word")] = Field(
-        0.1, ge=0, description="most ellipses per word"
-    )
-    max_bullet_lines: Annotated[Share, Unit("share of lines")] = Field(
-        0.9, description="largest share of lines that begin with a bullet"
-    )
-    max_ellipsis_lines: Annotated[Share, Unit("share of lines")] = Field(
-        0.3, description="largest share of lines that end with an ellipsis"
-    )
-    min_alphabetic_words: Annotated[Share, Unit("share of words")] = Field(
-        0.8, description="smallest share of words with an alphabetic character"
-    )
-    min_stop_words: Annotated[int, Unit("words")] = Field(
-        2, ge=0, description="fewest different stop words"
-    )
+    min_words: Annotated[int, Unit("words")] = Field(50, ge=0)
+    """fewest words"""
+    max_words: Annotated[int, Unit("words")] = Field(100_000, ge=0)
+    """most words"""
+    min_mean_word_length: Annotated[float, Unit("characters")] = Field(3, ge=0)
+    """smallest mean length of words"""
+    max_mean_word_length: Annotated[float, Unit("characters")] = Field(10, ge=0)
+    """largest mean length of words"""
+    max_hash_ratio: Annotated[float, Unit("signs per word")] = Field(0.1, ge=0)
+    """most hash signs per word"""
+    max_ellipsis_ratio: Annotated[float, Unit("ellipses per word")] = Field(0.1, ge=0)
+    """most ellipses per word"""
+    max_bullet_lines: Annotated[Share, Unit("share of lines")] = 0.9
+    """largest share of lines that begin with a bullet"""
+    max_ellipsis_lines: Annotated[Share, Unit("share of lines")] = 0.3
+    """largest share of lines that end with an ellipsis"""
+    min_alphabetic_words: Annotated[Share, Unit("share of words")] = 0.8
+    """smallest share of words with an alphabetic character"""
+    min_stop_words: Annotated[int, Unit("words")] = Field(2, ge=0)
+    """fewest different stop words"""
     stop_words: Annotated[tuple[str, ...], Strict(False)] = Field(
-        ("the", "be", "to", "of", "and", "that", "have", "with"),
-        max_length=63,
-        description="the stop words, compared by their letters and digits, without case; add those "
-        "of your languages",
+        ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=63
     )
+    """the stop words, compared by their letters and digits, without case; add those of your
+    languages"""
 
 
-class GopherRepetitionConfig(FrozenModel):
+class GopherRepetitionConfig(ConfigSection):
     """Gopher's repetition rules (Rae et al. 2021, table A1): the largest shares allowed."""
 
-    duplicate_lines: Annotated[Share, Unit("share of lines")] = Field(
-        0.30, description="lines that are duplicates"
-    )
-    duplicate_paragraphs: Annotated[Share, Unit("share of paragraphs")] = Field(
-        0.30, description="paragraphs that are duplicates"
-    )
-    duplicate_line_characters: Annotated[Share, Unit("share of characters")] = Field(
-        0.20, description="characters in duplicate lines"
-    )
-    duplicate_paragraph_characters: Annotated[Share, Unit("share of characters")] = Field(
-        0.20, description="characters in duplicate paragraphs"
-    )
-    top_2_gram: Annotated[Share, Unit("share of characters")] = Field(
-        0.20, description="characters in the most frequent run of 2 words"
-    )
-    top_3_gram: Annotated[Share, Unit("share of characters")] = Field(
-        0.18, description="characters in the most frequent run of 3 words"
-    )
-    top_4_gram: Annotated[Share, Unit("share of characters")] = Field(
-        0.16, description="characters in the most frequent run of 4 words"
-    )
-    duplicate_5_grams: Annotated[Share, Unit("share of characters")] = Field(
-        0.15, description="characters in duplicate runs of 5 words"
-    )
-    duplicate_6_grams: Annotated[Share, Unit("share of characters")] = Field(
-        0.14, description="characters in duplicate runs of 6 words"
-    )
-    duplicate_7_grams: Annotated[Share, Unit("share of characters")] = Field(
-        0.13, description="characters in duplicate runs of 7 words"
-    )
-    duplicate_8_grams: Annotated[Share, Unit("share of characters")] = Field(
-        0.12, description="characters in duplicate runs of 8 words"
-    )
-    duplicate_9_grams: Annotated[Share, Unit("share of characters")] = Field(
-        0.11, description="characters in duplicate runs of 9 words"
-    )
-    duplicate_10_grams: Annotated[Share, Unit("share of characters")] = Field(
-        0.10, description="characters in duplicate runs of 10 words"
-    )
+    duplicate_lines: Annotated[Share, Unit("share of lines")] = 0.30
+    """lines that are duplicates"""
+    duplicate_paragraphs: Annotated[Share, Unit("share of paragraphs")] = 0.30
+    """paragraphs that are duplicates"""
+    duplicate_line_characters: Annotated[Share, Unit("share of characters")] = 0.20
+    """characters in duplicate lines"""
+    duplicate_paragraph_characters: Annotated[Share, Unit("share of characters")] = 0.20
+    """characters in duplicate paragraphs"""
+    top_2_gram: Annotated[Share, Unit("share of characters")] = 0.20
+    """characters in the most frequent run of 2 words"""
+    top_3_gram: Annotated[Share, Unit("share of characters")] = 0.18
+    """characters in the most frequent run of 3 words"""
+    top_4_gram: Annotated[Share, Unit("share of characters")] = 0.16
+    """characters in the most frequent run of 4 words"""
+    duplicate_5_grams: Annotated[Share, Unit("share of characters")] = 0.15
+    """characters in duplicate runs of 5 words"""
+    duplicate_6_grams: Annotated[Share, Unit("share of characters")] = 0.14
+    """characters in duplicate runs of 6 words"""
+    duplicate_7_grams: Annotated[Share, Unit("share of characters")] = 0.13
+    """characters in duplicate runs of 7 words"""
+    duplicate_8_grams: Annotated[Share, Unit("share of characters")] = 0.12
+    """characters in duplicate runs of 8 words"""
+    duplicate_9_grams: Annotated[Share, Unit("share of characters")] = 0.11
+    """characters in duplicate runs of 9 words"""
+    duplicate_10_grams: Annotated[Share, Unit("share of characters")] = 0.10
+    """characters in duplicate runs of 10 words"""
 
 
-class C4Config(FrozenModel):
+class C4Config(ConfigSection):
     """C4's rules (Raffel et al. 2020, 2.2) for whole documents: no line is cut."""
 
-    min_terminal_lines: Annotated[Share, Unit("share of lines")] = Field(
-        0.12, description="smallest share of lines that end a sentence; FineWeb uses 0.12"
-    )
-    min_sentences: Annotated[int, Unit("sentences")] = Field(
-        3, ge=0, description="fewest sentences in lines that C4 would keep"
-    )
-    min_line_words: Annotated[int, Unit("words")] = Field(
-        5, ge=0, description="fewest words in a line that C4 would keep"
-    )
-    lorem_ipsum: bool = Field(True, description='drop documents that contain "lorem ipsum"')
-    curly_bracket: bool = Field(True, description="drop documents that contain a {")
-    bad_words: Annotated[str | None, RelativePath()] = Field(
-        None,
-        description="a text file of words or phrases, one per line, relative to this config: "
-        "documents that contain one are dropped [default: none]",
-    )
+    min_terminal_lines: Annotated[Share, Unit("share of lines")] = 0.12
+    """smallest share of lines that end a sentence; FineWeb uses 0.12"""
+    min_sentences: Annotated[int, Unit("sentences")] = Field(3, ge=0)
+    """fewest sentences in lines that C4 would keep"""
+    min_line_words: Annotated[int, Unit("words")] = Field(5, ge=0)
+    """fewest words in a line that C4 would keep"""
+    lorem_ipsum: bool = True
+    """drop documents that contain "lorem ipsum\""""
+    curly_bracket: bool = True
+    """drop documents that contain a {"""
+    bad_words: Annotated[str | None, RelativePath()] = None
+    """a text file of words or phrases, one per line, relative to this config: documents that
+    contain one are dropped [default: none]"""
 
 
-class FiltersConfig(FrozenModel):
+class FiltersConfig(ConfigSection):
     """Rules that documents must pass, off by default; `true` takes the defaults of a
     section."""
 
-    action: Literal["drop", "quarantine", "review", "report"] = Field(
-        "drop",
-        description="what happens to a document that fails; report: it stays and only evidence "
-        "is recorded",
-    )
-    language: LanguageConfig | None = Field(None, description="language identification")
-    gopher: Annotated[GopherConfig | None, BeforeValidator(_switch)] = Field(
-        None, description="quality rules"
-    )
-    gopher_repetition: Annotated[GopherRepetitionConfig | None, BeforeValidator(_switch)] = Field(
-        None, description="repetition rules"
-    )
-    c4: Annotated[C4Config | None, BeforeValidator(_switch)] = Field(None, description="C4's rules")
-    custom: tuple[CustomFilterConfig, ...] = Field(
-        (),
-        description="filters of your own, in the order in which the first that fails is the reason",
-    )
+    action: Literal["drop", "quarantine", "review", "report"] = "drop"
+    """what happens to a document that fails; report: it stays and only evidence is recorded"""
+    language: LanguageConfig | None = None
+    """language identification"""
+    gopher: Annotated[GopherConfig | None, BeforeValidator(_switch)] = None
+    """quality rules"""
+    gopher_repetition: Annotated[GopherRepetitionConfig | None, BeforeValidator(_switch)] = None
+    """repetition rules"""
+    c4: Annotated[C4Config | None, BeforeValidator(_switch)] = None
+    """C4's rules"""
+    custom: tuple[CustomFilterConfig, ...] = ()
+    """filters of your own, in the order in which the first that fails is the reason"""

@@ -30,6 +30,17 @@ class FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class ConfigSection(FrozenModel):
+    """A section whose fields are described by the strings behind them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
+        for info in cls.model_fields.values():
+            info.description = " ".join((info.description or "").split()) or None
+
+
 _BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
                "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
 
@@ -168,7 +179,7 @@ def _override(model: type[BaseModel], value: Any, text: str) -> str:
     dotted, equals, right = text.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {escape_text(text)}: expected dotted.key=value")
-    target, *_ = [value]
+    target = value
     *parents, last = dotted.split(".")
     for name in parents:
         target = _child(target, name, dotted)
@@ -199,15 +210,9 @@ def _absolute(options: list[type[BaseModel]], info: FieldInfo | None, given: Any
     if isinstance(given, list):
         return [_absolute(options, info, item) for item in given]
     if isinstance(given, dict):
-        return (
-            {
-                name: _from_here(option, [name], item)
-                for option in options[:1]
-                for name, item in given.items()
-            }
-            if options
-            else given
-        )
+        if not options:
+            return given
+        return {name: _from_here(options[0], [name], item) for name, item in given.items()}
     marks = [mark for mark in info.metadata if isinstance(mark, RelativePath)] if info else []
     return marks[0].from_here(given) if marks and isinstance(given, str) else given
 
@@ -230,18 +235,21 @@ def _explain(
     option = next((o for o in overridden if o == dotted or o.startswith(f"{dotted}.")), None)
     place = f"--set {option}" if option else f"{loaded.where(dotted)}: {dotted}"
     where = escape_text(place, 1000)
+    parent = _model_at(model, location[:-1])
+    fields = parent.model_fields if parent else {}
     if error["type"] == "extra_forbidden":
-        return (
-            f"{where}: unknown key{did_you_mean_or_all(location[-1], _known_keys(model, location))}"
-        )
+        return f"{where}: unknown key{did_you_mean_or_all(location[-1], fields)}"
     if error["type"] == "missing":
-        return f"{where}: missing; expected {_described(model, location)}"
+        info = fields.get(location[-1])
+        return f"{where}: missing; expected {(info and info.description) or 'a value'}"
     first, *others = error["messages"]
     message = " or ".join([first, *(other.removeprefix("expected ") for other in others)])
     if error["type"] == "value_error" and isinstance(error["input"], dict):
         return f"{where}: {message}"  # of keys that contradict one another, which it names
     got = escape_text(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
-    return f"{where}: {message}; got {got}{_boolean_hint(error)}"
+    is_word = error["input"] in ("yes", "no", "on", "off", "True", "False", "YES", "NO")
+    hint = " (write true or false)" if is_word else ""
+    return f"{where}: {message}; got {got}{hint}"
 
 
 def _message(error: Any) -> str:
@@ -254,11 +262,6 @@ def _message(error: Any) -> str:
     return re.sub(r"^\w+ should have (.*?) after validation.*", r"expected \1", message)
 
 
-def _boolean_hint(error: Any) -> str:
-    words = ("yes", "no", "on", "off", "True", "False", "YES", "NO")
-    return " (write true or false)" if error["input"] in words else ""
-
-
 def _model_at(model: type[BaseModel], location: list[str]) -> type[BaseModel] | None:
     """The model at a place; of a union the one whose tag, a value it has, stands next."""
     options = [model]
@@ -269,7 +272,12 @@ def _model_at(model: type[BaseModel], location: list[str]) -> type[BaseModel] | 
         if fields:
             options = [found for info in fields for found in _models_in(info.annotation)]
         else:
-            options = [option for option in options if _has_tag(option, name)] or options
+            tagged = [
+                option
+                for option in options
+                if any(name in get_args(i.annotation) for i in option.model_fields.values())
+            ]
+            options = tagged or options
     return options[0] if options else None
 
 
@@ -277,18 +285,3 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
-
-
-def _has_tag(model: type[BaseModel], tag: str) -> bool:
-    return any(tag in get_args(info.annotation) for info in model.model_fields.values())
-
-
-def _known_keys(model: type[BaseModel], location: list[str]) -> list[str]:
-    parent = _model_at(model, location[:-1])
-    return list(parent.model_fields) if parent else []
-
-
-def _described(model: type[BaseModel], location: list[str]) -> str:
-    parent = _model_at(model, location[:-1])
-    info = parent.model_fields.get(location[-1]) if parent else None
-    return info.description if info and info.description else "a value"

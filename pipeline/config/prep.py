@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.filters import FiltersConfig
-from pipeline.config.model import Bytes, FrozenModel, RelativePath, Share, parse
+from pipeline.config.model import Bytes, ConfigSection, FrozenModel, RelativePath, Share, parse
 from pipeline.config.sections import InputConfig, MixtureConfig, Name, column_name, field_path
 from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.shipped import find_config
@@ -20,160 +20,100 @@ Paths = Annotated[tuple[str, ...], RelativePath()]
 SplitName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
-class ReadConfig(FrozenModel):
+class ReadConfig(ConfigSection):
     """Reading raw shards."""
 
-    task_bytes: Bytes = Field(
-        64 << 20,
-        ge=1 << 10,
-        description="bytes of text in one task: small files are put together by their estimated "
-        "size, a larger file is cut into parts",
-    )
-    max_document_bytes: Bytes = Field(
-        64 << 20, ge=1, description="largest record in bytes, as read; a larger one is a bad record"
-    )
-    max_file_bytes: Bytes = Field(
-        1 << 40,
-        ge=1,
-        description="largest raw shard in bytes, decompressed; a larger one counts as damaged",
-    )
-    max_ratio: float = Field(
-        250.0,
-        ge=1,
-        description="most decompressed bytes per byte of a raw shard, checked from 256 MiB on; a "
-        "shard with more counts as damaged",
-    )
-    on_bad_record: Literal["drop", "fail"] = Field(
-        "drop",
-        description="drop: bad records are dropped and counted; fail: a shard that holds one "
-        "counts as damaged",
-    )
-    on_bad_shard: Literal["fail", "skip"] = Field(
-        "fail",
-        description="fail: the run names all damaged shards and stops; skip: they are left out "
-        "and counted",
-    )
-    max_bad_share: Share = Field(
-        0.01, description="largest share of bad records; with more, the run stops"
-    )
+    task_bytes: Bytes = Field(64 << 20, ge=1 << 10)
+    """bytes of text in one task: small files are put together by their estimated size, a larger
+    file is cut into parts"""
+    max_document_bytes: Bytes = Field(64 << 20, ge=1)
+    """largest record in bytes, as read; a larger one is a bad record"""
+    max_file_bytes: Bytes = Field(1 << 40, ge=1)
+    """largest raw shard in bytes, decompressed; a larger one counts as damaged"""
+    max_ratio: float = Field(250.0, ge=1)
+    """most decompressed bytes per byte of a raw shard, checked from 256 MiB on; a shard with more
+    counts as damaged"""
+    on_bad_record: Literal["drop", "fail"] = "drop"
+    """drop: bad records are dropped and counted; fail: a shard that holds one counts as damaged"""
+    on_bad_shard: Literal["fail", "skip"] = "fail"
+    """fail: the run names all damaged shards and stops; skip: they are left out and counted"""
+    max_bad_share: Share = 0.01
+    """largest share of bad records; with more, the run stops"""
 
 
-class CleanConfig(FrozenModel):
+class CleanConfig(ConfigSection):
     """Cleaning text: ftfy with NFC, then SlimPajama's low-length filter."""
 
-    min_length: int = Field(
-        200,
-        ge=0,
-        description="fewest characters of a document, counted after lower-casing, "
-        "dropping ASCII punctuation and collapsing white space; shorter "
-        "documents are dropped",
-    )
-    fix_text: bool = Field(
-        True, description="repair mojibake and the like with ftfy; false leaves the text as it is"
-    )
-    mask: tuple[Literal["email", "ip", "phone"], ...] = Field(
-        (), description="what is masked in the text: email, ip, phone (needs the extra `pii`)"
-    )
-    phone_regions: tuple[str, ...] = Field(
-        (),
-        description="countries, such as US, whose phone numbers are also found without a country "
-        "code",
-    )
+    min_length: int = Field(200, ge=0)
+    """fewest characters of a document, counted after lower-casing, dropping ASCII punctuation and
+    collapsing white space; shorter documents are dropped"""
+    fix_text: bool = True
+    """repair mojibake and the like with ftfy; false leaves the text as it is"""
+    mask: tuple[Literal["email", "ip", "phone"], ...] = ()
+    """what is masked in the text: email, ip, phone (needs the extra `pii`)"""
+    phone_regions: tuple[str, ...] = ()
+    """countries, such as US, whose phone numbers are also found without a country code"""
 
 
-class DedupConfig(FrozenModel):
+class DedupConfig(ConfigSection):
     """Duplicate removal. A preset fixes shingles, bands and signature scheme; `custom` takes the
     keys from `unit` to `permutations`, which other presets refuse."""
 
     preset: Literal[
         "slimpajama", "slimpajama_exact", "fineweb", "strict", "custom", "exact", "none"
-    ] = Field(
-        "slimpajama",
-        description="how near-duplicates are found by MinHash LSH; exact: only documents with "
-        "the same normalised text are duplicates; none: nothing is removed",
-    )
-    unit: Literal["char", "word"] | None = Field(
-        None, description="only with preset custom: unit of a shingle"
-    )
-    size: int | None = Field(
-        None, ge=1, le=64, description="only with preset custom: units in one shingle"
-    )
-    bands: int | None = Field(
-        None, ge=1, le=60, description="only with preset custom: number of bands"
-    )
-    rows: int | None = Field(
-        None, ge=1, le=128, description="only with preset custom: rows in one band"
-    )
-    permutations: int | None = Field(
-        None, ge=1, le=1024, description="only with preset custom: permutations in one signature"
-    )
-    scheme: Literal["affine32", "affine64", "legacy", "fss"] | None = Field(
-        None, description="signature scheme [default: the preset's]; fss is the fastest"
-    )
-    hash: Literal["poly64", "sha1"] | None = Field(
-        None, description="base hash of shingles [default: the preset's]"
-    )
-    verify: Literal["exact", "estimate", "none"] | None = Field(
-        None,
-        description="what makes a candidate pair a duplicate: exact Jaccard similarity, the "
-        "signatures' estimate, or nothing more [default: exact; slimpajama_exact: none]",
-    )
-    threshold: float = Field(
-        0.8,
-        gt=0,
-        le=1,
-        description="lowest Jaccard similarity at which two documents are duplicates",
-    )
-    key: str | None = Field(
-        None,
-        description="a field of `meta` such as url (dots reach nested fields): documents with "
-        "the same value are duplicates too",
-    )
-    indexes: Paths = Field(
-        (),
-        description="earlier run directories or indexes, relative to this config: documents that "
-        "resemble a document kept there are duplicates",
-    )
-    source_priority: tuple[str, ...] = Field(
-        (),
-        description="source labels in order of preference: among duplicates, a document of an "
-        "earlier label is preferred",
-    )
-    max_source_share: Share = Field(
-        0.75,
-        description="stop when a larger share of one source's documents would be removed as "
-        "duplicates; sources with fewer than 100 documents are not checked",
-    )
-    memory: Bytes = Field(
-        1 << 30, ge=16 << 20, description="working memory of one join or verification task"
-    )
+    ] = "slimpajama"
+    """how near-duplicates are found by MinHash LSH; exact: only documents with the same normalised
+    text are duplicates; none: nothing is removed"""
+    unit: Literal["char", "word"] | None = None
+    """only with preset custom: unit of a shingle"""
+    size: int | None = Field(None, ge=1, le=64)
+    """only with preset custom: units in one shingle"""
+    bands: int | None = Field(None, ge=1, le=60)
+    """only with preset custom: number of bands"""
+    rows: int | None = Field(None, ge=1, le=128)
+    """only with preset custom: rows in one band"""
+    permutations: int | None = Field(None, ge=1, le=1024)
+    """only with preset custom: permutations in one signature"""
+    scheme: Literal["affine32", "affine64", "legacy", "fss"] | None = None
+    """signature scheme [default: the preset's]; fss is the fastest"""
+    hash: Literal["poly64", "sha1"] | None = None
+    """base hash of shingles [default: the preset's]"""
+    verify: Literal["exact", "estimate", "none"] | None = None
+    """what makes a candidate pair a duplicate: exact Jaccard similarity, the signatures' estimate,
+    or nothing more [default: exact; slimpajama_exact: none]"""
+    threshold: float = Field(0.8, gt=0, le=1)
+    """lowest Jaccard similarity at which two documents are duplicates"""
+    key: str | None = None
+    """a field of `meta` such as url (dots reach nested fields): documents with the same value are
+    duplicates too"""
+    indexes: Paths = ()
+    """earlier run directories or indexes, relative to this config: documents that resemble a
+    document kept there are duplicates"""
+    source_priority: tuple[str, ...] = ()
+    """source labels in order of preference: among duplicates, a document of an earlier label is
+    preferred"""
+    max_source_share: Share = 0.75
+    """stop when a larger share of one source's documents would be removed as duplicates; sources
+    with fewer than 100 documents are not checked"""
+    memory: Bytes = Field(1 << 30, ge=16 << 20)
+    """working memory of one join or verification task"""
 
 
-class DecontaminateConfig(FrozenModel):
+class DecontaminateConfig(ConfigSection):
     """Documents that hold text of evaluation sets, by runs of words they share."""
 
-    sets: Paths = Field(
-        (), description="jsonl files of evaluation items, relative to this config; none: off"
-    )
-    n: int = Field(
-        13, ge=1, le=64, description="words in a run that a document and an item must share"
-    )
-    min_words: int = Field(
-        8, ge=1, le=64, description="shortest run; items with fewer words are listed as not checked"
-    )
-    min_overlap: Share = Field(
-        0.4, description="share of an item's words that a document must hold to count"
-    )
-    action: Literal["drop", "quarantine", "review", "report"] = Field(
-        "drop",
-        description="what happens to such a document; report: it stays and only evidence is "
-        "recorded",
-    )
-    fields: tuple[str, ...] | None = Field(
-        None,
-        description="fields that hold an item's text; dots reach nested fields [default: every "
-        "string]",
-    )
+    sets: Paths = ()
+    """jsonl files of evaluation items, relative to this config; none: off"""
+    n: int = Field(13, ge=1, le=64)
+    """words in a run that a document and an item must share"""
+    min_words: int = Field(8, ge=1, le=64)
+    """shortest run; items with fewer words are listed as not checked"""
+    min_overlap: Share = 0.4
+    """share of an item's words that a document must hold to count"""
+    action: Literal["drop", "quarantine", "review", "report"] = "drop"
+    """what happens to such a document; report: it stays and only evidence is recorded"""
+    fields: tuple[str, ...] | None = None
+    """fields that hold an item's text; dots reach nested fields [default: every string]"""
 
     @model_validator(mode="after")
     def _shortest_fits(self) -> "DecontaminateConfig":
@@ -182,121 +122,83 @@ class DecontaminateConfig(FrozenModel):
         return self
 
 
-class LinesConfig(FrozenModel):
+class LinesConfig(ConfigSection):
     """Repeated lines or paragraphs: all but the first occurrence are cut before tokenizing."""
 
-    unit: Literal["none", "line", "paragraph"] = Field(
-        "none", description="what is compared; paragraphs end at blank lines; none: off"
-    )
-    min_characters: int = Field(
-        40, ge=1, description="units with fewer normalised characters are left alone"
-    )
-    min_documents: int = Field(
-        6,
-        ge=2,
-        description="a unit that occurs in at least this many documents is cut from all but one "
-        "of them",
-    )
-    sources: tuple[str, ...] | None = Field(
-        None,
-        description="source labels that are searched for repeats [default: all]; leave out "
-        "sources of code",
-    )
+    unit: Literal["none", "line", "paragraph"] = "none"
+    """what is compared; paragraphs end at blank lines; none: off"""
+    min_characters: int = Field(40, ge=1)
+    """units with fewer normalised characters are left alone"""
+    min_documents: int = Field(6, ge=2)
+    """a unit that occurs in at least this many documents is cut from all but one of them"""
+    sources: tuple[str, ...] | None = None
+    """source labels that are searched for repeats [default: all]; leave out sources of code"""
 
 
-class DetectorConfig(FrozenModel):
+class DetectorConfig(ConfigSection):
     """A detector of an installed package."""
 
-    name: str = Field(
-        min_length=1, description="its name: an entry point of the group wafermill.detectors"
-    )
-    settings: dict[str, JsonValue] = Field(
-        {}, description="what it is made with, by keyword: plain values, lists and mappings"
-    )
+    name: str = Field(min_length=1)
+    """its name: an entry point of the group wafermill.detectors"""
+    settings: dict[str, JsonValue] = Field({})
+    """what it is made with, by keyword: plain values, lists and mappings"""
 
 
-class ScreenConfig(FrozenModel):
+class ScreenConfig(ConfigSection):
     """Provenance screening."""
 
-    policy: Annotated[str, RelativePath()] = Field(
-        "builtin:default",
-        description="the policy, which decides what follows from evidence: a YAML file, or "
-        "builtin:default",
-    )
-    registry: Paths = Field(
-        (),
-        description="registries of works (`prep registry`), relative to this config, or "
-        "builtin:quickstart; none: documents are not compared with works",
-    )
-    origins: Paths = Field(
-        (),
-        description="YAML lists of origins in addition to the shipped one, relative to this config",
-    )
-    artefacts: Paths = Field(
-        (), description="YAML lists of digests of files and texts, relative to this config"
-    )
-    optout: Paths = Field(
-        (),
-        description="captured opt-out signals and local opt-out lists: .yaml or .jsonl files, or "
-        "directories of them, relative to this config",
-    )
-    detectors: tuple[DetectorConfig, ...] = Field(
-        (),
-        description="detectors of installed packages, in the order of their evidence; one that a "
-        "rule of the policy asks about need not be named",
-    )
-    quarantine_days: int | None = Field(
-        None,
-        ge=0,
-        description="days after which `prep quarantine list` reports the text of a quarantined "
-        "document as due and `prep quarantine purge` deletes it (a run never does); "
-        "none: it is kept",
-    )
+    policy: Annotated[str, RelativePath()] = "builtin:default"
+    """the policy, which decides what follows from evidence: a YAML file, or builtin:default"""
+    registry: Paths = ()
+    """registries of works (`prep registry`), relative to this config, or builtin:quickstart; none:
+    documents are not compared with works"""
+    origins: Paths = ()
+    """YAML lists of origins in addition to the shipped one, relative to this config"""
+    artefacts: Paths = ()
+    """YAML lists of digests of files and texts, relative to this config"""
+    optout: Paths = ()
+    """captured opt-out signals and local opt-out lists: .yaml or .jsonl files, or directories of
+    them, relative to this config"""
+    detectors: tuple[DetectorConfig, ...] = ()
+    """detectors of installed packages, in the order of their evidence; one that a rule of the
+    policy asks about need not be named"""
+    quarantine_days: int | None = Field(None, ge=0)
+    """days after which `prep quarantine list` reports the text of a quarantined document as due and
+    `prep quarantine purge` deletes it (a run never does); none: it is kept"""
 
 
-class TokenizeConfig(FrozenModel):
+class TokenizeConfig(ConfigSection):
     """Tokenizing the documents that are kept."""
 
-    tokenizer: Annotated[str, RelativePath(("gpt2",))] = Field(
-        "gpt2",
-        description="gpt2 (byte-level BPE, 50257 entries), or a tokenizer.json or a directory that "
-        "holds one, relative to this config",
-    )
-    eos: str | int | None = Field(
-        None,
-        description="token that ends a document, by string or id [default: eos_token of the "
-        "tokenizer_config.json next to the tokenizer, or its only special token]",
-    )
-    special_tokens: tuple[str, ...] = Field(
-        (),
-        description="special tokens that are recognised where their text occurs; the text of all "
-        "others stays text",
-    )
+    tokenizer: Annotated[str, RelativePath(("gpt2",))] = "gpt2"
+    """gpt2 (byte-level BPE, 50257 entries), or a tokenizer.json or a directory that holds one,
+    relative to this config"""
+    eos: str | int | None = None
+    """token that ends a document, by string or id [default: eos_token of the tokenizer_config.json
+    next to the tokenizer, or its only special token]"""
+    special_tokens: tuple[str, ...] = ()
+    """special tokens that are recognised where their text occurs; the text of all others stays
+    text"""
+    engine: str | None = None
+    """the engine: fastokens, gigatoken, tokenizers or that of a plug-in; one that gives other ids
+    than tokenizers is refused [default: the fastest of the first three that does not]"""
 
 
-class PackConfig(FrozenModel):
+class PackConfig(ConfigSection):
     """Shuffling, splitting and packing."""
 
-    max_sequence_length: int = Field(2048, ge=2, le=1 << 17, description="tokens in one row (MSL)")
-    validation_share: Share = Field(
-        0.0017, description="share of documents held out for validation"
-    )
-    bucket_tokens: int = Field(
-        1 << 25,
-        ge=1 << 10,
-        description="tokens in one shuffle bucket, which one task holds in memory",
-    )
-    format: Literal["sample", "vsl", "corpus"] = Field(
-        "sample",
-        description="sample: one stream cut into rows; vsl: whole documents next to each other "
-        "in a row, where none attends to another; corpus: the stream itself, cut "
-        "when it is read",
-    )
-    packer: Literal["first_fit", "greedy"] | None = Field(
-        None,
-        description="vsl: first_fit (decreasing) for the least padding, or greedy, which fills row "
-        "after row in stream order [default: first_fit]",
-    )
+    max_sequence_length: int = Field(2048, ge=2, le=1 << 17)
+    """tokens in one row (MSL)"""
+    validation_share: Share = 0.0017
+    """share of documents held out for validation"""
+    bucket_tokens: int = Field(1 << 25, ge=1 << 10)
+    """tokens in one shuffle bucket, which one task holds in memory"""
+    format: Literal["sample", "vsl", "corpus"] = "sample"
+    """sample: one stream cut into rows; vsl: whole documents next to each other in a row, where
+    none attends to another; corpus: the stream itself, cut when it is read"""
+    packer: Literal["first_fit", "greedy"] | None = None
+    """vsl: first_fit (decreasing) for the least padding, or greedy, which fills row after row in
+    stream order [default: first_fit]"""
 
     @model_validator(mode="after")
     def _packer_is_used(self) -> "PackConfig":
@@ -307,39 +209,35 @@ class PackConfig(FrozenModel):
         return self
 
 
-class Hdf5Config(FrozenModel):
+class Hdf5Config(ConfigSection):
     """HDF5 shards."""
 
-    shard_bytes: Bytes = Field(
-        128 << 20, ge=1 << 10, le=SHARD_LIMIT, description="bytes of rows in one shard"
-    )
-    shard_sequences: int | None = Field(
-        None, ge=1, description="rows in one shard, instead of shard_bytes; not for corpus"
-    )
-    compression: Literal["gzip", "gzip-shuffle", "none"] | None = Field(
-        None,
-        description="compression of the shards, which plain h5py reads; none: larger, but faster "
-        "to read [default: gzip; gzip-shuffle for vsl, whose channels of counts it "
-        "makes small]",
-    )
+    shard_bytes: Bytes = Field(128 << 20, ge=1 << 10, le=SHARD_LIMIT)
+    """bytes of rows in one shard"""
+    shard_sequences: int | None = Field(None, ge=1)
+    """rows in one shard, instead of shard_bytes; not for corpus"""
+    compression: Literal["gzip", "gzip-shuffle", "none"] | None = None
+    """compression of the shards, which plain h5py reads; none: larger, but faster to read [default:
+    gzip; gzip-shuffle for vsl, whose channels of counts it makes small]"""
 
 
-class ExecutorConfig(FrozenModel):
+class ExecutorConfig(ConfigSection):
     """Where tasks run; nothing here changes the output."""
 
-    address: str | None = Field(
-        None,
-        description="a running Dask scheduler such as tcp://host:8786, whose workers have this "
-        "package and see the same files [default: workers on this machine, see --workers]",
-    )
+    address: str | None = None
+    """a running Dask scheduler such as tcp://host:8786, whose workers have this package and see the
+    same files [default: workers on this machine, see --workers]"""
 
 
-class Config(FrozenModel):
+class Config(ConfigSection):
     """A whole preparation."""
 
-    name: Name = Field(description="name of the run; the default output is ./runs/<name>")
-    seed: int = Field(1, ge=0, lt=1 << 63, description="seed of splits and shuffles")
-    inputs: tuple[InputConfig, ...] = Field(min_length=1, description="collections of raw shards")
+    name: Name
+    """name of the run; the default output is ./runs/<name>"""
+    seed: int = Field(1, ge=0, lt=1 << 63)
+    """seed of splits and shuffles"""
+    inputs: tuple[InputConfig, ...] = Field(min_length=1)
+    """collections of raw shards"""
     cluster: ExecutorConfig = ExecutorConfig()
     read: ReadConfig = ReadConfig()
     clean: CleanConfig = CleanConfig()
@@ -351,11 +249,9 @@ class Config(FrozenModel):
     tokenize: TokenizeConfig = TokenizeConfig()
     mixture: MixtureConfig = MixtureConfig()
     pack: PackConfig = PackConfig()
-    splits: dict[SplitName, Share] = Field(
-        {},
-        description="splits held out of train, each with its share of the documents, such as "
-        "{test: 0.1 %}; validation gets its share here or from pack.validation_share",
-    )
+    splits: dict[SplitName, Share] = Field({})
+    """splits held out of train, each with its share of the documents, such as {test: 0.1 %};
+    validation gets its share here or from pack.validation_share"""
     hdf5: Hdf5Config = Hdf5Config()
 
     @field_validator("inputs")

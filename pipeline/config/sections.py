@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipeline.config.model import FrozenModel, RelativePath
+from pipeline.config.model import ConfigSection, RelativePath
 
 Path = tuple[str, ...]
 """A field: its name, or the names on the way down, such as ("meta", "title")."""
@@ -85,40 +85,31 @@ def _paths(value: Any) -> Any:
     return value if isinstance(value, str) else several
 
 
-class InputConfig(FrozenModel):
+class InputConfig(ConfigSection):
     """One collection of raw shards."""
 
-    name: Name = Field(description="identity of the collection; part of every document's key")
-    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths), RelativePath()] = Field(
-        description="a file, a directory or a glob, relative to this config, or a list of them; or "
-        "builtin:quickstart"
-    )
-    format: str | None = Field(
-        None,
-        description="format of all files, whatever their names, such as jsonl or that of a plug-in "
-        "[default: by the name of each file]; text: each file is a document; lines: each line is a "
-        "document",
-    )
-    text_key: str = Field("text", description="name of the field or column that holds the text")
-    template: str | None = Field(
-        None,
-        description="fields joined to form the text, such as '{title}: {text}'; dots reach "
-        "nested fields, {{ and }} are braces [default: text_key alone]",
-    )
-    meta_fields: dict[str, ColumnType] = Field(
-        {},
-        description="fields kept as typed columns, such as `meta.date: timestamp`; types are "
-        "string, int, float, bool, timestamp",
-    )
-    source_key: str | None = Field(
-        None,
-        description="field or column that holds the source label, such as meta.source (dots "
-        "reach nested fields); a record without it belongs to the source `name` "
-        "[default: meta.pile_set_name or meta.redpajama_set_name]",
-    )
-    sources: tuple[str, ...] | None = Field(
-        None, description="allowed source labels; a record with another label is a bad record"
-    )
+    name: Name
+    """identity of the collection; part of every document's key"""
+    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths), RelativePath()]
+    """a file, a directory or a glob, relative to this config, or a list of them; or
+    builtin:quickstart"""
+    format: str | None = None
+    """format of all files, whatever their names, such as jsonl or that of a plug-in [default: by
+    the name of each file]; text: each file is a document; lines: each line is a document"""
+    text_key: str = "text"
+    """name of the field or column that holds the text"""
+    template: str | None = None
+    """fields joined to form the text, such as '{title}: {text}'; dots reach nested fields, {{ and
+    }} are braces [default: text_key alone]"""
+    meta_fields: dict[str, ColumnType] = Field({})
+    """fields kept as typed columns, such as `meta.date: timestamp`; types are string, int, float,
+    bool, timestamp"""
+    source_key: str | None = None
+    """field or column that holds the source label, such as meta.source (dots reach nested fields);
+    a record without it belongs to the source `name` [default: meta.pile_set_name or
+    meta.redpajama_set_name]"""
+    sources: tuple[str, ...] | None = None
+    """allowed source labels; a record with another label is a bad record"""
 
     @field_validator("template")
     @classmethod
@@ -171,32 +162,23 @@ Weight = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(_count), Field(ge=1)]
 
 
-class MixtureConfig(FrozenModel):
+class MixtureConfig(ConfigSection):
     """Repeating and thinning out the training split by source: either `epochs` or `weights`."""
 
-    epochs: dict[str, Epochs] | None = Field(
-        None,
-        description="by source label: how often each of its documents occurs; 2.5: all of them "
-        "twice, and half of them, chosen by hash, a third time",
-    )
-    weights: dict[str, Weight] | None = Field(
-        None, description="by source label: its share of the tokens, relative to the other weights"
-    )
-    default: Epochs | None = Field(
-        None,
-        description="epochs, or weight, of every source that is not named [default: 1 epoch; with "
-        "weights every source must be named]",
-    )
-    tokens: Count | None = Field(
-        None,
-        description="with weights: tokens of the training split, such as 10B [default: as many as "
-        "max_epochs allows]",
-    )
-    max_epochs: MostEpochs | None = Field(
-        None,
-        description="with weights: most epochs of any source; more is an error [default: 1 without "
-        "tokens, else no limit]",
-    )
+    epochs: dict[str, Epochs] | None = None
+    """by source label: how often each of its documents occurs; 2.5: all of them twice, and half of
+    them, chosen by hash, a third time"""
+    weights: dict[str, Weight] | None = None
+    """by source label: its share of the tokens, relative to the other weights"""
+    default: Epochs | None = None
+    """epochs, or weight, of every source that is not named [default: 1 epoch; with weights every
+    source must be named]"""
+    tokens: Count | None = None
+    """with weights: tokens of the training split, such as 10B [default: as many as max_epochs
+    allows]"""
+    max_epochs: MostEpochs | None = None
+    """with weights: most epochs of any source; more is an error [default: 1 without tokens, else no
+    limit]"""
 
     @model_validator(mode="after")
     def _one_way(self) -> "MixtureConfig":

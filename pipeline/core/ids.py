@@ -116,13 +116,11 @@ def table_hash(table: pa.Table) -> str:
     digest = xxhash.xxh3_128()
     for name, column in zip(table.column_names, table.columns, strict=True):
         nulls = f":{column.null_count}" if column.null_count else ""
-        digest.update(f"{name}:{_plain(column.type)}:{len(column)}{nulls};".encode())
+        is_dictionary = pa.types.is_dictionary(column.type)
+        kind = column.type.value_type if is_dictionary else column.type
+        digest.update(f"{name}:{kind}:{len(column)}{nulls};".encode())
         _update(digest, column.chunks)
     return digest.hexdigest()
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _update(digest: xxhash.xxh3_128, chunks: Sequence[pa.Array]) -> None:

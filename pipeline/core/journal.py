@@ -81,7 +81,10 @@ def hold_lock(directory: Path) -> Iterator[None]:
             if not _locked(handle):
                 name = _name(handle)
                 raise ResourceError(f"{directory}: in use by {name}; wait for it or stop it")
-            _name_holder(handle)
+            since = datetime.now().astimezone().isoformat(" ", "seconds")
+            os.ftruncate(handle, 0)
+            text = f"pid {os.getpid()} on {socket.gethostname()} since {since}\n"
+            os.pwrite(handle, text.encode(), 0)
         except OSError as error:
             refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
@@ -116,9 +119,3 @@ def _locked(handle: int) -> bool:
 
 def _name(handle: int) -> str:
     return os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-
-
-def _name_holder(handle: int) -> None:
-    since = datetime.now().astimezone().isoformat(" ", "seconds")
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, f"pid {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)

@@ -14,11 +14,19 @@ documents, and what the mixture added to train or took from it, per source.
 A ledger that does not balance stops the run with exit code 4.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pipeline.core.errors import IntegrityError
+
+Equation = tuple[str, int, int]
+"""What is compared, and the two sides that must be equal."""
+
+
+def _find_unequal(equations: Iterable[Equation], words: str) -> list[str]:
+    """The equations that do not hold, in `words` with a place for each side."""
+    return [f"{name}: {words.format(a, b)}" for name, a, b in equations if a != b]
 
 
 @dataclass
@@ -53,26 +61,16 @@ class SourceLedger:
     def problems(self) -> list[str]:
         """Equations that do not hold, as text."""
         ends = [*self.dropped.values(), self.quarantined, self.duplicates, self.kept]
-        bad = list(self.bad.values())
-        checks = [
-            (
-                "records",
-                self.records.documents,
-                self.documents.documents + sum(t.documents for t in bad),
-            ),
-            (
-                "record bytes",
-                self.records.bytes,
-                self.document_record_bytes + sum(t.bytes for t in bad),
-            ),
+        records, size = self.documents.documents, self.document_record_bytes
+        records += sum(tally.documents for tally in self.bad.values())
+        size += sum(tally.bytes for tally in self.bad.values())
+        equations = (
+            ("records", self.records.documents, records),
+            ("record bytes", self.records.bytes, size),
             ("documents", self.documents.documents, sum(t.documents for t in ends)),
             ("document bytes", self.documents.bytes, sum(t.bytes for t in ends)),
-        ]
-        return [
-            f"{name}: {left:,} in, {right:,} accounted for"
-            for name, left, right in checks
-            if left != right
-        ]
+        )
+        return _find_unequal(equations, "{:,} in, {:,} accounted for")
 
 
 @dataclass(kw_only=True)
@@ -93,15 +91,11 @@ class SplitLedger:
 
     def problems(self) -> list[str]:
         """Equations that do not hold, as text."""
-        checks = [
-            *self._format_checks(),
-            ("padding", self.padding, self.rows * self.max_sequence_length - self.mask_sum),
-        ]
-        return [
-            f"{name}: {left:,}, expected {right:,}" for name, left, right in checks if left != right
-        ]
+        padding = self.rows * self.max_sequence_length - self.mask_sum
+        equations = [*self._format_equations(), ("padding", self.padding, padding)]
+        return _find_unequal(equations, "{:,}, expected {:,}")
 
-    def _format_checks(self) -> list[tuple[str, int, int]]:
+    def _format_equations(self) -> list[Equation]:
         match self.format:
             case "corpus":
                 return [("tokens in the shards", self.corpus_tokens, self.tokens)]
@@ -132,15 +126,11 @@ class MixtureLedger:
 
     def problems(self) -> list[str]:
         """Equations that do not hold, as text."""
-        checks = [
+        equations = (
             ("documents", self.documents, self.scattered_documents),
             ("tokens", self.tokens, self.scattered_tokens),
-        ]
-        return [
-            f"{name}: {left:,} in train, {right:,} shuffled"
-            for name, left, right in checks
-            if left != right
-        ]
+        )
+        return _find_unequal(equations, "{:,} in train, {:,} shuffled")
 
 
 @dataclass

@@ -1,20 +1,13 @@
-"""The training order.
-
-The training order: which rows a step reads, a pure function that the trainer and `prep trace`
+"""The training order: which rows a step reads, a pure function that the trainer and `prep trace`
 import.
 
-With s samples consumed and R rows in the data set: epoch e = floor(s / R) and row = pi(seed, e, s
-mod R) where pi is the keyed bijection of `pipeline.core.rng`. Epoch 0 of a data set whose rows were
-already shuffled globally reads file order. The batch size is not in the key, so another batch size,
-num_csx or worker count reads the same samples in the same order.
+With s samples consumed and R samples in an epoch: epoch e = floor(s / R), and sample s reads row
+pi(seed, e, s mod R), where pi is the keyed bijection of `pipeline.core.rng`. Epoch 0 of a data set
+whose rows were already shuffled globally reads file order. The batch size is not in the key, so
+another batch size, num_csx or worker count reads the same samples in the same order.
 
-Of several data sets R counts the samples of one epoch of the mixture; which of their rows sample
-pi(seed, e, s mod R) is, the mixture says (below).
-
-The training order over one or several data sets: which row every sample reads, and back.
-
-Data sets stand one behind the other, and a row is counted over all of them. A data set of n rows
-and weight w has k = floor(w n + 1/2) samples in every epoch of the mixture, so R = sum of k and
+Several data sets are one behind the other, and a row is counted over all of them. A data set of n
+rows and weight w has k = floor(w n + 1/2) samples in every epoch, so R = sum of k and
 
     k // n  samples read each of its rows, and
     m = k % n  samples read one more row each: in epoch e the rows sigma((e m + j) mod n), j < m,
@@ -22,9 +15,8 @@ and weight w has k = floor(w n + 1/2) samples in every epoch of the mixture, so 
 
 So an epoch reads every row floor(w) times or once more; the m chosen rows differ within an epoch
 and go round: after E epochs a row was chosen floor(E m / n) times or once more, and ceil(n / m)
-epochs have met all of them. A weight of 1 is the data set itself, and a single one of weight 1 is
-read exactly as without a mixture. An epoch's samples, all copies and choices of all data sets, are
-shuffled together by a `Shuffle`. Memory is O(data sets), apart from what the shuffle needs.
+epochs have met all of them. A single data set of weight 1 is read as without a mixture. Memory is
+O(data sets), apart from what the shuffle needs.
 """
 
 from dataclasses import dataclass
@@ -74,15 +66,6 @@ def steps_of_samples(samples_N: npt.NDArray[np.int64], schedule: Schedule) -> np
     before = np.array([samples_before_step(step, schedule) for step, _ in schedule])
     part = np.searchsorted(before, samples_N, side="right") - 1
     return np.asarray(first[part] + (samples_N - before[part]) // size[part])
-
-
-def whole_steps(samples: int, schedule: Schedule) -> int:
-    """How many steps, from step 1 on, so many samples are enough for.
-
-    >>> [whole_steps(n, ((1, 8), (5, 16))) for n in (7, 8, 47, 48, 64)]
-    [0, 1, 4, 5, 6]
-    """
-    return int(steps_of_samples(np.array([samples]), schedule)[0]) - 1
 
 
 def rows_of_samples(
@@ -140,23 +123,15 @@ class KeyedShuffle:
 
     def indices(self, first: int, count: int) -> I64:
         """See `Shuffle`."""
-        return rows_of_samples(
-            first,
-            count,
-            rows=self.size,
-            seed=self.seed,
-            file_order_first_epoch=self.file_order_first_epoch,
-        )
+        order = {"rows": self.size, "seed": self.seed}
+        file_order = self.file_order_first_epoch
+        return rows_of_samples(first, count, **order, file_order_first_epoch=file_order)
 
     def samples(self, index_N: I64, epoch: int) -> I64:
         """See `Shuffle`."""
-        return samples_of_rows(
-            index_N,
-            epoch,
-            rows=self.size,
-            seed=self.seed,
-            file_order_first_epoch=self.file_order_first_epoch,
-        )
+        order = {"rows": self.size, "seed": self.seed}
+        file_order = self.file_order_first_epoch
+        return samples_of_rows(index_N, epoch, **order, file_order_first_epoch=file_order)
 
 
 @dataclass(frozen=True)

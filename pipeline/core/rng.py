@@ -83,17 +83,13 @@ def _checked(indices: npt.NDArray[np.integer], size: int) -> U64:
     return indices.astype(np.uint64)
 
 
-def _half_bits(size: int) -> int:
-    """Half of an even number of bits whose power covers `size`: at most 4 values per target."""
-    return max(1, ((size - 1).bit_length() + 1) // 2)
-
-
 def _walk(x: U64, size: int, permutation_key: int, inverse: bool) -> U64:
     if size <= 1 or x.size == 0:
         return x.copy()
-    half = _half_bits(size)
-    secret, low = permutation_key.to_bytes(16, "little"), (1 << 64) - 1
-    keys = [np.uint64(key(0, "feistel", secret, r) & low) for r in range(ROUNDS)]
+    # Half of an even number of bits whose power covers `size`: at most 4 values per target.
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    secret = permutation_key.to_bytes(16, "little")
+    keys = [np.uint64(key(0, "feistel", secret, r) & _MASK64) for r in range(ROUNDS)]
     out = _rounds(x, half, keys, inverse)
     outside = np.flatnonzero(out >= np.uint64(size))
     while outside.size:

@@ -201,17 +201,6 @@ def _refuse_link(parent: int, name: str, path: Path) -> None:
             )
 
 
-def _explain(error: OSError, path: Path, size: int) -> ResourceError:
-    if error.errno in _NO_ROOM:
-        free = _free_bytes(path.parent)
-        wanted = f" {size:,} bytes" if size else ""
-        return ResourceError(
-            f"{path}: no room to write{wanted} ({free:,} bytes free); "
-            "free some space and run the same command again, finished work is kept"
-        )
-    return ResourceError(f"{path}: cannot write: {error.strerror or error}")
-
-
 def _free_bytes(directory: Path) -> int:
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
@@ -223,7 +212,14 @@ def _explained(path: Path, size: int = 0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _explain(error, path, size) from error
+        message = f"{path}: cannot write: {error.strerror or error}"
+        if error.errno in _NO_ROOM:
+            needed = f" {size:,} bytes" if size else ""
+            message = (
+                f"{path}: no room to write{needed} ({_free_bytes(path.parent):,} bytes free); "
+                "free some space and run the same command again, finished work is kept"
+            )
+        raise ResourceError(message) from error
 
 
 def make_directory(directory: Path) -> None:

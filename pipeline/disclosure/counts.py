@@ -23,7 +23,7 @@ from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.shards import lineage_path
 from pipeline.runs import layout
 from pipeline.runs.events import EVENTS, verify_events
-from pipeline.runs.records import read_arrow_file
+from pipeline.runs.records import map_arrow
 from pipeline.screening.evidence import DECISIONS
 
 _COLUMNS = (
@@ -273,12 +273,12 @@ def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
     lists = _read_lists(root / "lists.json")
     if not (root / WORKS).is_file():
         return RunRegistry(lists, None, {})
-    table = read_arrow_file(root / WORKS)
+    table = map_arrow(root / WORKS)
     works = {
         row["work_id"]: row
         for row in table.select([n for n in _OF_WORKS if n in table.column_names]).to_pylist()
     }
-    index = read_arrow_file(root / INDEX) if (root / INDEX).is_file() else None
+    index = map_arrow(root / INDEX) if (root / INDEX).is_file() else None
     stated = json.loads((index.schema.metadata or {}).get(FINGERPRINTS, "{}")) if index else {}
     statuses = Counter(str(work.get("status") or "not stated") for work in works.values())
     hashes = {shard.path: shard.content_hash for shard in stage.shards} if stage else {}

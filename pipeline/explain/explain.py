@@ -15,9 +15,10 @@ from pipeline.core import ids
 from pipeline.explain.find import find_led_to
 from pipeline.lineage.shards import takedowns_of
 from pipeline.runs import layout
+from pipeline.runs.clusters import read_rows_by_key
+from pipeline.runs.held_texts import QUARANTINED
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
-from pipeline.runs.records import QUARANTINED, RecordPlace, RunRecord, RunRecords, wrap_read_errors
-from pipeline.runs.tables import read_rows_by_key
+from pipeline.runs.records import RecordPlace, RunRecord, RunRecords, wrap_read_errors
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000

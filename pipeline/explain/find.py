@@ -29,22 +29,14 @@ from pipeline.explain.search import clean_query, describe_scope, find_readable_h
 from pipeline.lineage.shards import taken_for_works
 from pipeline.lineage.trace import trace_reference
 from pipeline.runs import layout
+from pipeline.runs.clusters import find_siblings
+from pipeline.runs.held_texts import quarantine_path, read_held_shard, with_texts
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
-from pipeline.runs.records import (
-    quarantine_path,
-    read_arrow_file,
-    read_held_shard,
-    with_texts,
-    wrap_read_errors,
-)
-from pipeline.runs.tables import DocumentTable, find_siblings
+from pipeline.runs.records import DocumentTable, map_arrow, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works
 from pipeline.screening.registry.works import Work, make_works
-
-WORKS = "registry/works.arrow"
-"""The works that a run was screened with (`pipeline.stages.registry`)."""
 
 WORK_ID = re.compile("[0-9a-f]{12}")
 
@@ -134,12 +126,13 @@ def _read_works(directory: Path, registry: Path | None) -> list[Work] | None:
     """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
-    paths = [place / WORKS for place in find_screenings(directory) if (place / WORKS).is_file()]
+    places = (place / layout.WORKS for place in find_screenings(directory))
+    paths = [path for path in places if path.is_file()]
     if not paths:
         return None
     works: dict[str, Work] = {}
     for path in paths:
-        works |= {work.work_id: work for work in make_works(read_arrow_file(path))}
+        works |= {work.work_id: work for work in make_works(map_arrow(path))}
     return list(works.values())
 
 
@@ -236,7 +229,7 @@ def _find_same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[by
     keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
     for path in shards:
-        table = read_arrow_file(path)
+        table = map_arrow(path)
         for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
             yield key, ""
 
@@ -255,7 +248,7 @@ def _find_near(
 
     threshold = recipe.threshold or _THRESHOLD
     for path, rows in _find_candidates(directory, shards, cleaned, recipe):
-        table = read_arrow_file(path).select(["doc_key", "text"]).take(pa.array(rows))
+        table = map_arrow(path).select(["doc_key", "text"]).take(pa.array(rows))
         table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
             similarity = jaccard(cleaned, other, recipe.preset)
@@ -277,7 +270,7 @@ def _find_candidates(
     for path in shards:
         runs = directory / "runs" / path.name
         columns = [f"band_{band:02d}" for band in range(recipe.preset.bands)]
-        table = read_arrow_file(runs)
+        table = map_arrow(runs)
         met = [np.zeros(0, np.uint32)]
         for band, digest in zip(columns, digests[:, 0].tolist(), strict=True):
             start, stop = slice_run(table[band].to_numpy(), digest, digest)
@@ -299,7 +292,7 @@ def _find_passages(
     with progress.stage("passages", works, 0) as stage:
         for position, path in enumerate(shards):
             for table in (
-                read_arrow_file(path).select(["doc_key", "text"]),
+                map_arrow(path).select(["doc_key", "text"]),
                 read_held_shard(home / quarantine_path(path.name)),
             ):
                 best: dict[int, tuple[int, float, float]] = {}
@@ -316,7 +309,7 @@ def _find_passages(
                             f"{of_text:.1%} of the text match)"
                         ),
                     )
-            stage.done(position, {"documents": len(read_arrow_file(path))})
+            stage.done(position, {"documents": len(map_arrow(path))})
 
 
 def _find_whole(

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.hdf5.dataset import HDF5Dataset
@@ -15,15 +16,12 @@ convert_dataset_to_HDF5: Callable[..., Any]  # noqa: N816 - the name that Model 
 
 __all__ = ["HDF5Dataset", "ModelZooSampler", "convert_dataset_to_HDF5"]
 
-_MODULES = {
-    "HDF5Dataset": "pipeline.hdf5.dataset",
-    "ModelZooSampler": "pipeline.hdf5.sampler",
-    "convert_dataset_to_HDF5": "pipeline.convert.dataset.conversion",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: h5py and torch take a second."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    __all__,
+    {
+        ".dataset": "HDF5Dataset",
+        ".sampler": "ModelZooSampler",
+        "pipeline.convert.dataset.conversion": "convert_dataset_to_HDF5",
+    },
+)

@@ -21,8 +21,8 @@ from pipeline.lineage.forward import PLACES, SplitPlaces, locate_documents, stre
 from pipeline.lineage.shards import NEVER, read_masked_documents
 from pipeline.lineage.tables import describe_documents, expand_ranges
 from pipeline.lineage.training import Period, TrainingCheckpoint, TrainingRecord, read_training
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 
 _COLUMNS = ["licence", "state", "reason", "decision", "rule", "split", "tokens"]
 

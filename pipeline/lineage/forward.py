@@ -29,7 +29,7 @@ from pipeline.lineage.tables import (
     stream_rows_at,
 )
 from pipeline.runs import layout
-from pipeline.runs.tables import DocumentTable
+from pipeline.runs.records import DocumentTable
 
 PLACES = pa.schema([
     ("doc", pa.uint32()), ("split", pa.string()), ("file", pa.string()), ("row", pa.int64()),

@@ -26,9 +26,8 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import RowSpans, all_spans, count_spans, read_masked_documents
 from pipeline.lineage.training import read_training
 from pipeline.runs import layout
-from pipeline.runs.records import RunRecords, read_arrow_file, wrap_read_errors
+from pipeline.runs.records import DocumentTable, RunRecords, map_arrow, wrap_read_errors
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 
 if TYPE_CHECKING:
     from pipeline.tokenizers.definition import TokenizerDefinition
@@ -180,7 +179,7 @@ def _tokenize_again(directory: Path, docs_D: I64, eos_id: int) -> Iterator[tuple
     cuts = read_cuts(directory, chosen)
     tokenizer = open_tokenizer(_read_tokenizer(directory, eos_id))
     for path in sorted((directory / "documents").glob("*.arrow")):
-        table = read_arrow_file(path)
+        table = map_arrow(path)
         for row in np.flatnonzero(pc.is_in(table["doc_key"], chosen).to_numpy()).tolist():
             key = table["doc_key"][row].as_py()
             text = without(table["text"][row].as_buffer().to_pybytes(), cuts.get(key, []))

@@ -28,8 +28,8 @@ from pipeline.lineage.tables import (
     stream_rows_at,
 )
 from pipeline.lineage.training import read_training
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.references import shorten_list, split_row
-from pipeline.runs.tables import DocumentTable
 
 _COLUMNS = ["licence", "decision", "rule", "tokens"]
 

@@ -1,16 +1,12 @@
 """Where documents come from: screening rules, lineage, and the trace back from a training step."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.find import find_passages
 
 __all__ = ["find_passages"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pipeline.screening.fingerprints.find import find_passages
-
-    return find_passages
+__getattr__, __dir__ = export_lazily(__name__, __all__, {".fingerprints.find": "find_passages"})

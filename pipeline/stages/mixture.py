@@ -1,43 +1,34 @@
-"""Mixtures: their arithmetic, and the stage that publishes them.
-
-Mixtures: how often every document of the training split is repeated, by its source.
+"""The mixture: how many copies of each kept document of train are in the stream -> mixture/.
 
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its source and u in
-[0, 1) a function of (seed, document, c) alone. So a document keeps its copies whatever other
-documents come or go, and more epochs only ever add copies.
-
-With `epochs`, e is what was asked for. With `weights`, e follows from the tokens there are: a
-source gets the most documents, in the order of their draws, that stay within its part of the total,
-so it misses that part by less than one document.
-
-Shapes: N documents, S sources.
-
-The mixture: how many copies of each kept document stand in the stream -> mixture/.
-
-One task over the small columns of documents.parquet, read in passes. Documents of other splits than
-train have one copy, whatever the mixture.
+[0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
+epochs only add some. With `epochs`, e is what was asked for; with `weights`, a source gets most
+documents, in the order of their draws, that stay within its part of the tokens. N documents, S
+sources.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.arrays import I64, U16, U64
+from dedup.arrays import I64, U16, U64, Mask
 from pipeline.config.sections import MOST_EPOCHS, MixtureConfig
 from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.runs import layout
+from pipeline.runs import layout, views
+from pipeline.runs.references import shorten_list
 from pipeline.runs.splits import TRAIN
 
 ALL = 1 << 64
@@ -92,7 +83,7 @@ def draws(key_N2: U64, seed: int, copy: int) -> U64:
 
 
 def copies_of(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16:
-    """How often each document stands in the stream, (N,); `quotas` are those of the S sources."""
+    """How often each document is in the stream, (N,); `quotas` are those of the S sources."""
     whole = np.array([quota.copies for quota in quotas], np.int64)
     some = np.array([quota.bound > 0 for quota in quotas], np.bool_)
     last = np.array([max(quota.bound, 1) - 1 for quota in quotas], np.uint64)
@@ -109,23 +100,20 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
             hint = did_you_mean(name, known)
             raise ConfigError(
                 f"mixture: no document has the source {escape_text(name)!r}{hint}; sources: "
-                f"{_listed(known)}"
+                f"{shorten_list([escape_text(name) for name in known], _NAMED)}"
             )
-    bare = [name for name in known if documents[name] and weight_of(config, name) is None]
+    bare = [
+        escape_text(name) for name in known if documents[name] and weight_of(config, name) is None
+    ]
     if bare:
         raise ConfigError(
-            f"mixture.weights: no weight for {_listed(bare)}; give each of them a weight (0 "
-            "leaves it out), or set mixture.default for all others"
+            f"mixture.weights: no weight for {shorten_list(bare, _NAMED)}; give each of them a "
+            "weight (0 leaves it out), or set mixture.default for all others"
         )
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(escape_text(name) for name in names[:_NAMED]) + more
-
-
 def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
-    """The tokens each source shall have, from those it has; for a config with weights.
+    """The tokens each source is to have, from those it has; for a config with weights.
 
     Raises InputError for a source that is to have tokens but has none, and for one that would be
     repeated more often than `max_epochs`.
@@ -174,7 +162,7 @@ def fill_quotas(
     """The quotas that come closest to S targets of tokens from below.
 
     tokens_S: all tokens of each source; `parts` gives all documents, and is called twice. Memory
-    does not grow with their number, but for the one in 4096 that are looked at closely.
+    does not grow with their number, except for one in 4096, which is looked at closely.
     """
     copies = np.where(tokens_S > 0, target_S // np.maximum(tokens_S, 1), 0)
     rest = target_S - copies * tokens_S
@@ -204,9 +192,9 @@ def fill_quotas(
 def _next_draws(part: DocumentTokens, copies: I64, seed: int) -> U64:
     """Each document's draw for the first copy that not all documents of its source get."""
     drawn = np.empty(len(part.source), np.uint64)
-    wanted = copies[part.source]
-    for copy in np.unique(wanted).tolist():
-        mine = wanted == copy
+    next_copy = copies[part.source]
+    for copy in np.unique(next_copy).tolist():
+        mine = next_copy == copy
         drawn[mine] = draws(part.key_N2[mine], seed, copy)
     return drawn
 
@@ -232,14 +220,6 @@ class MixtureJob:
     seed: int
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Kept documents of some rows, in order, and which of them stand in train."""
-
-    part: DocumentTokens
-    train: npt.NDArray[np.bool_]
-
-
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     """Per tokens shard and row-aligned with it: `source`, an index into the counter `sources`, and
     `copies`."""
@@ -250,11 +230,11 @@ def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     source = np.empty(sum(job.kept), np.uint32)
     copies = np.empty(sum(job.kept), np.uint16)
     row, left = 0, 0
-    for rows in _kept(path, job.sources):
-        end = row + len(rows.train)
-        source[row:end] = rows.part.source
-        copies[row:end] = np.where(rows.train, copies_of(rows.part, quotas, job.seed), 1)
-        left += int(copies[row:end][rows.train].sum())
+    for part, train in _kept(path, job.sources):
+        end = row + len(train)
+        source[row:end] = part.source
+        copies[row:end] = np.where(train, copies_of(part, quotas, job.seed), 1)
+        left += int(copies[row:end][train].sum())
         row = end
     if row != len(copies):
         raise IntegrityError(f"{path}: {row:,} kept documents; {len(copies):,} were tokenized")
@@ -303,19 +283,19 @@ def _totals(path: Path, job: MixtureJob) -> tuple[I64, I64]:
 def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
     if config.weights is None:
         return tuple(quota_of_epochs(weight_of(config, name) or 0.0) for name in job.sources)
-    wanted = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
-    target = np.array([wanted[name] for name in job.sources], np.int64)
+    target_tokens = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
+    target = np.array([target_tokens[name] for name in job.sources], np.int64)
     return fill_quotas(target, tokens, lambda: _train(path, job.sources), job.seed)
 
 
 def _train(path: Path, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
-    for rows in _kept(path, sources):
-        part, train = rows.part, rows.train
+    for part, train in _kept(path, sources):
         yield DocumentTokens(part.key_N2[train], part.source[train], part.tokens[train])
 
 
-def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
-    """The kept documents of documents.parquet, some rows at a time, in its order."""
+def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens, Mask]]:
+    """The kept documents of documents.parquet, some rows at a time, in its order; which of them
+    are in train."""
     names = pa.array(sources, pa.string())
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
@@ -326,37 +306,36 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
                 source.to_numpy().astype(np.int64),
                 kept["tokens"].to_numpy().astype(np.int64),
             )
-            yield _Rows(part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False))
+            yield part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False)
 
 
 def mixture_stage(
     config: MixtureConfig,
     seed: int,
-    clean: StageManifest,
-    tokens: StageManifest,
-    documents: StageManifest,
+    clean: views.CleanOutput,
+    tokens: views.TokensOutput,
+    documents: views.DocumentsOutput,
 ) -> Stage:
-    """One task; later stages find the copies of tokens shard i in `below("mixture")[i]`."""
+    """One task; the copies that it publishes are parallel to the tokens shards."""
     sources = tuple(sorted(source_documents(clean)))
-    kept = tuple(int(task.counters["documents"]) for task in tokens.tasks)
-    table = documents.find(layout.DOCUMENTS)
-    job = MixtureJob(table, config.model_dump(), sources, kept, seed)
-    return Stage(
-        name="mixture", version=1, function=_mixture, tasks=(Task("mixture", job, (table,)),)
-    )
+    table = documents.table
+    job = MixtureJob(table, config.model_dump(), sources, tuple(tokens.documents), seed)
+    task = Task("mixture", job, (table,))
+    return Stage(name="mixture", version=1, function=_mixture, tasks=(task,))
 
 
 MixtureCounts = dict[str, Any]
 """What a mixture made of one source: the fields of a MixtureLedger that the stages counted."""
 
 
-def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str, MixtureCounts]:
+def mixture_accounts(
+    mixture: views.MixtureOutput, scatter: views.ScatterOutput
+) -> dict[str, MixtureCounts]:
     """What was asked for and what was shuffled, per source, as the scatter counted it."""
-    facts = mixture.tasks[0].counters["sources"]
+    facts = mixture.sources
     counts = np.zeros((len(facts), 4), np.int64)
-    for task in scatter.tasks:
-        for number, *counted in task.counters["mixture"]:
-            counts[number] += counted
+    for number, *counted in chain.from_iterable(scatter.mixture):
+        counts[number] += counted
     names = ("scattered_documents", "scattered_tokens", "stream_documents", "stream_tokens")
     return {
         fact["source"]: {
@@ -367,11 +346,9 @@ def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str
     }
 
 
-def source_documents(clean: StageManifest) -> dict[str, int]:
+def source_documents(clean: views.CleanOutput) -> dict[str, int]:
     """source -> documents that the length filter left."""
-    found: dict[str, int] = {}
-    for task in clean.tasks:
-        for name, account in task.counters["sources"].items():
-            dropped = sum(tally["documents"] for tally in account["dropped"].values())
-            found[name] = found.get(name, 0) + account["documents"]["documents"] - dropped
-    return found
+    total: Counter[str] = Counter()
+    for documents in clean.documents_by_source:
+        total.update(documents)
+    return total

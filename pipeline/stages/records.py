@@ -1,24 +1,14 @@
-"""Records that leave a run, and the bytes of one exported file, which `prep` can read again.
+"""Records that leave a run: `cleaned`, and `records`, the kept ones byte for byte.
 
-Cleaned: the kept documents as records, which is what `prep clean` hands over.
-
-Those of every task, cleaned, in input order, under cleaned/, as records like those of `prep
-export`; `key` is what `prep explain` takes.
-
-Records: the kept records, byte for byte, which is what `prep dedup` hands over.
-
-Those of every raw shard, under records/ with the shard's own path, format and compression.
-
-Blank lines, bad records and duplicates are left out. The raw shard is read again, and must still
-have the content that the clean stage noted.
+`image` is one file of records that `prep` can read again, in the formats of `prep export`. The
+stage `records` reads every raw shard again, which must still have the content that the clean stage
+noted, and leaves out blank lines, bad records and duplicates; path, format and compression stay.
 """
 
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -29,67 +19,70 @@ import xxhash
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.manifest import Shard, fingerprint_of
+from pipeline.core.words import check_choice
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
+from pipeline.runs.views import CleanOutput, KeepOutput
+from pipeline.sources.copy import copy_records, new_compressor
 from pipeline.sources.files import HashingReader, InputFile, change_error
+from pipeline.sources.output_format import (
+    BUILT_IN,
+    COMPRESSIONS,
+    Form,
+    PluggedForm,
+    find_plugged_form,
+    plugged_outputs,
+)
 from pipeline.sources.record import SOURCE_KEYS, source_label
-from pipeline.sources.streams import zstd
 from pipeline.stages.plan import Reading
 
-Format = Literal["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 FIELDS = ("text", "meta", "key", "source", "licence")
 """What a record can hold; `text` is always there."""
 
-_GZIP_HEADER = 31
 _BATCH = 1024
+
+
+def choose_form(name: str, option: str = "--format") -> Form:
+    """The output format that is called so. Raises ConfigError when there is none."""
+    check_choice(option, name, [*BUILT_IN, *plugged_outputs()])
+    form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
+    assert form is not None
+    return form
 
 
 def columns_for(fields: tuple[str, ...]) -> list[str]:
     """The columns of documents/ behind these fields, text and key apart; meta needs the source."""
-    wanted = {*fields, *(["source"] if "meta" in fields else [])}
-    return [name for name in ("meta", "source", "licence") if name in wanted]
+    needed = {*fields, *(["source"] if "meta" in fields else [])}
+    return [name for name in ("meta", "source", "licence") if name in needed]
 
 
-def image(table: pa.Table, form: Format, fields: tuple[str, ...]) -> tuple[bytes, str]:
+def image(table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, str]:
     """The file that holds these rows in order, and the hash of its content.
 
     Columns of `table`: text, doc_key and `columns_for(fields)`.
     """
-    if form == "parquet":
-        columns = {name: _column(table, name) for name in FIELDS if name in fields}
-        rows = pa.table(columns)
+    if form == "parquet" or isinstance(form, PluggedForm):
+        rows = pa.table({name: _column(table, name) for name in FIELDS if name in fields})
+        if isinstance(form, PluggedForm):
+            return b"".join(form.load().write(rows)), table_hash(rows)
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 14)
         return sink.getvalue().to_pybytes(), table_hash(rows)
-    content, compressor, pieces = xxhash.xxh3_128(), _compressor(form), []
+    content, compressor, pieces = xxhash.xxh3_128(), new_compressor(COMPRESSIONS[form]), []
     for lines in _lines(table, fields):
         content.update(lines)
-        pieces.append(compressor.compress(lines) if compressor else lines)
-    if compressor:
-        pieces.append(compressor.flush())
-    return b"".join(pieces), content.hexdigest()
+        pieces.append(compressor.compress(lines))
+    return b"".join([*pieces, compressor.flush()]), content.hexdigest()
 
 
-def compress_lines(lines: bytes, form: Format) -> bytes:
-    """Lines of records as a file of this format, which is not parquet."""
-    compressor = _compressor(form)
-    return compressor.compress(lines) + compressor.flush() if compressor else lines
-
-
-def _compressor(form: Format) -> Any:
-    if form == "jsonl.zst":
-        options: dict[int, int] = {
-            zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
-            zstd.CompressionParameter.checksum_flag: True,
-        }
-        return zstd.ZstdCompressor(options=options)
-    if form == "jsonl.gz":
-        return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_HEADER)
-    return None
+def writing_software(form: Form) -> dict[str, str]:
+    """What the bytes of a file depend on."""
+    software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
+    if isinstance(form, PluggedForm):
+        software[f"output format {form}"] = str(form.code)
+    return software
 
 
 def _lines(table: pa.Table, fields: tuple[str, ...]) -> Iterator[bytes]:
@@ -135,7 +128,7 @@ class CleanedJob:
     """One documents shard, the states of its documents, and the format to write."""
 
     index: int
-    form: Format
+    form: Form
     documents: Shard
     keep: Shard
 
@@ -145,20 +138,23 @@ def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     state = inputs.table(job.keep, ["state"])["state"].to_numpy()
     kept = table.filter(pa.array(state == STATES.index("kept")))
     data, content = image(kept, job.form, FIELDS)
-    output = Output(layout.shard(layout.CLEANED, job.index, job.form), data, content)
+    output = Output(layout.shard(layout.CLEANED, job.index, str(job.form)), data, content)
     return Result((output,), {"documents": len(kept), "bytes": len(data)})
 
 
-def cleaned_stage(clean: StageManifest, keep: StageManifest, form: Format) -> Stage:
+def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Form) -> Stage:
     """One task per documents shard."""
-    pairs = zip(clean.below("documents"), keep.below("keep"), strict=True)
+    pairs = zip(clean.documents, keep.states, strict=True)
     tasks = tuple(
         Task(f"cleaned records of task {i}", CleanedJob(i, form, *pair), pair, pair[0].size)
         for i, pair in enumerate(pairs)
     )
-    software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
     return Stage(
-        name="cleaned", version=1, function=_cleaned, tasks=tasks, settings={}, software=software
+        name="cleaned",
+        version=1,
+        function=_cleaned,
+        tasks=tasks,
+        software=writing_software(form),
     )
 
 
@@ -211,17 +207,15 @@ def _copy(job: RecordsJob, starts: I64, sizes: I64) -> Iterator[bytes]:
         raise problem
 
 
-def records_stage(reading: Reading, clean: StageManifest, keep: StageManifest) -> Stage:
+def records_stage(reading: Reading, clean: CleanOutput, keep: KeepOutput) -> Stage:
     """One task per raw shard that was read."""
-    documents, kept = clean.below("documents"), keep.below("keep")
-    noted = {(i, p): digest for t in clean.tasks for i, p, _, digest in t.counters["inputs"]}
-    skipped = {(i, p) for t in clean.tasks for i, p, _ in t.counters["skipped_shards"]}
+    documents, kept, hashes, skipped = clean.documents, keep.states, clean.hashes, clean.skipped
     tasks = []
     for path_id, (file, of) in enumerate(zip(reading.files, reading.tasks_of_file, strict=True)):
         place = (file.input, file.path)
         if place not in skipped:
             shards = (documents[of.start : of.stop], kept[of.start : of.stop])
-            job = RecordsJob(file, path_id, noted[place], *shards)
+            job = RecordsJob(file, path_id, hashes[place], *shards)
             work = file.text_estimate
             tasks.append(Task(f"records of {file.path}", job, (*shards[0], *shards[1]), work))
     return Stage(name="records", version=2, function=_records, tasks=tuple(tasks))

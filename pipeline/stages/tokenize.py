@@ -1,9 +1,9 @@
 """Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/.
 
-The tokenizer itself stands at the top of the run directory, as Hugging Face libraries read it.
+The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -11,14 +11,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.errors import ConfigError
+from pipeline.core.manifest import Shard
+from pipeline.core.plugins import PlugInCode
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
+from pipeline.tokenizers.engines import engine_code
 
 Tokens = npt.NDArray[Any]
 """uint16 where every id fits, else uint32."""
@@ -43,10 +47,8 @@ def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
 
 def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
     """The stage that writes tokenizer.json and tokenizer_config.json."""
-    job = TokenizerJob(tokenizer.json, tokenizer.eos_token)
-    return Stage(
-        name="tokenizer", version=1, function=_publish_tokenizer, tasks=(Task("tokenizer", job),)
-    )
+    task = Task("tokenizer", TokenizerJob(tokenizer.json, tokenizer.eos_token))
+    return Stage(name="tokenizer", version=1, function=_publish_tokenizer, tasks=(task,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,14 @@ class TokenizeJob:
     documents: Shard
     keep: Shard
     cuts: Shard | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedEngineJob(TokenizeJob):
+    """The same with the engine that the config names, and its code if it is a plug-in."""
+
+    engine: str
+    code: PlugInCode | None
 
 
 def token_lists(tokens: Tokens, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
@@ -82,13 +92,23 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
-    kept = pa.chunked_array([_is_kept(inputs.table(job.keep))])
+    state = inputs.table(job.keep)["state"].to_numpy()
+    kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     texts = documents["text"]
     if job.cuts is not None:
         texts = cut_texts(texts, inputs.table(job.cuts))
     data = inputs.path(job.tokenizer).read_bytes()
-    tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, job.eos_id))
+    definition = restore_definition(layout.TOKENIZER, data, job.eos_id)
+    if isinstance(job, NamedEngineJob):
+        if engine_code(job.engine) != job.code:
+            raise ConfigError(
+                f"tokenize.engine: the run began with {job.engine} of {job.code}, but here it is "
+                f"{engine_code(job.engine)}; install the same on every worker and change nothing "
+                "while a run is under way"
+            )
+        definition = replace(definition, engine=job.engine)
+    tokenizer = open_tokenizer(definition)
     tokens = tokenize_documents(texts.filter(kept), tokenizer)
     names = documents.select(["doc_id", "doc_key"]).filter(kept).combine_chunks()
     table = names.append_column("tokens", tokens)
@@ -96,24 +116,18 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
 
 
-def _is_kept(keep: pa.Table) -> pa.Array:
-    return pa.array(keep["state"].to_numpy() == STATES.index("kept"))
-
-
 def tokenize_stage(
     tokenizer: TokenizerDefinition,
-    published: StageManifest,
-    clean: StageManifest,
-    keep: StageManifest,
-    cuts: StageManifest | None,
+    published: TokenizerOutput,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    cuts: CutsOutput | None,
 ) -> Stage:
     """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
-    documents = clean.below("documents")
-    keeps = keep.below("keep")
-    spans = cuts.below("cuts") if cuts else (None,) * len(documents)
-    rules = published.find(layout.TOKENIZER)
+    documents, rules = clean.documents, published.definition
+    spans = cuts.cuts if cuts else (None,) * len(documents)
     tasks = []
-    for index, (document, kept, cut) in enumerate(zip(documents, keeps, spans, strict=True)):
+    for index, (document, kept, cut) in enumerate(zip(documents, keep.states, spans, strict=True)):
         job = TokenizeJob(
             index=index,
             tokenizer=rules,
@@ -122,14 +136,20 @@ def tokenize_stage(
             keep=kept,
             cuts=cut,
         )
+        if tokenizer.engine is not None:
+            job = NamedEngineJob(
+                **vars(job), engine=tokenizer.engine, code=engine_code(tokenizer.engine)
+            )
         inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
         tasks.append(Task(f"tokens of {document.path}", job, inputs, document.size))
     software = {"tokenizers": version("tokenizers")}
+    code = tokenizer.engine and engine_code(tokenizer.engine)
+    if code:
+        software[f"tokenizer engine {tokenizer.engine}"] = str(code)
     return Stage(
         name="tokenize",
         version=3,
         function=_tokenize,
         tasks=tuple(tasks),
-        settings={},
         software=software,
     )

@@ -18,7 +18,7 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.shards import MaskedSpans, read_lineage
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_COLUMNS
-from pipeline.runs.records import read_arrow_file, wrap_read_errors
+from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import count_left_over, find_document_places
 from pipeline.takedown.record import Takedown, keys_taken, read_takedowns, takedown_file
@@ -75,7 +75,7 @@ def _has_text_left(path: Path, column: str, keys: pa.Array) -> bool:
         if path.suffix == ".parquet":
             table = pq.read_table(path, columns=["doc_key", column])
         else:
-            table = read_arrow_file(path)
+            table = map_arrow(path)
         found = table.filter(pc.is_in(table["doc_key"], keys))[column]
     is_list = pa.types.is_large_list(found.type) or pa.types.is_list(found.type)
     sizes = pc.list_value_length(found) if is_list else pc.binary_length(found)

@@ -19,15 +19,8 @@ from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
-from pipeline.runs.records import (
-    keys_of,
-    quarantine_path,
-    read_arrow_file,
-    read_file_names,
-    read_held_shard,
-    with_texts,
-    wrap_read_errors,
-)
+from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
+from pipeline.runs.records import map_arrow, read_file_names, wrap_read_errors
 
 _COLUMNS = ["doc_key", "source", "path_id", "byte_offset", "byte_length", "state", "tokens"]
 
@@ -63,7 +56,7 @@ class RunTables:
         """Every shard of documents/ that is there, memory-mapped; and, once more, those of its rows
         whose texts are in quarantine, with these."""
         for path in sorted((self.directory / "documents").glob("*.arrow")):
-            table = read_arrow_file(path)
+            table = map_arrow(path)
             yield table
             held = read_held_shard(self.directory / quarantine_path(path.name))
             if len(held):
@@ -157,7 +150,7 @@ def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
         if file.suffix == ".parquet":
             column = pq.read_table(file, columns=["doc_key"])["doc_key"]
         else:
-            column = read_arrow_file(file)["doc_key"]
+            column = map_arrow(file)["doc_key"]
         counts.append(len(pc.unique(column.filter(pc.is_in(column, keys)))))
     return Copy(store, sum(count > 0 for count in counts), sum(counts), EMPTIED)
 

@@ -16,9 +16,8 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
-from pipeline.runs.records import read_arrow_file, wrap_read_errors
+from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.runs.references import is_key
-from pipeline.stages.registry import WORKS
 
 HOLDS = "holds.jsonl"
 
@@ -102,8 +101,8 @@ def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
 
 
 def _read_registry_holds(directory: Path) -> list[str]:
-    path = directory / WORKS
-    works = read_arrow_file(path) if path.exists() else pa.table({"work_id": []})
+    path = directory / layout.WORKS
+    works = map_arrow(path) if path.exists() else pa.table({"work_id": []})
     if "legal_hold" not in works.column_names:
         return []
     return list(works.filter(pc.fill_null(works["legal_hold"], False))["work_id"].to_pylist())

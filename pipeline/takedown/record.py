@@ -26,6 +26,7 @@ from pipeline.core.manifest import read_manifest, read_sealed, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS
+from pipeline.runs.views import WithheldOutput
 
 FORMAT = 1
 MASK, REWRITE, PURGE = "mask", "rewrite", "purge"
@@ -131,7 +132,7 @@ def read_takedown_state(directory: Path) -> TakedownState:
     is not finished."""
     check_none_pending(directory)
     manifest = read_manifest(manifest_path(directory, _STAGE))
-    withheld = manifest.fields["settings"]["takedowns"] if manifest else ()
+    withheld = WithheldOutput(manifest).takedowns if manifest else ()
     dropped_before = {file for file, _ in withheld}  # a run was written without them, or begun
     masked: list[Named] = []
     dropped: list[Named] = []

@@ -19,8 +19,8 @@ from pipeline.core.ids import text_key
 from pipeline.lineage.shards import text_of_work
 from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
-from pipeline.runs.records import wrap_read_errors
-from pipeline.runs.tables import DocumentTable, find_siblings
+from pipeline.runs.clusters import find_siblings
+from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.copies import RunTables, key_array

@@ -26,16 +26,16 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, Mask
 from pipeline.core import storage
-from pipeline.core.errors import IntegrityError
+from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_manifest
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
-from pipeline.runs.records import read_arrow_file, wrap_read_errors
-from pipeline.sources.copy import copy_records, trailing_bytes
+from pipeline.runs.records import map_arrow, wrap_read_errors
+from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
+from pipeline.sources.output_format import BUILT_IN, COMPRESSIONS, find_plugged_form
 from pipeline.sources.streams import decompress_blocks
-from pipeline.stages.records import FORMATS, compress_lines
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.record import read_takedowns
 
@@ -82,7 +82,7 @@ def _scrub_columns(path: Path, keys: pa.Array, changes: Mapping[str, Change]) ->
     """The file with these columns changed. Of evidence, only what was seen in a text counts."""
     with wrap_read_errors(path):
         is_parquet = path.suffix == ".parquet"
-        table = pq.read_table(path, columns=["doc_key"]) if is_parquet else read_arrow_file(path)
+        table = pq.read_table(path, columns=["doc_key"]) if is_parquet else map_arrow(path)
         found = pc.is_in(table["doc_key"], keys)
         if not pc.any(found).as_py():
             return None
@@ -247,17 +247,34 @@ class _Key(msgspec.Struct):
 def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     """A file of records with `key`, without those of these documents."""
     gone = {key.hex() for key in keys.to_pylist()}
-    form = next(form for form in FORMATS if path.name.endswith(f".{form}"))
+    form = next((form for form in BUILT_IN if path.name.endswith(f".{form}")), None)
+    if form is None:
+        return _drop_plugged_keys(path, gone)
     if form == "parquet":
-        table = pq.read_table(path)
-        staying = table.filter(
-            pc.invert(pc.is_in(table["key"], pa.array(sorted(gone), pa.string())))
-        )
-        is_same = len(staying) == len(table)
-        return None if is_same else output_bytes(parquet_output("", staying))
-    compression = {"jsonl.zst": "zst", "jsonl.gz": "gz"}.get(form)
+        left = _leave_out(pq.read_table(path), gone)
+        return None if left is None else output_bytes(parquet_output("", left))
+    compression = COMPRESSIONS[form]
     with open(path, "rb") as file:
         lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
     decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
-    left = [line for line in lines if decode(line).key not in gone]
-    return None if len(left) == len(lines) else compress_lines(b"".join(left), form)
+    staying = [line for line in lines if decode(line).key not in gone]
+    if len(staying) == len(lines):
+        return None
+    compressor = new_compressor(compression)
+    return bytes(compressor.compress(b"".join(staying)) + compressor.flush())
+
+
+def _drop_plugged_keys(path: Path, gone: set[str]) -> bytes | None:
+    """The same of a file that a plug-in wrote."""
+    form = find_plugged_form(path.name)
+    if form is None:
+        raise ConfigError(f"{path}: no plug-in is installed for its output format; install it")
+    output = form.load()
+    left = _leave_out(output.read(path), gone)
+    return None if left is None else b"".join(output.write(left))
+
+
+def _leave_out(table: pa.Table, gone: set[str]) -> pa.Table | None:
+    """The rows with other keys, None when these are all."""
+    left = table.filter(pc.invert(pc.is_in(table["key"], pa.array(sorted(gone), pa.string()))))
+    return None if len(left) == len(table) else left

@@ -1,22 +1,23 @@
-"""Options that `train` commands take: those of a training run, in the groups in which `train
---help` shows them, and those that name a trained model.
+"""Options of the `train` commands: those of a training run, in the groups in which `train --help`
+shows them, and those that name a trained model.
 
-Every line that does not name a sub-command is a run: `train CSX --params …` and `train --params …`
-are, `train jobs …` is not, and `train --help` is the help of a run. As with Model Zoo, an option
-that takes several values takes them in one go: `--mount_dirs a b`. Nothing here may import torch at
-the top.
+A line that names no sub-command is a run: `train CSX --params …`, `train --params …`. As with Model
+Zoo, an option that takes several values takes them in one go: `--mount_dirs a b`. Nothing here may
+import torch at the top.
 """
 
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
+from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pipeline.commands.usage import declare
 from pipeline.core.errors import ConfigError, PrepError, escape_text
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Targets(TyperGroup):
     ) -> Any:
         """The context of the group when `args` name a sub-command, else that of the run."""
         completing = extra.get("resilient_parsing") and not args
-        known = {*self.commands, *COMPLETION} - {self.RUN}
-        if completing or (args and args[0] in known):
+        subcommands = {*self.commands, *COMPLETION} - {self.RUN}
+        if completing or (args and args[0] in subcommands):
             return super().make_context(info_name, args, parent, **extra)
         words = list(one_value_each(args))
         return self.commands[self.RUN].make_context(info_name, words, parent, **extra)
@@ -50,11 +51,8 @@ class Targets(TyperGroup):
         own = [item for item in super().shell_complete(ctx, incomplete) if item.value != self.RUN]
         with run.make_context(self.RUN, [], ctx, resilient_parsing=True) as of_run:
             target = next(p for p in run.params if p.param_type_name == "argument")
-            return (
-                own
-                + run.shell_complete(of_run, incomplete)
-                + target.shell_complete(of_run, incomplete)
-            )
+            words = run.shell_complete(of_run, incomplete)
+            return own + words + target.shell_complete(of_run, incomplete)
 
     def invoke(self, ctx: Any) -> Any:
         """Call what `make_context` chose."""
@@ -78,43 +76,15 @@ def one_value_each(words: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-_LENGTH, _START, _CLUSTER = "Length", "Starting point", "Cluster"
+_START = "Starting point"
 _UNUSED = "Accepted for compatibility with Model Zoo, without effect here"
 
 
-class TargetName(StrEnum):
-    """Where to run."""
-
-    CSX = "CSX"
-    CPU = "CPU"
-    GPU = "GPU"
-
-
-class ModeName(StrEnum):
-    """What to do."""
-
-    train = "train"
-    eval = "eval"
-    train_and_eval = "train_and_eval"
-    eval_all = "eval_all"
-    infer = "infer"
-
-
-class TransportOption(StrEnum):
-    """How the roles communicate."""
-
-    inline = "inline"
-    simulated = "simulated"
-    distributed = "distributed"
-
-
-class LogLevel(StrEnum):
-    """What the console shows."""
-
-    DEBUG = "DEBUG"
-    INFO = "INFO"
-    WARNING = "WARNING"
-    ERROR = "ERROR"
+TargetName = Literal["CSX", "CPU", "GPU"]
+ModeName = Literal["train", "eval", "train_and_eval", "eval_all", "infer"]
+TransportOption = Literal["inline", "simulated", "distributed"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class GroupedCommand(TyperCommand):
@@ -165,60 +135,6 @@ Mode = Annotated[
 ModelDir = Annotated[
     Path, typer.Option("--model_dir", "-o", help="Directory of the run: checkpoints, logs, report.")
 ]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        help="A prep run directory, a directory of .h5 files, or a prep config that is run first.",
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option("--seed", help="Seed for weights, dropout and data order.")
-]
-CompileOnly = Annotated[
-    bool, typer.Option("--compile_only", help="Print the plan of the run and exit; needs no data.")
-]
-ValidateOnly = Annotated[
-    bool,
-    typer.Option(
-        "--validate_only", help="Check config, cluster and model, and exit; needs no data."
-    ),
-]
-JobLabels = Annotated[
-    list[str] | None,
-    typer.Option("--job_labels", metavar="K=V...", help="Labels for this run in `train jobs`."),
-]
-Logging = Annotated[
-    LogLevel,
-    typer.Option(
-        "--logging",
-        help="WARNING and ERROR print errors only; latest_run.log always has every line.",
-    ),
-]
-
-NumSteps = Annotated[
-    int | None,
-    typer.Option(
-        "--num_steps",
-        rich_help_panel=_LENGTH,
-        help="Number of the last step, counted from the start of the run, so that the same command "
-        "resumes. (Model Zoo counts from the checkpoint it loads.)",
-    ),
-]
-MaxSteps = Annotated[
-    int | None, typer.Option("--max_steps", rich_help_panel=_LENGTH, help="Same as --num_steps.")
-]
-NumEpochs = Annotated[
-    int | None,
-    typer.Option("--num_epochs", rich_help_panel=_LENGTH, help="Passes over the training data."),
-]
-EvalSteps = Annotated[
-    int | None,
-    typer.Option(
-        "--eval_steps", rich_help_panel=_LENGTH, help="Batches per evaluation; default: all."
-    ),
-]
-
 CheckpointPath = Annotated[
     Path | None,
     typer.Option(
@@ -246,32 +162,6 @@ NotStrict = Annotated[
     ),
 ]
 
-NumCsx = Annotated[
-    int | None,
-    typer.Option(
-        "--num_csx",
-        rich_help_panel=_CLUSTER,
-        help="Emulated CS-2 systems; results are bit-equal with any number.",
-    ),
-]
-Transport = Annotated[
-    TransportOption | None,
-    typer.Option(
-        "--transport",
-        rich_help_panel=_CLUSTER,
-        help="How the emulated roles communicate; results are bit-equal with each.",
-    ),
-]
-WeightServers = Annotated[
-    int | None,
-    typer.Option(
-        "--num_wgt_servers",
-        rich_help_panel=_CLUSTER,
-        help="Most weight servers (runconfig.max_wgt_servers); results are bit-equal with any "
-        "number.",
-    ),
-]
-
 Workers = Annotated[int | None, _unused("num_workers_per_csx")]
 ActServers = Annotated[int | None, _unused("num_act_servers")]
 CompileDir = Annotated[Path | None, _unused("compile_dir")]
@@ -283,19 +173,24 @@ MgmtAddress = Annotated[str | None, _unused("mgmt_address")]
 Credentials = Annotated[Path | None, _unused("credentials_path")]
 
 
+def describe_command(
+    app: typer.Typer, function: Callable[..., None], name: str | None = None, **settings: Any
+) -> None:
+    """Add a command whose docstring is its manual (`pipeline.commands.usage`); the help shows what
+    begins with its examples as it is."""
+    text = declare(function)[0]
+    _, examples, rest = re.split(r"^(Examples?:)$", cleandoc(function.__doc__ or ""), flags=re.M)
+    epilog = "\n\n".join(f"\b\n{part}" for part in f"{examples}{rest}\n".split("\n\n"))
+    app.command(name, help=text, epilog=epilog, **settings)(function)
+
+
 def without_effect(options: Mapping[str, object]) -> str | None:
     """The line that names those of these options that were given; None for none."""
     given = [f"--{name}" for name, value in options.items() if value is not None and value != []]
     return f"Without effect here: {', '.join(given)}" if given else None
 
 
-class DeviceName(StrEnum):
-    """Where a model computes."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
+DeviceName = Literal["cpu", "cuda"]
 TrainedModelDir = Annotated[
     Path | None,
     typer.Option("--model_dir", "-o", help="Model directory; its last checkpoint is used."),
@@ -312,25 +207,24 @@ ModelTokenizer = Annotated[
     ),
 ]
 DeviceOption = Annotated[DeviceName, typer.Option("--device", help="Device to compute on.")]
+Positive = Annotated[int, typer.Option(min=1)]
+PositiveOrNone = Annotated[int | None, typer.Option(min=1)]
+BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows per batch.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def read_model(
     model_dir: Path | None, checkpoint: Path | None, tokenizer: Path | None, device: DeviceName
 ) -> tuple["LoadedModel", "TokenizerDefinition"]:
-    """The model with its tokenizer. Raises ConfigError unless one of `model_dir` and `checkpoint`
-    is given, and what `trainer.generation.loaded` raises."""
+    """Load a model with its tokenizer. Raises ConfigError unless exactly one of `model_dir` and
+    `checkpoint` is given, and what `trainer.generation.loaded` raises."""
     from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
 
-    found = find_checkpoint(_place(model_dir, checkpoint))
-    vocabulary = tokenizer_for(tokenizer, found)
-    return load_model(found, device.value), vocabulary
-
-
-def _place(model_dir: Path | None, checkpoint: Path | None) -> Path:
-    place = checkpoint or model_dir
-    if place is None or (checkpoint is not None and model_dir is not None):
+    if (model_dir is None) == (checkpoint is None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
-    return place
+    saved = find_checkpoint(checkpoint or model_dir or Path())
+    vocabulary = tokenizer_for(tokenizer, saved)
+    return load_model(saved, device), vocabulary
 
 
 _LONGEST = 2000  # characters of a line of a message
@@ -338,9 +232,8 @@ _LONGEST = 2000  # characters of a line of a message
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error of this toolkit as `error: MESSAGE`, a line for each mistake of a config, and
-    raise `typer.Exit` with its exit code: its own for a PrepError, that of ConfigError for what the
-    backend refuses."""
+    """Print an error as `error: MESSAGE`, a line for each mistake of a config, and raise
+    `typer.Exit` with its exit code; errors of the backend count as ConfigError."""
     try:
         yield
     except Exception as error:
@@ -353,8 +246,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _code_of_backend(error: Exception) -> int | None:
-    """Exit code of an error of the backend, None of any other. The backend imports torch, which a
-    command that ends well or with a PrepError may not need."""
+    """Return the exit code of an error of the backend, None for any other. Imports torch."""
     from trainer.errors import as_prep_errors
     from wafer_backend.errors import BackendError
 

@@ -105,7 +105,7 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """What lm-eval has of a task. `config`: its file below lm-eval's tasks; `document`: a line;
+    """A task in lm-eval. `config`: its file below lm-eval's tasks; `document`: a line;
     `evaluated`: the split it counts; `examples`: the split that few-shot examples come from."""
 
     config: str
@@ -128,8 +128,8 @@ TASKS: Mapping[str, TaskFiles] = {
 
 @dataclass(frozen=True)
 class LocalTask:
-    """A task with its documents: split -> lines of JSON with the fields of its data set and no
-    others. `examples`: the split few-shot examples come from, None when prompts have none."""
+    """A task with its documents: split -> lines of JSON with the fields of its data set alone.
+    `examples`: the split few-shot examples come from, None when prompts have none."""
 
     name: str
     evaluated: Split
@@ -138,11 +138,9 @@ class LocalTask:
 
 
 def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
-    """The documents that a task needs for prompts of so many examples.
-
-    Examples come from the split that lm-eval takes them from; where there is no file of it, from
-    the evaluated one. Raises InputError for a file that is missing, damaged or too short.
-    """
+    """The documents that a task needs for prompts of so many examples; without a file of its
+    split for examples these come from the evaluated one. Raises InputError for a file that is
+    missing, damaged or too short."""
     task, directory = TASKS[name], data_dir / name
     evaluated = directory / f"{task.evaluated}.jsonl"
     if not evaluated.is_file():
@@ -168,30 +166,22 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
 
 
 def read_task_documents(path: Path, document: type[msgspec.Struct]) -> list[bytes]:
-    """The lines of a file as JSON of `document` alone; empty lines are skipped.
-
-    Raises InputError naming the line that is no `document`.
-    """
-    decoder, found = msgspec.json.Decoder(document), []
+    """The lines of a file as JSON of `document` alone; empty lines are skipped. Raises
+    InputError naming the line that is no `document`."""
+    decoder, documents = msgspec.json.Decoder(document), []
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                place = f"{path}, line {number}"
                 if line.strip():
-                    found.append(_one_document(decoder, line, f"{path}, line {number}"))
+                    documents.append(msgspec.json.encode(decoder.decode(line)))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    if not found:
-        raise InputError(f"{path}: no documents; expected lines with {_fields(document)}")
-    return found
-
-
-def _one_document(
-    decoder: "msgspec.json.Decoder[msgspec.Struct]", line: bytes, place: str
-) -> bytes:
-    try:
-        return msgspec.json.encode(decoder.decode(line))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{place}: {error}; expected {_fields(decoder.type)}") from error
+        raise InputError(f"{place}: {error}; expected {_fields(document)}") from error
+    if not documents:
+        raise InputError(f"{path}: no documents; expected lines with {_fields(document)}")
+    return documents
 
 
 def _fields(document: type[msgspec.Struct]) -> str:
@@ -207,7 +197,7 @@ _SEED = 1234
 @dataclass(frozen=True)
 class TaskOptions:
     """`tasks`: names of `TASKS`; `num_fewshot`: examples in every prompt; `limit`: documents of
-    each task, None for all; `data_dir`: see above."""
+    each task, None for all."""
 
     tasks: tuple[str, ...]
     data_dir: Path
@@ -218,12 +208,9 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class TaskScores:
-    """What came out for one task.
-
-    `evaluated`, `examples`: splits, as of `LocalTask`; `samples`: documents; `truncated`: those of
-    them with a prompt that the model did not see whole; `metrics`: lm-eval's by name, and the
-    standard error of each share as `NAME_stderr`.
-    """
+    """The scores of one task. `samples`: documents; `truncated`: those of them with a prompt
+    that the model did not see whole; `metrics`: lm-eval's by name, and the standard error of
+    each share as `NAME_stderr`."""
 
     evaluated: Split
     examples: Split | None
@@ -243,16 +230,14 @@ class TaskScores:
 def run_tasks(
     loaded: LoadedModel,
     tokenizer: TokenizerDefinition,
-    wanted: TaskOptions,
+    request: TaskOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, TaskScores]:
-    """Scores of every task by name. `say` hears where examples come from the evaluated file.
-
-    Raises ConfigError without the extra, InputError for missing or damaged files and for an answer
-    of more tokens than the model sees.
-    """
-    local = [read_task(wanted.data_dir, name, wanted.num_fewshot) for name in wanted.tasks]
-    _need_lm_eval()
+    """Scores of every task by name. Raises ConfigError without the extra, InputError for missing
+    or damaged files and for an answer of more tokens than the model sees."""
+    local = [read_task(request.data_dir, name, request.num_fewshot) for name in request.tasks]
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")
     from lm_eval.evaluator import evaluate
 
     from trainer.evaluation.lm_eval_model import WafermillLM
@@ -260,18 +245,19 @@ def run_tasks(
     for task in local:
         if task.examples == task.evaluated:
             say(f"{task.name}: examples are other documents of {task.evaluated}.jsonl itself")
-    model = WafermillLM(loaded, tokenizer, wanted.batch_size)
+    model = WafermillLM(loaded, tokenizer, request.batch_size)
     with tempfile.TemporaryDirectory(prefix="lm-eval-") as scratch:
-        tasks = load_tasks(local, wanted.num_fewshot, Path(scratch))
+        tasks = load_tasks(local, request.num_fewshot, Path(scratch))
         # Without bootstrap: lm-eval's starts processes and prints to stdout.
-        found = evaluate(
-            model, {"tasks": tasks}, limit=wanted.limit, bootstrap_iters=0, log_samples=False
+        results = evaluate(
+            model, {"tasks": tasks}, limit=request.limit, bootstrap_iters=0, log_samples=False
         )
-    return {task.name: _scores(task, found, model.n_truncated(task.name)) for task in local}
+    return {task.name: _scores(task, results, model.n_truncated(task.name)) for task in local}
 
 
 def load_tasks(local: Sequence[LocalTask], num_fewshot: int, directory: Path) -> dict[str, Any]:
-    """lm-eval's tasks by name, their documents put into files of `directory`, which has to stay."""
+    """lm-eval's tasks by name; their documents are put into files of `directory`, which has to
+    stay."""
     from lm_eval.tasks import TaskManager
 
     for task in local:
@@ -307,9 +293,9 @@ def _offline() -> Iterator[None]:
 
 
 def task_config(task: LocalTask, num_fewshot: int, directory: Path) -> dict[str, Any]:
-    """lm-eval's config of a task, with files of `directory` in the place of its data set."""
+    """lm-eval's config of a task, with files of `directory` as its data set."""
     package = importlib.util.find_spec("lm_eval")
-    assert package is not None and package.origin is not None, "_need_lm_eval comes first"
+    assert package is not None and package.origin is not None, "run_tasks comes first"
     original = Path(package.origin).parent / "tasks" / TASKS[task.name].config
     if not original.is_file():
         version = importlib.metadata.version("lm_eval")
@@ -346,25 +332,20 @@ def parse_task_names(text: str | None) -> tuple[str, ...]:
     """
     if text is None:
         return tuple(TASKS)
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    strange = [name for name in found if name not in TASKS]
-    if strange or not found:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    strange = [name for name in names if name not in TASKS]
+    if strange or not names:
         shown = ", ".join(strange) or repr(text)
         raise ConfigError(
             f"--tasks {shown}: expected names separated by commas, from {', '.join(TASKS)}"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
-def _need_lm_eval() -> None:
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")
-
-
-def _scores(task: LocalTask, found: Mapping[str, Any], truncated: int) -> TaskScores:
+def _scores(task: LocalTask, results: Mapping[str, Any], truncated: int) -> TaskScores:
     """lm-eval calls a metric `acc,none`: its name, then the filter of answers."""
-    samples, metrics = int(found["n-samples"][task.name]["effective"]), {}
-    for name, value in found["results"][task.name].items():
+    samples, metrics = int(results["n-samples"][task.name]["effective"]), {}
+    for name, value in results["results"][task.name].items():
         metric, _, filtered = name.partition(",")
         if filtered and isinstance(value, int | float):
             metrics[metric] = float(value)

@@ -7,12 +7,9 @@
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import pluralise
@@ -49,8 +46,8 @@ checked apart."""
 
 @dataclass(frozen=True)
 class RunStart:
-    """What a run starts from. `found`: None for nothing; `states`: None for all of it, which is to
-    resume, else the parts that a new run begins with."""
+    """`found`: None for nothing to start from; `states`: None to resume all of it, else the
+    parts that a new run begins with."""
 
     found: Checkpoint | None = None
     states: tuple[str, ...] | None = None
@@ -78,68 +75,64 @@ class RunStart:
 
 
 def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
-    """What to start from. Raises ConfigError where the wishes contradict one another or what
-    stands in `model_dir`."""
-    asked, states = run.checkpoint_path, _states(run)
+    """What to start from. Raises ConfigError where options contradict one another or what is in
+    `model_dir`."""
+    path, states = run.checkpoint_path, _states(run)
     own = checkpoint.find_newest(model_dir)
-    if asked is None:
-        return _resumed(model_dir, own, run)
-    inside = asked.resolve().is_relative_to(model_dir.resolve())
-    if own is not None and states is not None:
-        _check_origin(model_dir, own, asked, states)
-        return _resumed(model_dir, own, run)
-    found = checkpoint.open_checkpoint(asked)
-    if own is not None and checkpoint.open_checkpoint(own).step > found.step:
+    if path is None and own is None:
+        return RunStart()
+    if path is None or (own is not None and states is not None):
+        assert own is not None
+        if path is not None and states is not None:
+            _check_origin(model_dir, own, path, states)
+        if not run.autoload_last_checkpoint:
+            raise ConfigError(
+                f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: "
+                "give --checkpoint_path to continue from a checkpoint, or another --model_dir to "
+                "start again"
+            )
+        return RunStart(checkpoint.open_checkpoint(own))
+    inside = path.resolve().is_relative_to(model_dir.resolve())
+    other = checkpoint.open_checkpoint(path)
+    if own is not None and checkpoint.open_checkpoint(own).step > other.step:
         if inside or not run.autoload_last_checkpoint:
             raise ConfigError(
-                f"{model_dir} holds {own.name}, newer than {asked}; "
+                f"{model_dir} holds {own.name}, newer than {path}; "
                 "use another --model_dir to start again from there"
             )
-        say(f"{model_dir} has continued from {asked} to {own.name}")
+        say(f"{model_dir} has continued from {path} to {own.name}")
         return RunStart(checkpoint.open_checkpoint(own))
-    return RunStart(found, states)
-
-
-def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> RunStart:
-    if own is None:
-        return RunStart()
-    if not run.autoload_last_checkpoint:
-        raise ConfigError(
-            f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: give "
-            "--checkpoint_path to continue from a checkpoint, or another --model_dir to start again"
-        )
-    return RunStart(checkpoint.open_checkpoint(own))
+    return RunStart(other, states)
 
 
 def _states(run: RunConfig) -> tuple[str, ...] | None:
-    """The parts to load; None for all."""
-    asked = run.checkpoint_path
+    path = run.checkpoint_path
     if run.load_checkpoint_states in (None, "all"):
-        if asked is not None and run.disable_strict_checkpoint_loading:
+        if path is not None and run.disable_strict_checkpoint_loading:
             raise ConfigError(
                 "--disable_strict_checkpoint_loading is for a new run that begins with weights of "
                 "another one: add --load_checkpoint_states model"
             )
         return None
-    if asked is None:
+    if path is None:
         raise ConfigError(
             "--load_checkpoint_states needs --checkpoint_path, the checkpoint to load them from"
         )
     words = (run.load_checkpoint_states or "").split(",")
-    given = tuple(word.strip() for word in words if word.strip())
-    if "model" not in given or set(given) - set(STATES):
+    states = tuple(word.strip() for word in words if word.strip())
+    if "model" not in states or set(states) - set(STATES):
         raise ConfigError(
             f"--load_checkpoint_states {run.load_checkpoint_states!r}: expected model, or "
             "model,optimizer, or nothing for all of a checkpoint (order of the data and step too)"
         )
-    return tuple(state for state in STATES if state in given)
+    return tuple(state for state in STATES if state in states)
 
 
-def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ...]) -> None:
+def _check_origin(model_dir: Path, own: Path, path: Path, states: tuple[str, ...]) -> None:
     """Refuse to go on with a run that began with other weights than those asked for."""
-    known = checkpoint.open_checkpoint(own).state.get(ORIGIN)
-    now = {"path": str(asked.resolve()), "states": list(states)}
-    before = None if known is None else {key: known[key] for key in now}
+    origin = checkpoint.open_checkpoint(own).state.get(ORIGIN)
+    now = {"path": str(path.resolve()), "states": list(states)}
+    before = None if origin is None else {key: origin[key] for key in now}
     if before != now:
         began = "from scratch" if before is None else f"with {before['states']} of {before['path']}"
         raise ConfigError(
@@ -151,22 +144,20 @@ def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ..
 def check_start(
     start: RunStart, model_dir: Path, now: dict[str, Any], source: SampleSource
 ) -> None:
-    """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to go
-    on from, is another one than `now`; or the model that weights are for."""
+    """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to
+    resume, is another one than `now`."""
     before = record.read_run_record(model_dir)
     if before is not None:
         record.check_same_run(model_dir, before, now, source)
-    if start.found is None:
-        return
-    if start.states is None:
+    if start.found is not None and start.states is None:
         compared = now.keys() | {record.SPARSITY}
         state = {key: value for key, value in start.found.state.items() if key in compared}
         record.check_same_run(start.found.path, state, now, source)
 
 
 def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) -> None:
-    """Raise ConfigError naming a key in which the model of the weights computes otherwise, or when
-    the optimizer state that is asked for is that of another optimizer."""
+    """Raise ConfigError naming a key in which the model of the weights computes otherwise, or
+    when the optimizer state is that of another optimizer."""
     if start.found is None or start.states is None:
         return
     if "optimizer" in start.states:
@@ -194,15 +185,14 @@ def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) ->
         )
 
 
-def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
-    """The first tensors of a checkpoint that are missing, in excess or of another shape."""
-    held = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(found).items()}
-    wanted = shapes(ModelConfig.model_validate_json(json.dumps(model)))
-    differing = [n for n in {**wanted, **held} if held.get(n) != wanted.get(n)]
+def _other_tensors(saved: Checkpoint, model: dict[str, Any]) -> str:
+    theirs = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(saved).items()}
+    ours = shapes(ModelConfig.model_validate_json(json.dumps(model)))
+    differing = [n for n in {**ours, **theirs} if theirs.get(n) != ours.get(n)]
     if not differing:
         return ""
     named = ", ".join(
-        f"{name} ({_shape(held.get(name))} there, {_shape(wanted.get(name))} here)"
+        f"{name} ({_shape(theirs.get(name))} there, {_shape(ours.get(name))} here)"
         for name in differing[:_TENSORS_NAMED]
     )
     return (
@@ -218,49 +208,47 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def load_start(
     start: RunStart, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
 ) -> Group | None:
-    """Bring the model to where it starts, its sparse weights masked; returns their masks, None for
-    a dense run. Raises IntegrityError for a damaged file, and what MemoryX raises for weights that
-    do not fit; nothing is changed then."""
-    found = start.found
-    if found is not None and start.states is None:
-        return _load_all(found, params, compiled, say)
-    if found is not None:
-        _load_states(found, start.states or (), compiled, strict=strict, say=say)
-    masks = sparsity.put_on(params, compiled)  # masks may follow from the weights that are there
-    _tell_of_masks(found, masks, say)
-    return masks
-
-
-def _load_all(
-    found: Checkpoint, params: Params, compiled: CompiledModule, say: Say
-) -> Group | None:
-    masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
-    checkpoint.load_into(found, compiled.memoryx)
-    if masks is not None:
-        sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
-    if compiled.loss_scale is not None:
-        compiled.loss_scale.load_state_dict(found.state["loss_scale"])
-    say(f"Loaded checkpoint {found.path} (step {found.step})")
+    """Bring the model to where it starts; returns the masks of sparse weights, None for a dense
+    run. Raises IntegrityError for a damaged file, and what MemoryX raises; nothing is changed
+    then."""
+    saved = start.found
+    if saved is not None and start.states is None:
+        masks = sparsity.put_masks(
+            params, compiled
+        )  # first, or the first masks would cut the weights
+        checkpoint.load_into(saved, compiled.memoryx)
+        if masks is not None:
+            sparsity.restore_masks(masks, checkpoint.read_masks(saved), saved.state[sparsity.STATE])
+        if compiled.loss_scale is not None:
+            compiled.loss_scale.load_state_dict(saved.state["loss_scale"])
+        say(f"Loaded checkpoint {saved.path} (step {saved.step})")
+        return masks
+    if saved is not None:
+        _load_states(saved, start.states or (), compiled, strict=strict, say=say)
+    masks = sparsity.put_masks(params, compiled)  # masks may follow from the weights that are there
+    _tell_of_masks(saved, masks, say)
     return masks
 
 
 def _load_states(
-    found: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
+    saved: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
 ) -> None:
-    weights = checkpoint.read_weights(found)
+    weights, own = checkpoint.read_weights(saved), compiled.memoryx.parameters
     if not strict:
-        weights = _as_far_as_known(weights, compiled, say)
+        for name in own.keys() - weights.keys():
+            say(f"{name} is not in the checkpoint and keeps its initial value")
+        for name in weights.keys() - own.keys():
+            say(f"{name} of the checkpoint is not in the model and is left out")
+        weights = {name: weights.get(name, parameter.detach()) for name, parameter in own.items()}
     optimizer = None
     if "optimizer" in states:
-        known = compiled.memoryx.parameters
-        optimizer = {n: f for n, f in checkpoint.read_optimizer(found).items() if n in known}
+        optimizer = {n: f for n, f in checkpoint.read_optimizer(saved).items() if n in own}
     compiled.memoryx.load(weights, optimizer)
-    say(f"A new run, with {' and '.join(states)} of {found.path} (step {found.step})")
+    say(f"A new run, with {' and '.join(states)} of {saved.path} (step {saved.step})")
 
 
-def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> None:
-    """Say what becomes of weights that a run begins with, where either side is sparse."""
-    was_sparse = found is not None and record.SPARSITY in found.state
+def _tell_of_masks(saved: Checkpoint | None, masks: Group | None, say: Say) -> None:
+    was_sparse = saved is not None and record.SPARSITY in saved.state
     if masks is None:
         if was_sparse:
             say("Its pruned weights start as zeros and are trained: this run is dense")
@@ -268,19 +256,7 @@ def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> N
     pruned, elements = sparsity.pruned_share(masks)
     loaded = (
         "; the first masks of this run are applied to the loaded weights"
-        if found is not None
+        if saved is not None
         else ""
     )
     say(f"Sparsity: {pruned:,} of {elements:,} weights of sparse matrices are pruned{loaded}")
-
-
-def _as_far_as_known(
-    weights: Mapping[str, torch.Tensor], compiled: CompiledModule, say: Say
-) -> dict[str, torch.Tensor]:
-    """The weights of the model: those of a checkpoint, where it has them."""
-    own = compiled.memoryx.parameters
-    for name in own.keys() - weights.keys():
-        say(f"{name} is not in the checkpoint and keeps its initial value")
-    for name in weights.keys() - own.keys():
-        say(f"{name} of the checkpoint is not in the model and is left out")
-    return {name: weights.get(name, parameter.detach()) for name, parameter in own.items()}

@@ -1,11 +1,12 @@
 """Text fingerprints: passages of registered works in documents (docs/fingerprints.md).
 
 Limits: translations, summaries and paraphrase are not found, nor passages under some 50 words; a
-passage that unrelated works share tells none of them. A match says that words are the same.
+passage that unrelated works share is reported for none. A match says that words are the same.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.build import build_index
@@ -22,17 +23,13 @@ __all__ = [
     "sketch_text",
 ]
 
-_HOMES = {
-    "build_index": "build",
-    "find_passages": "find",
-    "passages_of_texts": "find",
-    "FingerprintIndex": "index",
-    "Sketch": "sketch",
-    "sketch_text": "sketch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    __all__,
+    {
+        ".build": "build_index",
+        ".find": "find_passages passages_of_texts",
+        ".index": "FingerprintIndex",
+        ".sketch": "Sketch sketch_text",
+    },
+)

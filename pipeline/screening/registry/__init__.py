@@ -5,7 +5,9 @@ is looked up in any catalogue; registration numbers, ASINs and LCCNs are checked
 of authors are compared by their Latin, Greek or Cyrillic letters without accents.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.registry.registry import Registry, combine, load_registry
@@ -13,11 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKS", "Registry", "Work", "combine", "load_registry"]
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "works" if name in ("WORKS", "Work") else "registry"
-    return getattr(import_module(f"{__name__}.{module}"), name)
+__getattr__, __dir__ = export_lazily(
+    __name__, __all__, {".registry": "Registry combine load_registry", ".works": "WORKS Work"}
+)

@@ -15,7 +15,6 @@ from pipeline.core.order import (
     TrainingOrder,
     rows_of_samples,
     samples_of_weight,
-    whole_steps,
 )
 from pipeline.core.rng import key, permute
 
@@ -160,12 +159,3 @@ def test_large_data_sets_need_no_memory() -> None:
 )
 def test_samples_of_weight(rows: int, weight: float, samples: int) -> None:
     assert samples_of_weight(rows, weight) == samples
-
-
-@given(st.integers(0, 300))
-def test_whole_steps(samples: int) -> None:
-    """The most steps that so many samples are enough for."""
-    schedule = ((1, 4), (6, 9), (11, 2))
-    sizes = [next(b for f, b in reversed(schedule) if f <= step) for step in range(1, 200)]
-    used = list(itertools.accumulate(sizes))
-    assert whole_steps(samples, schedule) == sum(total <= samples for total in used)

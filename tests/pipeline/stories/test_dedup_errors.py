@@ -23,8 +23,8 @@ def raw(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., str
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--preset", "fineweeb"], 2, "unknown preset 'fineweeb'; did you mean 'fineweb'"),
-        (["--preset", "none"], 2, "--preset: unknown preset 'none'"),
+        (["--preset", "fineweeb"], 2, "; did you mean 'fineweb'?"),
+        (["--preset", "none"], 2, "--preset none: expected one of slimpajama"),
         (["--verify", "yes"], 2, "--verify: expected 'exact', 'estimate' or 'none'; got yes"),
         (["--threshold", 1.5], 2, "--threshold: expected less than or equal to 1; got 1.5"),
         (["--memory", "1 GibberBytes"], 2, "--memory: expected bytes such as"),

@@ -265,7 +265,7 @@ def test_manifest(run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--format", "csv"), "--format: unknown format 'csv'; use one of jsonl.zst"),
+        (("--format", "csv"), "--format csv: expected one of jsonl.zst"),
         (("--split", "tset"), "no split 'tset'; did you mean 'test'?"),
         (("--fields", "text,url"), "--fields: expected text and any of meta, key, source, licence"),
         (("--fields", "meta"), "--fields: expected text"),
